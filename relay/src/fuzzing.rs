@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use message::Headers;
+use operate::{redact, units};
 
-use crate::config::{Config, Overrides, redact, units};
+use crate::config::{Config, Overrides};
 
 /// Returns the configuration from a file and variables as text, or the error as text.
 pub fn configuration(text: &str, variables: Vec<(String, String)>) -> Result<String, String> {

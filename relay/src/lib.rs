@@ -1,15 +1,16 @@
-//! The program `relay`: it publishes every committed outbox row, and serves operators' queries and
-//! decisions. It is a library only for its own tests: services embed `outbox-toolkit-engine`.
+//! The program `relay`: it publishes every committed outbox row, and is an interface to what
+//! operators ask and decide. It is a library only for its own tests: services embed
+//! `outbox-toolkit-engine`.
+//!
+//! Beside it stand `operate` with the questions and decisions, `adopt` with the takeover of foreign
+//! tables, and `web` with the page.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `cli` | the command line |
 //! | `config` | `relay.toml`: several pipelines, checked before anything starts |
-//! | `doctor` | checks of a pipeline's database, broker and inboxes |
 //! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
-//! | `listener` (features `metrics-endpoint`, `page`) | accepting connections within bounds |
-//! | `operate` | operators' queries and decisions, for the command line and other interfaces |
-//! | `page` (feature `page`) | the page for operators, another interface |
+//! | `otlp` (feature `otlp`) | the export to OpenTelemetry |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
 
@@ -20,17 +21,11 @@ compile_error!(
 
 pub mod cli;
 pub mod config;
-pub mod doctor;
 /// Public for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(feature = "metrics-endpoint")]
 pub mod http;
-#[cfg(any(feature = "metrics-endpoint", feature = "page"))]
-mod listener;
-pub mod operate;
 #[cfg(feature = "otlp")]
 pub mod otlp;
-#[cfg(feature = "page")]
-pub mod page;

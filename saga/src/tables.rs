@@ -4,13 +4,12 @@
 //! statement may or may not have taken effect.
 
 use std::collections::HashSet;
-use std::pin::Pin;
 use std::time::Duration;
 
 use inbox::Backoff;
 use migrations::query::Query;
 use migrations::{Identifier, Statement};
-use sqlx::{Connection as _, Pool, Transaction};
+use sqlx::{Connection as _, Pool, SqlSafeStr as _, Transaction};
 use time::OffsetDateTime;
 
 use crate::admin::{Decision, Overdue, SagaQuery};
@@ -294,24 +293,22 @@ impl<DB: Dialect> Tables<DB> {
         Ok(if is_kept == Some(true) { Replied::Duplicate } else { Replied::Late })
     }
 
-    /// Reads sagas, the oldest first. Boxed: without a type of its own, the compiler cannot prove
-    /// that a caller's future may change threads.
-    pub(crate) fn list<'a>(
-        &'a self,
-        connection: &'a mut DB::Connection,
-        query: &'a SagaQuery,
-    ) -> Pin<Box<dyn Future<Output = Result<Vec<SagaRecord>>> + Send + 'a>> {
-        Box::pin(async move {
-            let Some(statement) = self.list_statement(query) else { return Ok(Vec::new()) };
-            let listed = Query::<DB>::new(statement)
-                .bind(query.saga_type.as_deref())
-                .bind(query.state.map(State::as_str))
-                .bind(query.limit.get());
-            let mut tx = connection.begin_with(DB::BEGIN_BY_INDEX).await?;
-            let found = listed.rows(&mut tx).await?;
-            tx.rollback().await?;
-            found.iter().map(rows::saga).collect()
-        })
+    /// Reads sagas, the oldest first.
+    pub(crate) async fn list(
+        &self,
+        connection: &mut DB::Connection,
+        query: &SagaQuery,
+    ) -> Result<Vec<SagaRecord>> {
+        let Some(statement) = self.list_statement(query) else { return Ok(Vec::new()) };
+        let listed = Query::<DB>::new(statement)
+            .bind(query.saga_type.as_deref())
+            .bind(query.state.map(State::as_str))
+            .bind(query.limit.get());
+        // Not as `&'static str`: with it, other crates could not show that this future is `Send`.
+        let mut tx = connection.begin_with(DB::BEGIN_BY_INDEX.into_sql_str()).await?;
+        let found = listed.rows(&mut tx).await?;
+        tx.rollback().await?;
+        found.iter().map(rows::saga).collect()
     }
 
     /// The list for a query, unless it is empty by definition. A state says whether its sagas have
@@ -414,7 +411,7 @@ impl<DB: Dialect> Tables<DB> {
         connection: &mut DB::Connection,
         by: Duration,
     ) -> Result<Vec<Overdue>> {
-        let mut tx = connection.begin_with(DB::BEGIN_BY_INDEX).await?;
+        let mut tx = connection.begin_with(DB::BEGIN_BY_INDEX.into_sql_str()).await?;
         let found = Query::<DB>::new(&self.shared.overdue).bind(by).rows(&mut tx).await?;
         tx.rollback().await?;
         found.iter().map(rows::overdue).collect()

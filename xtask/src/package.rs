@@ -10,7 +10,8 @@ use std::{fs, path::Path};
 const TOOLKIT: &str = "outbox-toolkit";
 
 /// The published libraries, each in a package of its own; the manifests say `publish = true`.
-const LIBRARIES: [&str; 14] = [
+const LIBRARIES: [&str; 17] = [
+    "adopt",
     "brokers",
     "checker",
     "conformance",
@@ -20,11 +21,13 @@ const LIBRARIES: [&str; 14] = [
     "inbox",
     "message",
     "migrations",
+    "operate",
     "outbox",
     "proxy",
     "relay",
     "saga",
     "testkit",
+    "web",
 ];
 
 /// Files that every package needs besides its code.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use adopt::{self, AdoptState, AdoptStatus, Adopted, OldTable};
 use clap::{Args, Subcommand};
+use operate::units::Time;
 use outbox::log::LogOptions;
 
 use super::config::OnePipeline;
@@ -12,8 +14,6 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{self, Format, or_dash, table};
 use super::signature::Signature;
-use crate::config::units::Time;
-use crate::operate::adopt::{self, AdoptState, AdoptStatus, Adopted, OldTable};
 
 /// The migration from another outbox, and back.
 #[derive(Debug, Subcommand)]
@@ -111,8 +111,8 @@ impl Adopt {
 
 impl Target {
     fn table(&self) -> Result<OldTable, Failure> {
-        let pipeline = self.pipeline.read()?;
-        let Some(adoption) = pipeline.adopt else {
+        let (pipeline, adoption) = self.pipeline.read_with_adoption()?;
+        let Some(adoption) = adoption else {
             let text = format!("the pipeline {} has no section [pipeline.adopt]", pipeline.name);
             let help = "it names the old table and its columns: docs/configuration.md#pipelineadopt";
             return Err(Failure::with_help(Exit::Usage, text, help));

@@ -3,13 +3,13 @@
 
 use clap::Args;
 use futures_util::future::join_all;
+use operate::doctor::{PipelineReport, reach, reach_inbox};
 
 use super::config::{ConfigFile, find};
 use super::doctor::exit_of;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, or_dash, table};
-use crate::doctor::{PipelineReport, reach, reach_inbox};
 
 /// The arguments of `relay check`.
 #[derive(Debug, Args)]
@@ -28,7 +28,7 @@ impl Check {
         // `relay run` would refuse to start for the same reason.
         #[cfg(feature = "page")]
         if let Some(page) = &config.page {
-            crate::page::check(page).map_err(|error| Failure::new(Exit::Usage, &error))?;
+            web::check(page).map_err(|error| Failure::new(Exit::Usage, &error))?;
         }
         let pipelines = match &self.pipeline {
             Some(name) => vec![find(&config, name)?],

@@ -4,11 +4,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use operate::PipelineConfig;
 
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, print, table};
-use crate::config::{Config, Effective, EffectiveSetting, Overrides, PipelineConfig, schema};
+use crate::config::{Config, Effective, EffectiveSetting, Overrides, schema};
 
 /// The location of the configuration.
 #[derive(Debug, Clone, Args)]
@@ -77,12 +78,24 @@ pub(crate) struct OnePipeline {
 impl OnePipeline {
     /// Returns the pipeline.
     pub(crate) fn read(&self) -> Result<PipelineConfig, Failure> {
+        self.only(&self.config.read()?).cloned()
+    }
+
+    /// Returns the pipeline, and the old table that it takes over.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn read_with_adoption(&self) -> Result<(PipelineConfig, Option<adopt::Adoption>), Failure> {
         let mut config = self.config.read()?;
-        match &self.pipeline {
-            Some(name) => find(&config, name).cloned(),
-            None if config.pipelines.len() == 1 => Ok(config.pipelines.remove(0)),
-            None => {
-                let help = format!("add --pipeline NAME: {}", names(&config));
+        let pipeline = self.only(&config)?.clone();
+        let adoption = config.adoptions.remove(&pipeline.name);
+        Ok((pipeline, adoption))
+    }
+
+    fn only<'a>(&self, config: &'a Config) -> Result<&'a PipelineConfig, Failure> {
+        match (&self.pipeline, &config.pipelines[..]) {
+            (Some(name), _) => find(config, name),
+            (None, [pipeline]) => Ok(pipeline),
+            (None, _) => {
+                let help = format!("add --pipeline NAME: {}", names(config));
                 Err(Failure::with_help(Exit::Usage, "the configuration has several pipelines", help))
             }
         }

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use brokers::Secret;
 use clap::Args;
 use migrations::Identifier;
+use operate::PipelineConfig;
 use outbox::admin::{self, LogAdmin};
 use outbox::log::{self, CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
 use outbox::retention::{self, LogRetention};
@@ -16,8 +17,7 @@ use secrecy::SecretString;
 use super::config::OnePipeline;
 use super::exit::Exit;
 use super::failure::Failure;
-use crate::config::PipelineConfig;
-pub(crate) use crate::operate::tables::Tables as Goal;
+pub(crate) use operate::tables::Tables as Goal;
 
 /// The URL of a database, by flag, variable or file.
 #[derive(Debug, Args)]
@@ -131,7 +131,7 @@ impl NamedDatabase {
 /// Returns the error for PostgreSQL in a program that was built without it.
 #[cfg(not(feature = "postgres"))]
 pub(crate) fn without_postgres() -> Failure {
-    crate::operate::tables::without_postgres().into()
+    operate::tables::without_postgres().into()
 }
 
 /// Returns the pipeline's log. Does not connect yet.

@@ -1,16 +1,18 @@
-//! `relay doctor`: prints what [`crate::doctor`] finds.
+//! `relay doctor`: prints what [`operate::doctor`] finds.
 
 use clap::Args;
 use futures_util::future::join_all;
+use operate::PipelineConfig;
+use operate::doctor::{
+    CheckState, ChecklistItem, DoctorOptions, Finding, PipelineReport, ServiceRoles, checklist, examine,
+};
 use serde::Serialize;
 
 use super::config::{ConfigFile, find};
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, or_dash, table};
-use crate::doctor::{
-    CheckState, ChecklistItem, DoctorOptions, PipelineReport, ServiceRoles, checklist, examine,
-};
+use crate::config::Config;
 
 /// The arguments of `relay doctor`.
 #[derive(Debug, Args)]
@@ -69,12 +71,28 @@ impl Doctor {
             partitions: self.partitions.iter().cloned().collect(),
             services: ServiceRoles { producer: self.producer.clone(), consumer: self.consumer.clone() },
         };
-        let looks = pipelines.into_iter().map(|pipeline| examine(pipeline, &config.verify, &options));
+        let looks = pipelines.into_iter().map(|pipeline| async {
+            let adopted = adopted_table(&config, pipeline).await;
+            examine(pipeline, &config.verify, &options, adopted).await
+        });
         let pipelines = join_all(looks).await;
         let report = Report { go_live: checklist(&pipelines), pipelines };
         format.print(&report, Report::shown)?;
         Ok(exit_of(&report.pipelines, self.strict))
     }
+}
+
+/// Checks that new rows of the pipeline's old table are handed over, if it has one.
+#[cfg(feature = "postgres")]
+async fn adopted_table(config: &Config, pipeline: &PipelineConfig) -> Option<Finding> {
+    let adoption = config.adoptions.get(&pipeline.name)?;
+    Some(adopt::finding(pipeline, adoption).await)
+}
+
+/// Checks nothing: only a table in PostgreSQL can be adopted.
+#[cfg(not(feature = "postgres"))]
+async fn adopted_table(_: &Config, _: &PipelineConfig) -> Option<Finding> {
+    None
 }
 
 /// Returns the exit code for these reports. A required change outranks a failure that may pass by

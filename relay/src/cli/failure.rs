@@ -7,11 +7,11 @@ use brokers::InvalidSetting;
 use message::Fault;
 use miette::{Diagnostic, MietteHandler, MietteHandlerOpts, Report, ReportHandler};
 use migrations::{MigrateError, SchemaError};
+use operate::{OperateError, OperateErrorKind};
 use outbox::log::LogError;
 
 use super::exit::Exit;
 use crate::config::ConfigError;
-use crate::operate::{OperateError, OperateErrorKind};
 
 /// The error of a command.
 #[derive(Debug)]
@@ -146,6 +146,7 @@ impl From<OperateError> for Failure {
     fn from(error: OperateError) -> Self {
         let exit = match error.kind() {
             OperateErrorKind::Unavailable => Exit::Unavailable,
+            OperateErrorKind::Broken => Exit::Broken,
             _ => Exit::Usage,
         };
         match error.help() {

@@ -1,11 +1,11 @@
 //! `relay forget`: removes a relay that is gone for good.
 
 use clap::Args;
+use operate::forget::forget;
 use outbox::log::RelayName;
-use outbox::retention::ForgetError;
 
 use super::config::OnePipeline;
-use super::database;
+use super::dead::decider;
 use super::exit::Exit;
 use super::failure::Failure;
 
@@ -28,17 +28,8 @@ impl Forget {
     pub(crate) async fn execute(self) -> Result<Exit, Failure> {
         let pipeline = self.pipeline.read()?;
         let name = RelayName::new(self.relay.as_str()).map_err(|error| Failure::new(Exit::Usage, error))?;
-        match database::retention(&pipeline)?.forget(&name, self.discard_parked).await {
-            Ok(()) => {
-                eprintln!("relay {name} is forgotten");
-                Ok(Exit::Success)
-            }
-            Err(error @ ForgetError::Parked { .. }) => {
-                let help = "look at them with `relay dead list`, or add --discard-parked to give them up";
-                Err(Failure::with_help(Exit::Usage, error, help))
-            }
-            Err(ForgetError::Log(error)) => Err(Failure::from(error).about(&pipeline.name)),
-            Err(error) => Err(Failure::new(Exit::Usage, error)),
-        }
+        forget(&pipeline, &decider(), &name, self.discard_parked).await?;
+        eprintln!("relay {name} is forgotten");
+        Ok(Exit::Success)
     }
 }

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use dialoguer::{Input, Select};
+use operate::PipelineConfig;
+use operate::doctor::{CheckState, Finding, reach_broker, reach_database};
 use secrecy::ExposeSecret as _;
 
 use super::database::DatabaseUrl;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::print;
-use crate::config::{Config, Overrides, PipelineConfig, Starter, StarterBroker};
-use crate::doctor::{CheckState, Finding, reach_broker, reach_database};
+use crate::config::{Config, Overrides, Starter, StarterBroker};
 
 /// The arguments of `relay init`.
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use clap::{Args, Subcommand};
 use inbox::keys::{Decision, KeyId};
+use operate::keys::{self, DecidedLine, KeyLine};
 use serde::Serialize;
 use time::format_description::well_known::Rfc3339;
 
@@ -13,7 +14,6 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, table};
 use super::signature::Signature;
-use crate::operate::keys::{self, DecidedLine, KeyLine};
 
 /// Actions on keys whose lease has expired.
 #[derive(Debug, Subcommand)]

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
+use operate::Places;
+use operate::lag::{LagLine, lag};
 
 use super::config::ConfigFile;
 use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::{Failure, first};
 use super::output::{Format, age, nothing_waits, or_dash, table};
-use crate::operate::Places;
-use crate::operate::lag::{LagLine, lag};
 
 /// The arguments of `relay lag`.
 #[derive(Debug, Args)]

@@ -156,7 +156,7 @@ impl Target {
     async fn act(&self, act: Act, format: Format) -> Result<Vec<Outcome>, Failure> {
         let (mut outcomes, mut failed) = (Vec::new(), None);
         for goal in self.goals()? {
-            if let Err(failure) = goal.each(&self.lines(), act, &mut outcomes).await {
+            if let Err(failure) = each(&goal, &self.lines(), act, &mut outcomes).await {
                 failed = first(failed, failure);
             }
         }
@@ -208,72 +208,68 @@ impl Act {
 /// Timeout for the look of `relay migrate sql` at a database that it need not reach.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 
-impl Goal {
-    /// Returns a comment for a script that this database does not need. Returns `None` when the
-    /// database is away or lacks something.
-    async fn needs_nothing(&self, lines: &[Line]) -> Option<String> {
-        let mut outcomes = Vec::new();
-        let looked = self.each(lines, Act::Look, &mut outcomes);
-        tokio::time::timeout(LOOK_TIMEOUT, looked).await.ok()?.ok()?;
-        let is_whole = outcomes.iter().all(|outcome| outcome.problem.is_none());
-        let database = outcomes.first().map(|outcome| output::one_line(&outcome.database))?;
-        is_whole.then(|| format!("-- {database} is up to date: nothing of this script is missing there\n"))
-    }
+/// Returns a comment for a script that a database does not need. Returns `None` when the
+/// database is away or lacks something.
+async fn needs_nothing(goal: &Goal, lines: &[Line]) -> Option<String> {
+    let mut outcomes = Vec::new();
+    let looked = each(goal, lines, Act::Look, &mut outcomes);
+    tokio::time::timeout(LOOK_TIMEOUT, looked).await.ok()?.ok()?;
+    let is_whole = outcomes.iter().all(|outcome| outcome.problem.is_none());
+    let database = outcomes.first().map(|outcome| output::one_line(&outcome.database))?;
+    is_whole.then(|| format!("-- {database} is up to date: nothing of this script is missing there\n"))
+}
 
-    async fn each(&self, lines: &[Line], act: Act, outcomes: &mut Vec<Outcome>) -> Result<(), Failure> {
-        let url = self.url();
-        let invalid = |error| Failure::from(LogError::from(error));
-        match self.dialect()? {
-            #[cfg(not(feature = "postgres"))]
-            Dialect::Postgres => Err(without_postgres()),
-            #[cfg(feature = "postgres")]
-            Dialect::Postgres => {
-                let options = postgres_options(url, self.options.allow_plaintext).map_err(invalid)?;
-                let name = options.get_database().unwrap_or_else(|| options.get_username());
-                let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
-                let mut connection = connected(options.application_name("relay migrate"), &database).await?;
-                let set = outbox::connect::set_own_defaults(&mut connection).await;
-                set.map_err(|error| failed("configure the session", error).about(&database))?;
-                self.with::<Postgres>(&mut connection, &database, lines, act, outcomes).await?;
-                close(connection).await
-            }
-            Dialect::Sqlite => {
-                let options = sqlite_options(url).map_err(invalid)?;
-                let database = format!("sqlite {}", options.get_filename().display());
-                let mut connection = opened(&options, &database).await.map_err(|failure| {
-                    match options.get_filename().exists() {
-                        true => failure,
-                        false => {
-                            Failure::with_help(failure.exit(), failure, "?mode=rwc creates a missing file")
-                        }
-                    }
-                })?;
-                self.with::<Sqlite>(&mut connection, &database, lines, act, outcomes).await?;
-                close(connection).await
-            }
+async fn each(goal: &Goal, lines: &[Line], act: Act, outcomes: &mut Vec<Outcome>) -> Result<(), Failure> {
+    let url = goal.url();
+    let invalid = |error| Failure::from(LogError::from(error));
+    match goal.dialect()? {
+        #[cfg(not(feature = "postgres"))]
+        Dialect::Postgres => Err(without_postgres()),
+        #[cfg(feature = "postgres")]
+        Dialect::Postgres => {
+            let options = postgres_options(url, goal.options.allow_plaintext).map_err(invalid)?;
+            let name = options.get_database().unwrap_or_else(|| options.get_username());
+            let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
+            let mut connection = connected(options.application_name("relay migrate"), &database).await?;
+            let set = outbox::connect::set_own_defaults(&mut connection).await;
+            set.map_err(|error| failed("configure the session", error).about(&database))?;
+            with::<Postgres>(goal, &mut connection, &database, lines, act, outcomes).await?;
+            close(connection).await
+        }
+        Dialect::Sqlite => {
+            let options = sqlite_options(url).map_err(invalid)?;
+            let database = format!("sqlite {}", options.get_filename().display());
+            let mut connection = opened(&options, &database).await.map_err(|failure| {
+                match options.get_filename().exists() {
+                    true => failure,
+                    false => Failure::with_help(failure.exit(), failure, "?mode=rwc creates a missing file"),
+                }
+            })?;
+            with::<Sqlite>(goal, &mut connection, &database, lines, act, outcomes).await?;
+            close(connection).await
         }
     }
+}
 
-    async fn with<DB: Backend>(
-        &self,
-        connection: &mut DB::Connection,
-        database: &str,
-        lines: &[Line],
-        act: Act,
-        outcomes: &mut Vec<Outcome>,
-    ) -> Result<(), Failure> {
-        for &line in lines {
-            let migrator = Migrator::<DB>::new(line).schema(self.options.schema.clone());
-            let about = |error: MigrateError| Failure::from(error).about(database);
-            let applied = match act {
-                Act::Up => Some(migrator.up(connection).await.map_err(about)?),
-                Act::Look => None,
-            };
-            let status = migrator.status(connection).await.map_err(about)?;
-            outcomes.push(outcome(database, &status, applied));
-        }
-        Ok(())
+async fn with<DB: Backend>(
+    goal: &Goal,
+    connection: &mut DB::Connection,
+    database: &str,
+    lines: &[Line],
+    act: Act,
+    outcomes: &mut Vec<Outcome>,
+) -> Result<(), Failure> {
+    for &line in lines {
+        let migrator = Migrator::<DB>::new(line).schema(goal.options.schema.clone());
+        let about = |error: MigrateError| Failure::from(error).about(database);
+        let applied = match act {
+            Act::Up => Some(migrator.up(connection).await.map_err(about)?),
+            Act::Look => None,
+        };
+        let status = migrator.status(connection).await.map_err(about)?;
+        outcomes.push(outcome(database, &status, applied));
     }
+    Ok(())
 }
 
 /// Runs an SQL script on PostgreSQL.
@@ -362,7 +358,7 @@ impl Script {
             self.render(dialect, self.target.named.schema.as_ref(), &lines, &mut scripts)?;
         } else {
             for goal in self.target.goals()? {
-                scripts.extend(goal.needs_nothing(&lines).await);
+                scripts.extend(needs_nothing(&goal, &lines).await);
                 self.render(goal.dialect()?, goal.options.schema.as_ref(), &lines, &mut scripts)?;
             }
         }

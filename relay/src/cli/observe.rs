@@ -26,7 +26,7 @@ use crate::http::{Endpoint, Exporter, Health};
 #[cfg(feature = "otlp")]
 use crate::otlp;
 #[cfg(feature = "page")]
-use crate::page::{self, Page};
+use web::Page;
 
 /// Spawns a task that ends when the handle is dropped.
 #[cfg(any(feature = "metrics-endpoint", feature = "page"))]
@@ -128,13 +128,13 @@ pub(super) fn serve(
 #[cfg(feature = "page")]
 pub(super) fn serve_page(
     config: &Arc<Config>,
-    own: page::Own,
+    own: web::Own,
     is_missing: impl Fn(bool) + Send + Sync + 'static,
 ) -> Result<Option<AbortOnDropHandle<()>>, Failure> {
     let (Some(settings), config) = (config.page.clone(), Arc::clone(config)) else { return Ok(None) };
-    page::check_settings(&settings).map_err(|error| Failure::new(Exit::Usage, &error))?;
+    web::check_settings(&settings).map_err(|error| Failure::new(Exit::Usage, &error))?;
     Ok(Some(spawn(async move {
-        let bind = || Page::bind(&config, &settings, own.clone());
+        let bind = || Page::bind(&config.pipelines, &config.verify, &settings, own.clone());
         let page = listening("the page is", bind, || is_missing(true)).await;
         is_missing(false);
         let address = page.address().unwrap_or(settings.listen);

@@ -6,8 +6,8 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::failure::Failure;
-pub(crate) use crate::operate::seconds::age;
-pub(crate) use crate::operate::text::harmless;
+pub(crate) use operate::seconds::age;
+pub(crate) use operate::text::harmless;
 
 /// Format of the results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]

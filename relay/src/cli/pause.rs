@@ -2,6 +2,7 @@
 
 use clap::{ArgGroup, Args};
 use message::{OrderingKey, Topic};
+use operate::{Operator, Places, Role, Signed, pause};
 use outbox::log::PauseScope;
 use serde::Serialize;
 
@@ -9,7 +10,6 @@ use super::config::OnePipeline;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
-use crate::operate::{Operator, Places, Role, Signed, pause};
 
 /// The scope to pause or to resume, the actor and the reason.
 #[derive(Debug, Args)]

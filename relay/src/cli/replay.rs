@@ -6,6 +6,10 @@ use std::num::NonZeroU32;
 use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
 use message::{OrderingKey, Topic};
+use operate::dead::MessageRef;
+use operate::replay::plan::Edge;
+use operate::replay::{Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, plan};
+use operate::{PipelineConfig, Places, seconds};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -16,13 +20,7 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, table};
 #[cfg(feature = "sqs")]
-use crate::config::Broker;
-use crate::config::PipelineConfig;
-use crate::operate::Places;
-use crate::operate::dead::MessageRef;
-use crate::operate::replay::plan::Edge;
-use crate::operate::replay::{Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, plan};
-use crate::operate::seconds;
+use operate::Broker;
 
 /// The messages to send again, and who decides.
 #[derive(Debug, Args)]
@@ -143,6 +141,10 @@ const REMEMBERED: time::Duration = time::Duration::minutes(5);
 /// Returns a topic whose queue may drop replayed messages because it received them recently.
 #[cfg(feature = "sqs")]
 fn swallowed(pipeline: &PipelineConfig, plan: &ReplayPlan) -> Option<String> {
+    #[cfg_attr(
+        not(any(feature = "kafka", feature = "rabbitmq")),
+        expect(irrefutable_let_patterns, reason = "SQS is the only broker of this build")
+    )]
     let Broker::Sqs(config) = &pipeline.broker else { return None };
     let is_young = |edge: &Edge| time::OffsetDateTime::now_utc() - edge.enqueued_at < REMEMBERED;
     let queue = |topic: &String| config.queues.get(topic).unwrap_or(topic).ends_with(".fifo");

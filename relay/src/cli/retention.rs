@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use clap::Args;
-use outbox::retention::{HeldBack, Segment};
-use serde::Serialize;
+use operate::PipelineConfig;
+use operate::retention::{History, SegmentLine};
+use operate::units::Time;
 
 use super::config::{ConfigFile, find};
-use super::database;
+use super::dead::{decider, viewer};
 use super::exit::Exit;
 use super::failure::{Failure, first};
 use super::output::{Format, age, or_dash, table};
-use crate::config::PipelineConfig;
-use crate::config::units::Time;
 
 /// The arguments of `relay retention`.
 #[derive(Debug, Args)]
@@ -34,23 +33,7 @@ pub struct Retention {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    text.parse()
-        .map(|Time(duration)| duration)
-        .map_err(|error: crate::config::units::NotATime| error.to_string())
-}
-
-/// One segment of one pipeline's outbox.
-#[derive(Debug, Serialize)]
-struct Shown {
-    pipeline: String,
-    segment: u16,
-    newest_id: Option<i64>,
-    newest_age_seconds: Option<f64>,
-    oldest_age_seconds: Option<f64>,
-    bytes: Option<u64>,
-    /// Whether it can be removed, or has been.
-    can_go: bool,
-    held_back_by: Option<String>,
+    text.parse().map(|Time(duration)| duration).map_err(|error: operate::units::NotATime| error.to_string())
 }
 
 impl Retention {
@@ -71,13 +54,11 @@ impl Retention {
                     continue;
                 }
             };
-            for reason in segments.iter().filter_map(|segment| segment.held_back.as_ref()) {
-                if reason.needs_attention() {
-                    exit = Exit::Unavailable;
-                    eprintln!("{name}: old history stays: {reason}{}", remedy(name, reason));
-                }
+            for warning in segments.iter().filter_map(|segment| segment.warning.as_ref()) {
+                exit = Exit::Unavailable;
+                eprintln!("{name}: old history stays: {warning}");
             }
-            shown.extend(segments.into_iter().map(|segment| Shown::of(name, segment)));
+            shown.extend(segments);
         }
         if failed.is_none() || !shown.is_empty() {
             format.print(&shown, |shown| rows(shown))?;
@@ -86,14 +67,10 @@ impl Retention {
     }
 
     /// Removes expired segments unless this is a dry run, and returns the segments afterwards.
-    async fn look(&self, pipeline: &PipelineConfig) -> Result<Vec<Segment>, Failure> {
-        let keep = self.keep.or(pipeline.retention.keep()).ok_or_else(|| {
-            let help = "add --keep, for example --keep 3d";
-            Failure::with_help(Exit::Usage, "retention is off", help)
-        })?;
-        let log = database::retention(pipeline)?;
+    async fn look(&self, pipeline: &PipelineConfig) -> Result<Vec<SegmentLine>, Failure> {
+        let history = History::open(pipeline, self.keep)?;
         if !self.dry_run {
-            let expired = log.expire(keep).await?;
+            let expired = history.expire(&decider()).await?;
             let bytes = expired.bytes.map(|bytes| format!(", {}", mebibytes(bytes)));
             let rows = expired.rows.map(|rows| format!(", {rows} rows"));
             eprintln!(
@@ -104,34 +81,7 @@ impl Retention {
                 bytes.unwrap_or_default()
             );
         }
-        Ok(log.segments(keep).await?)
-    }
-}
-
-/// Returns the end of a sentence with the remedy for the operator, or an empty text.
-fn remedy(pipeline: &str, reason: &HeldBack) -> String {
-    match reason {
-        HeldBack::Relay(relay) => {
-            format!("; if it is gone for good: relay forget --pipeline {pipeline} {relay}")
-        }
-        HeldBack::Parked(_) => format!("; decide about it: relay dead list --pipeline {pipeline}"),
-        _ => String::new(),
-    }
-}
-
-impl Shown {
-    fn of(pipeline: &str, segment: Segment) -> Self {
-        let seconds = |age: Option<Duration>| age.map(|age| age.as_secs_f64());
-        Self {
-            pipeline: pipeline.to_owned(),
-            segment: segment.number,
-            newest_id: segment.newest.map(|id| id.0),
-            newest_age_seconds: seconds(segment.newest_age),
-            oldest_age_seconds: seconds(segment.oldest_age),
-            bytes: segment.bytes,
-            can_go: segment.held_back.is_none(),
-            held_back_by: segment.held_back.map(|reason| reason.to_string()),
-        }
+        Ok(history.segments(&viewer()).await?)
     }
 }
 
@@ -139,7 +89,7 @@ fn mebibytes(bytes: u64) -> String {
     format!("{}.{} MiB", bytes >> 20, ((bytes & ((1 << 20) - 1)) * 10) >> 20)
 }
 
-fn rows(shown: &[Shown]) -> String {
+fn rows(shown: &[SegmentLine]) -> String {
     let ago = |seconds: Option<f64>| or_dash(seconds.map(|seconds| age(Duration::from_secs_f64(seconds))));
     let rows = shown.iter().map(|shown| {
         [

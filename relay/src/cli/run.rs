@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use operate::PipelineConfig;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
@@ -17,7 +18,7 @@ use super::failure::Failure;
 use super::preflight::{self, Candidate, Patience};
 use super::reload::Reload;
 use super::{database, log, observe, once, systemd};
-use crate::config::{Config, LogFormat, Override, Overrides, PipelineConfig};
+use crate::config::{Config, LogFormat, Override, Overrides};
 #[cfg(feature = "metrics-endpoint")]
 use crate::http::Health;
 use engine::Pipeline;

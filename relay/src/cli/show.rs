@@ -1,14 +1,14 @@
 //! `relay show`: the whole story of a message.
 
 use clap::Args;
+use operate::dead::MessageRef;
+use operate::seconds;
+use operate::story::{InboxPart, OutboxPart, Story, story};
 
 use super::dead::{Where, viewer};
 use super::exit::Exit;
 use super::failure::{Failure, first};
 use super::output::{Format, age, or_dash, table};
-use crate::operate::dead::MessageRef;
-use crate::operate::seconds;
-use crate::operate::story::{InboxPart, OutboxPart, Story, story};
 
 /// The arguments of `relay show`.
 #[derive(Debug, Args)]

@@ -1,8 +1,7 @@
 //! The author and the reason of a decision, for commands without `--dry-run`.
 
 use clap::Args;
-
-use crate::operate::{Operator, Role, Signed};
+use operate::{Operator, Role, Signed};
 
 /// The author of a decision, and the reason.
 #[derive(Debug, Args)]

@@ -5,15 +5,15 @@ use std::pin::pin;
 use std::time::Duration;
 
 use clap::Args;
+use operate::pause::PauseLine;
+use operate::status::{PipelineStatus, status};
+use operate::units::Time;
 
 use super::config::ConfigFile;
 use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{self, Format, age, or_dash, table};
-use crate::config::units::Time;
-use crate::operate::pause::PauseLine;
-use crate::operate::status::{PipelineStatus, status};
 
 /// The arguments of `relay status`.
 #[derive(Debug, Args)]

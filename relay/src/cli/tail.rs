@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use clap::Args;
 use message::{OrderingKey, Topic};
+use operate::tail::{Tail as Following, TailFilter, TailLine};
+use operate::{Operator, Places, Role, Signed, seconds};
 
 use super::config::OnePipeline;
 use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{self, Format, one_line, or_dash};
-use crate::operate::tail::{Tail as Following, TailFilter, TailLine};
-use crate::operate::{Operator, Places, Role, Signed, seconds};
 
 /// Interval of the queries to the outbox.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);

@@ -2,10 +2,10 @@
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
+use operate::redact::holds_password;
 
 use super::exit::Exit;
 use super::failure::Failure;
-use crate::config::redact::holds_password;
 
 /// Refuses a URL with a password that was given as an argument of this command.
 ///

@@ -2,23 +2,22 @@
 
 use std::collections::BTreeMap;
 
+use ::adopt::Adoption;
 use brokers::InvalidSetting;
 use message::Source;
 use migrations::{Dialect, Identifier};
+use operate::{Broker, Database, PipelineConfig, Retention};
 use outbox::connect::InvalidUrl;
 use outbox::log::{LogOptions, RelayName};
 use secrecy::ExposeSecret;
 
-use super::broker::Broker;
-use super::database::Database;
 use super::decode::Wrong;
 use super::file::{
     DatabaseSection, FileSection, KafkaSection, Log, PipelineSection, RabbitmqSection, SqsSection,
 };
 use super::http::Http;
-use super::page::PageConfig;
-use super::retention::{DECISIONS, MESSAGES, Retention};
-use super::{Adoption, Config, InboxConfig, Otlp, PipelineConfig, engine_section, env, level};
+use super::retention::{self, DECISIONS, MESSAGES};
+use super::{Config, Otlp, adopt, broker, engine_section, env, inbox, level, page};
 use engine::maintenance::KEEP_DECISIONS_DEFAULT;
 use engine::{EngineOptions, Filter, InvalidFilter, Rule};
 
@@ -54,26 +53,26 @@ pub(crate) fn check(file: FileSection, files: Files) -> Result<Config, Vec<Wrong
     check_log(&file.log, &mut problems);
     let http = Http::check(file.http, &mut problems);
     let otlp = Otlp::check(file.otlp, &mut problems);
-    let page = PageConfig::check(file.page, &mut problems);
+    let page = page::check(file.page, &mut problems);
     check_names(&file.pipeline, &mut problems);
     let names: Vec<String> = file.pipeline.iter().map(|section| section.name.clone()).collect();
     let inboxes = file.verify.inbox.into_iter().enumerate();
     let verify: Vec<_> = inboxes
         .filter_map(|(index, section)| {
-            InboxConfig::check(section, &format!("verify.inbox[{index}]"), &names, &mut problems)
+            inbox::check(section, &format!("verify.inbox[{index}]"), &names, &mut problems)
         })
         .collect();
-    let mut pipelines: Vec<_> = file
-        .pipeline
-        .into_iter()
-        .enumerate()
-        .filter_map(|(index, section)| pipeline(section, &format!("pipeline[{index}]"), files, &mut problems))
-        .collect();
-    for pipeline in &mut pipelines {
+    let mut pipelines = Vec::new();
+    let mut adoptions = BTreeMap::new();
+    for (index, section) in file.pipeline.into_iter().enumerate() {
+        let checked = pipeline(section, &format!("pipeline[{index}]"), files, &mut problems);
+        let Some((mut pipeline, adoption)) = checked else { continue };
         pipeline.settings.topics_labelled_max = http.topics_max;
+        adoptions.extend(adoption.map(|adoption| (pipeline.name.clone(), adoption)));
+        pipelines.push(pipeline);
     }
     match problems.0.is_empty() {
-        true => Ok(Config { pipelines, log: file.log, http, otlp, page, verify }),
+        true => Ok(Config { pipelines, adoptions, log: file.log, http, otlp, page, verify }),
         false => Err(problems.0),
     }
 }
@@ -117,12 +116,13 @@ fn check_names(sections: &[PipelineSection], problems: &mut Problems) {
     }
 }
 
+/// Returns a pipeline, and the old table that it takes over.
 fn pipeline(
     section: PipelineSection,
     path: &str,
     files: Files,
     problems: &mut Problems,
-) -> Option<PipelineConfig> {
+) -> Option<(PipelineConfig, Option<Adoption>)> {
     let name = RelayName::new(section.name.as_str())
         .map_err(|error| problems.add(format!("{path}.name"), error.to_string(), None))
         .ok();
@@ -134,19 +134,19 @@ fn pipeline(
     for (name, kept, bounds) in
         [("retention", retention, MESSAGES), ("audit_retention", audit_retention, DECISIONS)]
     {
-        if let Err(problem) = kept.check(bounds) {
+        if let Err(problem) = retention::check(kept, bounds) {
             let help = Some("or \"off\", to keep everything");
             problems.add(format!("{path}.database.{name}"), problem, help);
         }
     }
     let database = database(section.database, path, problems);
-    let adopt = match section.adopt {
-        Some(section) => Adoption::check(section, path, problems).map(Some),
+    let adoption = match section.adopt {
+        Some(section) => adopt::check(section, path, problems).map(Some),
         None => Some(None),
     };
     let broker = broker((section.kafka, section.rabbitmq, section.sqs), path, problems)?;
-    let checked = broker.check().and_then(|()| match files {
-        Files::Opened => broker.check_files(),
+    let checked = broker::check(&broker).and_then(|()| match files {
+        Files::Opened => broker::check_files(&broker),
         Files::Left => Ok(()),
     });
     if let Err(InvalidSetting { setting, problem, .. }) = checked {
@@ -158,7 +158,7 @@ fn pipeline(
         problems.add(format!("{path}.engine.{setting}"), problem, None);
     }
     let settings = EngineOptions { filter: filter(section.filter, path, problems)?, ..settings };
-    Some(PipelineConfig {
+    let pipeline = PipelineConfig {
         name: name?,
         source: source?,
         database: database?,
@@ -166,8 +166,8 @@ fn pipeline(
         audit_retention,
         broker,
         settings,
-        adopt: adopt?,
-    })
+    };
+    Some((pipeline, adoption?))
 }
 
 fn filter(rules: Vec<Rule>, path: &str, problems: &mut Problems) -> Option<Filter> {

@@ -7,9 +7,10 @@ use std::fmt::{self, Write};
 use serde_json::{Map, Value as Json};
 
 use super::tree::{Entry, Node, Origin, Table, Value};
-use super::units::{Size, Time};
-use super::{Config, Otlp, PipelineConfig, redact};
+use super::{Config, Otlp, redact};
 use engine::{DeadPolicy, EngineOptions};
+use operate::PipelineConfig;
+use operate::units::{Size, Time};
 
 /// The settings in force. Displayed as TOML with the origin of each setting that does not come from
 /// the file.

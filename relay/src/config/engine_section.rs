@@ -7,8 +7,8 @@ use message::{Backoff, SizeLimit};
 
 use super::broker::MESSAGE_BYTES_MIN;
 use super::file::{EngineSection, Oversize};
-use super::units::{Size, Time};
 use engine::{EngineOptions, RetryPolicy};
+use operate::units::{Size, Time};
 
 /// A setting of the section and its problem.
 pub(crate) type Refusal = (&'static str, String);

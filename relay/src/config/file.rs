@@ -11,9 +11,9 @@ use super::adopt::AdoptSection;
 use super::http::HttpSection;
 use super::otlp::OtlpSection;
 use super::page::PageSection;
-use super::retention::Retention;
-use super::units::{Size, Time};
 use engine::{DeadPolicy, Rule};
+use operate::Retention;
+use operate::units::{Size, Time};
 
 /// The whole file.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -7,9 +7,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::check::Problems;
-use super::units::Time;
 use engine::monitor::INTERVAL_DEFAULT;
 use engine::telemetry::TOPICS_MAX_DEFAULT;
+use operate::units::Time;
 
 /// The section as written in the file.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

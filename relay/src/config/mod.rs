@@ -7,12 +7,11 @@
 //! | `env` | environment variables laid over the tree |
 //! | `decode` | the tree made into typed sections; errors carry path and place |
 //! | `file` | the sections as written in the file |
-//! | `units` | durations and sizes as people write them |
-//! | `engine` | the section of the engine made into its settings |
+//! | `engine_section` | the section of the engine made into its settings |
 //! | `check` | checks across sections |
-//! | `database`, `broker` | where messages come from and go to |
+//! | `broker` | checks of the broker to which messages go |
 //! | `adopt` | the foreign outbox table that `relay adopt` takes over |
-//! | `retention` | how long history is kept |
+//! | `retention` | bounds of how long history is kept |
 //! | `level` | the level of the log, or its directives |
 //! | `http` | the endpoint of metrics and health |
 //! | `otlp`, `otel_env` | the OpenTelemetry collector for traces and metrics |
@@ -27,7 +26,6 @@
 mod adopt;
 mod broker;
 mod check;
-mod database;
 mod decode;
 mod effective;
 mod engine_section;
@@ -46,26 +44,20 @@ mod retention;
 mod schema;
 mod starter;
 mod tree;
-pub(crate) mod units;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use message::Source;
+use ::adopt::Adoption;
+use operate::{InboxConfig, PipelineConfig};
 use outbox::log::RelayName;
+use web::PageConfig;
 
-use engine::EngineOptions;
-
-pub use adopt::{AdoptedTopic, Adoption, Field, NullPayload, Only, Pending, WhenSent};
-pub use broker::Broker;
-pub use database::Database;
 pub use effective::{Effective, EffectiveSetting};
 pub use error::ConfigError;
 pub use file::{Log, LogFormat};
 pub use http::Http;
-pub use inbox::InboxConfig;
 pub use otlp::{Otlp, OtlpHeaders};
-pub use page::{PageConfig, PageCredential, PageTls, PageUser};
-pub use retention::Retention;
 pub use schema::schema;
 pub use starter::{Starter, StarterBroker};
 
@@ -77,6 +69,8 @@ use tree::{Node, Origin};
 pub struct Config {
     /// The pipelines, each with a unique name; at least one.
     pub pipelines: Vec<PipelineConfig>,
+    /// The foreign outbox tables that `relay adopt` takes over, by pipeline.
+    pub adoptions: BTreeMap<RelayName, Adoption>,
     /// The log of the relay.
     pub log: Log,
     /// The endpoint of metrics and health.
@@ -87,27 +81,6 @@ pub struct Config {
     pub page: Option<PageConfig>,
     /// Inboxes for `relay verify`.
     pub verify: Vec<InboxConfig>,
-}
-
-/// One pipeline: from one outbox to one broker.
-#[derive(Debug, Clone)]
-pub struct PipelineConfig {
-    /// The relay's name, used for cursor, lease and metrics.
-    pub name: RelayName,
-    /// The CloudEvents source of its messages.
-    pub source: Source,
-    /// The location of the outbox.
-    pub database: Database,
-    /// How long published messages are kept.
-    pub retention: Retention,
-    /// How long operators' decisions are kept, unless messages are kept forever.
-    pub audit_retention: Retention,
-    /// The broker to which it publishes.
-    pub broker: Broker,
-    /// The behaviour of the pipeline.
-    pub settings: EngineOptions,
-    /// The foreign outbox table that `relay adopt` takes over.
-    pub adopt: Option<Adoption>,
 }
 
 /// A setting from a flag of the command line.

@@ -10,7 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
 use super::check::Problems;
-use super::units::Time;
+use operate::units::Time;
 
 /// The section as written in the file.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

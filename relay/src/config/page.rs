@@ -1,16 +1,17 @@
 //! The section `[page]`: address, users and transport of the page for operators.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use brokers::Secret;
+use operate::Role;
 use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::Deserialize;
+use web::{PageConfig, PageCredential, PageTls, PageUser};
 
 use super::check::Problems;
-use crate::operate::Role;
 
 /// The section as written in the file.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -56,156 +57,77 @@ enum RoleWord {
     Operator,
 }
 
-/// Address and users of the page. `Debug` prints no secret.
-#[derive(Debug, Clone)]
-pub struct PageConfig {
-    /// The address.
-    pub listen: SocketAddr,
-    /// Names under which browsers reach it, in addition to those of this machine; a port is
-    /// optional.
-    pub hosts: Vec<String>,
-    /// Whether a proxy in front of it terminates TLS.
-    pub behind_proxy: bool,
-    /// Its certificate.
-    pub tls: Option<PageTls>,
-    /// The users. Without any, people on this machine may view it.
-    pub users: Vec<PageUser>,
-}
-
-/// The certificate of the page: PEM files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PageTls {
-    /// The certificate, followed by the intermediate certificates.
-    pub cert_file: PathBuf,
-    /// Its private key.
-    pub key_file: PathBuf,
-}
-
-/// A user of the page. `Debug` prints no secret.
-#[derive(Debug, Clone)]
-pub struct PageUser {
-    /// The name, which the audit keeps.
-    pub name: String,
-    /// The rights.
-    pub role: Role,
-    /// The credential.
-    pub credential: PageCredential,
-}
-
-/// A user's credential.
-#[derive(Debug, Clone)]
-pub enum PageCredential {
-    /// Used with the name: HTTP basic authentication, or the form.
-    Password(Secret),
-    /// Used alone as an HTTP bearer token, or with the name in the form.
-    Token(Secret),
-}
-
 /// Maximum length of a user's name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 /// More users need a directory: put a proxy in front.
 const USERS_MAX: usize = 200;
 
-impl PageConfig {
-    pub(super) fn check(section: PageSection, problems: &mut Problems) -> Option<Self> {
-        let users = users(section.user, problems);
-        let hosts: Vec<String> = section.hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
-        for (index, host) in hosts.iter().enumerate().filter(|(_, host)| !is_host(host)) {
-            let help = "write a name with or without a port: \"relay.internal\", \"relay.internal:8443\"";
-            problems.add(format!("page.hosts[{index}]"), format!("{host:?} is no host"), Some(help));
-        }
-        let listen = match &section.listen {
-            Some(text) => match text.parse::<SocketAddr>() {
-                Ok(address) => address,
-                Err(_) => {
-                    let help =
-                        "write an IP address and a port, for example \"127.0.0.1:9465\" or \"[::1]:9465\"";
-                    problems.add(String::from("page.listen"), format!("{text:?} is no address"), Some(help));
-                    return None;
-                }
-            },
-            None => {
-                let is_given = section.behind_proxy || section.tls.is_some() || !hosts.is_empty();
-                if is_given || !users.is_empty() {
-                    let help = "add listen = \"127.0.0.1:9465\", or remove the section";
-                    problems.add(String::from("page"), "the page has no address", Some(help));
-                }
+/// Returns the checked section, if the page has an address. Adds its problems to `problems`.
+pub(super) fn check(section: PageSection, problems: &mut Problems) -> Option<PageConfig> {
+    let users = users(section.user, problems);
+    let hosts: Vec<String> = section.hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
+    for (index, host) in hosts.iter().enumerate().filter(|(_, host)| !is_host(host)) {
+        let help = "write a name with or without a port: \"relay.internal\", \"relay.internal:8443\"";
+        problems.add(format!("page.hosts[{index}]"), format!("{host:?} is no host"), Some(help));
+    }
+    let listen = match &section.listen {
+        Some(text) => match text.parse::<SocketAddr>() {
+            Ok(address) => address,
+            Err(_) => {
+                let help = "write an IP address and a port, for example \"127.0.0.1:9465\" or \"[::1]:9465\"";
+                problems.add(String::from("page.listen"), format!("{text:?} is no address"), Some(help));
                 return None;
             }
-        };
-        if cfg!(not(feature = "page")) {
-            let help = "build the relay with its feature `page`, or remove the setting";
-            problems.add(String::from("page.listen"), "this relay was built without the page", Some(help));
-        }
-        let tls = section.tls.map(|PageTlsSection { cert_file, key_file }| PageTls { cert_file, key_file });
-        let page = Self { listen, hosts, behind_proxy: section.behind_proxy, tls, users };
-        page.check_reach(problems);
-        Some(page)
-    }
-
-    /// Returns whether other machines can reach it.
-    #[must_use]
-    pub fn is_remote(&self) -> bool {
-        !self.listen.ip().is_loopback() || self.behind_proxy || self.foreign_host().is_some()
-    }
-
-    /// Returns the first configured name that is not this machine's own. Something forwards
-    /// requests for that name, even if the configuration names no proxy.
-    fn foreign_host(&self) -> Option<&str> {
-        self.hosts.iter().map(String::as_str).find(|host| !is_of_loopback(host))
-    }
-
-    /// Returns whether browsers use TLS, to it or to the proxy.
-    #[must_use]
-    pub fn is_encrypted(&self) -> bool {
-        self.tls.is_some() || self.behind_proxy
-    }
-
-    /// Refuses settings that would open the page to a network.
-    fn check_reach(&self, problems: &mut Problems) {
-        if !self.is_remote() {
-            return;
-        }
-        let why = match self.foreign_host() {
-            _ if !self.listen.ip().is_loopback() => {
-                format!("{} can be reached from other machines", self.listen.ip())
+        },
+        None => {
+            let is_given = section.behind_proxy || section.tls.is_some() || !hosts.is_empty();
+            if is_given || !users.is_empty() {
+                let help = "add listen = \"127.0.0.1:9465\", or remove the section";
+                problems.add(String::from("page"), "the page has no address", Some(help));
             }
-            Some(host) if !self.behind_proxy => {
-                format!("others ask for {host:?}, which page.hosts names")
-            }
-            _ => String::from("a proxy passes on requests of other machines"),
-        };
-        if self.users.is_empty() {
-            let help = "add [[page.user]] with name, role and token_file or password_file; or listen at \
-                        127.0.0.1 without a proxy";
-            problems.add(String::from("page.user"), format!("{why}, and nobody would log in"), Some(help));
+            return None;
         }
-        if !self.is_encrypted() {
-            let help = "add [page.tls] with cert_file and key_file, or behind_proxy = true where a proxy \
-                        speaks TLS";
-            let message = format!("{why}, and credentials would cross the network unencrypted");
-            problems.add(String::from("page.tls"), message, Some(help));
-        }
-        if self.hosts.is_empty() && (self.behind_proxy || self.listen.ip().is_unspecified()) {
-            let help = "add hosts = [\"relay.internal\"]: the names in the addresses that people type";
-            let message = format!("{why}, under names that are not known");
-            problems.add(String::from("page.hosts"), message, Some(help));
-        }
+    };
+    if cfg!(not(feature = "page")) {
+        let help = "build the relay with its feature `page`, or remove the setting";
+        problems.add(String::from("page.listen"), "this relay was built without the page", Some(help));
     }
+    let tls = section.tls.map(|PageTlsSection { cert_file, key_file }| PageTls { cert_file, key_file });
+    let page = PageConfig { listen, hosts, behind_proxy: section.behind_proxy, tls, users };
+    check_reach(&page, problems);
+    Some(page)
 }
 
-/// Returns whether a host is a loopback name or address.
-fn is_of_loopback(host: &str) -> bool {
-    let is_port = |(_, port): &(&str, &str)| port.bytes().all(|byte| byte.is_ascii_digit());
-    let name = match host.rsplit_once(':').filter(is_port) {
-        // The last colon of a bare IPv6 address does not begin a port.
-        Some((name, _)) if host.parse::<IpAddr>().is_err() => name,
-        _ => host,
+/// Refuses settings that would open the page to a network.
+fn check_reach(page: &PageConfig, problems: &mut Problems) {
+    if !page.is_remote() {
+        return;
+    }
+    let why = match page.foreign_host() {
+        _ if !page.listen.ip().is_loopback() => {
+            format!("{} can be reached from other machines", page.listen.ip())
+        }
+        Some(host) if !page.behind_proxy => {
+            format!("others ask for {host:?}, which page.hosts names")
+        }
+        _ => String::from("a proxy passes on requests of other machines"),
     };
-    let name = name.trim_start_matches('[').trim_end_matches(']');
-    name == "localhost"
-        || name.ends_with(".localhost")
-        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    if page.users.is_empty() {
+        let help = "add [[page.user]] with name, role and token_file or password_file; or listen at \
+                    127.0.0.1 without a proxy";
+        problems.add(String::from("page.user"), format!("{why}, and nobody would log in"), Some(help));
+    }
+    if !page.is_encrypted() {
+        let help = "add [page.tls] with cert_file and key_file, or behind_proxy = true where a proxy \
+                    speaks TLS";
+        let message = format!("{why}, and credentials would cross the network unencrypted");
+        problems.add(String::from("page.tls"), message, Some(help));
+    }
+    if page.hosts.is_empty() && (page.behind_proxy || page.listen.ip().is_unspecified()) {
+        let help = "add hosts = [\"relay.internal\"]: the names in the addresses that people type";
+        let message = format!("{why}, under names that are not known");
+        problems.add(String::from("page.hosts"), message, Some(help));
+    }
 }
 
 fn users(sections: Vec<PageUserSection>, problems: &mut Problems) -> Vec<PageUser> {

@@ -1,65 +1,14 @@
 //! The JSON Schema of `relay.toml`, for editors.
 
-use std::borrow::Cow;
-
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
 use super::file::FileSection;
-use super::retention::Retention;
-use super::units::{Size, Time};
 
 /// Returns the schema of the file. It covers names, types and words. Bounds and the checks across
 /// settings apply only when the file is read.
 #[must_use]
 pub fn schema() -> Value {
     schemars::schema_for!(FileSection).to_value()
-}
-
-impl JsonSchema for Time {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Duration".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "description": "a duration with its unit: 200ms, 15s, 5m, 2h, 1d" })
-    }
-}
-
-impl JsonSchema for Size {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Size".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": ["integer", "string"],
-            "minimum": 0,
-            "description": "bytes as a number, or with a unit: 64KiB, 16MiB, 1GiB"
-        })
-    }
-}
-
-impl JsonSchema for Retention {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Retention".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "description": "a duration, or off" })
-    }
 }
 
 #[cfg(all(test, feature = "kafka", feature = "rabbitmq", feature = "sqs"))]

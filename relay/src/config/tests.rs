@@ -1,6 +1,7 @@
 //! Whole configurations: what is read, what is refused, and how errors look.
 
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme};
+use operate::Broker;
 
 use super::*;
 

@@ -14,9 +14,9 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
+use web::listener::{self, Admitted, Bounds};
 
 use super::{Exporter, Health};
-use crate::listener::{self, Admitted, Bounds};
 
 /// Every client that reaches the address may connect, and a probe without an answer gets the
 /// process killed. So a silent connection keeps no other one out.

@@ -6,14 +6,14 @@ use std::time::Duration;
 use clap::Args;
 use inbox::ConsumerName;
 use migrations::Identifier;
+use operate::dead::{DeadSource, Filter, MessageRef};
+use operate::units::Time;
+use operate::{Operator, Places, Role, Signed};
 
 use super::super::config::{ConfigFile, find};
 use super::super::database::read_url;
 use super::super::failure::Failure;
 use crate::config::Config;
-use crate::config::units::Time;
-use crate::operate::dead::{DeadSource, Filter, MessageRef};
-use crate::operate::{Operator, Places, Role, Signed};
 
 /// The places to look at: the pipelines and inboxes of the configuration, or one inbox outside of
 /// it.
@@ -87,7 +87,7 @@ impl Where {
             places = pipelines.iter().fold(places, |places, pipeline| places.outbox(pipeline));
         }
         if source != Some(DeadSource::Outbox) {
-            let is_of = |inbox: &&crate::config::InboxConfig| {
+            let is_of = |inbox: &&operate::InboxConfig| {
                 self.pipeline.as_deref().is_none_or(|pipeline| inbox.is_of(pipeline))
             };
             for inbox in config.verify.iter().filter(is_of) {
@@ -178,6 +178,12 @@ impl Signature {
 /// Returns the operator for reads, which are not recorded.
 pub(crate) fn viewer() -> Operator {
     Operator::new("the command line", Role::Viewer)
+}
+
+/// Returns the operator for decisions that are not recorded. A user who runs this program holds the
+/// database's credentials, and so may decide.
+pub(crate) fn decider() -> Operator {
+    Operator::new("the command line", Role::Operator)
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

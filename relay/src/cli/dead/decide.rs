@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use message::{HeaderName, HeaderValue, Headers};
+use operate::Places;
+use operate::dead::{self, Change, Filter, MessageRef, Report};
 use outbox::admin::DECIDED_MAX;
 use outbox::log::ExceptionState;
 
@@ -13,8 +15,6 @@ use super::super::failure::Failure;
 use super::super::output::Format;
 use super::arguments::{CONDITIONS, Conditions, Signature, Where};
 use super::show;
-use crate::operate::Places;
-use crate::operate::dead::{self, Change, Filter, MessageRef, Report};
 
 /// The dead messages, and who decides.
 #[derive(Debug, Args)]

@@ -8,15 +8,15 @@ mod show;
 use std::num::NonZeroU32;
 
 use clap::{Args, Subcommand, ValueEnum};
+use operate::dead::{self, Change, Filter, Listed, MessageRef, States};
+use operate::{OperateError, Places};
 use outbox::log::ExceptionState;
 
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
-use crate::operate::dead::{self, Change, Filter, Listed, MessageRef, States};
-use crate::operate::{OperateError, Places};
 use arguments::Conditions;
-pub(crate) use arguments::{Signature, Where, viewer};
+pub(crate) use arguments::{Signature, Where, decider, viewer};
 pub(crate) use decide::confirm;
 #[cfg(feature = "fuzzing")]
 pub(crate) use decide::edited_headers;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use operate::dead::{AuditLine, DeadMessage, DeadSource, Report};
+use operate::seconds;
 use serde::Serialize;
 
 use super::super::exit::Exit;
 use super::super::failure::Failure;
 use super::super::output::{Format, age, nothing_waits, or_dash, table};
-use crate::operate::dead::{AuditLine, DeadMessage, DeadSource, Report};
-use crate::operate::seconds;
 
 /// Prints a list. `is_whole` is false when a place did not answer.
 pub(super) fn list(messages: &[DeadMessage], is_whole: bool, format: Format) -> Result<Exit, Failure> {

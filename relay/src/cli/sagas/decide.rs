@@ -1,6 +1,7 @@
 //! Decisions about sagas. Each is recorded with its author and reason.
 
 use clap::Args;
+use operate::sagas::SagaDatabase;
 use saga::Choice;
 use serde::Serialize;
 use serde_json::Value;
@@ -10,7 +11,6 @@ use super::super::failure::Failure;
 use super::super::output::Format;
 use super::super::signature::Signature;
 use super::Which;
-use crate::operate::sagas::SagaDatabase;
 
 /// The saga, and who decides.
 #[derive(Debug, Args)]

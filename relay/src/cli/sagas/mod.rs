@@ -6,6 +6,7 @@ mod show;
 use std::num::NonZeroU32;
 
 use clap::{Args, Subcommand, ValueEnum};
+use operate::sagas::SagaDatabase;
 use saga::{Choice, SagaId, SagaQuery, State};
 
 use super::database::TablesDatabase;
@@ -13,7 +14,6 @@ use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
-use crate::operate::sagas::SagaDatabase;
 use decide::{Decide, Skip};
 
 /// Actions on sagas.

@@ -1,54 +1,32 @@
-//! `relay verify`: compares outbox, broker and inboxes of a live system. Reads only.
+//! `relay verify`: prints what [`operate::verify`] finds.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `target.rs` | inboxes named by flags |
-//! | `range.rs` | the range of ids for a span of time |
 //! | `progress.rs` | progress on standard error |
-//! | `sources.rs` | reads of databases, in sessions that cannot write |
-//! | `topic.rs` | reads of Kafka's log |
-//! | `spool.rs` | sightings of messages, on disk |
-//! | `reconcile.rs` | the verdict on one message from all its sightings; pure |
-//! | `compare.rs` | one pipeline: read, reconcile, check suspects again |
-//! | `report.rs` | the result |
-//!
-//! **No false alarm.** A running system is never seen at a single moment, so no message is reported
-//! at first sight. Each suspect is checked again, the outbox first and then what is downstream of
-//! it: a message that the relay has passed is at the broker when the broker is read. A message that
-//! an inbox lacks may be on its way there. Such messages are checked until none of them has arrived
-//! for `--grace`, and only the rest is reported.
+//! | `table.rs` | the result, for people |
 
-mod compare;
 mod progress;
-mod range;
-mod reconcile;
-mod report;
-mod sources;
-mod spool;
+mod table;
 mod target;
-#[cfg(feature = "kafka")]
-mod topic;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::Args;
+use operate::units::Time;
+use operate::verify::{Comparison, Range, Reading, Report};
+use operate::{InboxConfig, PipelineConfig};
 use time::OffsetDateTime;
 
 use super::config::ConfigFile;
+use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
-use crate::config::units::Time;
-use crate::config::{InboxConfig, PipelineConfig};
-use crate::operate::pace::Pace;
 
-use compare::Comparison;
-use progress::Progress;
-use range::Range;
-use report::Report;
-use sources::Reading;
+use progress::Bar;
 use target::inbox_of;
 
 /// The arguments of `relay verify`.
@@ -111,11 +89,12 @@ impl Verify {
             let name = pipeline.name.as_str();
             let of_config = config.verify.iter().filter(|inbox| inbox.is_of(name)).cloned();
             let inboxes = of_config.chain(named.iter().cloned()).collect();
-            let compared = self.comparison(pipeline, inboxes, range).run().await;
-            report.add(compared.map_err(|failure| failure.about(format_args!("pipeline {name}")))?);
+            let compared = self.comparison(pipeline, inboxes, range).run(&viewer()).await;
+            let failed = |error| Failure::from(error).about(format_args!("pipeline {name}"));
+            report.add(compared.map_err(failed)?);
         }
-        format.print(&report, Report::table)?;
-        Ok(match (report.is_proven(), report.undecided()) {
+        format.print(&report, table::shown)?;
+        Ok(match (report.proven, report.undecided) {
             (false, _) => Exit::Broken,
             // Like `relay status`.
             (true, 1..) => Exit::Unavailable,
@@ -146,11 +125,11 @@ impl Verify {
             topics: BTreeSet::from_iter(self.topics.iter().cloned()),
             range,
             grace: self.grace.0,
-            reading: Reading {
-                pace: Pace::new(self.rows_per_second),
-                progress: Progress::new(),
-                statement_timeout: self.statement_timeout.0.max(Duration::from_millis(1)),
-            },
+            reading: Reading::new(
+                self.rows_per_second,
+                self.statement_timeout.0.max(Duration::from_millis(1)),
+                Box::new(Bar::new()),
+            ),
         }
     }
 }

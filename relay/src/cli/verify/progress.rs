@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use operate::verify::Progress;
+
+use super::super::output::age;
 
 /// Interval of the lines where no bar can be drawn.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Rows read so far: a bar on a terminal, a line now and then elsewhere.
-pub(super) struct Progress {
+pub(super) struct Bar {
     bar: ProgressBar,
     rows: AtomicU64,
     begun_at: Instant,
@@ -18,7 +21,7 @@ pub(super) struct Progress {
     lines: AtomicU64,
 }
 
-impl Progress {
+impl Bar {
     pub(super) fn new() -> Self {
         let bar =
             if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
@@ -27,14 +30,14 @@ impl Progress {
         }
         Self { bar, rows: AtomicU64::new(0), begun_at: Instant::now(), lines: AtomicU64::new(0) }
     }
+}
 
-    /// Shows the current activity.
-    pub(super) fn say(&self, what: String) {
+impl Progress for Bar {
+    fn say(&self, what: String) {
         self.bar.set_message(what);
     }
 
-    /// Adds rows that were read.
-    pub(super) fn rows(&self, from: &'static str, count: usize) {
+    fn rows(&self, from: &'static str, count: usize) {
         self.bar.set_message(from);
         self.bar.inc(count as u64);
         let rows = self.rows.fetch_add(count as u64, Ordering::Relaxed) + count as u64;
@@ -43,9 +46,14 @@ impl Progress {
             eprintln!("{from}: {rows} rows read so far");
         }
     }
+
+    fn waiting(&self, messages: usize, grace: Duration) {
+        let grace = age(grace);
+        eprintln!("{messages} messages may be on their way: waiting {grace} for each to arrive (--grace)");
+    }
 }
 
-impl Drop for Progress {
+impl Drop for Bar {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use inbox::ConsumerName;
+use operate::InboxConfig;
 
 use super::super::exit::Exit;
 use super::super::failure::Failure;
-use crate::config::InboxConfig;
 
 /// Reads an inbox of the command line, `CONSUMER=URL`, with defaults for all other settings.
 ///

@@ -1,4 +1,4 @@
-//! The foreign outbox table that `relay adopt` takes over.
+//! The section of the foreign outbox table that `relay adopt` takes over.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -8,10 +8,8 @@
 mod names;
 mod section;
 
-use message::{ContentType, HeaderName, Topic};
-use migrations::ForeignIdentifier;
-use schemars::JsonSchema;
-use serde::Deserialize;
+use adopt::{Adoption, WhenSent};
+use message::{ContentType, HeaderName};
 
 use super::check::Problems;
 use names::Names;
@@ -22,202 +20,65 @@ const ID_HEADER_OF_DEBEZIUM: &str = "id";
 /// The header with the old id for every other table.
 const ID_HEADER: &str = "legacy-id";
 
-/// The treatment of a row without a payload.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum NullPayload {
-    /// The producer's `INSERT` fails.
-    #[default]
-    Refuse,
-    /// It leaves as an empty message, which is not a Kafka tombstone.
-    Empty,
-}
-
-/// The treatment of a row after its handover.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum WhenSent {
-    /// It stays, and `pending` marks it as sent.
-    #[default]
-    Mark,
-    /// It is deleted: every remaining row waits, unless `pending` says otherwise.
-    Delete,
-}
-
-/// The foreign outbox table for `relay adopt`, and the meaning of its columns.
-#[derive(Debug, Clone)]
-pub struct Adoption {
-    /// The table's schema; `None` leaves it to the `search_path`.
-    pub schema: Option<ForeignIdentifier>,
-    /// The table.
-    pub table: ForeignIdentifier,
-    /// The old id.
-    pub id: Field,
-    /// The origin of the topic.
-    pub topic: AdoptedTopic,
-    /// The ordering key.
-    pub key: Option<Field>,
-    /// The kind.
-    pub kind: Option<Field>,
-    /// The payload.
-    pub payload: Field,
-    /// The rows to take over; `None` for all.
-    pub only: Option<Only>,
-    /// The column that marks waiting rows; `None` if there is none.
-    pub pending: Option<Pending>,
-    /// The treatment of a row after its handover.
-    pub when_sent: WhenSent,
-    /// The column that orders waiting rows; by default that of the old id.
-    pub order_by: Option<ForeignIdentifier>,
-    /// The publication that the table leaves.
-    pub publication: Option<ForeignIdentifier>,
-    /// The header that carries the old id.
-    pub id_header: HeaderName,
-    /// Further headers and the fields with their values.
-    pub headers: Vec<(HeaderName, Field)>,
-    /// The content type, if it does not follow from the column's type.
-    pub content_type: Option<ContentType>,
-    /// The treatment of a row without a payload.
-    pub null_payload: NullPayload,
-}
-
-/// A value of a row: a column, or a value inside a JSON column.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Field {
-    /// The column.
-    pub column: ForeignIdentifier,
-    /// Names of members, outermost first; empty for the column itself.
-    pub path: Vec<String>,
-}
-
-/// The origin of a row's topic.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AdoptedTopic {
-    /// The same topic for all rows.
-    Fixed(Topic),
-    /// A value of the row after a prefix, which may be empty.
-    Field {
-        /// The text before the value.
-        prefix: String,
-        /// The value.
-        field: Field,
-    },
-    /// The topic for a value of the row; a row with any other value has none.
-    Named {
-        /// The value.
-        field: Field,
-        /// Values and their topics.
-        topics: Vec<(String, Topic)>,
-    },
-}
-
-impl AdoptedTopic {
-    /// Returns the field that determines the topic.
-    #[must_use]
-    pub fn field(&self) -> Option<&Field> {
-        match self {
-            Self::Fixed(_) => None,
-            Self::Field { field, .. } | Self::Named { field, .. } => Some(field),
+/// Returns the checked section. Adds its problems to `problems`.
+pub(super) fn check(section: AdoptSection, path: &str, problems: &mut Problems) -> Option<Adoption> {
+    let mut names = Names::new(format!("{path}.adopt"), problems);
+    let (schema, table) = match section.table.split_once('.') {
+        Some((schema, table)) => {
+            (names.identifier("table", schema).map(Some), names.identifier("table", table))
         }
+        None => (Some(None), names.identifier("table", &section.table)),
+    };
+    let columns = section.columns;
+    let id = names.column("id", columns.id, "id");
+    let payload = names.column("payload", columns.payload, "payload");
+    let key = names.optional_column("key", columns.key, "aggregateid");
+    let kind = names.optional_column("kind", columns.kind, "type");
+    let topic = names.topic(section.topic, section.topic_prefix, section.topics, columns.topic);
+    let only = names.only(section.only);
+    let is_deleted = section.when_sent == WhenSent::Delete;
+    if section.publication.is_some() && (section.pending.is_some() || is_deleted) {
+        let setting = if section.pending.is_some() { "pending" } else { "when_sent" };
+        let message = format!("publication and {setting} are given: a row that waits would leave twice");
+        let help = format!(
+            "Debezium publishes what its publication has: remove {setting}. \
+             A table that a poller reads needs no publication"
+        );
+        names.problem("publication", message, Some(&help));
     }
-}
-
-/// A condition on rows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Only {
-    /// The field to compare.
-    pub field: Field,
-    /// Its values in the selected rows.
-    pub values: Vec<String>,
-}
-
-/// A column that shows whether a row waits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pending {
-    /// The column.
-    pub column: ForeignIdentifier,
-    /// Its values while the row waits; if empty, the row waits while it is null or not true.
-    pub before: Vec<String>,
-    /// Its value after the handover, if rows are marked by a word.
-    pub after: Option<String>,
-}
-
-impl Adoption {
-    /// Returns the checked section. Adds its problems to `problems`.
-    pub(super) fn check(section: AdoptSection, path: &str, problems: &mut Problems) -> Option<Self> {
-        let mut names = Names::new(format!("{path}.adopt"), problems);
-        let (schema, table) = match section.table.split_once('.') {
-            Some((schema, table)) => {
-                (names.identifier("table", schema).map(Some), names.identifier("table", table))
-            }
-            None => (Some(None), names.identifier("table", &section.table)),
-        };
-        let columns = section.columns;
-        let id = names.column("id", columns.id, "id");
-        let payload = names.column("payload", columns.payload, "payload");
-        let key = names.optional_column("key", columns.key, "aggregateid");
-        let kind = names.optional_column("kind", columns.kind, "type");
-        let topic = names.topic(section.topic, section.topic_prefix, section.topics, columns.topic);
-        let only = names.only(section.only);
-        let is_deleted = section.when_sent == WhenSent::Delete;
-        if section.publication.is_some() && (section.pending.is_some() || is_deleted) {
-            let setting = if section.pending.is_some() { "pending" } else { "when_sent" };
-            let message = format!("publication and {setting} are given: a row that waits would leave twice");
-            let help = format!(
-                "Debezium publishes what its publication has: remove {setting}. \
-                 A table that a poller reads needs no publication"
-            );
-            names.problem("publication", message, Some(&help));
-        }
-        let pending =
-            names.pending(section.pending, section.pending_value, section.sent_value, section.when_sent);
-        let order_by = names.given("order_by", section.order_by);
-        let default = if section.publication.is_some() { ID_HEADER_OF_DEBEZIUM } else { ID_HEADER };
-        let id_header = section.id_header.unwrap_or_else(|| default.to_owned());
-        let id_header = names.checked("id_header", HeaderName::new(id_header));
-        let headers = names.headers(section.headers, id_header.as_ref());
-        let content_type = section.content_type.map(ContentType::new).transpose();
-        Some(Self {
-            schema: schema?,
-            table: table?,
-            id: id?,
-            topic: topic?,
-            key: key?,
-            kind: kind?,
-            payload: payload?,
-            only: only?,
-            pending: pending?,
-            when_sent: section.when_sent,
-            order_by: order_by?,
-            publication: names.given("publication", section.publication)?,
-            id_header: id_header?,
-            headers: headers?,
-            content_type: names.checked("content_type", content_type)?,
-            null_payload: section.null_payload,
-        })
-    }
-
-    /// Returns the table's name as in the configuration.
-    #[must_use]
-    pub fn table_name(&self) -> String {
-        match &self.schema {
-            Some(schema) => format!("{schema}.{}", self.table),
-            None => self.table.to_string(),
-        }
-    }
-}
-
-impl std::fmt::Display for Field {
-    /// Writes the column, followed by the path.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.column)?;
-        self.path.iter().try_for_each(|step| write!(f, " → {step}"))
-    }
+    let pending =
+        names.pending(section.pending, section.pending_value, section.sent_value, section.when_sent);
+    let order_by = names.given("order_by", section.order_by);
+    let default = if section.publication.is_some() { ID_HEADER_OF_DEBEZIUM } else { ID_HEADER };
+    let id_header = section.id_header.unwrap_or_else(|| default.to_owned());
+    let id_header = names.checked("id_header", HeaderName::new(id_header));
+    let headers = names.headers(section.headers, id_header.as_ref());
+    let content_type = section.content_type.map(ContentType::new).transpose();
+    Some(Adoption {
+        schema: schema?,
+        table: table?,
+        id: id?,
+        topic: topic?,
+        key: key?,
+        kind: kind?,
+        payload: payload?,
+        only: only?,
+        pending: pending?,
+        when_sent: section.when_sent,
+        order_by: order_by?,
+        publication: names.given("publication", section.publication)?,
+        id_header: id_header?,
+        headers: headers?,
+        content_type: names.checked("content_type", content_type)?,
+        null_payload: section.null_payload,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use adopt::AdoptedTopic;
 
     use super::super::{Config, Overrides};
     use super::*;
@@ -232,7 +93,7 @@ mod tests {
             let each = miette::Diagnostic::related(&error).into_iter().flatten();
             each.map(ToString::to_string).chain([error.to_string()]).collect::<Vec<_>>().join("\n")
         })?;
-        config.pipelines.remove(0).adopt.ok_or_else(|| String::from("no adoption"))
+        config.adoptions.remove(&config.pipelines[0].name).ok_or_else(|| String::from("no adoption"))
     }
 
     #[test]

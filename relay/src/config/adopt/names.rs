@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use adopt::{AdoptedTopic, Field, Only, Pending, WhenSent};
 use message::{HeaderName, InvalidText, Topic};
 use migrations::ForeignIdentifier;
 
 use super::super::check::Problems;
 use super::section::{FieldSection, OnlySection, Words};
-use super::{AdoptedTopic, Field, Only, Pending, WhenSent};
 
 /// Maximum number of steps of a path, and maximum length of a step in bytes.
 const STEPS_MAX: usize = 16;

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use adopt::{NullPayload, WhenSent};
 use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-
-use super::{NullPayload, WhenSent};
 
 /// The section `[pipeline.adopt]`.
 #[derive(Debug, serde::Deserialize, JsonSchema)]

@@ -20,13 +20,13 @@ use inbox::{
 };
 use message::chunk::{Encoding, Splitter};
 use message::{Fault, FaultScope, Fingerprint, MaxInFlightPerKey, Message, MessageId, SizeLimit, Topic};
+use operate::replay::{ReplayFilter, ReplayOptions, plan};
+use operate::{Operator, Places, Role, Signed};
 use outbox::admin::{ChosenEntry, Decision, LogAdmin, OperatorDecision};
 use outbox::log::{EntryId, ExceptionState, LogOptions, PauseScope, RelayName};
 use outbox::{NewMessage, Outbox};
 use outbox_toolkit::Relay;
 use relay::config::{Config, Overrides};
-use relay::operate::replay::{ReplayFilter, ReplayOptions, plan};
-use relay::operate::{Operator, Places, Role, Signed};
 use saga::{Run, Sagas, Started, Stop, WorkerOptions};
 use serde::{Deserialize, Serialize};
 use tests::eventually::when;

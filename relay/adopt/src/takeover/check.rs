@@ -1,0 +1,372 @@
+//! Checks whether the catalogs permit an adoption, and determines how to do it. Pure.
+
+use migrations::{ForeignIdentifier, Identifier};
+use operate::{OperateError, OperateErrorKind};
+
+use super::facts::{ColumnFacts, Facts, Home, INSERTED, PublicationFacts, TableFacts, function_name};
+use super::sql::{Mark, PayloadType, Place, TRIGGERS};
+use crate::adoption::{Adoption, Field, Pending, WhenSent};
+
+const INTEGERS: [&str; 3] = ["smallint", "integer", "bigint"];
+
+/// Returns how to adopt the table, or the first reason why that is impossible.
+pub(super) fn place(adoption: &Adoption, facts: &Facts) -> Result<Place, OperateError> {
+    let table = found(adoption, facts)?;
+    let place = shape(adoption, facts)?;
+    rights(adoption, facts, table)?;
+    triggers(adoption, facts)?;
+    if let Some(name) = &adoption.publication {
+        publication(adoption, facts, name.as_str())?;
+    }
+    if let Some(function) = &facts.taken_function {
+        let text = format!("the function {}.{function}() is there and none of this toolkit", table.schema);
+        return Err(OperateError::refused(text, "rename it: the trigger's function takes this name"));
+    }
+    Ok(place)
+}
+
+/// Returns the place for the way back, which stays open whatever has become of the columns.
+pub(super) fn place_back(adoption: &Adoption, facts: &Facts) -> Result<Place, OperateError> {
+    let table = found(adoption, facts)?;
+    let home = home(facts)?;
+    rights(adoption, facts, table)?;
+    let function = facts.any_trigger().map(|trigger| trigger.function.clone());
+    let function = function.unwrap_or_else(|| function_name(adoption, table.oid));
+    names(&home.schema, &table.schema, &function)
+}
+
+fn home(facts: &Facts) -> Result<&Home, OperateError> {
+    facts.home.as_ref().ok_or_else(|| {
+        let help = "create them first: relay migrate up --line outbox, in the database of the old table";
+        OperateError::refused("the tables of the outbox are not there", help)
+    })
+}
+
+/// Creates a place with its names, for rows that are neither marked nor deleted.
+fn names(home: &str, schema: &str, function: &str) -> Result<Place, OperateError> {
+    let home = Identifier::new(home).map_err(|error| OperateError::refused(error, "rename it"))?;
+    let (schema, function) = (foreign(schema)?, foreign(function)?);
+    Ok(Place { home, schema, function, payload: PayloadType::Bytes, mark: None, primary_key: Vec::new() })
+}
+
+fn foreign(name: &str) -> Result<ForeignIdentifier, OperateError> {
+    ForeignIdentifier::new(name).map_err(|error| OperateError::refused(error, "rename it"))
+}
+
+/// Checks that the table has the form that the configuration describes.
+pub(super) fn shape(adoption: &Adoption, facts: &Facts) -> Result<Place, OperateError> {
+    let table = found(adoption, facts)?;
+    let home = home(facts)?;
+    if table.schema == home.schema && adoption.table.as_str() == "outbox_message" {
+        let help = "`table` names the outbox table that producers write to today";
+        return Err(OperateError::refused("outbox_message is the outbox of this toolkit itself", help));
+    }
+    kind(adoption, table)?;
+    let payload = payload(adoption, facts)?;
+    let mark = adoption.pending.as_ref().map(|pending| mark(adoption, facts, pending)).transpose()?;
+    columns(adoption, facts)?;
+    let primary_key = match adoption.when_sent {
+        WhenSent::Mark => Vec::new(),
+        WhenSent::Delete => primary_key(adoption, facts)?,
+    };
+    let names = names(&home.schema, &table.schema, &function_name(adoption, table.oid))?;
+    Ok(Place { payload, mark, primary_key, ..names })
+}
+
+/// Returns the columns of the primary key, for the deletion of rows.
+fn primary_key(adoption: &Adoption, facts: &Facts) -> Result<Vec<ForeignIdentifier>, OperateError> {
+    let table = adoption.table_name();
+    if facts.primary_key.is_empty() {
+        let text = format!("{table} has no primary key, by which a row could be deleted");
+        return Err(OperateError::refused(text, "give it one, or a column that tells what waits: `pending`"));
+    }
+    if !facts.referring.is_empty() {
+        let text = format!("rows of {} refer to those of {table}", facts.referring.join(", "));
+        let help =
+            "rows that are deleted at once cannot be referred to: drop these foreign keys, or mark rows";
+        return Err(OperateError::refused(text, help));
+    }
+    facts.primary_key.iter().map(|name| foreign(name)).collect()
+}
+
+/// Returns the table, if it exists.
+pub(super) fn found<'a>(adoption: &Adoption, facts: &'a Facts) -> Result<&'a TableFacts, OperateError> {
+    facts.table.as_ref().ok_or_else(|| {
+        let text = format!("there is no table {}", adoption.table_name());
+        let help = match facts.elsewhere.first() {
+            Some(table) => {
+                format!("names are as the catalog has them, upper case and all; there is table = {table:?}")
+            }
+            None => String::from("look at `table` and at the database: it is the one of the outbox"),
+        };
+        OperateError::refused(text, help)
+    })
+}
+
+fn kind(adoption: &Adoption, table: &TableFacts) -> Result<(), OperateError> {
+    let (what, help) = match table.kind.as_str() {
+        _ if table.is_partition => {
+            ("a partition", "rows come in through its parent, which cannot be adopted either")
+        }
+        "p" => ("a partitioned table", "give producers a plain table, or change their INSERT"),
+        "v" | "m" => ("a view", "name the table below it"),
+        "f" => ("a foreign table", "adopt it in the database where its rows are stored"),
+        _ if table.is_temporary => ("a temporary table", "name the table that producers share"),
+        _ => return Ok(()),
+    };
+    let text = format!("{} is {what}; only a plain table can be adopted", adoption.table_name());
+    Err(OperateError::refused(text, help))
+}
+
+fn rights(adoption: &Adoption, facts: &Facts, table: &TableFacts) -> Result<(), OperateError> {
+    let (name, user) = (adoption.table_name(), &facts.user);
+    let refused = |text: String, help: String| Err(OperateError::refused(text, help));
+    if !table.is_owner {
+        let text = format!("{user} does not own {name}: it may neither add a trigger nor remove one");
+        let help = format!("run it as {}: --database postgres://{}@…", table.owner, table.owner);
+        return refused(text, help);
+    }
+    if !table.may_create {
+        let text = format!("{user} may not create a function in the schema {}", table.schema);
+        return refused(text, format!("GRANT CREATE ON SCHEMA {} TO {user}", table.schema));
+    }
+    if table.hides_rows {
+        let text = format!("row level security hides rows of {name} from {user}");
+        return refused(text, String::from("run it as a role that sees all rows"));
+    }
+    if let Some(home) = &facts.home {
+        let schema = &home.schema;
+        if !home.may_insert {
+            let text = format!("{user} may not append to {schema}.outbox_message");
+            return refused(text, grant(home.has_producer_role, schema, user));
+        }
+        if !home.may_audit {
+            let text = format!("{user} may not write the audit, {schema}.outbox_operation");
+            return refused(text, format!("GRANT INSERT ON {schema}.outbox_operation TO {user}"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the statement that makes a role a producer.
+fn grant(has_producer_role: bool, schema: &str, role: &str) -> String {
+    match has_producer_role {
+        true => format!("GRANT outbox_producer TO {role}"),
+        false => format!(
+            "GRANT USAGE ON SCHEMA {schema} TO {role}; \
+             GRANT INSERT ({INSERTED}) ON {schema}.outbox_message TO {role}"
+        ),
+    }
+}
+
+/// A role whose inserts would fail, and the statement that permits them.
+pub(super) struct Lacking {
+    pub(super) role: String,
+    pub(super) remedy: String,
+    /// The missing right.
+    right: &'static str,
+}
+
+/// Returns the roles whose inserts would fail: they may not append messages, or not delete the row.
+pub(super) fn lacking(adoption: &Adoption, facts: &Facts) -> Vec<Lacking> {
+    let home = facts.home.as_ref();
+    let schema = home.map_or("public", |home| home.schema.as_str());
+    let has_producer_role = home.is_some_and(|home| home.has_producer_role);
+    let appending = facts.roles.iter().map(|role| {
+        let remedy = grant(has_producer_role, schema, role);
+        Lacking { role: role.clone(), remedy, right: "append messages" }
+    });
+    let old = facts.table.as_ref().map(|table| format!("{}.", quoted(&table.schema))).unwrap_or_default();
+    let deleting = facts.not_deleting.iter().map(|role| {
+        let remedy = format!("GRANT SELECT, DELETE ON {old}{} TO {role}", quoted(adoption.table.as_str()));
+        Lacking { role: role.clone(), remedy, right: "delete its rows" }
+    });
+    appending.chain(deleting).collect()
+}
+
+/// Quotes a name for a statement where that is necessary.
+fn quoted(name: &str) -> String {
+    match Identifier::new(name) {
+        Ok(name) => name.to_string(),
+        Err(_) => format!("\"{name}\""),
+    }
+}
+
+/// Returns an error if producers would fail once the trigger exists.
+pub(super) fn producers(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
+    let lacking = lacking(adoption, facts);
+    let Some(Lacking { right, .. }) = lacking.first() else { return Ok(()) };
+    let alike: Vec<&Lacking> = lacking.iter().filter(|it| it.right == *right).collect();
+    let roles: Vec<&str> = alike.iter().map(|it| it.role.as_str()).collect();
+    let text = format!(
+        "roles that may insert into {} may not {right}: {}; their inserts would fail",
+        adoption.table_name(),
+        roles.join(", ")
+    );
+    let grants: Vec<&str> = alike.iter().map(|it| it.remedy.as_str()).collect();
+    let help = format!("{}; or take the right to insert into the old table from them", grants.join("; "));
+    Err(OperateError::refused(text, help))
+}
+
+fn column<'a>(
+    adoption: &Adoption,
+    facts: &'a Facts,
+    name: &ForeignIdentifier,
+    setting: &str,
+) -> Result<&'a ColumnFacts, OperateError> {
+    facts.column(name.as_str()).ok_or_else(|| {
+        let text = format!("{} has no column {name}, which is {setting}", adoption.table_name());
+        let names: Vec<&str> = facts.columns.iter().map(|column| column.name.as_str()).collect();
+        OperateError::refused(text, format!("set {setting}; its columns are {}", names.join(", ")))
+    })
+}
+
+fn columns(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
+    let mut texts = vec![(&adoption.id, "columns.id")];
+    texts.extend(adoption.topic.field().map(|field| (field, "columns.topic")));
+    texts.extend(adoption.key.as_ref().map(|field| (field, "columns.key")));
+    texts.extend(adoption.kind.as_ref().map(|field| (field, "columns.kind")));
+    texts.extend(adoption.headers.iter().map(|(_, field)| (field, "one of headers")));
+    texts.extend(adoption.only.as_ref().map(|only| (&only.field, "only")));
+    for (field, setting) in texts {
+        let found = column(adoption, facts, &field.column, setting)?;
+        if !field.path.is_empty() {
+            holds_json(found, setting)?;
+        } else if matches!(found.type_name.as_str(), "bytea" | "json" | "jsonb")
+            || matches!(found.category.as_str(), "A" | "C")
+        {
+            let text = format!("{setting} = {} is of type {}, which is no text", found.name, found.type_name);
+            let help = "name a column of texts, numbers or UUIDs, or give the path to one in JSON";
+            return Err(OperateError::refused(text, help));
+        }
+    }
+    let order =
+        column(adoption, facts, adoption.order_by.as_ref().unwrap_or(&adoption.id.column), "order_by")?;
+    let is_ordered = adoption.order_by.is_some() || INTEGERS.contains(&order.type_name.as_str());
+    let imports = adoption.pending.is_some() || adoption.when_sent == WhenSent::Delete;
+    if imports && !is_ordered {
+        let text = format!("order_by is missing, and {} is of type {}", order.name, order.type_name);
+        let help = "order_by is the column by which the old relay sends: a number, or the time of the insert";
+        return Err(OperateError::refused(text, help));
+    }
+    Ok(())
+}
+
+/// Returns an error for a path into a column that cannot hold JSON.
+fn holds_json(found: &ColumnFacts, setting: &str) -> Result<(), OperateError> {
+    if matches!(found.type_name.as_str(), "json" | "jsonb" | "text" | "character varying") {
+        return Ok(());
+    }
+    let text = format!("{setting} has a path into {}, which is of type {}", found.name, found.type_name);
+    Err(OperateError::refused(text, "paths lead into JSON, in columns of type jsonb, json, text or varchar"))
+}
+
+fn payload(adoption: &Adoption, facts: &Facts) -> Result<PayloadType, OperateError> {
+    let Field { column: name, path } = &adoption.payload;
+    let found = column(adoption, facts, name, "columns.payload")?;
+    if !path.is_empty() {
+        holds_json(found, "columns.payload")?;
+        return Ok(PayloadType::Json);
+    }
+    match found.type_name.as_str() {
+        "json" | "jsonb" => Ok(PayloadType::Json),
+        "text" | "character varying" => Ok(PayloadType::Text),
+        "bytea" => Ok(PayloadType::Bytes),
+        other => {
+            let text = format!("columns.payload = {} is of type {other}", found.name);
+            Err(OperateError::refused(text, "payloads are jsonb, json, text, varchar or bytea"))
+        }
+    }
+}
+
+fn mark(adoption: &Adoption, facts: &Facts, pending: &Pending) -> Result<Mark, OperateError> {
+    let found = column(adoption, facts, &pending.column, "pending")?;
+    let (name, type_name) = (&found.name, found.type_name.as_str());
+    if found.is_generated && adoption.when_sent == WhenSent::Mark {
+        let text = format!("pending = {name} is a generated column, which cannot be set");
+        return Err(OperateError::refused(text, "name the column that it is made of"));
+    }
+    if !pending.before.is_empty() {
+        return Ok(Mark::Value);
+    }
+    match type_name {
+        "boolean" => Ok(Mark::Flag),
+        "timestamp with time zone" | "timestamp without time zone" | "date" if found.is_not_null => {
+            let text = format!("pending = {name} is never null, so no row would wait");
+            Err(OperateError::refused(text, "name the column that is null until a row was sent"))
+        }
+        "timestamp with time zone" | "timestamp without time zone" | "date" => Ok(Mark::Time),
+        other => {
+            let text = format!("pending = {name} is of type {other}: it does not tell by itself what waits");
+            let help = "for example pending_value = \"NEW\" and sent_value = \"SENT\"";
+            Err(OperateError::refused(text, help))
+        }
+    }
+}
+
+/// Refuses a table with another trigger that hands rows over: each row would leave twice.
+fn triggers(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
+    for trigger in &facts.triggers {
+        let is_ours = TRIGGERS.contains(&trigger.name.as_str());
+        if is_ours && trigger.body.contains(super::sql::SIGN) {
+            continue;
+        }
+        let table = adoption.table_name();
+        let text =
+            format!("the trigger {} of {table} hands rows over already, or has our name", trigger.name);
+        let help =
+            format!("look at {}.{}(), and drop the trigger first", trigger.function_schema, trigger.function);
+        return Err(OperateError::refused(text, help));
+    }
+    Ok(())
+}
+
+/// Checks the publication: one table must be able to leave it.
+fn publication(adoption: &Adoption, facts: &Facts, name: &str) -> Result<(), OperateError> {
+    let table = adoption.table_name();
+    let refused = |text: String, help: String| Err(OperateError::refused(text, help));
+    let Some(found) = facts.publications.iter().find(|publication| publication.name == name) else {
+        let known: Vec<&str> = facts.publications.iter().map(|it| it.name.as_str()).collect();
+        let known = if known.is_empty() { String::from("none") } else { known.join(", ") };
+        return refused(format!("there is no publication {name}"), format!("publications here: {known}"));
+    };
+    if found.is_for_all_tables {
+        let text = format!("the publication {name} is FOR ALL TABLES: a single table cannot leave it");
+        let help = "make one FOR TABLE for the connector, or leave `publication` out and stop the connector \
+                    once it is through: it publishes new rows until then, and they leave twice";
+        return refused(text, String::from(help));
+    }
+    if found.has_table && !found.names_table {
+        let text = format!("the publication {name} has all tables of the schema: one cannot leave it");
+        return refused(text, String::from("make one FOR TABLE for the connector"));
+    }
+    if !found.has_table && facts.trigger().is_none() {
+        let others = facts.publications.iter().filter(|it| it.has_table).map(|it| it.name.as_str());
+        let others = others.collect::<Vec<_>>().join(", ");
+        let others = if others.is_empty() { String::from("none") } else { others };
+        return refused(
+            format!("the publication {name} does not have {table}"),
+            format!("publications that have it: {others}"),
+        );
+    }
+    if found.has_parts {
+        let text = format!("the publication {name} has some rows or columns of {table} only");
+        return refused(text, String::from("the way back would lose that: give it the whole table first"));
+    }
+    if !found.is_owner {
+        let text = format!("{} does not own the publication {name}", facts.user);
+        return refused(text, format!("ALTER PUBLICATION {} OWNER TO {}", quoted(name), facts.user));
+    }
+    Ok(())
+}
+
+/// Returns the publications that still publish the table's rows.
+pub(super) fn other_publications<'a>(adoption: &Adoption, facts: &'a Facts) -> Vec<&'a PublicationFacts> {
+    let left = adoption.publication.as_ref().map(ForeignIdentifier::as_str);
+    facts.publications.iter().filter(|it| it.has_table && Some(it.name.as_str()) != left).collect()
+}
+
+/// Returns the error for a request that conflicts with the current state.
+pub(super) fn conflict(text: String, help: &str) -> OperateError {
+    OperateError::new(OperateErrorKind::Conflict, text).with_help(help)
+}

@@ -1,0 +1,387 @@
+//! The takeover of a foreign outbox table on PostgreSQL, which hands each new row over to the outbox
+//! in the producer's own transaction; and the way back.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `facts` | the table according to the catalogs |
+//! | `check` | whether the catalogs permit an adoption; pure |
+//! | `rows` | whether the rows can be handed over |
+//! | `sql` | the statements, for running and for printing |
+//! | `values` | the parts of a message, as SQL on a row |
+//! | `lock` | the lock that both directions take |
+//! | `slots` | whether Debezium has received everything from before |
+//! | `finding` | what `relay doctor` says of it |
+//! | `status` | whether the adoption exists, is complete, and matches this mapping |
+//!
+//! Nothing changes before everything is checked, once without the lock and once under it. Each
+//! direction is one transaction.
+
+mod check;
+mod facts;
+mod finding;
+mod lock;
+mod rows;
+mod slots;
+mod sql;
+mod status;
+mod values;
+
+use std::time::{Duration, Instant};
+
+use migrations::{ForeignIdentifier, Line, Migrator, SqlErrorKind};
+use operate::tables::{ConnectOptions, Tables};
+use operate::{OperateError, OperateErrorKind, Operator, Role, Signed};
+use outbox::log::{LogError, RelayName};
+use serde::Serialize;
+use sqlx::{Connection as _, PgConnection, Postgres};
+
+use crate::adoption::Adoption;
+
+use facts::Facts;
+pub use finding::finding;
+pub use slots::Slot;
+use sql::{Place, Remembered, Sql};
+pub use status::{AdoptState, AdoptStatus, LackingRole};
+
+/// Timeout for connecting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The old table of a pipeline.
+pub struct OldTable {
+    /// The pipeline, for the audit.
+    pub pipeline: RelayName,
+    /// The table, and the meaning of its columns.
+    pub adoption: Adoption,
+    /// The database, with a user who owns the table.
+    pub tables: Tables,
+}
+
+/// The outcome of a direction.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Adopted {
+    /// The pipeline.
+    pub pipeline: String,
+    /// The old table.
+    pub table: String,
+    /// `adopted`, `replaced` or `given back`. `imported` when the adoption existed and rows waited
+    /// that no trigger had seen. `unchanged` when there was nothing to do.
+    pub outcome: &'static str,
+    /// Waiting rows that were imported into the outbox.
+    pub imported: u64,
+    /// The time for which writers of the old table were held back.
+    pub held_seconds: f64,
+    /// The publication that the table left or joined again.
+    pub publication: Option<String>,
+    /// A position that the old relay's slot must reach.
+    pub lsn: Option<String>,
+    /// Publications that still publish the table's rows.
+    pub also_published_by: Vec<String>,
+}
+
+/// The SQL that a direction would run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AdoptPlan {
+    /// The script, in one transaction.
+    pub sql: String,
+    /// Number of rows that would be imported.
+    pub waiting: Option<i64>,
+    /// The rights that must be granted first.
+    pub grants: Vec<String>,
+}
+
+/// Checks the table, and returns the SQL that [`over`] or [`back`] would run. Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not view tables, or when the table cannot be adopted; the
+/// error has the reason and a remedy.
+pub async fn plan(old: &OldTable, operator: &Operator, is_back: bool) -> Result<AdoptPlan, OperateError> {
+    operator.permit(Role::Viewer, "look at tables")?;
+    let signed =
+        Signed { operator: Operator::new("administrator", Role::Operator), reason: "by hand".into() };
+    let mut connection = old.connect().await?;
+    let (facts, place) = match is_back {
+        true => old.prepared_back(&mut connection).await?,
+        false => old.prepared(&mut connection).await?,
+    };
+    let sql = Sql { adoption: &old.adoption, place: &place };
+    let mut steps = sql.lock(lock::TIMEOUT);
+    let action = if is_back {
+        let remembered = old.remembered(&facts)?;
+        steps.extend(sql.back(returns_to(&facts, &remembered)));
+        BACK
+    } else {
+        steps.extend(sql.over(facts.trigger().is_some(), old.leaves(&facts), &old.remembers(&facts, None)));
+        OVER
+    };
+    steps.push(sql.audit(old.pipeline.as_str(), action, &old.selection(0), &signed));
+    let waiting = rows::waiting(&mut connection, sql).await?;
+    _ = connection.close().await;
+    let grants = check::lacking(&old.adoption, &facts).into_iter().map(|it| it.remedy).collect();
+    Ok(AdoptPlan { sql: sql::script(&steps), waiting, grants })
+}
+
+const OVER: &str = "adopt";
+const BACK: &str = "give back";
+
+/// Hands each new row of the old table over from now on, and imports waiting rows. Not cancel-safe:
+/// check the [`status`].
+///
+/// # Errors
+/// [`OperateError`] when the operator may not adopt tables, when the table cannot be adopted, or
+/// when it could not be locked in time. Then nothing has changed.
+pub async fn over(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<Adopted, OperateError> {
+    signed.check("adopt tables")?;
+    let mut connection = old.connect().await?;
+    let (facts, place) = old.prepared(&mut connection).await?;
+    let is_whole = old.is_whole(&facts, &place);
+    if is_whole && !old.waits(&mut connection, &place).await? {
+        return Ok(old.outcome("unchanged"));
+    }
+    check::producers(&old.adoption, &facts)?;
+    old.check_relay(&mut connection, &facts).await?;
+
+    let mut tx = connection.begin_with(BEGIN).await.map_err(failed("begin"))?;
+    let sql = Sql { adoption: &old.adoption, place: &place };
+    lock::take(&mut tx, sql, &facts, timeout).await?;
+    let since = Instant::now();
+    // Everything may have changed since the check without the lock.
+    let (facts, place) = old.prepared(&mut tx).await?;
+    check::producers(&old.adoption, &facts)?;
+    let is_whole = old.is_whole(&facts, &place);
+    if is_whole && !old.waits(&mut tx, &place).await? {
+        return Ok(old.outcome("unchanged"));
+    }
+    let sql = Sql { adoption: &old.adoption, place: &place };
+    let replaces = facts.trigger().is_some();
+    let outcome = match () {
+        () if is_whole => "imported",
+        () if replaces => "replaced",
+        () => "adopted",
+    };
+    let lsn = sqlx::query_scalar("SELECT pg_current_wal_insert_lsn()::text").fetch_one(&mut *tx).await;
+    let lsn = lsn.map_err(failed("read the position in the write-ahead log"))?;
+    let remembers = old.remembers(&facts, Some(lsn));
+    let mut imported = 0;
+    for step in sql.over(replaces, old.leaves(&facts), &remembers) {
+        let done = sqlx::raw_sql(&step.sql).execute(&mut *tx).await.map_err(failed(step.what))?;
+        imported += if step.imports { done.rows_affected() } else { 0 };
+    }
+    old.finish(tx, sql, OVER, imported, signed).await?;
+    let also_published_by = check::other_publications(&old.adoption, &facts);
+    Ok(Adopted {
+        imported,
+        held_seconds: since.elapsed().as_secs_f64(),
+        publication: remembers.publication.map(|name| name.to_string()),
+        lsn: remembers.lsn,
+        also_published_by: also_published_by.iter().map(|it| it.name.clone()).collect(),
+        ..old.outcome(outcome)
+    })
+}
+
+/// Gives the old table back to the old relay. Not cancel-safe: check the [`status`].
+///
+/// # Errors
+/// [`OperateError`] when the operator may not give tables back, or when the table could not be
+/// locked in time. Then nothing has changed.
+pub async fn back(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<Adopted, OperateError> {
+    signed.check("give tables back")?;
+    let mut connection = old.connect().await?;
+    let (facts, place) = old.prepared_back(&mut connection).await?;
+    if facts.any_trigger().is_none() {
+        return Ok(old.outcome("unchanged"));
+    }
+    let mut tx = connection.begin_with(BEGIN).await.map_err(failed("begin"))?;
+    lock::take(&mut tx, Sql { adoption: &old.adoption, place: &place }, &facts, timeout).await?;
+    let since = Instant::now();
+    let (facts, place) = old.prepared_back(&mut tx).await?;
+    if facts.any_trigger().is_none() {
+        return Ok(old.outcome("unchanged"));
+    }
+    let remembered = old.remembered(&facts)?;
+    let sql = Sql { adoption: &old.adoption, place: &place };
+    for step in sql.back(returns_to(&facts, &remembered)) {
+        sqlx::raw_sql(&step.sql).execute(&mut *tx).await.map_err(failed(step.what))?;
+    }
+    old.finish(tx, sql, BACK, 0, signed).await?;
+    Ok(Adopted {
+        held_seconds: since.elapsed().as_secs_f64(),
+        publication: remembered.publication.map(|name| name.to_string()),
+        ..old.outcome("given back")
+    })
+}
+
+/// Returns whether the table is adopted, completely and with this mapping, how many rows wait, and
+/// which roles could not insert. Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not view tables, or when there is no such table.
+pub async fn status(old: &OldTable, operator: &Operator) -> Result<AdoptStatus, OperateError> {
+    operator.permit(Role::Viewer, "look at tables")?;
+    let mut connection = old.connect().await?;
+    let facts = old.facts(&mut connection).await?;
+    let status = status::look(&mut connection, old, &facts).await;
+    _ = connection.close().await;
+    status
+}
+
+/// Each statement sees everything committed before it, so the lock comes first.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+
+impl OldTable {
+    async fn connect(&self) -> Result<PgConnection, OperateError> {
+        let ConnectOptions::Postgres(options) = self.tables.connect_options("relay adopt")? else {
+            let text = format!("{} cannot be adopted: the outbox is in SQLite", self.adoption.table_name());
+            return Err(OperateError::refused(text, "only tables of PostgreSQL can be adopted"));
+        };
+        let connecting = outbox::connect::connect_own(&options);
+        match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+            Ok(connected) => Ok(connected.map_err(|error| outbox::connect::unconnected(&options, error))?),
+            Err(_) => Err(LogError::Timeout { waited: CONNECT_TIMEOUT }.into()),
+        }
+    }
+
+    /// Returns the facts of the catalogs, for an outbox whose schema fits this program.
+    async fn facts(&self, connection: &mut PgConnection) -> Result<Facts, OperateError> {
+        let schema = self.tables.options.schema.clone();
+        let read = Facts::read(&mut *connection, &self.adoption, schema.as_ref().map(|it| it.as_str()));
+        let facts = read.await.map_err(failed("read the catalogs"))?;
+        if facts.home.is_some() {
+            let checked = Migrator::<Postgres>::new(Line::Outbox).schema(schema).check(connection).await;
+            checked.map_err(|error| OperateError::from(LogError::from(error)))?;
+        }
+        Ok(facts)
+    }
+
+    /// Checks the catalogs and the rows.
+    async fn prepared(&self, connection: &mut PgConnection) -> Result<(Facts, Place), OperateError> {
+        let facts = self.facts(&mut *connection).await?;
+        let place = check::place(&self.adoption, &facts)?;
+        let sql = Sql { adoption: &self.adoption, place: &place };
+        rows::check(connection, sql, facts.id_is_unique).await?;
+        Ok((facts, place))
+    }
+
+    /// The same for the way back, which neither rows nor columns can block.
+    async fn prepared_back(&self, connection: &mut PgConnection) -> Result<(Facts, Place), OperateError> {
+        let facts = self.facts(connection).await?;
+        let place = check::place_back(&self.adoption, &facts)?;
+        Ok((facts, place))
+    }
+
+    /// Returns whether new rows are handed over as configured, and in no other way.
+    fn is_whole(&self, facts: &Facts, place: &Place) -> bool {
+        status::is_whole(Sql { adoption: &self.adoption, place }, facts) && !self.leaves(facts)
+    }
+
+    /// Returns whether rows wait: an adoption can be complete and yet no trigger has seen them.
+    async fn waits(&self, connection: &mut PgConnection, place: &Place) -> Result<bool, OperateError> {
+        let waiting = rows::waiting(connection, Sql { adoption: &self.adoption, place }).await?;
+        Ok(waiting.is_some_and(|rows| rows > 0))
+    }
+
+    /// Returns whether the table is still in its publication.
+    fn leaves(&self, facts: &Facts) -> bool {
+        let name = self.adoption.publication.as_ref().map(|name| name.as_str());
+        facts.publications.iter().any(|it| Some(it.name.as_str()) == name && it.names_table)
+    }
+
+    /// Returns the memory of the trigger; empty without a trigger.
+    fn remembered(&self, facts: &Facts) -> Result<Remembered, OperateError> {
+        let Some(trigger) = facts.trigger() else { return Ok(Remembered::default()) };
+        trigger.comment.as_deref().and_then(Remembered::read).ok_or_else(|| {
+            let text = format!("the comment of the trigger {} does not tell how it was made", sql::TRIGGER);
+            check::conflict(text, "`relay adopt over` makes it again, and remembers")
+        })
+    }
+
+    /// Returns the memory for the next trigger. A table that left its publication earlier keeps the
+    /// position of that time. For one that leaves now, the log has rows up to now.
+    fn remembers(&self, facts: &Facts, lsn: Option<String>) -> Remembered {
+        let before = self.remembered(facts).unwrap_or_default();
+        let publication = self.adoption.publication.clone().or(before.publication);
+        let lsn = if self.leaves(facts) { lsn.or(before.lsn) } else { before.lsn.or(lsn) };
+        Remembered { lsn: lsn.filter(|_| publication.is_some()), publication }
+    }
+
+    /// Returns an error while a relay publishes and Debezium still has earlier rows.
+    async fn check_relay(&self, connection: &mut PgConnection, facts: &Facts) -> Result<(), OperateError> {
+        if !self.leaves(facts) {
+            return Ok(());
+        }
+        let schema = self.tables.options.schema.as_ref();
+        let leading = migrations::Template::new(
+            "SELECT r.holder FROM {schema}outbox_relay AS r WHERE r.relay = $1 AND r.lease_until > clock_timestamp() \
+             AND NOT EXISTS (SELECT FROM {schema}outbox_pause AS p WHERE p.relay = r.relay AND p.kind = 'pipeline')",
+        );
+        let leading: Option<String> = sqlx::query_scalar(&leading.schema(schema).render())
+            .bind(self.pipeline.as_str())
+            .fetch_optional(connection)
+            .await
+            .map_err(failed("look for a running relay"))?;
+        let Some(holder) = leading else { return Ok(()) };
+        let text =
+            format!("the relay {} runs ({holder}): new rows would overtake those before them", self.pipeline);
+        let help = "what the publication has is outstanding until the slot is through: stop the relay, or \
+                    `relay pause --all`, until `relay adopt status` says so";
+        Err(check::conflict(text, help))
+    }
+
+    async fn finish(
+        &self,
+        mut tx: sqlx::Transaction<'_, Postgres>,
+        sql: Sql<'_>,
+        action: &str,
+        imported: u64,
+        signed: &Signed,
+    ) -> Result<(), OperateError> {
+        let audit = sql.audit(self.pipeline.as_str(), action, &self.selection(imported), signed);
+        sqlx::raw_sql(&audit.sql).execute(&mut *tx).await.map_err(failed(audit.what))?;
+        tx.commit().await.map_err(|error| {
+            let error = failed("commit")(error);
+            error.with_help("`relay adopt status` says whether it was done")
+        })
+    }
+
+    fn selection(&self, imported: u64) -> String {
+        match imported {
+            0 => format!("table {}", self.adoption.table_name()),
+            rows => format!("table {}, {rows} rows imported", self.adoption.table_name()),
+        }
+    }
+
+    fn outcome(&self, outcome: &'static str) -> Adopted {
+        Adopted {
+            pipeline: self.pipeline.to_string(),
+            table: self.adoption.table_name(),
+            outcome,
+            imported: 0,
+            held_seconds: 0.0,
+            publication: None,
+            lsn: None,
+            also_published_by: Vec::new(),
+        }
+    }
+}
+
+/// Returns the publication that the table joins again. It may already be there: Debezium adds the
+/// table when it starts, unless it is configured not to (`publication.autocreate.mode`).
+fn returns_to<'a>(facts: &Facts, remembered: &'a Remembered) -> Option<&'a ForeignIdentifier> {
+    let has_table = |name: &ForeignIdentifier| {
+        facts.publications.iter().any(|it| it.name == name.as_str() && it.has_table)
+    };
+    remembered.publication.as_ref().filter(|name| !has_table(name))
+}
+
+/// For `map_err`: names the failed action.
+fn failed(what: &'static str) -> impl FnOnce(sqlx::Error) -> OperateError {
+    move |error| {
+        let told = message::error_text::chain(&error);
+        match SqlErrorKind::of(&error) {
+            SqlErrorKind::Refused => OperateError::new(
+                OperateErrorKind::Refused,
+                format!("the database refused to {what}: {told}"),
+            ),
+            _ => OperateError::new(OperateErrorKind::Unavailable, format!("it could not {what}: {told}")),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Checks whether an adoption exists, is complete, and matches this mapping.
+
+use operate::{OperateError, OperateErrorKind};
+use serde::Serialize;
+use sqlx::PgConnection;
+
+use super::facts::Facts;
+use super::slots::{self, Left, Slot};
+use super::sql::{Remembered, Sql, UPDATE_TRIGGER};
+use super::{OldTable, check, rows};
+
+/// The state of an adoption.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AdoptState {
+    /// Each new row is handed over.
+    Adopted,
+    /// There is no trigger.
+    NotAdopted,
+    /// A trigger exists but is disabled: new rows leave in neither way.
+    Disabled,
+    /// The trigger has another mapping or version than this program would create.
+    Differs,
+    /// The table has changed: a new row would fail or cannot be handed over.
+    Broken,
+}
+
+impl AdoptState {
+    /// Returns the words for tables.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Adopted => "adopted",
+            Self::NotAdopted => "not adopted",
+            Self::Disabled => "disabled",
+            Self::Differs => "differs",
+            Self::Broken => "broken",
+        }
+    }
+}
+
+/// A role that may insert into the old table but whose inserts fail: it may not append messages, or
+/// not delete the row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LackingRole {
+    /// The role.
+    pub role: String,
+    /// The SQL that grants the right.
+    pub remedy: String,
+}
+
+/// The result of `relay adopt status`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AdoptStatus {
+    /// The pipeline.
+    pub pipeline: String,
+    /// The old table.
+    pub table: String,
+    /// Whether it is adopted.
+    pub state: AdoptState,
+    /// The reason why it is not, and what to do.
+    pub problem: Option<String>,
+    /// Number of rows that wait for the old relay, if the table shows it.
+    pub waiting: Option<i64>,
+    /// Roles whose inserts fail.
+    pub lacking: Vec<LackingRole>,
+    /// The publication that the table has left.
+    pub publication: Option<String>,
+    /// Slots of this database, if the table has left a publication.
+    pub slots: Vec<Slot>,
+    /// Publications that still publish the table's rows.
+    pub also_published_by: Vec<String>,
+}
+
+/// Returns whether the triggers exist, are enabled, and match this mapping.
+pub(super) fn is_whole(sql: Sql<'_>, facts: &Facts) -> bool {
+    state(sql, facts).0 == AdoptState::Adopted
+}
+
+fn state(sql: Sql<'_>, facts: &Facts) -> (AdoptState, Option<String>) {
+    let (mark, update) = (facts.mark_trigger(), facts.update_trigger());
+    let Some(trigger) = facts.trigger() else {
+        let problem = "new rows wait for the old relay: relay adopt over";
+        return (AdoptState::NotAdopted, Some(problem.to_owned()));
+    };
+    let is_on = |enabled: &str| matches!(enabled, "O" | "A");
+    if let Some(off) = [Some(trigger), mark, update].into_iter().flatten().find(|it| !is_on(&it.enabled)) {
+        let (table, name) = (sql.table(), &off.name);
+        let problem = match off.name == UPDATE_TRIGGER {
+            true => format!("changes of rows are lost: ALTER TABLE {table} ENABLE TRIGGER {name}"),
+            false => format!("new rows go no way: ALTER TABLE {table} ENABLE TRIGGER {name}"),
+        };
+        return (AdoptState::Disabled, Some(problem));
+    }
+    let is_same = trigger.body == sql.body().as_str()
+        && [mark, update].iter().all(|it| it.is_some() == sql.marks())
+        && trigger.comment.as_deref().is_some_and(|comment| Remembered::read(comment).is_some());
+    if is_same {
+        return (AdoptState::Adopted, None);
+    }
+    let problem = "made by another version or configuration: relay adopt over puts this one in its place";
+    (AdoptState::Differs, Some(problem.to_owned()))
+}
+
+pub(super) async fn look(
+    connection: &mut PgConnection,
+    old: &OldTable,
+    facts: &Facts,
+) -> Result<AdoptStatus, OperateError> {
+    check::found(&old.adoption, facts)?;
+    let lacking = check::lacking(&old.adoption, facts).into_iter();
+    let lacking = lacking.map(|it| LackingRole { role: it.role, remedy: it.remedy });
+    let others = check::other_publications(&old.adoption, facts);
+    let mut status = AdoptStatus {
+        pipeline: old.pipeline.to_string(),
+        table: old.adoption.table_name(),
+        state: AdoptState::Broken,
+        problem: None,
+        waiting: None,
+        lacking: lacking.collect(),
+        publication: None,
+        slots: Vec::new(),
+        also_published_by: others.iter().map(|it| it.name.clone()).collect(),
+    };
+    match check::shape(&old.adoption, facts) {
+        Ok(place) => {
+            let sql = Sql { adoption: &old.adoption, place: &place };
+            (status.state, status.problem) = state(sql, facts);
+            // A user who may not read the old table still sees the rest.
+            status.waiting = match rows::waiting(&mut *connection, sql).await {
+                Err(error) if error.kind() == OperateErrorKind::Refused => None,
+                waiting => waiting?,
+            };
+            if status.state == AdoptState::Adopted && status.waiting.is_some_and(|rows| rows > 0) {
+                let problem = "no trigger has seen the rows that wait: relay adopt over imports them";
+                status.problem = Some(String::from(problem));
+            }
+        }
+        Err(error) => {
+            let help = error.help().map(|help| format!(": {help}")).unwrap_or_default();
+            status.problem = Some(format!("{error}{help}"));
+            if facts.trigger().is_none() {
+                status.state = AdoptState::NotAdopted;
+            }
+        }
+    }
+    if let Ok(Remembered { publication: Some(publication), lsn }) = old.remembered(facts) {
+        if old.leaves(facts) {
+            status.state = AdoptState::Differs;
+            status.problem =
+                Some(format!("the table is in {publication} again: relay adopt over takes it out"));
+        }
+        status.publication = Some(publication.to_string());
+        let oid = facts.table.as_ref().map_or(0, |table| table.oid);
+        let left = Left { oid, publication: publication.as_str(), lsn: lsn.as_deref(), user: &facts.user };
+        status.slots = slots::look(connection, left).await?;
+    }
+    Ok(status)
+}

@@ -1,0 +1,369 @@
+//! Carries out decisions about dead messages and writes them to the audit. Entries of an outbox
+//! share transactions of some hundred entries; dead letters are decided about one by one.
+
+use std::num::NonZeroU32;
+
+use inbox::{DeadLetterId, RedriveOptions, Redriven, Requested};
+use message::Headers;
+use outbox::admin::{ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision};
+use serde::Serialize;
+
+use super::filter::MessageRef;
+use super::message::{DeadMessage, DeadSource, Row};
+use super::outcome::outcome;
+use super::plan::Plan;
+use crate::error::{OperateError, OperateErrorKind};
+use crate::operator::Signed;
+use crate::places::{InboxPlace, OutboxPlace, Places};
+use crate::seconds;
+
+/// Maximum number of audit records read to find an earlier decision.
+pub(crate) const LOOK_BACK: u32 = 1_000;
+
+/// Maximum number of entries of a batch whose current state is looked up after another decision was
+/// faster. Each needs two queries.
+const EXPLAINED_MAX: usize = 20;
+
+/// A decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Try it again: the relay publishes it, or its consumer runs the handler once more.
+    Requeue {
+        /// Also apply a message older than the inbox remembers. Has no effect on an outbox.
+        accept_late: bool,
+    },
+    /// Give it up: it is never published, or none of its copies takes effect.
+    Discard,
+    /// Replace its content. A dead message stays dead until it is requeued. Only for entries of
+    /// outboxes.
+    Edit {
+        /// The new payload; `None` keeps the old one.
+        payload: Option<Vec<u8>>,
+        /// All new headers; `None` keeps the old ones.
+        headers: Option<Headers>,
+    },
+}
+
+impl Change {
+    /// Returns the verb.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Requeue { .. } => "requeue",
+            Self::Discard => "discard",
+            Self::Edit { .. } => "edit",
+        }
+    }
+
+    /// Returns whether it applies to an entry that is retried in vain until an operator acts.
+    pub(crate) fn takes_retrying(&self) -> bool {
+        !matches!(self, Self::Requeue { .. })
+    }
+}
+
+/// The outcome of a decision about one message.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Decided {
+    /// The kind of place where it waits.
+    pub source: DeadSource,
+    /// The pipeline or the consumer.
+    pub owner: String,
+    /// Its place in the log, or the id of the dead letter.
+    pub id: String,
+    /// Its message id.
+    pub message_id: Option<String>,
+    /// Its topic or queue.
+    pub topic: String,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// Whether the message is now in the requested state.
+    pub done: bool,
+    /// Whether the outcome is unknown because the database's answer was lost. List the messages
+    /// again.
+    pub is_unknown: bool,
+    /// `requeued`, `requested` (its consumer carries it out), `discarded`, `edited` or `requested
+    /// before`. Otherwise the earlier decision, the reason why it was not done, or that this is
+    /// unknown.
+    pub outcome: String,
+    /// The reason why it was not done.
+    #[serde(skip)]
+    pub(crate) error: Option<OperateError>,
+}
+
+/// The outcome of a decision.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// The verb.
+    pub action: &'static str,
+    /// The filter, and the number of messages that it chose.
+    pub selection: String,
+    /// Whether this is only a dry run.
+    pub dry_run: bool,
+    /// One for each processed message, in the order of the plan.
+    pub messages: Vec<Decided>,
+    /// The first error; an outage takes precedence over a problem of one message.
+    #[serde(skip)]
+    pub error: Option<OperateError>,
+}
+
+impl Plan {
+    /// Returns the messages of a decision as a report, without taking it.
+    #[must_use]
+    pub fn dry_run(self, change: &Change) -> Report {
+        let outcome = format!("would {}", change.as_str());
+        let messages = self.messages.iter().map(|message| match self.follows(message, change) {
+            true => Decided::following(message),
+            false => Decided::of(message, Ok(outcome.clone())),
+        });
+        let messages = messages.collect();
+        Report { action: change.as_str(), selection: self.selection, dry_run: true, messages, error: None }
+    }
+
+    /// Carries out the decision: a discard from the last message of the plan to the first, other
+    /// changes in the order of the plan. Calls `progress` after each part with the number of
+    /// processed messages. A message about which another decision was made meanwhile is left as it
+    /// is and reported. After an outage it stops. Not cancel-safe: list the messages again.
+    ///
+    /// # Errors
+    /// [`OperateError`] when no decision is permitted; then none was taken. Problems of single
+    /// messages are in [`Report::error`].
+    pub async fn carry_out(
+        self,
+        places: &Places,
+        signed: &Signed,
+        change: &Change,
+        mut progress: impl FnMut(usize),
+    ) -> Result<Report, OperateError> {
+        signed.check(change.as_str())?;
+        let is_edit = matches!(change, Change::Edit { .. });
+        if let Some(letter) =
+            self.messages.iter().find(|message| is_edit && message.source == DeadSource::Inbox)
+        {
+            let text = format!(
+                "dead letter {} is of an inbox, which keeps what arrived: it cannot be edited",
+                letter.id
+            );
+            let help = "discard it, and send the corrected message with an id of its own";
+            return Err(OperateError::refused(text, help));
+        }
+        let mut order: Vec<&DeadMessage> = self.messages.iter().collect();
+        // Each part is a transaction of its own, and after the first message of a key is discarded,
+        // the next one may take effect. From the last one backwards, no message takes effect that
+        // is still to be discarded.
+        let is_backwards = *change == Change::Discard;
+        if is_backwards {
+            order.reverse();
+        }
+        let (mut messages, mut error): (Vec<Decided>, Option<OperateError>) = (Vec::new(), None);
+        for part in parts(&order) {
+            let outcomes = self.decide(places, part, signed, change).await;
+            let is_away = |error: &&OperateError| error.kind() == OperateErrorKind::Unavailable;
+            let away = outcomes.iter().find_map(|decided| decided.error.as_ref().filter(is_away));
+            let first = away.or_else(|| outcomes.iter().find_map(|decided| decided.error.as_ref()));
+            let (is_over, first) = (away.is_some(), first.cloned());
+            messages.extend(outcomes);
+            progress(messages.len());
+            error = if is_over { first } else { error.or(first) };
+            if is_over {
+                break;
+            }
+        }
+        if is_backwards {
+            messages.reverse();
+        }
+        let error = error.map(|error| {
+            let done = messages.iter().filter(|message| message.done).count();
+            let unknown = messages.iter().filter(|message| message.is_unknown).count();
+            let of = self.messages.len();
+            error.with_help(match unknown {
+                0 => format!("{done} of {of} were decided about"),
+                _ => format!(
+                    "{done} of {of} were decided about; of {unknown} it is unknown: list the messages again"
+                ),
+            })
+        });
+        Ok(Report { action: change.as_str(), selection: self.selection, dry_run: false, messages, error })
+    }
+
+    /// Decides about one part.
+    async fn decide(
+        &self,
+        places: &Places,
+        part: &[&DeadMessage],
+        signed: &Signed,
+        change: &Change,
+    ) -> Vec<Decided> {
+        let unknown = || OperateError::new(OperateErrorKind::Refused, "the plan was made for other places");
+        let Some(first) = part.first() else { return Vec::new() };
+        let outcomes = match first.row {
+            Row::Inbox(..) if self.follows(first, change) => return vec![Decided::following(first)],
+            Row::Inbox(place, id) => match places.inboxes.get(place).ok_or_else(unknown) {
+                Ok(place) => vec![decide_letter(place, id, signed, change, &self.selection).await],
+                Err(error) => vec![Err(error)],
+            },
+            Row::Outbox(place, _) => {
+                let decided = match places.outboxes.get(place).ok_or_else(unknown) {
+                    Ok(place) => decide_entries(place, part, signed, change, &self.selection).await,
+                    Err(error) => Err(error),
+                };
+                decided.unwrap_or_else(|error| part.iter().map(|_| Err(error.clone())).collect())
+            }
+        };
+        part.iter().zip(outcomes).map(|(message, outcome)| Decided::of(message, outcome)).collect()
+    }
+}
+
+/// Splits a list into transactions: consecutive entries of one outbox go together.
+fn parts<'a, 'b>(order: &'a [&'b DeadMessage]) -> impl Iterator<Item = &'a [&'b DeadMessage]> {
+    let together = |one: &&DeadMessage, other: &&DeadMessage| match (one.row, other.row) {
+        (Row::Outbox(one, _), Row::Outbox(other, _)) => one == other,
+        _ => false,
+    };
+    order.chunk_by(together).flat_map(|run| run.chunks(DECIDED_MAX))
+}
+
+impl Plan {
+    /// Returns whether a message follows by itself once those before it took effect. A filter that
+    /// chooses it, for example by topic, does not hurry it. Naming it by id is refused.
+    fn follows(&self, message: &DeadMessage, change: &Change) -> bool {
+        let is_held = message.source == DeadSource::Inbox && message.cause.as_deref() == Some("held");
+        is_held && !self.is_named && matches!(change, Change::Requeue { .. })
+    }
+}
+
+impl Decided {
+    /// Returns the outcome of a message about which nothing is decided.
+    fn following(message: &DeadMessage) -> Self {
+        let told = String::from("held: follows by itself once those before it took effect");
+        Self { done: false, outcome: told, ..Self::of(message, Ok(String::new())) }
+    }
+
+    fn of(message: &DeadMessage, outcome: Result<String, OperateError>) -> Self {
+        let (outcome, error) = match outcome {
+            Ok(outcome) => (outcome, None),
+            // The error's own text says so.
+            Err(error) if error.is_unknown() => (error.to_string(), Some(error)),
+            Err(error) => (format!("not done: {error}"), Some(error)),
+        };
+        Self {
+            source: message.source,
+            owner: message.owner().to_owned(),
+            id: message.id.clone(),
+            message_id: message.message_id.clone(),
+            topic: message.topic.clone(),
+            key: message.key.clone(),
+            done: error.is_none(),
+            is_unknown: error.as_ref().is_some_and(OperateError::is_unknown),
+            outcome,
+            error,
+        }
+    }
+}
+
+/// Decides about entries of one outbox in one transaction. Returns an outcome for each.
+async fn decide_entries(
+    place: &OutboxPlace,
+    messages: &[&DeadMessage],
+    signed: &Signed,
+    change: &Change,
+    selection: &str,
+) -> Result<Vec<Result<String, OperateError>>, OperateError> {
+    let (decision, done) = match change {
+        Change::Requeue { .. } => (Decision::Requeue, "requeued"),
+        Change::Discard => (Decision::Discard, "discarded"),
+        Change::Edit { payload, headers } => {
+            (Decision::Edit { payload: payload.clone().map(Into::into), headers: headers.clone() }, "edited")
+        }
+    };
+    let decision = OperatorDecision {
+        decision,
+        actor: signed.operator.name().to_owned(),
+        note: signed.reason.clone(),
+        selection: Some(selection.to_owned()),
+    };
+    let entries: Vec<ChosenEntry> = messages.iter().filter_map(|message| chosen(message)).collect();
+    let verdicts = place.log.decide(&place.pipeline, &entries, decision).await?;
+    let mut outcomes = Vec::with_capacity(verdicts.len());
+    let mut explained = 0;
+    for (entry, verdict) in entries.iter().zip(verdicts) {
+        outcomes.push(match verdict {
+            Ok(()) => Ok(done.to_owned()),
+            Err(
+                error @ (DecideError::NotDead { .. }
+                | DecideError::NoSuchEntry { .. }
+                | DecideError::Trying { .. }),
+            ) if explained < EXPLAINED_MAX => {
+                explained += 1;
+                Err(explain(place, entry, error).await)
+            }
+            Err(error) => Err(error.into()),
+        });
+    }
+    Ok(outcomes)
+}
+
+/// Returns the entry as a decision names it; `None` for a dead letter.
+fn chosen(message: &DeadMessage) -> Option<ChosenEntry> {
+    let Row::Outbox(_, id) = message.row else { return None };
+    Some(ChosenEntry { id, message_id: message.message_id.clone().unwrap_or_default() })
+}
+
+/// Returns the earlier decision and the entry's state, if the database has them; otherwise the
+/// error itself.
+async fn explain(place: &OutboxPlace, entry: &ChosenEntry, error: DecideError) -> OperateError {
+    // It can still be decided about, and the error says when.
+    let is_open = matches!(error, DecideError::Trying { .. });
+    let error = OperateError::from(error);
+    let Ok(named) = entry.message_id.parse::<MessageRef>() else { return error };
+    match outcome(place, &named).await {
+        Ok(Some(outcome)) if is_open => OperateError::new(error.kind(), format!("{outcome}; {error}")),
+        Ok(Some(outcome)) => OperateError::new(error.kind(), outcome),
+        _ => error,
+    }
+}
+
+async fn decide_letter(
+    place: &InboxPlace,
+    id: DeadLetterId,
+    signed: &Signed,
+    change: &Change,
+    selection: &str,
+) -> Result<String, OperateError> {
+    let signature = signed.signature(Some(selection.to_owned()));
+    let closed = match change {
+        Change::Requeue { accept_late } => {
+            let options = RedriveOptions { accept_late: *accept_late, ..RedriveOptions::default() };
+            match place.database.request_redrive(id, options, &signature).await? {
+                Requested::Now => return Ok(String::from("requested")),
+                Requested::Closed(closed) => closed,
+                _ => return Ok(format!("requested before{}", by_whom(place, id).await?)),
+            }
+        }
+        Change::Discard => place.database.discard(id, &signature).await?,
+        Change::Edit { .. } => {
+            let text = format!("dead letter {id} cannot be edited");
+            return Err(OperateError::new(OperateErrorKind::Refused, text));
+        }
+    };
+    match closed {
+        Redriven::Now(resolution) => Ok(resolution.to_string()),
+        Redriven::Before { resolution, at } => {
+            let by = by_whom(place, id).await?;
+            let text = format!("closed as {resolution} at {}{by}", seconds::text(at));
+            Err(OperateError::new(OperateErrorKind::Conflict, text))
+        }
+        _ => Err(OperateError::new(
+            OperateErrorKind::Conflict,
+            "somebody else is deciding about it: look again",
+        )),
+    }
+}
+
+/// Returns the author of the last decision about a dead letter; empty if the audit does not have
+/// it.
+async fn by_whom(place: &InboxPlace, id: DeadLetterId) -> Result<String, OperateError> {
+    let look_back = NonZeroU32::new(LOOK_BACK).unwrap_or(NonZeroU32::MIN);
+    let decisions = place.database.decisions(look_back).await?;
+    let last = decisions.iter().find(|decision| decision.dead_letter == id);
+    Ok(last.map(|last| format!(" by {}", last.signature.actor)).unwrap_or_default())
+}

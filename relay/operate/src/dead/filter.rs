@@ -1,0 +1,196 @@
+//! Filters for messages.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use inbox::ConsumerName;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::message::{DeadMessage, DeadSource};
+use crate::units::Time;
+
+/// A message, by its place in the log, its message id, or the id of its dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageRef(String);
+
+impl MessageRef {
+    /// Returns whether it names this message.
+    #[must_use]
+    pub fn names(&self, message: &DeadMessage) -> bool {
+        self.is(&message.id, message.message_id.as_deref().unwrap_or_default())
+    }
+
+    /// Returns whether it equals this id or this message id.
+    pub(crate) fn is(&self, id: &str, message_id: &str) -> bool {
+        self.0 == id || self.0 == message_id
+    }
+
+    /// Returns the place in the log, if it is a number.
+    pub(crate) fn place(&self) -> Option<i64> {
+        self.0.parse().ok()
+    }
+
+    /// Returns the id of a message or dead letter, if it is a UUID.
+    #[must_use]
+    pub fn uuid(&self) -> Option<Uuid> {
+        Uuid::parse_str(&self.0).ok()
+    }
+}
+
+impl FromStr for MessageRef {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        if text.trim().is_empty() {
+            return Err("it is empty: give the place in the log, the message id or the dead letter's id");
+        }
+        // In the form of the tables: without leading zeros, with hyphens.
+        Ok(Self(match (text.trim().parse::<i64>(), Uuid::parse_str(text.trim())) {
+            (Ok(place), _) => place.to_string(),
+            (Err(_), Ok(uuid)) => uuid.to_string(),
+            (Err(_), Err(_)) => text.trim().to_lowercase(),
+        }))
+    }
+}
+
+impl fmt::Display for MessageRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Conditions that a message must all meet; without any, all messages match.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only outboxes, or only inboxes.
+    pub source: Option<DeadSource>,
+    /// Only these messages; if empty, all.
+    pub ids: Vec<MessageRef>,
+    /// Only messages of this topic or queue.
+    pub topic: Option<String>,
+    /// Only messages with this ordering key.
+    pub key: Option<String>,
+    /// Only messages of this event type.
+    pub kind: Option<String>,
+    /// Only messages with this cause: see [`DeadMessage::cause`].
+    pub cause: Option<String>,
+    /// Only dead letters of this consumer.
+    pub consumer: Option<ConsumerName>,
+    /// Only messages that have waited longer than this.
+    pub older_than: Option<Duration>,
+    /// Only messages that have waited no longer than this.
+    pub newer_than: Option<Duration>,
+}
+
+impl Filter {
+    /// Returns whether messages of outboxes can match.
+    #[must_use]
+    pub fn takes_outboxes(&self) -> bool {
+        self.source != Some(DeadSource::Inbox) && self.consumer.is_none()
+    }
+
+    /// Returns whether messages of inboxes can match.
+    #[must_use]
+    pub fn takes_inboxes(&self) -> bool {
+        self.source != Some(DeadSource::Outbox)
+    }
+
+    /// Returns whether the message matches.
+    pub(crate) fn takes(&self, message: &DeadMessage, now: OffsetDateTime) -> bool {
+        let age = Duration::try_from(now - message.since).unwrap_or_default();
+        let is = |asked: &Option<String>, value: Option<&str>| {
+            asked.as_deref().is_none_or(|asked| value == Some(asked))
+        };
+        self.source.is_none_or(|source| source == message.source)
+            && (self.ids.is_empty() || self.ids.iter().any(|id| id.names(message)))
+            && is(&self.topic, Some(&message.topic))
+            && is(&self.key, message.key.as_deref())
+            && is(&self.kind, message.kind.as_deref())
+            && is(&self.cause, message.cause.as_deref())
+            && self
+                .consumer
+                .as_ref()
+                .is_none_or(|consumer| message.consumer.as_deref() == Some(consumer.as_str()))
+            && self.older_than.is_none_or(|bound| age > bound)
+            && self.newer_than.is_none_or(|bound| age <= bound)
+    }
+}
+
+impl fmt::Display for Filter {
+    /// Formats it for the audit: `topic=orders older_than=1h`; `all` without any condition.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let age = |age: Option<Duration>| age.map(|age| Time(age).to_string());
+        let ids: Vec<String> = self.ids.iter().map(MessageRef::to_string).collect();
+        let parts = [
+            ("source", self.source.map(|source| source.to_string())),
+            ("id", (!ids.is_empty()).then(|| ids.join(","))),
+            ("topic", self.topic.clone()),
+            ("key", self.key.clone()),
+            ("kind", self.kind.clone()),
+            ("cause", self.cause.clone()),
+            ("consumer", self.consumer.as_ref().map(|consumer| consumer.as_str().to_owned())),
+            ("older_than", age(self.older_than)),
+            ("newer_than", age(self.newer_than)),
+        ];
+        let told: Vec<String> =
+            parts.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();
+        f.write_str(if told.is_empty() { "all" } else { "" })?;
+        f.write_str(&told.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::entry;
+    use super::*;
+
+    fn takes(filter: Filter) -> bool {
+        filter.takes(&entry(7), OffsetDateTime::UNIX_EPOCH + Duration::from_secs(3_600))
+    }
+
+    #[test]
+    fn every_condition_counts() {
+        let all = Filter::default;
+        let text = |text: &str| Some(text.to_owned());
+        let ids = |text: &str| vec![text.parse().unwrap()];
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        for meant in [
+            all(),
+            Filter { ids: ids("7"), ..all() },
+            Filter { ids: ids("007"), ..all() },
+            Filter { ids: ids("0190aaaa000070008000000000000001"), ..all() },
+            Filter { ids: ids("0190AAAA-0000-7000-8000-000000000001"), ..all() },
+            Filter { topic: text("orders"), key: text("order-7"), ..all() },
+            Filter { kind: text("order.placed"), cause: text("message"), ..all() },
+            Filter { source: Some(DeadSource::Outbox), older_than: seconds(3_599), ..all() },
+            Filter { newer_than: seconds(3_600), ..all() },
+        ] {
+            assert!(takes(meant.clone()), "{meant}");
+        }
+        for other in [
+            Filter { ids: ids("8"), ..all() },
+            Filter { topic: text("orders"), key: text("order-8"), ..all() },
+            Filter { kind: text("order.paid"), ..all() },
+            Filter { cause: text("broker"), ..all() },
+            Filter { consumer: Some(ConsumerName::new("billing").unwrap()), ..all() },
+            Filter { source: Some(DeadSource::Inbox), ..all() },
+            Filter { older_than: seconds(3_600), ..all() },
+            Filter { newer_than: seconds(3_599), ..all() },
+        ] {
+            assert!(!takes(other.clone()), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_audit_reads_as_what_was_asked() {
+        assert_eq!(Filter::default().to_string(), "all");
+        let filter = Filter {
+            topic: Some("orders".into()),
+            older_than: Some(Duration::from_secs(3_600)),
+            ..Filter::default()
+        };
+        assert_eq!(filter.to_string(), "topic=orders older_than=1h");
+    }
+}

@@ -1,0 +1,202 @@
+//! One waiting message, in the form that outboxes and inboxes share.
+
+use std::fmt;
+use std::str::FromStr;
+
+use inbox::{DeadLetter, DeadLetterId};
+use outbox::admin::ListedEntry;
+use outbox::log::{EntryId, ExceptionState};
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use crate::seconds;
+
+/// The kind of place where a message waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeadSource {
+    /// In an outbox: a relay could not publish it.
+    Outbox,
+    /// In an inbox: a consumer could not apply it.
+    Inbox,
+}
+
+impl DeadSource {
+    /// Returns the lower-case word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Outbox => "outbox",
+            Self::Inbox => "inbox",
+        }
+    }
+}
+
+impl fmt::Display for DeadSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The error for a word that names no source.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no source; known are outbox and inbox")]
+pub struct UnknownSource(String);
+
+impl FromStr for DeadSource {
+    type Err = UnknownSource;
+
+    fn from_str(word: &str) -> Result<Self, UnknownSource> {
+        [Self::Outbox, Self::Inbox]
+            .into_iter()
+            .find(|source| source.as_str() == word)
+            .ok_or_else(|| UnknownSource(word.chars().take(64).collect()))
+    }
+}
+
+/// The row of a message, and the index of its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Row {
+    Outbox(usize, EntryId),
+    Inbox(usize, DeadLetterId),
+}
+
+/// A parked message or a dead letter, without its payload and the values of its headers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeadMessage {
+    /// The kind of place where it waits.
+    pub source: DeadSource,
+    /// The pipeline whose relay parked it; `None` for a dead letter of an inbox.
+    pub pipeline: Option<String>,
+    /// The consumer whose dead letter it is; `None` for an entry of an outbox.
+    pub consumer: Option<String>,
+    /// The scope of that consumer.
+    pub scope: Option<String>,
+    /// Its place in the log, or the id of the dead letter.
+    pub id: String,
+    /// Its message id; `None` for a delivery that had none.
+    pub message_id: Option<String>,
+    /// `dead`, `held`, `retrying`, `scheduled` or `discarded`; for a closed dead letter, the way in
+    /// which it was closed.
+    pub state: &'static str,
+    /// The topic or queue.
+    pub topic: String,
+    /// The ordering key.
+    pub key: Option<String>,
+    /// The event type.
+    pub kind: Option<String>,
+    /// The party at fault (`message`, `broker`, `operator`), or the reason of a dead letter.
+    pub cause: Option<String>,
+    /// The last error.
+    pub error: Option<String>,
+    /// Failed attempts that counted.
+    pub attempts: u32,
+    /// Number of deliveries that were dead-lettered; `None` for an entry of an outbox.
+    pub deliveries: Option<u32>,
+    /// The time until it is due, in seconds; `None` for states that wait for something else.
+    pub due_in_seconds: Option<f64>,
+    /// The origin of the delivery; `None` for an entry of an outbox.
+    pub origin: Option<String>,
+    /// The names of a dead letter's headers.
+    pub header_names: Vec<String>,
+    /// The size of its payload.
+    pub payload_bytes: u64,
+    /// Whether an operator has edited it.
+    pub edited: bool,
+    /// The author of a redrive that no consumer has carried out yet; only for a dead letter.
+    pub redrive_requested_by: Option<String>,
+    /// The time since which it waits.
+    #[serde(serialize_with = "seconds::serialize")]
+    pub since: OffsetDateTime,
+    /// The time when its state last changed.
+    #[serde(serialize_with = "seconds::serialize")]
+    pub changed_at: OffsetDateTime,
+    #[serde(skip)]
+    pub(crate) row: Row,
+    /// Its place in the order of arrival at its inbox; 0 for an entry of an outbox.
+    #[serde(skip)]
+    pub(crate) seq: i64,
+}
+
+impl DeadMessage {
+    /// Returns whether it is retried in vain until an operator acts, for example because its topic
+    /// is missing.
+    pub(crate) fn waits_for_operator(&self) -> bool {
+        self.state == ExceptionState::Retrying.as_str()
+            && self.cause.as_deref() == Some(message::Fault::Operator.as_str())
+    }
+
+    pub(crate) fn of_entry(
+        (place, pipeline): (usize, &str),
+        state: ExceptionState,
+        entry: ListedEntry,
+    ) -> Self {
+        Self {
+            source: DeadSource::Outbox,
+            pipeline: Some(pipeline.to_owned()),
+            consumer: None,
+            scope: None,
+            id: entry.id.to_string(),
+            message_id: Some(entry.message_id),
+            state: state.as_str(),
+            topic: entry.topic,
+            key: entry.key,
+            kind: Some(entry.kind),
+            cause: entry.fault,
+            error: entry.error,
+            attempts: entry.attempts,
+            deliveries: None,
+            due_in_seconds: entry.due_in.map(|due_in| due_in.as_secs_f64()),
+            origin: None,
+            header_names: Vec::new(),
+            payload_bytes: entry.payload_bytes,
+            edited: entry.edited,
+            redrive_requested_by: None,
+            since: entry.created_at,
+            changed_at: entry.updated_at,
+            row: Row::Outbox(place, entry.id),
+            seq: 0,
+        }
+    }
+
+    pub(crate) fn of_letter(place: usize, letter: DeadLetter) -> Self {
+        Self {
+            source: DeadSource::Inbox,
+            pipeline: None,
+            consumer: Some(letter.consumer),
+            scope: Some(letter.scope),
+            id: letter.id.to_string(),
+            message_id: letter.message_id.map(|id| id.to_string()),
+            state: letter.resolved.map_or("dead", |(resolution, _)| resolution.as_str()),
+            topic: letter.topic,
+            key: letter.key,
+            kind: letter.kind,
+            cause: Some(letter.reason.as_str().to_owned()),
+            error: Some(letter.error),
+            attempts: letter.attempts,
+            deliveries: Some(letter.deliveries),
+            due_in_seconds: None,
+            origin: Some(letter.origin),
+            header_names: letter.headers.into_iter().map(|(name, _)| name).collect(),
+            payload_bytes: letter.payload_bytes,
+            edited: false,
+            redrive_requested_by: None,
+            since: letter.dead_at,
+            changed_at: letter.resolved.map_or(letter.dead_at, |(_, at)| at),
+            row: Row::Inbox(place, letter.id),
+            seq: letter.seq,
+        }
+    }
+
+    /// Returns its pipeline or consumer.
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        self.pipeline.as_deref().or(self.consumer.as_deref()).unwrap_or_default()
+    }
+
+    /// Returns whether an operator may decide about it.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.state == "dead"
+    }
+}

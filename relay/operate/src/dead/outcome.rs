@@ -1,0 +1,126 @@
+//! The state of an entry after an operator's decision.
+
+use outbox::admin::AuditRecord;
+use outbox::entries::{EntryRef, FoundEntry};
+use outbox::log::{EntryId, ExceptionState};
+
+use super::decide::LOOK_BACK;
+use super::filter::MessageRef;
+use crate::error::OperateError;
+use crate::places::OutboxPlace;
+use crate::seconds;
+
+/// Returns author, time and result of the last decision about an entry; `None` without a decision,
+/// as far back as the audit is read.
+pub(super) async fn outcome(place: &OutboxPlace, id: &MessageRef) -> Result<Option<String>, OperateError> {
+    let audit = place.log.audit(&place.pipeline, LOOK_BACK).await?;
+    let which = id.place().map(|id| EntryRef::Id(EntryId(id))).or(id.uuid().map(EntryRef::MessageId));
+    let entries = match which {
+        Some(which) => place.entries.find(&place.pipeline, which).await?,
+        None => Vec::new(),
+    };
+    // After a sequence was set back, a place in the log is used again; a message id is not.
+    let entry_of = |record: &AuditRecord| entries.iter().find(|entry| entry.message_id == record.message_id);
+    let is_about = |record: &&AuditRecord| match entries.is_empty() {
+        true => id.is(&record.id.to_string(), &record.message_id),
+        false => entry_of(record).is_some(),
+    };
+    let record = audit.iter().find(is_about);
+    Ok(record.map(|record| told(record, entry_of(record))))
+}
+
+/// Describes a decision and the entry's current state.
+fn told(record: &AuditRecord, entry: Option<&FoundEntry>) -> String {
+    let by = format!("by {} at {}", record.actor, seconds::text(record.at));
+    let verb = match record.action.as_str() {
+        "discard" => return format!("discarded {by}: it was given up, and is never published"),
+        "requeue" => "requeued",
+        "edit" => "edited",
+        other => other,
+    };
+    let now = match entry {
+        None => "its row is no longer in the outbox",
+        Some(entry) => match entry.parked.as_ref().map(|parked| parked.state) {
+            Some(ExceptionState::Dead) => "dead again",
+            Some(ExceptionState::Retrying) => "the relay tries it again by itself",
+            Some(_) => "still parked: the relay publishes it by itself",
+            None if entry.is_passed => "published since",
+            None => "the relay has yet to read it",
+        },
+    };
+    format!("{verb} {by}, {now}")
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox::entries::{Labels, ParkedState};
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    fn record(action: &str) -> AuditRecord {
+        AuditRecord {
+            at: OffsetDateTime::UNIX_EPOCH,
+            actor: String::from("ann"),
+            id: EntryId(9),
+            message_id: String::from("m"),
+            action: action.to_owned(),
+            note: String::new(),
+            selection: None,
+            digest_before: None,
+            digest_after: None,
+            error: None,
+        }
+    }
+
+    fn entry(state: Option<ExceptionState>) -> FoundEntry {
+        let at = OffsetDateTime::UNIX_EPOCH;
+        FoundEntry {
+            id: EntryId(9),
+            message_id: String::from("m"),
+            topic: String::from("orders"),
+            key: None,
+            labels: Labels::default(),
+            content_type: None,
+            traceparent: None,
+            payload_bytes: None,
+            enqueued_at: None,
+            transaction: None,
+            deliver_at: None,
+            is_in_log: true,
+            is_passed: true,
+            is_discarded: false,
+            discarded_error: None,
+            is_edited: false,
+            parked: state.map(|state| ParkedState {
+                state,
+                attempts: 1,
+                due_at: None,
+                fault: None,
+                error: None,
+                since: at,
+                changed_at: at,
+                is_edited: false,
+                behind: None,
+            }),
+        }
+    }
+
+    #[test]
+    fn only_what_was_published_is_said_to_be() {
+        let cases = [
+            ("discard", Some(entry(None)), "discarded by ann", "never published"),
+            ("discard", None, "discarded by ann", "never published"),
+            ("requeue", Some(entry(None)), "requeued by ann", "published since"),
+            ("requeue", Some(entry(Some(ExceptionState::Dead))), "requeued by ann", "dead again"),
+            ("requeue", Some(entry(Some(ExceptionState::Retrying))), "requeued by ann", "by itself"),
+            ("requeue", Some(FoundEntry { is_passed: false, ..entry(None) }), "requeued", "yet to read"),
+            ("requeue", None, "requeued by ann", "no longer in the outbox"),
+            ("edit", Some(entry(Some(ExceptionState::Dead))), "edited by ann", "dead again"),
+        ];
+        for (action, entry, by, now) in cases {
+            let told = told(&record(action), entry.as_ref());
+            assert!(told.starts_with(by) && told.contains(now), "{action}: {told}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The messages of a decision, before it is taken.
+
+use outbox::entries::EntryRef;
+use outbox::log::{EntryId, ExceptionState};
+use serde::Serialize;
+
+use super::decide::Change;
+use super::filter::{Filter, MessageRef};
+use super::list::{Listed, NOT_ALL_LOOKED_AT, States, find};
+use super::message::{DeadMessage, DeadSource, Row};
+use super::outcome::outcome;
+use crate::error::{OperateError, OperateErrorKind};
+use crate::operator::{Operator, Role};
+use crate::places::Places;
+use crate::seconds;
+
+/// The messages of a decision, in the order in which they are decided about. Messages of one key
+/// keep their order.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// The filter, and the number of messages that it chose, for the audit.
+    pub selection: String,
+    /// The messages.
+    pub messages: Vec<DeadMessage>,
+    /// Whether the filter chose more than one decision may cover.
+    #[serde(skip)]
+    pub more: bool,
+    /// Whether each message was named by its id.
+    #[serde(skip)]
+    pub(super) is_named: bool,
+}
+
+/// The help for an id that names no dead message.
+const NOT_DEAD: &str = "`relay dead list` shows what is dead, with --state what else is parked";
+
+/// Finds the messages of a decision: dead ones and, if they are named by id and the decision
+/// permits it, entries that are retried in vain until an operator acts. Changes nothing.
+/// Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when a place does not answer, when a named message is not dead, or when an id
+/// names several messages.
+pub async fn plan(
+    places: &Places,
+    operator: &Operator,
+    filter: &Filter,
+    change: &Change,
+) -> Result<Plan, OperateError> {
+    plan_at_most(places, operator, filter, change, usize::MAX).await
+}
+
+/// Like [`plan`], for the first `limit` messages that the filter chooses. [`Plan::more`] shows
+/// whether there are others. Cancel-safe.
+///
+/// # Errors
+/// Those of [`plan`].
+pub async fn plan_at_most(
+    places: &Places,
+    operator: &Operator,
+    filter: &Filter,
+    change: &Change,
+    limit: usize,
+) -> Result<Plan, OperateError> {
+    operator.permit(Role::Viewer, "look at parked messages")?;
+    let found = find(places, filter, States::Dead, limit.saturating_add(1)).await;
+    let Listed { mut messages, away, next, .. } = found;
+    if let Some(error) = OperateError::all_of(away) {
+        if places.count() == 1 {
+            return Err(error);
+        }
+        let help = "a decision needs every place that may have such a message: choose one that answers, with \
+                    --source outbox, --source inbox or --inbox, or with --pipeline and the message's place in the log";
+        return Err(error.with_help(help));
+    }
+    if change.takes_retrying() {
+        add_waiting(places, filter, &mut messages).await;
+    }
+    let help = if next.is_some() { NOT_ALL_LOOKED_AT } else { NOT_DEAD };
+    check_named(places, filter, &messages, help).await?;
+    let more = messages.len() > limit;
+    messages.truncate(limit);
+    sort(&mut messages);
+    let first = if more { "the first " } else { "" };
+    let selection = format!("{filter}: {first}{} chosen", messages.len());
+    Ok(Plan { selection, messages, more, is_named: !filter.ids.is_empty() })
+}
+
+/// Sorts the dead letters of each inbox, and so those of each key, by arrival. They are listed by
+/// id, which follows the clocks of several processes. Entries of outboxes stay in front, in the
+/// order of their logs.
+fn sort(messages: &mut [DeadMessage]) {
+    messages.sort_by_key(|message| match message.row {
+        Row::Outbox(..) => None,
+        Row::Inbox(place, _) => Some((place, message.seq)),
+    });
+}
+
+/// Adds the named entries that are retried in vain until an operator acts.
+async fn add_waiting(places: &Places, filter: &Filter, messages: &mut Vec<DeadMessage>) {
+    let is_missing = |id: &&MessageRef| !messages.iter().any(|message| id.names(message));
+    let ids: Vec<MessageRef> = filter.ids.iter().filter(is_missing).cloned().collect();
+    if ids.is_empty() {
+        return;
+    }
+    let named = Filter { ids, ..filter.clone() };
+    let retrying = find(places, &named, States::Parked(ExceptionState::Retrying), usize::MAX).await;
+    messages.extend(retrying.messages.into_iter().filter(DeadMessage::waits_for_operator));
+    messages.sort_by_key(|message| message.row);
+}
+
+/// Returns an error for ids that name no message to decide about, or several.
+async fn check_named(
+    places: &Places,
+    filter: &Filter,
+    found: &[DeadMessage],
+    help: &str,
+) -> Result<(), OperateError> {
+    let mut missing = Vec::new();
+    for id in &filter.ids {
+        let named: Vec<&DeadMessage> = found.iter().filter(|message| id.names(message)).collect();
+        if let [first, second, ..] = named[..] {
+            let told = |message: &DeadMessage| format!("{} of {}", message.id, message.owner());
+            let text = format!("{id} names {} messages: {}, {}", named.len(), told(first), told(second));
+            return Err(OperateError::refused(text, "add --source, --pipeline or --consumer"));
+        }
+        if named.is_empty() {
+            missing.push(id.clone());
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    // Their other state shows what to do.
+    let elsewhere = Filter { ids: missing.clone(), ..filter.clone() };
+    let others = find(places, &elsewhere, States::Any, usize::MAX).await.messages;
+    let mut told = Vec::with_capacity(missing.len());
+    for id in &missing {
+        told.push(match others.iter().find(|message| id.names(message)) {
+            // For a discarded entry, the outbox's audit has the author.
+            Some(message) if message.source == DeadSource::Inbox || message.state != "discarded" => {
+                format!("{id} ({})", meaning(message))
+            }
+            _ => match last_decision(places, id).await? {
+                Some(decision) => format!("{id} ({decision})"),
+                None => match standing(places, id).await? {
+                    Some(standing) => format!("{id} ({standing})"),
+                    None => format!("{id} (no such message: it never was here, or retention has removed it)"),
+                },
+            },
+        });
+    }
+    let text = format!("not dead: {}", told.join(", "));
+    let kind = if others.is_empty() { OperateErrorKind::Refused } else { OperateErrorKind::Conflict };
+    Err(OperateError::new(kind, text).with_help(help))
+}
+
+/// Returns the last decision about an entry that is no longer dead, and the entry's state.
+async fn last_decision(places: &Places, id: &MessageRef) -> Result<Option<String>, OperateError> {
+    for place in &places.outboxes {
+        if let Some(outcome) = outcome(place, id).await? {
+            return Ok(Some(outcome));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the state of a message that is not parked; `None` if no outbox has it.
+async fn standing(places: &Places, id: &MessageRef) -> Result<Option<&'static str>, OperateError> {
+    let which = id.place().map(|id| EntryRef::Id(EntryId(id))).or(id.uuid().map(EntryRef::MessageId));
+    let Some(which) = which else { return Ok(None) };
+    for place in &places.outboxes {
+        let found = place.entries.find(&place.pipeline, which).await?;
+        if let Some(entry) = found.first() {
+            return Ok(Some(if entry.is_passed { "published" } else { "the relay has yet to read it" }));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns why a message cannot be decided about.
+fn meaning(message: &DeadMessage) -> String {
+    let closed = |state: &str| format!("closed as {state} at {}", seconds::text(message.changed_at));
+    if message.source == DeadSource::Inbox {
+        return closed(message.state);
+    }
+    match message.state {
+        "retrying" if message.waits_for_operator() => {
+            String::from("retrying: the relay tries it again by itself, unless it is discarded")
+        }
+        "retrying" => String::from("retrying: the relay tries it again by itself"),
+        "held" => String::from("held: it leaves once what is before it has left"),
+        "scheduled" => String::from("scheduled: it leaves at its time"),
+        state => closed(state),
+    }
+}

@@ -1,0 +1,37 @@
+//! A message for tests, here and in interfaces.
+
+use outbox::log::EntryId;
+use time::OffsetDateTime;
+
+use super::message::{DeadMessage, DeadSource, Row};
+
+/// Returns an entry of an outbox that has waited for an hour.
+#[must_use]
+pub fn entry(id: i64) -> DeadMessage {
+    DeadMessage {
+        source: DeadSource::Outbox,
+        pipeline: Some("orders".into()),
+        consumer: None,
+        scope: None,
+        id: id.to_string(),
+        message_id: Some("0190aaaa-0000-7000-8000-000000000001".into()),
+        state: "dead",
+        topic: "orders".into(),
+        key: Some("order-7".into()),
+        kind: Some("order.placed".into()),
+        cause: Some("message".into()),
+        error: None,
+        attempts: 10,
+        deliveries: None,
+        due_in_seconds: None,
+        origin: None,
+        header_names: Vec::new(),
+        payload_bytes: 2,
+        edited: false,
+        redrive_requested_by: None,
+        since: OffsetDateTime::UNIX_EPOCH,
+        changed_at: OffsetDateTime::UNIX_EPOCH,
+        row: Row::Outbox(0, EntryId(id)),
+        seq: 0,
+    }
+}

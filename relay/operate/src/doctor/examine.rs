@@ -1,0 +1,293 @@
+//! Examines one pipeline from end to end: gathers facts and checks them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+#[cfg(feature = "kafka")]
+use message::loopback::is_loopback;
+use migrations::Dialect;
+use outbox::admin::ParkedCount;
+use outbox::connect::dialect_of;
+use outbox::log::ExceptionState::{Discarded, Scheduled};
+use outbox::log::LogError;
+use secrecy::ExposeSecret as _;
+use tokio::time::timeout;
+
+use super::gather::{self, Unreachable};
+use super::horizon::{self, Horizon};
+use super::reach::{failed, reach_broker};
+use super::report::{CheckState, Finding, PipelineReport};
+use super::{facts, scheduled, sqlite};
+use crate::{Broker, InboxConfig, PipelineConfig};
+
+/// Time limit for all queries to a database together.
+const DATABASE_TIME_LIMIT: Duration = Duration::from_secs(60);
+/// Time limit for all queries to a broker together.
+const BROKER_TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// Options of the doctor besides the configuration.
+#[derive(Debug, Clone, Default)]
+pub struct DoctorOptions {
+    /// Additional topics to check, besides those of the latest messages and of the inboxes.
+    pub topics: BTreeSet<String>,
+    /// The expected number of partitions of each topic.
+    pub partitions: BTreeMap<String, usize>,
+    /// The names of the services' roles.
+    pub services: facts::ServiceRoles,
+}
+
+/// Examines a pipeline: its database, its broker, and the inboxes that apply its messages. `beside`
+/// is a finding about the database that the caller made. Writes nothing. A place that cannot be
+/// reached is a finding. Cancel-safe.
+pub async fn examine(
+    pipeline: &PipelineConfig,
+    inboxes: &[InboxConfig],
+    options: &DoctorOptions,
+    beside: Option<Finding>,
+) -> PipelineReport {
+    let (mut checks, sent) = database(pipeline, &options.services).await;
+    checks.push(history(pipeline));
+    checks.extend(scheduled::look(pipeline, DATABASE_TIME_LIMIT).await);
+    checks.extend(beside);
+    let inboxes: Vec<&InboxConfig> =
+        inboxes.iter().filter(|inbox| inbox.is_of(pipeline.name.as_str())).collect();
+    let listed = inboxes.iter().flat_map(|inbox| inbox.topics.iter().cloned());
+    let recorded = options.partitions.keys().cloned();
+    let filter = &pipeline.settings.filter;
+    let (sent, others): (Vec<_>, Vec<_>) = sent.into_iter().partition(|topic| filter.can_take_topic(topic));
+    if !filter.takes_all() {
+        let others = if others.is_empty() { String::from("none") } else { others.join(", ") };
+        let measured = format!("takes {filter}; topics of the latest messages that it leaves out: {others}");
+        checks.push(Finding::pass("filter", "pipeline", measured));
+    }
+    let topics: BTreeSet<String> =
+        sent.into_iter().chain(options.topics.iter().cloned()).chain(listed).chain(recorded).collect();
+    let topics: Vec<String> = topics.into_iter().collect();
+    checks.push(broker_tls(&pipeline.broker));
+    let (findings, horizons) = match timeout(BROKER_TIME_LIMIT, broker(pipeline, &topics, options)).await {
+        Ok(found) => found,
+        Err(_) => {
+            let measured = format!("no answer within {} s", BROKER_TIME_LIMIT.as_secs());
+            (vec![failed("broker", &measured, true)], Vec::new())
+        }
+    };
+    let is_reached =
+        findings.iter().all(|finding| finding.check != "connection" || finding.state == CheckState::Pass);
+    checks.extend(findings);
+    if topics.is_empty() && is_reached {
+        let remedy = "name them with --topic: no message has left traces of one";
+        checks.push(Finding::unknown("topic", "broker", "no topic is known", remedy));
+    }
+    let inboxes = join_all(inboxes.into_iter().map(gather::inbox::gather)).await;
+    checks.extend(horizon::check(&horizons, &inboxes));
+    if let Some(longest) = longest_wait(pipeline).await {
+        checks.extend(horizon::waiting(longest, &inboxes));
+    }
+    PipelineReport { pipeline: pipeline.name.to_string(), checks }
+}
+
+/// Checks the database. Also returns the topics of its latest messages.
+async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> (Vec<Finding>, Vec<String>) {
+    // SQLite has no roles.
+    #[cfg(not(feature = "postgres"))]
+    let _ = services;
+    let reached = |url: &str| {
+        let place = crate::redact::url(url);
+        Finding::pass("connection", "database", place)
+    };
+    let url = match pipeline.database.url() {
+        Ok(url) => url,
+        Err(error) => {
+            return (vec![failed("database", &error.to_string(), false)], Vec::new());
+        }
+    };
+    let url = url.expose_secret();
+    let asked = async {
+        match dialect_of(url).map_err(LogError::from)? {
+            #[cfg(feature = "postgres")]
+            Dialect::Postgres => {
+                let allow = pipeline.database.options().allow_plaintext;
+                let mut told =
+                    gather::postgres::gather(url, allow, pipeline.database.schema(), services).await?;
+                told.facts.refused = refusal(pipeline).await?;
+                Ok((super::postgres::check(&told.facts), told.topics))
+            }
+            #[cfg(not(feature = "postgres"))]
+            Dialect::Postgres => Err(Unreachable::operator("this relay was built without PostgreSQL")),
+            Dialect::Sqlite => {
+                let mut told = gather::sqlite::gather(url).await?;
+                told.facts.refused = refusal(pipeline).await?;
+                Ok((sqlite::check(&told.facts), told.topics))
+            }
+        }
+    };
+    // A query to a table that a migration has locked never returns.
+    let gathered: Result<(Vec<Finding>, Vec<String>), Unreachable> = timeout(DATABASE_TIME_LIMIT, asked)
+        .await
+        .unwrap_or_else(|_| Err(Unreachable::late_by(DATABASE_TIME_LIMIT)));
+    match gathered {
+        Ok((findings, topics)) => ([vec![reached(url)], findings].concat(), topics),
+        Err(Unreachable { reason, is_handed_on: true, .. }) => {
+            (vec![reached(url), super::postgres::handed_on(reason)], Vec::new())
+        }
+        Err(Unreachable { reason, unavailable, .. }) => {
+            (vec![failed("database", &reason, unavailable)], Vec::new())
+        }
+    }
+}
+
+/// Returns why the relay refuses the database, which is opened as `relay run` does.
+async fn refusal(pipeline: &PipelineConfig) -> Result<Option<String>, Unreachable> {
+    let options = pipeline.database.options().clone();
+    let store = outbox::log::open(pipeline.database.address(), pipeline.source.clone(), options)?;
+    match store.reader(&pipeline.name).await {
+        Ok(_) => Ok(None),
+        Err(error) if error.fault() == message::Fault::Operator => Ok(Some(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns how long the message that has waited longest has waited. Returns `None` on an error,
+/// which other checks report.
+async fn longest_wait(pipeline: &PipelineConfig) -> Option<Duration> {
+    let options = pipeline.database.options().clone();
+    let log = outbox::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
+    let own = timeout(DATABASE_TIME_LIMIT, log.relay(&pipeline.name)).await.ok()?.ok()??;
+    // A message scheduled too far ahead was already refused when it was enqueued.
+    let is_late = |parked: &&ParkedCount| !matches!(parked.state, Scheduled | Discarded);
+    let parked = own.parked.iter().filter(is_late).map(|parked| parked.longest).max();
+    let waiting = own.backlog.oldest_waiting().map(|(_, age)| age);
+    Some(parked.max(waiting).unwrap_or_default())
+}
+
+/// Checks how long the outbox keeps published messages.
+fn history(pipeline: &PipelineConfig) -> Finding {
+    let measured = format!("database.retention = {}", pipeline.retention);
+    let problem = pipeline.retention.keep().is_none().then(|| {
+        let remedy = "the outbox grows for ever: set database.retention, or remove history by other means";
+        (CheckState::Warn, remedy.to_owned())
+    });
+    Finding::unless("history", "database", measured, problem)
+}
+
+/// Checks whether the settings protect the connection to the broker.
+fn broker_tls(broker: &Broker) -> Finding {
+    let (encrypted, verified, local) = match broker {
+        #[cfg(feature = "kafka")]
+        Broker::Kafka(config) => {
+            let mut hosts =
+                config.bootstrap_servers.iter().filter_map(|server| Some(server.rsplit_once(':')?.0));
+            let verified = config.tls.as_ref().is_some_and(|tls| tls.verify);
+            (config.tls.is_some(), verified, hosts.all(is_loopback))
+        }
+        #[cfg(feature = "rabbitmq")]
+        Broker::Rabbitmq(config) => {
+            let encrypted = config.url.expose_secret().starts_with("amqps:");
+            // Without `allow_plaintext`, only this machine is accepted.
+            (encrypted, encrypted, !config.allow_plaintext)
+        }
+        #[cfg(feature = "sqs")]
+        Broker::Sqs(config) => {
+            let encrypted = config.endpoint_url.as_ref().is_none_or(|url| url.starts_with("https:"));
+            (encrypted, encrypted, !config.allow_plaintext)
+        }
+    };
+    let (measured, problem) = match (encrypted, verified) {
+        (true, true) => ("encrypted, certificate verified", None),
+        (true, false) => (
+            "encrypted, certificate not verified",
+            Some("anybody on the path can pose as the broker: set tls.verify = true"),
+        ),
+        (false, _) if local => ("not encrypted, on this machine", None),
+        (false, _) => (
+            "not encrypted",
+            Some("payloads may cross the network in the clear: use TLS, and no allow_plaintext"),
+        ),
+    };
+    let state = if encrypted { CheckState::Warn } else { CheckState::Fail };
+    Finding::unless("tls", "broker", measured, problem.map(|remedy| (state, remedy.to_owned())))
+}
+
+async fn broker(
+    pipeline: &PipelineConfig,
+    topics: &[String],
+    options: &DoctorOptions,
+) -> (Vec<Finding>, Vec<Horizon>) {
+    #[cfg(not(feature = "kafka"))]
+    let _ = options;
+    match &pipeline.broker {
+        #[cfg(feature = "kafka")]
+        Broker::Kafka(config) => match brokers::kafka::inspect(config, topics).await {
+            Ok(facts) => {
+                let mut findings = super::kafka::check(&facts, config, &options.partitions);
+                if pipeline.broker.is_transactional() {
+                    findings.extend(transactions(pipeline, config, facts.nodes.unwrap_or_default()).await);
+                }
+                (with_broker(&facts, findings), super::kafka::horizons(&facts))
+            }
+            Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
+        },
+        #[cfg(feature = "rabbitmq")]
+        Broker::Rabbitmq(config) => match brokers::rabbitmq::inspect(config, topics).await {
+            Ok(facts) => {
+                let findings = super::rabbitmq::check(&facts);
+                (with_broker(&facts, findings), super::rabbitmq::horizons(&facts))
+            }
+            Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
+        },
+        #[cfg(feature = "sqs")]
+        Broker::Sqs(config) => match brokers::sqs::inspect(config, topics).await {
+            Ok(facts) => {
+                let findings = super::sqs::check(&facts, config);
+                (with_broker(&facts, findings), super::sqs::horizons(&facts))
+            }
+            Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
+        },
+    }
+}
+
+/// Checks the prerequisites of a pipeline's transactions.
+#[cfg(feature = "kafka")]
+async fn transactions(
+    pipeline: &PipelineConfig,
+    config: &brokers::kafka::Config,
+    nodes: usize,
+) -> Vec<Finding> {
+    match brokers::kafka::inspect_transactions(config, pipeline.name.as_str()).await {
+        Ok(facts) => {
+            let known = known_transaction(pipeline).await;
+            super::transactions::check(&facts, known.as_ref(), pipeline.settings.lease_ttl, nodes)
+        }
+        Err(error) => vec![unreachable(pipeline, &error).await],
+    }
+}
+
+/// Returns the relay's last transaction, if its database has it. Other checks report an error.
+#[cfg(feature = "kafka")]
+async fn known_transaction(pipeline: &PipelineConfig) -> Option<super::transactions::Known> {
+    let options = pipeline.database.options().clone();
+    let log = outbox::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
+    let own = timeout(DATABASE_TIME_LIMIT, log.relay(&pipeline.name)).await.ok()?.ok()??;
+    let transaction = own.cursor.transaction?;
+    let topic = brokers::kafka::marks_topic(&transaction.log, &own.relay);
+    Some(super::transactions::Known { topic, number: transaction.number })
+}
+
+/// Adds the findings that every broker's answer allows.
+fn with_broker<D>(told: &brokers::BrokerFacts<D>, findings: Vec<Finding>) -> Vec<Finding> {
+    let skew = |clock: brokers::ClockReading| facts::Skew { by: clock.skew, uncertainty: clock.uncertainty };
+    let mut checks = vec![Finding::pass("connection", "broker", "it answers")];
+    checks.extend(told.clock.map(|clock| super::postgres::clock("broker", skew(clock))));
+    checks.extend(findings);
+    checks
+}
+
+/// Describes why a broker does not answer. A session opened as the relay opens it has a better
+/// error.
+async fn unreachable(pipeline: &PipelineConfig, error: &brokers::InspectError) -> Finding {
+    match reach_broker(pipeline).await {
+        finding if finding.state == CheckState::Fail => finding,
+        _ => failed("broker", &error.reason, error.fault == message::Fault::Broker),
+    }
+}

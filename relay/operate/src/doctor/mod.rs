@@ -1,0 +1,49 @@
+//! `relay doctor`: examines a pipeline's database, its broker and the inboxes behind it. Reports
+//! for each check whether it passes, with the measured value and the remedy.
+//!
+//! Facts are gathered first, and then checked by pure functions. Nothing is written anywhere. The
+//! command line prints the report; other interfaces can use it too.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`report`] | states, findings, and the report |
+//! | [`facts`] | facts gathered from databases |
+//! | `gather` | queries to databases and brokers |
+//! | `postgres` (feature), [`sqlite`] | checks of databases |
+//! | `grants` | checks of PostgreSQL's rights |
+//! | `scheduled` | the check of scheduled messages |
+//! | `activity` | checks of transactions and slots that hold history back |
+//! | `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |
+//! | `transactions` (feature `kafka`) | checks of the prerequisites of Kafka transactions |
+//! | [`horizon`] | how long a broker can redeliver, compared with what inboxes remember |
+//! | [`mod@checklist`] | the go-live checklist |
+//! | `reach` | the quick checks: whether database and broker let the relay in |
+//! | [`mod@examine`] | one pipeline from end to end |
+
+mod activity;
+pub mod checklist;
+pub mod examine;
+pub mod facts;
+mod gather;
+mod grants;
+pub mod horizon;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+pub mod postgres;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+mod reach;
+pub mod report;
+mod scheduled;
+pub mod sqlite;
+#[cfg(feature = "sqs")]
+pub mod sqs;
+mod text;
+#[cfg(feature = "kafka")]
+pub mod transactions;
+
+pub use checklist::{ChecklistItem, checklist};
+pub use examine::{DoctorOptions, examine};
+pub use facts::ServiceRoles;
+pub use reach::{reach, reach_broker, reach_database, reach_inbox};
+pub use report::{CheckState, Finding, PipelineReport};

@@ -1,0 +1,128 @@
+//! The quick checks: whether a pipeline's database and broker let the relay in.
+
+use std::time::Duration;
+
+use message::{Fault, Receipts, error_text};
+#[cfg(feature = "postgres")]
+use secrecy::ExposeSecret as _;
+use tokio::time::timeout;
+
+use super::facts::UnreadInbox;
+use super::report::Finding;
+use crate::{InboxConfig, PipelineConfig};
+
+/// Time limit for each of them.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+const CHECK: &str = "connection";
+
+/// Opens the database and a session with the broker as `relay run` does, and closes them. Publishes
+/// nothing. Cancel-safe.
+pub async fn reach(pipeline: &PipelineConfig) -> Vec<Finding> {
+    let (database, broker) = tokio::join!(reach_database(pipeline), reach_broker(pipeline));
+    let findings = vec![database, broker];
+    #[cfg(feature = "postgres")]
+    let findings = [findings, admitted(pipeline).await].concat();
+    findings
+}
+
+/// Returns the reasons why the relay could not work in a database that lets it in. It may lack the
+/// right to write, or a pooler may share sessions, which the first connection cannot detect.
+#[cfg(feature = "postgres")]
+async fn admitted(pipeline: &PipelineConfig) -> Vec<Finding> {
+    let Ok(url) = pipeline.database.url() else { return Vec::new() };
+    let (options, schema) = (pipeline.database.options(), pipeline.database.schema());
+    let asked = super::gather::postgres::admitted(url.expose_secret(), options.allow_plaintext, schema);
+    // Other findings report a database that is away, has no tables or is not PostgreSQL.
+    let Ok(facts) = asked.await else { return Vec::new() };
+    let lacking = facts.relay.as_ref().and_then(super::grants::lacking);
+    lacking.into_iter().chain(facts.shared_session.then(|| super::postgres::pooler(true))).collect()
+}
+
+/// Opens the database as `relay run` does, and closes it. Cancel-safe.
+pub async fn reach_database(pipeline: &PipelineConfig) -> Finding {
+    let options = pipeline.database.options().clone();
+    let store = match outbox::log::open(pipeline.database.address(), pipeline.source.clone(), options) {
+        Ok(store) => store,
+        Err(error) => return failed("database", &error.to_string(), error.fault() == Fault::Broker),
+    };
+    match timeout(TIME_LIMIT, store.reader(&pipeline.name)).await {
+        Ok(Ok(_)) => Finding::pass(CHECK, "database", store.origin()),
+        Ok(Err(error)) => {
+            failed("database", &format!("{}: {error}", store.origin()), error.fault() == Fault::Broker)
+        }
+        Err(_) => late("database", store.origin()),
+    }
+}
+
+/// Opens a session with the broker as `relay run` does, and closes it. Publishes nothing.
+/// Cancel-safe.
+pub async fn reach_broker(pipeline: &PipelineConfig) -> Finding {
+    let connector = match pipeline.broker.connector() {
+        Ok(connector) => connector,
+        Err(error) => return failed("broker", &error.to_string(), false),
+    };
+    // Nothing is submitted, so no receipt arrives.
+    let (receipts, _unused) = Receipts::channel();
+    match timeout(TIME_LIMIT, connector.connect(receipts)).await {
+        Ok(Ok(_)) => Finding::pass(CHECK, "broker", connector.destination()),
+        Ok(Err(error)) => {
+            failed("broker", &format!("{}: {error}", connector.destination()), error.fault() == Fault::Broker)
+        }
+        Err(_) => late("broker", connector.destination()),
+    }
+}
+
+/// Reads the inbox of `[[verify.inbox]]`. A failure is only a warning: the relay publishes without
+/// the inbox. Cancel-safe.
+pub async fn reach_inbox(inbox: &InboxConfig) -> Finding {
+    let subject = format!("inbox {}", inbox.consumer);
+    match super::gather::inbox::gather(inbox).await.remembers {
+        Ok(_) => Finding::pass(CHECK, subject, "it answers"),
+        Err(UnreadInbox { reason, .. }) => {
+            let remedy =
+                "check url and rights of this [[verify.inbox]]: verify, dead and show cannot read it";
+            Finding::warn(CHECK, subject, reason, remedy)
+        }
+    }
+}
+
+/// Returns the finding for a failed connection. Errors of databases and brokers end with the remedy
+/// if the cause is known.
+pub(super) fn failed(subject: &str, told: &str, unavailable: bool) -> Finding {
+    let (measured, remedy) = match error_text::remedy(told) {
+        Some(parts) => parts,
+        None if unavailable => (told, "look at the server and at the network in between"),
+        None => (told, "correct the setting that the error names, or what that setting points to"),
+    };
+    let waits = if unavailable { "; the relay waits for it" } else { "" };
+    Finding::fail(CHECK, subject, measured, format!("{remedy}{waits}")).because_unavailable(unavailable)
+}
+
+fn late(subject: &str, place: &str) -> Finding {
+    let measured = format!("{place}: no answer within {} s", TIME_LIMIT.as_secs());
+    failed(subject, &measured, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_is_what_the_error_says_to_do() {
+        for (told, unavailable, measured, remedy) in [
+            ("login refused (a; b); check the password", false, "login refused (a; b)", "check the password"),
+            ("no answer; look there", true, "no answer", "look there; the relay waits for it"),
+            (
+                "kafka.sasl.password_file: /x: missing",
+                false,
+                "kafka.sasl.password_file: /x: missing",
+                "correct the setting",
+            ),
+            ("no answer within 30 s", true, "no answer within 30 s", "look at the server"),
+        ] {
+            let finding = failed("broker", told, unavailable);
+            assert_eq!((finding.measured.as_str(), finding.unavailable), (measured, unavailable));
+            assert!(finding.remedy.is_some_and(|told| told.starts_with(remedy)), "{told}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Errors of operators' requests.
+
+use std::fmt::Display;
+
+use brokers::InvalidSetting;
+use inbox::{OpenError, RedriveError, StoreError};
+use message::{Fault, error_text};
+use migrations::MigrateError;
+use outbox::admin::DecideError;
+use outbox::log::LogError;
+
+/// The kind of remedy that an [`OperateError`] has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OperateErrorKind {
+    /// The operator's role does not permit it.
+    Forbidden,
+    /// The request makes no sense: ask for something else.
+    Refused,
+    /// The database has no such tables, or not those of this version: migrate, or ask elsewhere.
+    NoTables,
+    /// Another operator or the relay was faster: look again.
+    Conflict,
+    /// A database is away: try again later.
+    Unavailable,
+    /// A promise was broken, or the program itself failed.
+    Broken,
+}
+
+/// The reason why a request failed. Holds no payload and no secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct OperateError {
+    kind: OperateErrorKind,
+    message: String,
+    help: Option<String>,
+    is_unknown: bool,
+}
+
+impl OperateError {
+    /// Creates an error with its text.
+    #[must_use]
+    pub fn new(kind: OperateErrorKind, message: impl Display) -> Self {
+        Self { kind, message: message.to_string(), help: None, is_unknown: false }
+    }
+
+    /// Creates an error for a request that makes no sense, with advice.
+    #[must_use]
+    pub fn refused(message: impl Display, help: impl Display) -> Self {
+        Self::new(OperateErrorKind::Refused, message).with_help(help)
+    }
+
+    /// Adds advice.
+    #[must_use]
+    pub fn with_help(self, help: impl Display) -> Self {
+        Self { help: Some(help.to_string()), ..self }
+    }
+
+    /// Puts the subject before the text.
+    #[must_use]
+    pub(crate) fn about(self, subject: impl Display) -> Self {
+        Self { message: format!("{subject}: {}", self.message), ..self }
+    }
+
+    /// Joins several errors into one that names each; `None` without any. Kind and help are those
+    /// of the first.
+    pub(crate) fn all_of(errors: Vec<Self>) -> Option<Self> {
+        errors.into_iter().reduce(|all, error| match all.message.contains(&error.message) {
+            true => all,
+            false => Self { message: format!("{}; {}", all.message, error.message), ..all },
+        })
+    }
+
+    /// Returns the kind of remedy.
+    #[must_use]
+    pub fn kind(&self) -> OperateErrorKind {
+        self.kind
+    }
+
+    /// Returns whether the request may have succeeded nevertheless: the answer was lost.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.is_unknown
+    }
+
+    /// Returns advice, if there is any beyond the error itself.
+    #[must_use]
+    pub fn help(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
+
+    pub(crate) fn by_fault(fault: Fault, message: impl Display) -> Self {
+        Self::new(kind_of(fault), message)
+    }
+}
+
+/// Returns the kind of remedy for a fault. One of a broker or database can pass by itself; others
+/// need a change.
+fn kind_of(fault: Fault) -> OperateErrorKind {
+    match fault {
+        Fault::Broker => OperateErrorKind::Unavailable,
+        Fault::Operator | Fault::Message => OperateErrorKind::Refused,
+    }
+}
+
+impl From<InvalidSetting> for OperateError {
+    fn from(error: InvalidSetting) -> Self {
+        Self::new(OperateErrorKind::Refused, error)
+    }
+}
+
+impl From<LogError> for OperateError {
+    fn from(error: LogError) -> Self {
+        Self::by_fault(error.fault(), error)
+    }
+}
+
+impl From<MigrateError> for OperateError {
+    fn from(error: MigrateError) -> Self {
+        LogError::from(error).into()
+    }
+}
+
+impl From<DecideError> for OperateError {
+    fn from(error: DecideError) -> Self {
+        match error {
+            DecideError::NotDead { .. }
+            | DecideError::NoSuchEntry { .. }
+            | DecideError::AnotherMessage { .. } => Self::new(OperateErrorKind::Conflict, error),
+            DecideError::Unknown(_) => {
+                let error = Self::new(OperateErrorKind::Unavailable, error);
+                Self { is_unknown: true, ..error }
+            }
+            error => Self::by_fault(error.fault(), error),
+        }
+    }
+}
+
+impl From<OpenError> for OperateError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Schema(error) => Self::new(OperateErrorKind::Refused, error),
+            error => Self::by_fault(error.fault(), error_text::chain(&error)),
+        }
+    }
+}
+
+impl From<StoreError> for OperateError {
+    fn from(error: StoreError) -> Self {
+        Self::by_fault(error.fault(), error_text::chain(&error))
+    }
+}
+
+impl From<RedriveError> for OperateError {
+    fn from(error: RedriveError) -> Self {
+        match error {
+            RedriveError::Store(error) => error.into(),
+            error => Self::new(OperateErrorKind::Refused, error.report()),
+        }
+    }
+}

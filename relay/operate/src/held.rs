@@ -1,0 +1,140 @@
+//! Keys that wait: the message that stops each one, the reason, the time, and the number of
+//! messages behind it.
+
+use std::collections::BTreeMap;
+
+use outbox::log::{EntryId, ExceptionState};
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use super::dead::DeadMessage;
+use super::error::OperateError;
+use super::operator::{Operator, Role};
+use super::places::Places;
+use super::seconds;
+
+/// Maximum number of messages examined for each state and outbox.
+pub const LOOKED_AT_MAX: u32 = 5_000;
+
+/// A waiting ordering key, or a topic with waiting messages without a key.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HeldLine {
+    /// The pipeline.
+    pub pipeline: String,
+    /// The ordering key; `None` for messages of a topic without one.
+    pub key: Option<String>,
+    /// The topic of the first waiting message.
+    pub topic: String,
+    /// Its place in the log.
+    pub first: String,
+    /// Its state: `dead`, `retrying` or `held`.
+    pub state: &'static str,
+    /// Its last error.
+    pub error: Option<String>,
+    /// The time since which it waits.
+    #[serde(serialize_with = "seconds::serialize")]
+    pub since: OffsetDateTime,
+    /// The time until the next attempt, in seconds.
+    pub due_in_seconds: Option<f64>,
+    /// Number of messages behind it.
+    pub behind: u64,
+}
+
+/// The waiting keys of all outboxes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Held {
+    /// The keys, those with the most messages behind them first.
+    pub keys: Vec<HeldLine>,
+    /// Whether more messages wait than were examined.
+    pub more: bool,
+    /// The errors of places that are away.
+    pub away: Vec<OperateError>,
+}
+
+/// Returns the waiting keys among the first [`LOOKED_AT_MAX`] dead, retrying and held messages of
+/// each outbox. Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not view parked messages.
+pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateError> {
+    operator.permit(Role::Viewer, "look at parked messages")?;
+    let mut held = Held { away: places.away.clone(), ..Held::default() };
+    for (number, place) in places.outboxes.iter().enumerate() {
+        let name = place.pipeline.as_str();
+        let mut waiting = Vec::new();
+        for state in [ExceptionState::Dead, ExceptionState::Retrying, ExceptionState::Held] {
+            match place.log.list(&place.pipeline, state, EntryId::default(), LOOKED_AT_MAX).await {
+                Ok(page) => {
+                    held.more |= page.len() >= LOOKED_AT_MAX as usize;
+                    let messages = page.into_iter();
+                    waiting.extend(messages.map(|it| DeadMessage::of_entry((number, name), state, it)));
+                }
+                Err(error) => {
+                    held.away.push(OperateError::from(error).about(name));
+                    break;
+                }
+            }
+        }
+        held.keys.extend(by_key(name, waiting));
+    }
+    held.keys.sort_by(|one, other| (other.behind, one.since).cmp(&(one.behind, other.since)));
+    Ok(held)
+}
+
+/// Returns one line for each key: its first message, and the number of those behind it. A message
+/// without a key waits for its topic.
+fn by_key(pipeline: &str, waiting: Vec<DeadMessage>) -> Vec<HeldLine> {
+    let mut keys: BTreeMap<(Option<String>, String), Vec<DeadMessage>> = BTreeMap::new();
+    // The relay passes a dead message without a key, so it stops nothing.
+    let stops = |message: &DeadMessage| message.key.is_some() || message.state != "dead";
+    for message in waiting.into_iter().filter(stops) {
+        // A key is held across all topics; messages without a key are held by their topic.
+        let topic = if message.key.is_some() { String::new() } else { message.topic.clone() };
+        keys.entry((message.key.clone(), topic)).or_default().push(message);
+    }
+    let place = |message: &DeadMessage| message.id.parse::<i64>().unwrap_or(i64::MAX);
+    let mut lines = Vec::with_capacity(keys.len());
+    for messages in keys.into_values() {
+        let behind = messages.len().saturating_sub(1) as u64;
+        let Some(first) = messages.into_iter().min_by_key(place) else { continue };
+        lines.push(HeldLine {
+            pipeline: pipeline.to_owned(),
+            key: first.key,
+            topic: first.topic,
+            first: first.id,
+            state: first.state,
+            error: first.error,
+            since: first.since,
+            due_in_seconds: first.due_in_seconds,
+            behind,
+        });
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::dead::sample::entry;
+    use super::*;
+
+    #[test]
+    fn a_key_is_named_with_the_message_that_stops_it() {
+        let held = |id| DeadMessage { state: "held", topic: "other".into(), ..entry(id) };
+        let lines = by_key("orders", vec![held(12), entry(10), held(9_000)]);
+        assert_eq!(lines.len(), 1);
+        assert_eq!((lines[0].first.as_str(), lines[0].state, lines[0].behind), ("10", "dead", 2));
+    }
+
+    #[test]
+    fn messages_without_a_key_wait_for_their_topic() {
+        let held = |id| DeadMessage { state: "held", ..entry(id) };
+        let free = |id, topic: &str| DeadMessage { key: None, topic: topic.into(), ..held(id) };
+        let lines = by_key("orders", vec![free(1, "a"), free(2, "b"), free(3, "a")]);
+        let told: Vec<_> = lines.iter().map(|line| (line.topic.as_str(), line.behind)).collect();
+        assert_eq!(told, [("a", 1), ("b", 0)]);
+        let dead = DeadMessage { state: "dead", ..free(1, "a") };
+        let lines = by_key("orders", vec![dead.clone(), free(3, "a")]);
+        assert_eq!((lines[0].first.as_str(), lines[0].behind), ("3", 0), "a dead one stops nobody");
+        assert_eq!(by_key("orders", vec![dead]), []);
+    }
+}

@@ -1,0 +1,164 @@
+//! An inbox in either database.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use inbox::{
+    Activity, DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store, Inbox, InboxOptions,
+    Known, RedriveOptions, Redriven, Requested, Signature,
+};
+use migrations::{Dialect, Identifier};
+use outbox::connect::sqlite_options;
+#[cfg(feature = "postgres")]
+use outbox::connect::{postgres_options, unconnected};
+use outbox::log::{LogError, LogOptions};
+#[cfg(feature = "postgres")]
+use sqlx::postgres::PgConnectOptions;
+#[cfg(feature = "postgres")]
+use sqlx::{ConnectOptions as _, Postgres};
+use sqlx::{Connection, Sqlite};
+use time::OffsetDateTime;
+#[cfg(feature = "postgres")]
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::error::OperateError;
+use super::tables::open_with;
+use crate::settings::Database;
+
+/// Timeout for connecting.
+#[cfg(feature = "postgres")]
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An open inbox with one connection.
+pub(crate) enum InboxDatabase {
+    #[cfg(feature = "postgres")]
+    Postgres(Inbox<Postgres>),
+    Sqlite(Inbox<Sqlite>),
+}
+
+impl InboxDatabase {
+    /// Connects to the inbox at a URL and checks its schema.
+    pub(crate) async fn open(
+        url: &str,
+        schema: Option<Identifier>,
+        allow_plaintext: bool,
+    ) -> Result<Self, OperateError> {
+        let options = LogOptions::default().schema(schema.clone()).allow_plaintext(allow_plaintext);
+        let invalid = |error| OperateError::from(LogError::from(error));
+        Ok(match Database::check(url, &options).map_err(invalid)? {
+            #[cfg(not(feature = "postgres"))]
+            Dialect::Postgres => {
+                let help = "build the relay with its feature `postgres`";
+                return Err(OperateError::refused("this relay was built without PostgreSQL", help));
+            }
+            #[cfg(feature = "postgres")]
+            Dialect::Postgres => {
+                let options = postgres_options(url, allow_plaintext).map_err(invalid)?;
+                let options = options.application_name("relay operate");
+                answers(&options).await?;
+                Self::Postgres(opened(options, schema).await?)
+            }
+            Dialect::Sqlite => Self::Sqlite(opened(sqlite_options(url).map_err(invalid)?, schema).await?),
+        })
+    }
+}
+
+/// Connects once: a pool would retry while a server is away.
+#[cfg(feature = "postgres")]
+async fn answers(options: &PgConnectOptions) -> Result<(), OperateError> {
+    let connected = timeout(CONNECT_TIMEOUT, options.connect()).await;
+    let connected = connected.map_err(|_| LogError::Timeout { waited: CONNECT_TIMEOUT })?;
+    let connection = connected.map_err(|error| unconnected(options, error))?;
+    // A failure to close has no consequence.
+    let _ = connection.close().await;
+    Ok(())
+}
+
+async fn opened<DB: Store + outbox::Dialect>(
+    options: <DB::Connection as Connection>::Options,
+    schema: Option<Identifier>,
+) -> Result<Inbox<DB>, OperateError> {
+    let of_inbox = InboxOptions { schema, ..InboxOptions::default() };
+    Ok(open_with(options, async |pool| Inbox::open(pool, of_inbox).await).await?)
+}
+
+/// Makes the same call on either database.
+macro_rules! on {
+    ($opened:expr, $inbox:ident => $call:expr) => {
+        match $opened {
+            #[cfg(feature = "postgres")]
+            InboxDatabase::Postgres($inbox) => $call.await,
+            InboxDatabase::Sqlite($inbox) => $call.await,
+        }
+    };
+}
+
+impl InboxDatabase {
+    pub(crate) async fn dead_letters(
+        &self,
+        query: &DeadLetterQuery,
+    ) -> Result<Vec<DeadLetter>, OperateError> {
+        Ok(on!(self, inbox => inbox.dead_letters(query))?)
+    }
+
+    /// Returns a dead letter with its payload.
+    pub(crate) async fn dead_letter(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, OperateError> {
+        Ok(on!(self, inbox => inbox.dead_letter_by_id(id))?)
+    }
+
+    /// Returns a dead letter without its payload, which may be large: finds the first one from its
+    /// id on.
+    pub(crate) async fn letter(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, OperateError> {
+        let query = DeadLetterQuery {
+            consumer: None,
+            resolved_too: true,
+            after: id.0.as_u128().checked_sub(1).map(|before| DeadLetterId(Uuid::from_u128(before))),
+            limit: NonZeroU32::MIN,
+            with_payloads: false,
+        };
+        Ok(self.dead_letters(&query).await?.into_iter().find(|letter| letter.id == id))
+    }
+
+    pub(crate) async fn activity(&self, period: Duration) -> Result<Vec<Activity>, OperateError> {
+        Ok(on!(self, inbox => inbox.activity(period))?)
+    }
+
+    pub(crate) async fn known(&self, id: Uuid) -> Result<Vec<Known>, OperateError> {
+        Ok(on!(self, inbox => inbox.known(id))?)
+    }
+
+    /// Returns the time before which messages are not remembered.
+    pub(crate) fn remembers_from(&self) -> OffsetDateTime {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(inbox) => inbox.window().retained_from,
+            Self::Sqlite(inbox) => inbox.window().retained_from,
+        }
+    }
+
+    pub(crate) async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, OperateError> {
+        Ok(on!(self, inbox => inbox.decisions(limit))?)
+    }
+
+    pub(crate) async fn request_redrive(
+        &self,
+        id: DeadLetterId,
+        options: RedriveOptions,
+        signature: &Signature,
+    ) -> Result<Requested, OperateError> {
+        Ok(on!(self, inbox => inbox.request_redrive(id, options, signature))?)
+    }
+
+    pub(crate) async fn discard(
+        &self,
+        id: DeadLetterId,
+        signature: &Signature,
+    ) -> Result<Redriven, OperateError> {
+        Ok(on!(self, inbox => inbox.discard(id, signature))?)
+    }
+
+    pub(crate) async fn close(&self) {
+        on!(self, inbox => inbox.pool().close());
+    }
+}

@@ -1,0 +1,71 @@
+//! Everything that operators query and decide. The command line is one interface to it: it parses,
+//! calls and prints. The page is another.
+//!
+//! Each function takes the calling [`Operator`] and refuses what its role does not permit, before
+//! it connects to anything. Each decision is written to the audit of the database that it changes,
+//! in the same transaction: author, time, action, the filter with the number of chosen messages,
+//! and the reason.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `settings` | [`PipelineConfig`], [`InboxConfig`]: the checked settings of pipelines and inboxes |
+//! | [`operator`] | [`Operator`], [`Role`], [`Signed`]: the caller, its rights, and the reason |
+//! | [`places`] | [`Places`]: the outboxes and inboxes to query |
+//! | [`inbox_database`] | an inbox in either database |
+//! | [`dead`] | parked messages of outboxes and dead letters of inboxes, in one shape |
+//! | [`pause`] | pausing and resuming a pipeline, a topic or a key |
+//! | [`held`](mod@held) | keys that wait, and the message that stops each |
+//! | [`payload`](mod@payload) | the payload of one message, with a line in the audit |
+//! | [`consumers`](mod@consumers) | the state of consumers, as far as inboxes show it |
+//! | [`status`](mod@status) | the leader, waiting messages, and the reason |
+//! | [`lag`] | the lag of topics |
+//! | [`tables`] | the database of keys and sagas |
+//! | [`keys`] | idempotency keys whose holder is gone |
+//! | [`sagas`] | sagas of a database |
+//! | [`story`] | the whole story of a message |
+//! | [`doctor`] | checks of a pipeline's database, broker and inboxes |
+//! | [`verify`] | compares outbox, broker and inboxes |
+//! | [`retention`] | history, its age, and what holds it back |
+//! | [`forget`](mod@forget) | removes a relay that is gone for good |
+//! | [`replay`] | publishing messages again |
+//! | [`tail`] | messages that are being published now |
+//! | `pace` | the pace of reads and of messages published again |
+//! | [`units`] | durations and sizes as people write them |
+//! | [`seconds`], [`text`], [`redact`] | times, text from outside and URLs, as they are shown |
+//! | [`error`] | [`OperateError`]: the reason of a failure, and what to do next |
+
+#[cfg(not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
+compile_error!("no relay publishes without a broker: switch one on with the feature kafka, rabbitmq or sqs");
+
+pub mod consumers;
+pub mod dead;
+pub mod doctor;
+pub mod error;
+pub mod forget;
+pub mod held;
+pub mod inbox_database;
+pub mod keys;
+pub mod lag;
+pub mod operator;
+pub(crate) mod pace;
+pub mod pause;
+pub mod payload;
+pub mod places;
+pub mod redact;
+pub mod replay;
+pub mod retention;
+pub mod sagas;
+pub mod seconds;
+mod settings;
+pub mod status;
+pub mod story;
+pub mod tables;
+pub mod tail;
+pub mod text;
+pub mod units;
+pub mod verify;
+
+pub use error::{OperateError, OperateErrorKind};
+pub use operator::{Operator, Role, Signed};
+pub use places::Places;
+pub use settings::{Broker, Database, InboxConfig, PipelineConfig, Retention};

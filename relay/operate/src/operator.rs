@@ -1,0 +1,143 @@
+//! Operators and their rights.
+
+use inbox::Signature;
+use message::text::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
+
+use super::error::{OperateError, OperateErrorKind};
+
+/// The rights of an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// May view everything except payloads.
+    Viewer,
+    /// May also decide.
+    Operator,
+}
+
+impl Role {
+    /// Returns the lower-case word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+/// The author of a request. The interface names it: the command line by the system user, who holds
+/// the database's credentials and so may decide; the page by its login.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operator {
+    name: String,
+    role: Role,
+}
+
+impl Operator {
+    /// Creates an operator with this name, which the audit records.
+    #[must_use]
+    pub fn new(name: impl Into<String>, role: Role) -> Self {
+        Self { name: name.into(), role }
+    }
+
+    /// Returns the name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the rights of this operator.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Checks that this operator's role permits something.
+    ///
+    /// # Errors
+    /// [`OperateErrorKind::Forbidden`] if it does not.
+    pub fn permit(&self, needed: Role, what: &str) -> Result<(), OperateError> {
+        if self.role >= needed {
+            return Ok(());
+        }
+        let (name, role) = (&self.name, self.role.as_str());
+        let text = format!("{name} is {role} and may not {what}: that needs the role {}", needed.as_str());
+        Err(OperateError::new(OperateErrorKind::Forbidden, text))
+    }
+}
+
+/// A decision's author and reason, for the audit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signed {
+    /// The author.
+    pub operator: Operator,
+    /// The reason.
+    pub reason: String,
+}
+
+impl Signed {
+    /// Converts this to the form that inboxes, keys and sagas store, with the filter that chose
+    /// several messages.
+    pub(crate) fn signature(&self, selection: Option<String>) -> Signature {
+        Signature { actor: self.operator.name.clone(), note: self.reason.clone(), selection }
+    }
+
+    /// Checks that this operator may take a decision, and that it has an author and a reason that
+    /// the audit can keep.
+    ///
+    /// # Errors
+    /// [`OperateErrorKind::Forbidden`] or [`OperateErrorKind::Refused`].
+    pub fn check(&self, what: &str) -> Result<(), OperateError> {
+        self.operator.permit(Role::Operator, what)?;
+        let parts =
+            [("who decides", &self.operator.name, TEXT_BYTES_MAX), ("why", &self.reason, NOTE_BYTES_MAX)];
+        for (what, text, bytes_max) in parts {
+            let bytes = text.len();
+            let problem = match () {
+                () if text.trim().is_empty() => String::from("it is empty"),
+                () if bytes > bytes_max => format!("it has {bytes} bytes; at most {bytes_max} are taken"),
+                () if text.contains('\0') => String::from("it has a NUL character"),
+                () => continue,
+            };
+            let text = format!("the audit needs to know {what}: {problem}");
+            return Err(OperateError::new(OperateErrorKind::Refused, text));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signed(name: &str, role: Role, reason: &str) -> Signed {
+        Signed { operator: Operator::new(name, role), reason: reason.to_owned() }
+    }
+
+    #[test]
+    fn a_viewer_may_look_and_not_decide() {
+        let viewer = signed("eve", Role::Viewer, "I can");
+        assert!(viewer.operator.permit(Role::Viewer, "look").is_ok());
+        let refused = viewer.check("requeue").unwrap_err();
+        assert_eq!(refused.kind(), OperateErrorKind::Forbidden);
+        assert!(refused.to_string().contains("eve is viewer and may not requeue"), "{refused}");
+    }
+
+    #[test]
+    fn a_decision_needs_a_name_and_a_reason() {
+        assert!(signed("ann", Role::Operator, "prices are back").check("requeue").is_ok());
+        let (longest, long) = ("n".repeat(NOTE_BYTES_MAX), "n".repeat(100 * NOTE_BYTES_MAX));
+        assert!(signed("ann", Role::Operator, &longest).check("requeue").is_ok());
+        for (name, reason, missing) in [
+            (" ", "x", "who decides: it is empty"),
+            ("ann", " ", "why: it is empty"),
+            ("ann", &long, "why: it has 200000 bytes; at most 2000 are taken"),
+            (&long[..256], "x", "who decides: it has 256 bytes; at most 255 are taken"),
+            ("ann", "a\0b", "why: it has a NUL character"),
+        ] {
+            let refused = signed(name, Role::Operator, reason).check("requeue").unwrap_err();
+            assert_eq!(refused.kind(), OperateErrorKind::Refused);
+            assert!(refused.to_string().contains(missing), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The outboxes and inboxes for an operator's request.
+
+use std::sync::Arc;
+
+use brokers::InvalidSetting;
+use inbox::{ConsumerName, Tenant};
+use message::Connector;
+use message::chunk::Splitter;
+use migrations::Identifier;
+use outbox::admin::LogAdmin;
+use outbox::entries::{self, Labels, LogEntries};
+use outbox::log::{RelayName, RowLimit};
+use secrecy::{ExposeSecret as _, SecretString};
+
+use super::error::OperateError;
+use super::inbox_database::InboxDatabase;
+use crate::settings::{InboxConfig, PipelineConfig};
+use engine::chunking::Chunking;
+use engine::filter::Filter;
+
+/// The outbox of a pipeline. Each query opens its own connection.
+#[derive(Clone)]
+pub struct OutboxPlace {
+    /// The pipeline.
+    pub pipeline: RelayName,
+    pub(crate) log: Arc<dyn LogAdmin>,
+    /// Its entries.
+    pub entries: Arc<dyn LogEntries>,
+    /// The entries that are its own.
+    pub(crate) filter: Filter,
+    /// Maximum size of a row that it reads.
+    pub(crate) row_limit: RowLimit,
+    connect: Connect,
+    chunking: Option<Splitter>,
+}
+
+/// Creates a connector to a broker. Does not connect yet.
+type Connect = Arc<dyn Fn() -> Result<Arc<dyn Connector>, InvalidSetting> + Send + Sync>;
+
+impl OutboxPlace {
+    /// Returns whether the pipeline leaves an entry to others.
+    pub(crate) fn leaves_out(&self, topic: &str, labels: &Labels) -> bool {
+        !self.filter.takes(&(topic, labels))
+    }
+
+    /// Returns a connector to its broker that splits large messages as the relay does.
+    pub(crate) fn connector(&self) -> Result<Arc<dyn Connector>, OperateError> {
+        let connector = (self.connect)()?;
+        Ok(match self.chunking {
+            Some(splitter) => Arc::new(Chunking::new(connector, splitter)),
+            None => connector,
+        })
+    }
+
+    /// Returns the destination to which it publishes.
+    pub(crate) fn destination(&self) -> String {
+        match (self.connect)() {
+            Ok(connector) => connector.destination().to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+/// The inbox of a consumer, or of all consumers of a database if none is named.
+#[derive(Clone)]
+pub(crate) struct InboxPlace {
+    pub(crate) consumer: Option<ConsumerName>,
+    pub(crate) scope: Option<Tenant>,
+    pub(crate) database: Arc<InboxDatabase>,
+}
+
+impl InboxPlace {
+    /// Returns whether rows of this consumer and scope belong to it.
+    pub(crate) fn holds(&self, consumer: &str, scope: &str) -> bool {
+        self.consumer.as_ref().is_none_or(|name| name.as_str() == consumer)
+            && self.scope.as_ref().is_none_or(|name| name.as_str() == scope)
+    }
+}
+
+/// The outboxes and inboxes for a request. Some may be away: queries then return results of the
+/// others, and decisions are refused.
+#[derive(Default)]
+pub struct Places {
+    pub(crate) outboxes: Vec<OutboxPlace>,
+    pub(crate) inboxes: Vec<InboxPlace>,
+    pub(crate) away: Vec<OperateError>,
+}
+
+impl Places {
+    /// Creates an empty set of places.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns the number of places, including those that do not answer.
+    pub(crate) fn count(&self) -> usize {
+        self.outboxes.len() + self.inboxes.len() + self.away.len()
+    }
+
+    /// Adds the outbox of a pipeline. Does not connect yet.
+    #[must_use]
+    pub fn outbox(mut self, pipeline: &PipelineConfig) -> Self {
+        let options = pipeline.database.options().clone();
+        let broker = pipeline.broker.clone();
+        match entries::open(pipeline.database.address(), pipeline.source.clone(), options) {
+            Ok((log, entries)) => self.outboxes.push(OutboxPlace {
+                pipeline: pipeline.name.clone(),
+                log,
+                entries,
+                filter: pipeline.settings.filter.clone(),
+                row_limit: pipeline.settings.row_limit(),
+                connect: Arc::new(move || broker.connector()),
+                chunking: pipeline.settings.chunking,
+            }),
+            Err(error) => self.away.push(OperateError::from(error).about(&pipeline.name)),
+        }
+        self
+    }
+
+    /// Publishes to another broker instead of the pipelines' own, for tests.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn connected_to(mut self, connector: Arc<dyn Connector>) -> Self {
+        for place in &mut self.outboxes {
+            let connector = Arc::clone(&connector);
+            place.connect = Arc::new(move || Ok(Arc::clone(&connector)));
+        }
+        self
+    }
+
+    /// Adds the inbox of a configured consumer. Connects to it.
+    pub async fn inbox(mut self, inbox: &InboxConfig) -> Self {
+        let (consumer, scope) = (Some(inbox.consumer.clone()), inbox.scope.clone());
+        let opened = async {
+            let url = inbox.url.load("verify.inbox.url").map_err(OperateError::from)?;
+            InboxDatabase::open(url.expose_secret(), inbox.schema.clone(), inbox.allow_plaintext).await
+        };
+        match opened.await {
+            Ok(database) => {
+                self.inboxes.push(InboxPlace { consumer, scope, database: Arc::new(database) });
+            }
+            Err(error) => self.away.push(error.about(format_args!("inbox of {}", inbox.consumer))),
+        }
+        self
+    }
+
+    /// Adds the inboxes of all consumers of a database. Connects to it.
+    pub async fn inbox_at(
+        mut self,
+        url: &SecretString,
+        schema: Option<Identifier>,
+        allow_plaintext: bool,
+    ) -> Self {
+        match InboxDatabase::open(url.expose_secret(), schema, allow_plaintext).await {
+            Ok(database) => {
+                let database = Arc::new(database);
+                self.inboxes.push(InboxPlace { consumer: None, scope: None, database });
+            }
+            Err(error) => self.away.push(error),
+        }
+        self
+    }
+
+    /// Returns the outboxes.
+    #[must_use]
+    pub fn outboxes(&self) -> &[OutboxPlace] {
+        &self.outboxes
+    }
+
+    /// Returns the errors of places that are away.
+    #[must_use]
+    pub fn away(&self) -> &[OperateError] {
+        &self.away
+    }
+
+    /// Returns the outbox if it is the only one.
+    pub(crate) fn only_outbox(&self) -> Result<&OutboxPlace, OperateError> {
+        match (&self.outboxes[..], self.away.first()) {
+            ([place], None) => Ok(place),
+            (_, Some(error)) => Err(error.clone()),
+            (places, None) => {
+                let text = format!("it takes one pipeline, and {} are named", places.len());
+                Err(OperateError::refused(text, "add --pipeline NAME"))
+            }
+        }
+    }
+
+    /// Closes all connections.
+    pub async fn close(self) {
+        for inbox in self.inboxes {
+            inbox.database.close().await;
+        }
+    }
+}

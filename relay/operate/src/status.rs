@@ -1,0 +1,490 @@
+//! The status of each pipeline from its database: the leader, waiting and parked messages, and what
+//! holds rows back.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::{join_all, try_join3};
+use outbox::admin::{self, Blocker, COUNTED_MAX, RelayStatus};
+use outbox::log::{BrokerTrouble, LogError};
+use outbox::retention::{self, HeldBack, Segment};
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use super::error::OperateError;
+use super::operator::{Operator, Role};
+use super::pause::{PauseLine, pauses};
+use super::places::Places;
+use super::seconds::{self, age};
+use crate::settings::PipelineConfig;
+
+/// One pipeline.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PipelineStatus {
+    /// Its name.
+    pub pipeline: String,
+    /// `leading`, `idle` (no relay holds the lease), `expired`, `new` (never led) or `unknown`.
+    pub state: &'static str,
+    /// Whether its messages leave in transactions of the broker, according to the configuration.
+    pub is_transactional: bool,
+    /// The reason why nothing more is known, or a probable error in the name.
+    pub problem: Option<String>,
+    /// The holder of the lease.
+    pub holder: Option<String>,
+    /// The fencing token of the current or last holder.
+    pub epoch: Option<i64>,
+    /// The number of processes that wait for the lease; `None` where the database does not show
+    /// them (SQLite).
+    pub standbys: Option<u64>,
+    /// The remaining time of the lease.
+    pub lease_remaining_seconds: Option<f64>,
+    /// The age of the last checkpoint.
+    pub checkpoint_age_seconds: Option<f64>,
+    /// The server to whose history the cursor belongs.
+    pub cursor_system_identifier: Option<String>,
+    /// The timeline of the server's log; 0 where the server did not report it.
+    pub cursor_timeline: Option<i64>,
+    /// Whether this is the server that answers. Otherwise the next leader first compares the cursor
+    /// with the server.
+    pub cursor_is_of_this_server: Option<bool>,
+    /// Maximum number of waiting messages: unread, held, retrying, and scheduled ones that are due.
+    pub backlog_entries_max: Option<u64>,
+    /// The place in the log of the message that has waited longest.
+    pub oldest_pending_id: Option<i64>,
+    /// Its age.
+    pub oldest_pending_age_seconds: Option<f64>,
+    /// Parked messages, by state.
+    pub exceptions: BTreeMap<&'static str, u64>,
+    /// Whether these are lower bounds: more messages are parked than the [`COUNTED_MAX`] that are
+    /// counted.
+    pub exceptions_are_at_least: bool,
+    /// The time since the first message of each state was parked, for states with messages.
+    pub exceptions_age_seconds: BTreeMap<&'static str, f64>,
+    /// The pauses in force, with author and reason.
+    pub paused: Vec<PauseLine>,
+    /// The error that keeps every message of the current or last leader from the broker.
+    pub broker_error: Option<BrokerError>,
+    /// The open transaction whose rows cannot be read yet.
+    pub held_back_by: Option<OpenTransaction>,
+    /// The age of the oldest entry in the outbox, published or not.
+    pub history_age_seconds: Option<f64>,
+    /// The size of the outbox.
+    pub history_bytes: Option<u64>,
+    /// The reason why expired history is held back.
+    pub history_held_back_by: Option<String>,
+    /// Maximum number of messages that the relay has not passed.
+    #[serde(skip)]
+    pub unread_max: Option<u64>,
+    /// The age of the oldest message that the relay has not passed.
+    #[serde(skip)]
+    pub oldest_unread_age_seconds: Option<f64>,
+    /// The reason why nothing more is known.
+    #[serde(skip)]
+    pub error: Option<OperateError>,
+}
+
+/// An error that keeps every message of a relay from its broker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BrokerError {
+    /// The error of the broker or its client, and the remedy.
+    pub error: String,
+    /// Whether it may pass by itself; otherwise an operator must act.
+    pub passes: bool,
+    /// The time since which it lasts, by the relay's clock.
+    #[serde(serialize_with = "seconds::serialize")]
+    pub since: OffsetDateTime,
+}
+
+impl BrokerError {
+    /// Returns the sentence without its time.
+    fn why(&self) -> String {
+        format!("no message reaches the broker: {}", self.error)
+    }
+
+    /// Returns the sentence with its time.
+    #[must_use]
+    pub fn told(&self) -> String {
+        let since = seconds::text(self.since);
+        format!("no message reaches the broker since {since}: {}", self.error)
+    }
+}
+
+impl From<BrokerTrouble> for BrokerError {
+    fn from(BrokerTrouble { error, passes, since, .. }: BrokerTrouble) -> Self {
+        Self { error, passes, since }
+    }
+}
+
+/// The open transaction whose rows cannot be read yet.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OpenTransaction {
+    /// The server process.
+    pub pid: i32,
+    /// The application name of its client.
+    pub application_name: String,
+    /// `active`, `idle in transaction`, …; `None` where the server hides it.
+    pub state: Option<String>,
+    /// The time since it began; `None` where the server hides it: see [`AGE_HIDDEN`].
+    pub age_seconds: Option<f64>,
+}
+
+/// The text for a transaction of another role whose age the server hides.
+pub const AGE_HIDDEN: &str = "age hidden (needs pg_read_all_stats)";
+
+impl OpenTransaction {
+    /// Returns its state and duration, or that they are hidden.
+    #[must_use]
+    pub fn standing(&self) -> String {
+        let state = self.state.as_deref().unwrap_or("open");
+        match self.age_seconds {
+            Some(seconds) => format!("{state} for {}", age(Duration::from_secs_f64(seconds.max(0.0)))),
+            None => format!("{state}, {AGE_HIDDEN}"),
+        }
+    }
+}
+
+/// A condition that keeps messages from leaving.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// The reason, in one sentence.
+    pub why: String,
+    /// Its duration.
+    pub lasts: Option<Duration>,
+    /// Whether it passes by itself.
+    pub passes: bool,
+}
+
+/// A leader that needs longer to pass on what it has read has a problem.
+const PASSED_WITHIN_SECONDS: f64 = 30.0;
+
+/// A hundred years.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// Returns the status of pipelines, in their order. If a database is away, its pipelines are
+/// `unknown`. Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not view pipelines.
+pub async fn status(
+    pipelines: impl IntoIterator<Item = &PipelineConfig>,
+    operator: &Operator,
+) -> Result<Vec<PipelineStatus>, OperateError> {
+    operator.permit(Role::Viewer, "look at pipelines")?;
+    Ok(join_all(pipelines.into_iter().map(|pipeline| look(pipeline, operator))).await)
+}
+
+async fn look(pipeline: &PipelineConfig, operator: &Operator) -> PipelineStatus {
+    let name = pipeline.name.as_str();
+    let asked = async {
+        let (address, options) = (pipeline.database.address(), pipeline.database.options().clone());
+        let admin = admin::open(address.clone(), pipeline.source.clone(), options.clone())?;
+        let history = retention::open(address, pipeline.source.clone(), options)?;
+        // Without retention, nothing expires.
+        let keep = pipeline.retention.keep().unwrap_or(FOREVER);
+        let all = try_join3(admin.relay(&pipeline.name), admin.blocker(), history.segments(keep)).await;
+        let (relay, blocker, segments) = all.map_err(|error: LogError| OperateError::from(error))?;
+        let problem = match relay {
+            Some(_) => None,
+            None => unknown(&admin.relays().await?),
+        };
+        let paused = pauses(&Places::new().outbox(pipeline), operator).await?;
+        Ok::<_, OperateError>((relay, problem, blocker, segments, paused))
+    };
+    let is_transactional = pipeline.broker.is_transactional();
+    match asked.await {
+        Ok((relay, problem, blocker, segments, paused)) => {
+            PipelineStatus { is_transactional, paused, problem, ..PipelineStatus::of(name, relay, blocker) }
+                .with(&segments)
+        }
+        Err(error) => PipelineStatus {
+            state: "unknown",
+            is_transactional,
+            problem: Some(error.to_string()),
+            error: Some(error),
+            ..PipelineStatus::of(name, None, None)
+        },
+    }
+}
+
+/// Returns the problem of a name under which no relay has led, if others have led: it may be
+/// misspelt.
+fn unknown(others: &[RelayStatus]) -> Option<String> {
+    let known: Vec<&str> = others.iter().map(|relay| relay.relay.as_str()).collect();
+    (!known.is_empty()).then(|| {
+        format!("no relay has led under this name; this outbox knows {}: is it misspelt?", known.join(", "))
+    })
+}
+
+impl PipelineStatus {
+    /// Describes a pipeline by what its database knows of its relay.
+    #[must_use]
+    pub fn of(name: &str, relay: Option<RelayStatus>, blocker: Option<Blocker>) -> Self {
+        let lease = relay.as_ref().and_then(|relay| relay.holder.as_ref());
+        let remaining = lease.and_then(|holder| holder.expires_in);
+        let oldest = relay.as_ref().and_then(|relay| relay.backlog.oldest_waiting());
+        let history = relay.as_ref().and_then(|relay| relay.history.as_ref());
+        Self {
+            pipeline: name.to_owned(),
+            state: match (&relay, lease, remaining) {
+                (None, ..) => "new",
+                (_, None, _) => "idle",
+                (_, Some(_), None) => "expired",
+                (_, Some(_), Some(_)) => "leading",
+            },
+            is_transactional: false,
+            problem: None,
+            holder: lease.map(|holder| holder.name.clone()),
+            epoch: relay.as_ref().map(|relay| relay.epoch),
+            standbys: relay.as_ref().and_then(|relay| relay.standbys),
+            lease_remaining_seconds: seconds(remaining),
+            checkpoint_age_seconds: seconds(relay.as_ref().map(|relay| relay.checkpoint_age)),
+            cursor_system_identifier: history.map(|history| history.system_identifier.clone()),
+            cursor_timeline: history.map(|history| history.timeline),
+            cursor_is_of_this_server: history.map(|history| history.is_present),
+            backlog_entries_max: relay.as_ref().map(|relay| relay.backlog.waiting_max()),
+            oldest_pending_id: oldest.map(|(id, _)| id.0),
+            oldest_pending_age_seconds: seconds(oldest.map(|(_, age)| age)),
+            oldest_unread_age_seconds: seconds(
+                relay.as_ref().and_then(|relay| relay.backlog.oldest).map(|(_, age)| age),
+            ),
+            unread_max: relay.as_ref().map(|relay| relay.backlog.entries_max),
+            exceptions_age_seconds: relay.as_ref().map(ages).unwrap_or_default(),
+            exceptions_are_at_least: relay.as_ref().is_some_and(is_cut),
+            broker_error: relay.as_ref().and_then(|relay| relay.broker_trouble.clone()).map(Into::into),
+            exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
+            paused: Vec::new(),
+            held_back_by: blocker.map(|blocker| OpenTransaction {
+                pid: blocker.pid,
+                application_name: blocker.application_name,
+                state: blocker.state,
+                age_seconds: seconds(blocker.age),
+            }),
+            history_age_seconds: None,
+            history_bytes: None,
+            history_held_back_by: None,
+            error: None,
+        }
+    }
+
+    fn with(self, segments: &[Segment]) -> Self {
+        let reasons = segments.iter().filter_map(|segment| segment.held_back.as_ref());
+        Self {
+            history_age_seconds: seconds(segments.iter().filter_map(|segment| segment.oldest_age).max()),
+            history_bytes: segments.iter().map(|segment| segment.bytes).sum(),
+            history_held_back_by: reasons
+                .filter(|reason| reason.needs_attention())
+                .map(HeldBack::to_string)
+                .next(),
+            ..self
+        }
+    }
+
+    /// Returns the number of parked messages in a state.
+    #[must_use]
+    pub fn parked(&self, state: &str) -> u64 {
+        self.exceptions.get(state).copied().unwrap_or_default()
+    }
+
+    /// Returns the number of messages that do not flow: held, retrying or dead ones. Messages on
+    /// their way or scheduled for later do not count.
+    #[must_use]
+    pub fn stuck(&self) -> u64 {
+        ["held", "retrying", "dead"].iter().map(|state| self.parked(state)).sum()
+    }
+
+    /// Returns how long the oldest message has waited for the leader, if that is long and nothing
+    /// else explains it.
+    fn behind_seconds(&self) -> Option<f64> {
+        let is_explained = self.state != "leading"
+            || self.cursor_is_of_this_server == Some(false)
+            || self.held_back_by.is_some()
+            || self.broker_error.is_some()
+            || self.paused.iter().any(|pause| pause.paused == "pipeline");
+        // Parked messages wait for something else. Without them, the oldest message may be due.
+        let is_parked = self.parked("held") + self.parked("retrying") > 0;
+        let age = if is_parked { self.oldest_unread_age_seconds } else { self.oldest_pending_age_seconds };
+        age.filter(|age| !is_explained && *age > PASSED_WITHIN_SECONDS)
+    }
+
+    /// Returns everything that keeps messages from leaving, most severe first.
+    #[must_use]
+    pub fn waits(&self) -> Vec<Wait> {
+        let mut waits = Vec::new();
+        let mut add = |passes: bool, lasts: Option<f64>, why: String| {
+            waits.push(Wait { why, lasts: lasts.map(|age| Duration::from_secs_f64(age.max(0.0))), passes });
+        };
+        match self.state {
+            "unknown" => {
+                let problem = self.problem.as_deref().unwrap_or("it gave no reason");
+                add(true, None, format!("the database cannot be asked: {problem}"));
+            }
+            "new" => add(false, None, String::from("no relay has ever led: start one with this pipeline")),
+            "idle" => {
+                let text = "nobody leads: the last relay gave its lease back";
+                add(false, self.checkpoint_age_seconds, String::from(text));
+            }
+            "expired" => {
+                let holder = self.holder.as_deref().unwrap_or("the last relay");
+                let text =
+                    format!("nobody leads: the lease of {holder} has expired and no other relay took it");
+                add(false, self.checkpoint_age_seconds, text);
+            }
+            _ => {}
+        }
+        if self.cursor_is_of_this_server == Some(false) {
+            let text = "the cursor belongs to another server's history: the next leader compares the two";
+            add(true, None, String::from(text));
+        }
+        if let Some(refusal) = &self.broker_error {
+            let lasts = (OffsetDateTime::now_utc() - refusal.since).as_seconds_f64();
+            add(refusal.passes, Some(lasts), refusal.why());
+        }
+        for pause in &self.paused {
+            let since = (OffsetDateTime::now_utc() - pause.since).as_seconds_f64();
+            let PauseLine { paused, actor, reason, .. } = pause;
+            add(false, Some(since), format!("{paused} is paused by {actor}: {reason}"));
+        }
+        if let Some(OpenTransaction { pid, application_name, state, age_seconds }) = &self.held_back_by {
+            let state = state.as_deref().unwrap_or(AGE_HIDDEN);
+            let text = format!(
+                "an open transaction has written rows that cannot be read yet: process {pid}, \
+                 {application_name:?}, {state}"
+            );
+            add(true, *age_seconds, text);
+        }
+        if let Some(age) = self.behind_seconds() {
+            let text =
+                "messages wait for the leader to pass them on: it is behind, or its broker is away or slow";
+            add(true, Some(age), String::from(text));
+        }
+        for (state, text) in [
+            ("dead", "dead: an operator requeues or discards them"),
+            ("held", "held behind an earlier message of their key, or their topic is stopped"),
+            ("retrying", "retrying: they failed, and are tried again when due"),
+        ] {
+            let (passes, lasts) = (state == "retrying", self.exceptions_age_seconds.get(state).copied());
+            match self.parked(state) {
+                0 => {}
+                1 => add(passes, lasts, format!("1 message is {}", text.replace("them", "it"))),
+                count => add(passes, lasts, format!("{count} messages are {text}")),
+            }
+        }
+        if let Some(reason) = &self.history_held_back_by {
+            add(false, self.history_age_seconds, format!("old messages stay in the outbox: {reason}"));
+        }
+        waits
+    }
+}
+
+impl Wait {
+    /// Returns the sentence with its duration.
+    #[must_use]
+    pub fn told(&self) -> String {
+        match self.lasts {
+            Some(lasts) => format!("{}, for {}", self.why, age(lasts)),
+            None => self.why.clone(),
+        }
+    }
+}
+
+/// Returns whether the parked messages of a relay were not all counted.
+fn is_cut(relay: &RelayStatus) -> bool {
+    relay.exceptions.values().sum::<u64>() >= u64::from(COUNTED_MAX)
+}
+
+/// Returns the time since the first message of each state was parked.
+fn ages(relay: &RelayStatus) -> BTreeMap<&'static str, f64> {
+    let mut ages = BTreeMap::new();
+    for parked in &relay.parked {
+        let age: &mut f64 = ages.entry(parked.state.as_str()).or_default();
+        *age = age.max(parked.longest.as_secs_f64());
+    }
+    ages
+}
+
+fn seconds(duration: Option<Duration>) -> Option<f64> {
+    duration.map(|duration| duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keeps_messages_is_told_with_its_duration() {
+        let mut status = PipelineStatus::of("orders", None, None);
+        assert_eq!(status.state, "new");
+        assert!(status.waits()[0].why.contains("no relay has ever led"));
+        status.state = "expired";
+        status.holder = Some(String::from("host-1"));
+        status.checkpoint_age_seconds = Some(125.0);
+        let blocker = ("report", "idle in transaction");
+        status.held_back_by = Some(OpenTransaction {
+            pid: 7,
+            application_name: blocker.0.into(),
+            state: Some(blocker.1.into()),
+            age_seconds: Some(90.0),
+        });
+        status.exceptions = BTreeMap::from([("dead", 1), ("held", 12), ("scheduled", 3)]);
+        status.exceptions_age_seconds = BTreeMap::from([("dead", 3_600.0), ("scheduled", 9.0)]);
+        let told: Vec<String> = status.waits().iter().map(Wait::told).collect();
+        assert_eq!(told.len(), 4, "{told:?}");
+        assert!(told[0].contains("host-1") && told[0].ends_with("for 2m5s"), "{told:?}");
+        assert!(told[1].contains("process 7") && told[1].ends_with("for 1m30s"), "{told:?}");
+        assert!(told[2].starts_with("1 message is dead") && told[2].ends_with("for 1h"), "{told:?}");
+        assert!(told[3].starts_with("12 messages are held"), "{told:?}");
+        assert_eq!(status.stuck(), 13);
+        let hidden =
+            OpenTransaction { pid: 7, application_name: blocker.0.into(), state: None, age_seconds: None };
+        assert_eq!(hidden.standing(), "open, age hidden (needs pg_read_all_stats)");
+        status.held_back_by = Some(hidden);
+        let told = status.waits()[1].told();
+        assert!(told.ends_with("\"report\", age hidden (needs pg_read_all_stats)"), "{told}");
+    }
+
+    #[test]
+    fn a_broker_that_gives_no_session_explains_the_wait() {
+        let refusal = BrokerError {
+            error: String::from("login refused; check the password"),
+            passes: false,
+            since: OffsetDateTime::now_utc() - Duration::from_secs(90),
+        };
+        let status = PipelineStatus {
+            state: "leading",
+            oldest_pending_age_seconds: Some(90.0),
+            broker_error: Some(refusal),
+            ..PipelineStatus::of("orders", None, None)
+        };
+        let waits = status.waits();
+        assert_eq!(waits.len(), 1, "{waits:?}");
+        let told = waits[0].told();
+        assert!(told.contains("login refused; check the password, for 1m30s") && !waits[0].passes, "{told}");
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!(json["broker_error"]["error"], "login refused; check the password");
+    }
+
+    #[test]
+    fn a_leader_without_trouble_waits_for_nothing() {
+        let status = PipelineStatus { state: "leading", ..PipelineStatus::of("orders", None, None) };
+        assert_eq!(status.waits(), []);
+        let behind =
+            |status: &PipelineStatus| status.waits().iter().any(|it| it.why.contains("its broker is away"));
+        let fresh = PipelineStatus { oldest_pending_age_seconds: Some(29.0), ..status.clone() };
+        assert_eq!(fresh.waits(), []);
+        let mut late = PipelineStatus {
+            oldest_pending_age_seconds: Some(90.0),
+            oldest_unread_age_seconds: Some(40.0),
+            exceptions: BTreeMap::from([("dead", 1)]),
+            ..status
+        };
+        assert!(behind(&late), "one that is dead does not explain why others wait");
+        assert!(late.waits()[0].told().ends_with("for 1m30s"), "{:?}", late.waits());
+        late.exceptions = BTreeMap::from([("held", 1)]);
+        assert!(late.waits()[0].told().ends_with("for 40s"), "{:?}", late.waits());
+        late.oldest_unread_age_seconds = None;
+        assert!(!behind(&late), "the one that is held is the oldest");
+        late.oldest_unread_age_seconds = Some(40.0);
+        late.state = "idle";
+        assert!(!behind(&late), "nobody leads: that is why");
+    }
+}

@@ -1,0 +1,504 @@
+//! The whole story of one message: where it was enqueued, whether it left, and which consumers
+//! applied it.
+//!
+//! The outbox stores no time of publishing: an entry has left when the relay's cursor has passed it
+//! and no exception is recorded for it. So the story only says by what time it had left.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
+
+use inbox::{DeadLetterId, Known, KnownState};
+use outbox::entries::{EntryRef, Extent, FoundEntry};
+use outbox::log::{EntryId, ExceptionState, Pause, PauseScope};
+use serde::Serialize;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::dead::decide::LOOK_BACK;
+use super::dead::list::{NAMED_SCANNED_MAX, States, find};
+use super::dead::{AuditLine, DeadMessage, DeadSource, Filter, MessageRef, audit_of_messages};
+use super::error::OperateError;
+use super::operator::{Operator, Role};
+use super::places::{InboxPlace, OutboxPlace, Places};
+use super::seconds;
+use super::status::BrokerError;
+
+/// The story of one message.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Story {
+    /// Its message id; `None` for a delivery that had none.
+    pub message_id: Option<String>,
+    /// Its entry in each outbox that has it.
+    pub outboxes: Vec<OutboxPart>,
+    /// Each consumer that knows it, and configured consumers that do not.
+    pub inboxes: Vec<InboxPart>,
+    /// The decisions about it, latest first, as far back as the audit is read.
+    pub decisions: Vec<AuditLine>,
+    /// The errors of places that are away.
+    pub away: Vec<String>,
+}
+
+/// A message in an outbox.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OutboxPart {
+    /// The pipeline.
+    pub pipeline: String,
+    /// Its place in the log.
+    pub id: i64,
+    /// Its topic.
+    pub topic: String,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// Its event type.
+    pub kind: String,
+    /// Its content type; `None` when its content is gone.
+    pub content_type: Option<String>,
+    /// The size of its payload; `None` when its content is gone.
+    pub payload_bytes: Option<u64>,
+    /// The names of its headers.
+    pub header_names: Vec<String>,
+    /// Its W3C trace context.
+    pub traceparent: Option<String>,
+    /// The time when it was enqueued.
+    #[serde(serialize_with = "seconds::serialize_option")]
+    pub enqueued_at: Option<OffsetDateTime>,
+    /// The producer's transaction, if the database numbers transactions.
+    pub transaction: Option<String>,
+    /// The time before which it must not leave.
+    #[serde(serialize_with = "seconds::serialize_option")]
+    pub deliver_at: Option<OffsetDateTime>,
+    /// `waiting` (the relay has not read it yet), `published`, `left out` (the pipeline's filter
+    /// leaves it to others), `discarded`, `unknown` (the cursor belongs to another server's
+    /// history), or the state in which it is parked: `scheduled`, `retrying`, `held` or `dead`.
+    pub state: &'static str,
+    /// The destination of the relay.
+    pub destination: String,
+    /// The latest time by which it was published; `None` when it was not.
+    #[serde(serialize_with = "seconds::serialize_option")]
+    pub published_by: Option<OffsetDateTime>,
+    /// The reason why it waits or does not leave.
+    pub because: Option<String>,
+    /// Failed attempts that counted, while it is parked.
+    pub attempts: Option<u32>,
+    /// The last error, while it is parked; for a discarded message, the reason why it was dead.
+    pub error: Option<String>,
+    /// The time since which it is parked.
+    #[serde(serialize_with = "seconds::serialize_option")]
+    pub parked_since: Option<OffsetDateTime>,
+    /// Whether an operator has edited it. After it has left, only the enqueued content is kept:
+    /// payload and headers are those before the edit.
+    pub edited: bool,
+    /// Whether its row is still in the log, so that it can be replayed.
+    pub in_log: bool,
+}
+
+impl OutboxPart {
+    /// Returns whether its content is shown as it was before an edit.
+    #[must_use]
+    pub fn is_before_edit(&self) -> bool {
+        self.edited && self.parked_since.is_none()
+    }
+}
+
+/// A message at a consumer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct InboxPart {
+    /// The consumer.
+    pub consumer: String,
+    /// The scope.
+    pub scope: Option<String>,
+    /// `applied`, `retrying`, `dead`, the way in which a dead letter was closed, `not seen`, or
+    /// `forgotten` (older than the inbox remembers).
+    pub state: String,
+    /// The time when it reached this state.
+    #[serde(serialize_with = "seconds::serialize_option")]
+    pub at: Option<OffsetDateTime>,
+    /// The size of the stored result.
+    pub result_bytes: Option<u64>,
+    /// Failed attempts that counted.
+    pub attempts: Option<u32>,
+    /// The time of the next attempt.
+    #[serde(serialize_with = "seconds::serialize_option")]
+    pub next_at: Option<OffsetDateTime>,
+    /// The last error.
+    pub error: Option<String>,
+    /// The id of its dead letter.
+    pub dead_letter: Option<String>,
+}
+
+/// Returns the story of a message. Places that are away do not hide the others. Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not view messages, or when no place knows the message: it
+/// was never enqueued, was removed by retention, or is in a place that does not answer. Also when a
+/// place in the log names different messages in different outboxes.
+pub async fn story(places: &Places, operator: &Operator, asked: &MessageRef) -> Result<Story, OperateError> {
+    operator.permit(Role::Viewer, "look at messages")?;
+    let which = entry_ref(asked)?;
+    let mut away = places.away.clone();
+    let mut found = look_up(places, which, &mut away).await;
+    let mut id = asked.uuid();
+    if found.is_empty()
+        && let Some(uuid) = id
+        && let Some(of_letter) = letter_of(places, uuid, &mut away).await
+    {
+        id = of_letter;
+        if let Some(message) = of_letter {
+            found = look_up(places, EntryRef::MessageId(message), &mut away).await;
+        }
+    }
+    if let Some((_, entry)) = found.first() {
+        id = Uuid::parse_str(&entry.message_id).ok();
+    }
+    check_unique(asked, &found)?;
+    let inboxes = match id {
+        Some(id) => at_consumers(places, id, asked, &mut away).await,
+        None => Vec::new(),
+    };
+    let is_known = |part: &InboxPart| !matches!(part.state.as_str(), "not seen" | "forgotten");
+    if found.is_empty() && !inboxes.iter().any(is_known) {
+        return Err(match OperateError::all_of(away) {
+            Some(error) => error,
+            None => unknown(places, asked, id).await,
+        });
+    }
+    let decisions = decisions(places, operator, asked, &found, &inboxes, id, &mut away).await;
+    let applied_at = inboxes.iter().filter(|part| part.state == "applied").filter_map(|part| part.at).min();
+    let mut outboxes = Vec::with_capacity(found.len());
+    for (place, entry) in found {
+        outboxes.push(outbox_part(place, entry, applied_at, &mut away).await);
+    }
+    away.dedup();
+    let away = away.iter().map(ToString::to_string).collect();
+    Ok(Story { message_id: id.map(|id| id.to_string()), outboxes, inboxes, decisions, away })
+}
+
+/// Parses an id: a place in the log, or a UUID.
+fn entry_ref(asked: &MessageRef) -> Result<EntryRef, OperateError> {
+    asked.place().map(|id| EntryRef::Id(EntryId(id))).or(asked.uuid().map(EntryRef::MessageId)).ok_or_else(
+        || {
+            let help =
+                "give its place in the log (a number), its message id or the id of its dead letter (UUIDs)";
+            OperateError::refused(format_args!("{asked} is no id of a message"), help)
+        },
+    )
+}
+
+async fn look_up<'a>(
+    places: &'a Places,
+    which: EntryRef,
+    away: &mut Vec<OperateError>,
+) -> Vec<(&'a OutboxPlace, FoundEntry)> {
+    let mut found = Vec::new();
+    for place in &places.outboxes {
+        match place.entries.find(&place.pipeline, which).await {
+            Ok(entries) => found.extend(entries.into_iter().map(|entry| (place, entry))),
+            Err(error) => away.push(OperateError::from(error).about(&place.pipeline)),
+        }
+    }
+    found
+}
+
+/// Returns the message id of a dead letter with this id. The inner `None` means a dead letter
+/// without one.
+async fn letter_of(places: &Places, id: Uuid, away: &mut Vec<OperateError>) -> Option<Option<Uuid>> {
+    for place in &places.inboxes {
+        match place.database.letter(DeadLetterId(id)).await {
+            Ok(Some(letter)) => return Some(letter.message_id.map(|id| id.as_uuid())),
+            Ok(None) => {}
+            Err(error) => away.push(error.about(owner(place))),
+        }
+    }
+    None
+}
+
+pub(super) fn check_unique(
+    asked: &MessageRef,
+    found: &[(&OutboxPlace, FoundEntry)],
+) -> Result<(), OperateError> {
+    let ids: BTreeSet<&str> = found.iter().map(|(_, entry)| entry.message_id.as_str()).collect();
+    if ids.len() < 2 {
+        return Ok(());
+    }
+    let told: Vec<String> =
+        found.iter().map(|(place, entry)| format!("{} in {}", entry.message_id, place.pipeline)).collect();
+    let text = format!("{asked} names {} messages: {}", ids.len(), told.join(", "));
+    Err(OperateError::refused(text, "add --pipeline, or give the message id"))
+}
+
+fn owner(place: &InboxPlace) -> String {
+    place.consumer.as_ref().map_or_else(|| String::from("inbox"), |name| format!("inbox of {name}"))
+}
+
+async fn at_consumers(
+    places: &Places,
+    id: Uuid,
+    asked: &MessageRef,
+    away: &mut Vec<OperateError>,
+) -> Vec<InboxPart> {
+    let mut parts: Vec<InboxPart> = Vec::new();
+    for place in &places.inboxes {
+        let known = match place.database.known(id).await {
+            Ok(known) => known,
+            Err(error) => {
+                away.push(error.about(owner(place)));
+                continue;
+            }
+        };
+        let is_here = |known: &Known| place.holds(&known.consumer, &known.scope);
+        parts.extend(known.into_iter().filter(is_here).filter_map(inbox_part));
+    }
+    let mut ids: Vec<MessageRef> = id.to_string().parse().into_iter().collect();
+    if asked.uuid() != Some(id) {
+        ids.push(asked.clone());
+    }
+    let filter = Filter { source: Some(DeadSource::Inbox), ids, ..Filter::default() };
+    let letters = find(places, &filter, States::Any, usize::MAX).await;
+    if letters.next.is_some() {
+        let text =
+            format!("there are more than {NAMED_SCANNED_MAX} dead letters: closed ones may be missing");
+        away.push(OperateError::refused(text, ""));
+    }
+    parts.extend(letters.messages.into_iter().map(letter_part));
+    for place in &places.inboxes {
+        let Some(consumer) = &place.consumer else { continue };
+        if parts.iter().any(|part| part.consumer == consumer.as_str()) {
+            continue;
+        }
+        let remembers_from = place.database.remembers_from();
+        let is_forgotten = made_at(id).is_some_and(|at| at < remembers_from);
+        let error = is_forgotten
+            .then(|| format!("this inbox remembers messages made since {}", seconds::text(remembers_from)));
+        let state = if is_forgotten { "forgotten" } else { "not seen" };
+        parts.push(InboxPart { state: String::from(state), error, ..nothing(consumer.as_str()) });
+    }
+    let mut unique: Vec<InboxPart> = Vec::with_capacity(parts.len());
+    for part in parts {
+        if !unique.contains(&part) {
+            unique.push(part);
+        }
+    }
+    unique
+}
+
+fn nothing(consumer: &str) -> InboxPart {
+    InboxPart {
+        consumer: consumer.to_owned(),
+        scope: None,
+        state: String::new(),
+        at: None,
+        result_bytes: None,
+        attempts: None,
+        next_at: None,
+        error: None,
+        dead_letter: None,
+    }
+}
+
+/// Converts a row about a message. Dead letters are left to their own list, which has more details.
+fn inbox_part(Known { consumer, scope, state }: Known) -> Option<InboxPart> {
+    let part = InboxPart { scope: Some(scope).filter(|scope| !scope.is_empty()), ..nothing(&consumer) };
+    match state {
+        KnownState::Applied { at, result_bytes } => {
+            Some(InboxPart { state: String::from("applied"), at: Some(at), result_bytes, ..part })
+        }
+        KnownState::Retrying(attempt) => Some(InboxPart {
+            state: String::from("retrying"),
+            at: Some(attempt.first_failed_at),
+            attempts: Some(attempt.attempts),
+            next_at: Some(attempt.next_at),
+            error: Some(attempt.last_error),
+            ..part
+        }),
+        KnownState::Dead(_) => None,
+    }
+}
+
+fn letter_part(letter: DeadMessage) -> InboxPart {
+    InboxPart {
+        scope: letter.scope.filter(|scope| !scope.is_empty()),
+        state: letter.state.to_owned(),
+        at: Some(letter.changed_at),
+        attempts: Some(letter.attempts),
+        error: letter.error,
+        dead_letter: Some(letter.id),
+        ..nothing(&letter.consumer.unwrap_or_default())
+    }
+}
+
+async fn decisions(
+    places: &Places,
+    operator: &Operator,
+    asked: &MessageRef,
+    found: &[(&OutboxPlace, FoundEntry)],
+    inboxes: &[InboxPart],
+    id: Option<Uuid>,
+    away: &mut Vec<OperateError>,
+) -> Vec<AuditLine> {
+    // The places that are away are already reported.
+    let here =
+        Places { outboxes: places.outboxes.clone(), inboxes: places.inboxes.clone(), away: Vec::new() };
+    let look_back = NonZeroU32::new(LOOK_BACK).unwrap_or(NonZeroU32::MIN);
+    let lines = match audit_of_messages(&here, operator, look_back).await {
+        Ok(audited) => {
+            away.extend(audited.away);
+            audited.lines
+        }
+        Err(error) => {
+            away.push(error);
+            return Vec::new();
+        }
+    };
+    let message_id = id.map(|id| id.to_string());
+    let is_about = |line: &AuditLine| {
+        let is_entry = |(place, entry): &(&OutboxPlace, FoundEntry)| {
+            line.source == DeadSource::Outbox
+                && line.owner == place.pipeline.as_str()
+                && line.id.as_deref() == Some(&entry.id.to_string())
+        };
+        line.message_id.is_some() && line.message_id == message_id
+            || found.iter().any(is_entry)
+            || line.id.is_some() && inboxes.iter().any(|part| part.dead_letter == line.id)
+            || line.id.as_deref().is_some_and(|id| asked.is(id, ""))
+    };
+    lines.into_iter().filter(is_about).collect()
+}
+
+async fn outbox_part(
+    place: &OutboxPlace,
+    entry: FoundEntry,
+    applied_at: Option<OffsetDateTime>,
+    away: &mut Vec<OperateError>,
+) -> OutboxPart {
+    let extent = match place.entries.extent(&place.pipeline).await {
+        Ok(extent) => Some(extent),
+        Err(error) => {
+            away.push(OperateError::from(error).about(&place.pipeline));
+            None
+        }
+    };
+    let parked = entry.parked.as_ref();
+    let state = match parked {
+        Some(parked) => parked.state.as_str(),
+        None if entry.is_discarded => "discarded",
+        None if extent.as_ref().is_some_and(|extent| !extent.is_of_this_server) => "unknown",
+        None if place.leaves_out(&entry.topic, &entry.labels) => "left out",
+        None if !entry.is_passed => "waiting",
+        None => "published",
+    };
+    let refusal = extent.as_ref().and_then(Extent::broker_trouble).map(BrokerError::from);
+    let stored_at = extent.and_then(|extent| extent.checkpoint_at);
+    let published_by =
+        if state == "published" { stored_at.into_iter().chain(applied_at).min() } else { None };
+    let pauses = place.log.pauses(&place.pipeline).await.unwrap_or_default();
+    let because = match state {
+        "left out" => {
+            let text = "the pipeline's filter takes";
+            let before = "; it was taken where an earlier filter was another";
+            Some(format!("{text} {}{}", place.filter, if applied_at.is_some() { before } else { "" }))
+        }
+        _ => because(&entry, state, &pauses, refusal.as_ref()),
+    };
+    OutboxPart {
+        pipeline: place.pipeline.to_string(),
+        id: entry.id.0,
+        destination: place.destination(),
+        state,
+        published_by,
+        because,
+        attempts: parked.map(|parked| parked.attempts),
+        error: parked.and_then(|parked| parked.error.clone()).or_else(|| {
+            let is_discarded = state == "discarded";
+            entry.discarded_error.clone().filter(|_| is_discarded)
+        }),
+        parked_since: parked.map(|parked| parked.since),
+        edited: parked.is_some_and(|parked| parked.is_edited) || entry.is_edited,
+        in_log: entry.is_in_log,
+        topic: entry.topic,
+        key: entry.key,
+        header_names: entry.labels.header_names(),
+        kind: entry.labels.kind,
+        content_type: entry.content_type,
+        payload_bytes: entry.payload_bytes,
+        traceparent: entry.traceparent,
+        enqueued_at: entry.enqueued_at,
+        transaction: entry.transaction,
+        deliver_at: entry.deliver_at,
+    }
+}
+
+/// Returns why an entry waits.
+fn because(
+    entry: &FoundEntry,
+    state: &str,
+    pauses: &[Pause],
+    refusal: Option<&BrokerError>,
+) -> Option<String> {
+    if matches!(state, "published" | "discarded" | "dead") {
+        return None;
+    }
+    if state == "unknown" {
+        let text = "the cursor belongs to another server's history: the relay's next leader compares the two";
+        return Some(String::from(text));
+    }
+    let is_paused = |pause: &&Pause| match &pause.scope {
+        PauseScope::Pipeline => true,
+        PauseScope::Topic(topic) => *topic == entry.topic,
+        PauseScope::Key(key) => entry.key.as_ref() == Some(key),
+    };
+    if let Some(pause) = pauses.iter().find(is_paused) {
+        let since = seconds::text(pause.since);
+        return Some(format!("{} is paused by {} since {since}: {}", pause.scope, pause.actor, pause.reason));
+    }
+    let refused = || refusal.map(BrokerError::told);
+    let Some(parked) = &entry.parked else {
+        return refused().or_else(|| Some(String::from("the relay has not read it yet")));
+    };
+    let due = parked.due_at.map(seconds::text);
+    Some(match (parked.state, &parked.behind, due) {
+        (ExceptionState::Held, Some(behind), _) => {
+            let error = behind.error.as_deref().unwrap_or("no error is stored");
+            format!("it waits behind {}, which is {}: {error}", behind.id, behind.state)
+        }
+        (ExceptionState::Held, None, _) => {
+            refused().unwrap_or_else(|| String::from("it leaves when what is before it has left"))
+        }
+        (ExceptionState::Scheduled, _, Some(due)) => format!("it leaves at {due}"),
+        (ExceptionState::Retrying, _, Some(due)) => {
+            refused().unwrap_or_else(|| format!("it is tried again at {due}"))
+        }
+        _ => return None,
+    })
+}
+
+fn made_at(id: Uuid) -> Option<OffsetDateTime> {
+    let (seconds, _) = id.get_timestamp()?.to_unix();
+    OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).ok()?).ok()
+}
+
+/// Returns the error for a message that no place knows: it never existed, or retention has removed
+/// it.
+async fn unknown(places: &Places, asked: &MessageRef, id: Option<Uuid>) -> OperateError {
+    let mut kept = Vec::new();
+    let mut may_be_removed = false;
+    for place in &places.outboxes {
+        let Ok(extent) = place.entries.extent(&place.pipeline).await else { continue };
+        let Some(expired) = extent.expired_through else { continue };
+        let is_older = match (id.and_then(made_at), asked.place()) {
+            (Some(made_at), _) => made_at <= expired,
+            (None, Some(number)) => extent.oldest.is_none_or(|(oldest, _)| number < oldest.0),
+            (None, None) => false,
+        };
+        may_be_removed |= is_older;
+        let expired = seconds::text(expired);
+        kept.push(format!("{}: retention has removed messages made until {expired}", place.pipeline));
+    }
+    let made_at = id.and_then(made_at).map(|at| format!(", made at {}", seconds::text(at)));
+    let made_at = made_at.unwrap_or_default();
+    let text = match may_be_removed {
+        true => format!("{asked}{made_at} is not there any more, or never was: {}", kept.join("; ")),
+        false => format!("{asked}{made_at} is in none of the outboxes and inboxes that were looked at"),
+    };
+    let help = "it was never enqueued or was rolled back, if the configuration names every outbox and inbox";
+    OperateError::refused(text, if may_be_removed { "`relay retention` shows what is kept" } else { help })
+}

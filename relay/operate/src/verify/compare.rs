@@ -1,0 +1,334 @@
+//! The comparison of one pipeline: reads everything, reconciles each message, and checks again
+//! whatever looks wrong.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use inbox::reconcile::{AppliedIds, Unfinished};
+use message::MessageId;
+use outbox::reconcile::Rows;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::range::Range;
+use super::reconcile::{Context, InboxContext, Kind, MessageState, Place, Reconciled, Seen, reconcile};
+use super::report::{Compared, Finding, InboxCounts};
+use super::sources::{self, BrokerRead, PAGE_ROWS, Reading};
+use super::spool::{At, Spool};
+use crate::error::{OperateError, OperateErrorKind};
+use crate::operator::{Operator, Role};
+use crate::{InboxConfig, PipelineConfig};
+
+/// Maximum number of suspects that are checked again. They are kept in memory, 16 bytes each.
+const SUSPECTS_MAX: usize = 1_000_000;
+/// Pause before suspects are checked for the second time. It doubles each time, until the grace is
+/// over.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Producers' clocks differ from the broker's, and a topic's log follows neither.
+const CLOCK_SKEW_MS: u64 = 600_000;
+
+/// The comparison of one pipeline: its places, range and pace.
+pub struct Comparison<'a> {
+    /// The pipeline.
+    pub pipeline: &'a PipelineConfig,
+    /// The inboxes of its consumers.
+    pub inboxes: Vec<InboxConfig>,
+    /// Only messages of these topics are compared; if empty, all.
+    pub topics: BTreeSet<String>,
+    /// The messages to compare.
+    pub range: Range,
+    /// Published messages that are in no inbox count as missing when none of them has arrived for
+    /// this long.
+    pub grace: Duration,
+    /// How the places are read.
+    pub reading: Reading,
+}
+
+/// Connections and results of a running comparison.
+struct Open {
+    rows: Box<dyn Rows>,
+    memories: Vec<Box<dyn AppliedIds>>,
+    spool: Spool,
+    context: Context,
+    broker: BrokerRead,
+}
+
+impl Comparison<'_> {
+    /// Runs the comparison. Takes at least the grace when something is missing. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`OperateError`] when the operator may not view messages, when a place cannot be read, or
+    /// when too many messages look wrong.
+    pub async fn run(mut self, operator: &Operator) -> Result<Compared, OperateError> {
+        operator.permit(Role::Viewer, "compare messages")?;
+        self.reading.progress.say(format!("{}: connecting", self.pipeline.name));
+        let mut open = self.open().await?;
+        self.read(&mut open).await?;
+        let mut compared = self.new_report();
+        let mut suspects: Vec<Uuid> = Vec::new();
+        let mut too_many = false;
+        let context = &open.context;
+        open.spool
+            .each(false, |seen| {
+                let Some(reconciled) = reconcile(&seen, context) else { return };
+                if reconciled.wrong.is_empty() {
+                    compared.count(&seen, &reconciled);
+                } else if suspects.len() < SUSPECTS_MAX {
+                    suspects.push(seen.id);
+                } else {
+                    too_many = true;
+                }
+            })
+            .await?;
+        if too_many {
+            let message = format_args!("more than {SUSPECTS_MAX} messages look wrong");
+            let help = "check that the inboxes belong to this pipeline; or narrow the range with --since and --until";
+            return Err(OperateError::new(OperateErrorKind::Broken, message).with_help(help));
+        }
+        for (seen, reconciled) in self.examine(&mut open, suspects).await? {
+            compared.count(&seen, &reconciled);
+            let topic = seen.outbox.as_ref().map(|stored| stored.topic.clone());
+            let wrong = reconciled.wrong.iter();
+            compared
+                .findings
+                .extend(wrong.map(|(place, kind)| Finding::new(seen.id, topic.clone(), *place, *kind)));
+        }
+        for (inbox, context) in compared.inboxes.iter_mut().zip(&open.context.inboxes) {
+            let mut committed = context.committed.iter().flat_map(|topics| topics.values());
+            inbox.is_group_known = committed.any(|partitions| !partitions.is_empty());
+        }
+        compared.records =
+            sources::unreadable(&self.pipeline.broker).is_none().then_some(open.broker.records);
+        compared.unreadable_records = open.broker.unreadable;
+        compared.broker_checked_from = open.broker.cut_at;
+        Ok(compared)
+    }
+
+    fn new_report(&self) -> Compared {
+        let unread = sources::unreadable(&self.pipeline.broker);
+        let inboxes = self.inboxes.iter().map(|inbox| InboxCounts {
+            consumer: inbox.consumer.to_string(),
+            has_effects: inbox.effects.is_some(),
+            group: inbox.group.clone().filter(|_| unread.is_none()),
+            ..InboxCounts::default()
+        });
+        Compared::new(self.pipeline.name.as_str(), inboxes.collect(), unread)
+    }
+
+    async fn open(&self) -> Result<Open, OperateError> {
+        let timeout = self.reading.statement_timeout;
+        let mut rows = sources::outbox(self.pipeline, timeout).await?;
+        let mut context =
+            Context { topics: self.topics.clone(), outbox_from: rows.first().await?, ..Context::default() };
+        let mut memories = Vec::new();
+        for inbox in &self.inboxes {
+            let mut memory = sources::inbox(inbox, timeout).await?;
+            let retained = memory.retained_from().await?;
+            context.inboxes.push(InboxContext {
+                topics: inbox.topics.clone(),
+                remembers_from: retained.and_then(|from| MessageId::floor(from).ok()),
+                has_effects: inbox.effects.is_some(),
+                effects_kinds: inbox.effects_kinds.clone(),
+                committed: None,
+            });
+            memories.push(memory);
+        }
+        let spool = Spool::create(self.inboxes.len()).await?;
+        Ok(Open { rows, memories, spool, context, broker: BrokerRead::default() })
+    }
+
+    /// Reads effects before their inboxes: by then the inboxes remember them.
+    async fn read(&mut self, open: &mut Open) -> Result<(), OperateError> {
+        self.read_effects(open).await?;
+        self.read_committed(open).await?;
+        for (place, memory) in open.memories.iter_mut().enumerate() {
+            self.reading.inbox(memory.as_mut(), place, self.range, &mut open.spool).await?;
+        }
+        let filter = &self.pipeline.settings.filter;
+        self.reading.outbox(open.rows.as_mut(), filter, self.range, &mut open.spool).await?;
+        self.read_broker(open).await
+    }
+
+    async fn read_effects(&mut self, open: &mut Open) -> Result<(), OperateError> {
+        for (place, inbox) in self.inboxes.iter().enumerate() {
+            if let Some(sql) = &inbox.effects {
+                self.reading.effects(inbox, sql, place, self.range, &mut open.spool).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the consumers' positions before their inboxes. When the inboxes are read, they
+    /// remember everything up to these positions.
+    async fn read_committed(&mut self, open: &mut Open) -> Result<(), OperateError> {
+        for (inbox, context) in self.inboxes.iter().zip(&mut open.context.inboxes) {
+            let Some(group) = &inbox.group else { continue };
+            // Without configured topics, those in the outbox are used.
+            let topics = match inbox.topics.is_empty() {
+                true => open.spool.topics().iter().cloned().collect(),
+                false => inbox.topics.clone(),
+            };
+            self.reading.progress.say(format!("asking how far the group {group} has come"));
+            context.committed = Some(self.reading.committed(&self.pipeline.broker, group, &topics).await?);
+        }
+        Ok(())
+    }
+
+    /// Reads the requested topics of the outbox at the broker.
+    async fn read_broker(&mut self, open: &mut Open) -> Result<(), OperateError> {
+        if sources::unreadable(&self.pipeline.broker).is_some() {
+            return Ok(());
+        }
+        let asked = |topic: &&String| self.topics.is_empty() || self.topics.contains(*topic);
+        let mut topics: BTreeSet<String> = open.spool.topics().iter().filter(asked).cloned().collect();
+        // A requested topic may hold nothing but phantoms.
+        topics.extend(self.topics.iter().cloned());
+        let from_ms = self.range.from_ms.map(|ms| ms.saturating_sub(CLOCK_SKEW_MS).cast_signed());
+        let broker = &self.pipeline.broker;
+        open.broker = self.reading.broker(broker, &topics, from_ms, self.range, &mut open.spool).await?;
+        open.context.broker_from = Some(open.broker.cut_at.unwrap_or_default());
+        Ok(())
+    }
+
+    /// Checks suspects again until all that remain stay wrong. Returns the final result for each
+    /// suspect.
+    async fn examine(
+        &mut self,
+        open: &mut Open,
+        mut suspects: Vec<Uuid>,
+    ) -> Result<Vec<(Seen, Reconciled)>, OperateError> {
+        let mut deadline = Instant::now() + self.grace;
+        let mut pause = LOOK_INTERVAL;
+        let mut settled = Vec::new();
+        let mut is_first = true;
+        while !suspects.is_empty() {
+            self.reading.progress.say(format!("{} messages are looked up again", suspects.len()));
+            self.look_again(open, &suspects, is_first).await?;
+            let now = reconciled(open).await?;
+            let (mut wrong, fine): (Vec<_>, Vec<_>) =
+                now.into_iter().partition(|(_, reconciled)| !reconciled.wrong.is_empty());
+            settled.extend(fine);
+            if Instant::now() >= deadline || !has(&wrong, |(_, kind)| kind.may_pass()) {
+                settled.append(&mut wrong);
+                break;
+            }
+            // A consumer that makes progress has not lost anything: the grace begins again.
+            if wrong.len() < suspects.len() {
+                (deadline, pause) = (Instant::now() + self.grace, LOOK_INTERVAL);
+            }
+            if is_first {
+                self.reading.progress.waiting(wrong.len(), self.grace);
+            }
+            suspects = wrong.into_iter().map(|(seen, _)| seen.id).collect();
+            tokio::time::sleep_until(deadline.min(Instant::now() + pause)).await;
+            (is_first, pause) = (false, pause * 2);
+        }
+        Ok(settled)
+    }
+
+    /// Reads the suspects again, the outbox before what is downstream of it.
+    async fn look_again(
+        &mut self,
+        open: &mut Open,
+        suspects: &[Uuid],
+        is_first: bool,
+    ) -> Result<(), OperateError> {
+        open.spool.suspect(suspects).await?;
+        // Retention may have removed more rows meanwhile.
+        let first = open.rows.first().await?;
+        open.context.outbox_from = first.map(|first| first.max(open.context.outbox_from.unwrap_or_default()));
+        for ids in suspects.chunks(PAGE_ROWS as usize) {
+            let mut rows = open.rows.find(ids).await?;
+            sources::leave_out(&mut rows, &self.pipeline.settings.filter);
+            open.spool.forget(At::Outbox, ids).await?;
+            open.spool.add_rows(&rows).await?;
+            self.reading.pace.rows(ids.len()).await;
+        }
+        // Every message that the cursor has passed is at the broker by now, so one more reading
+        // decides.
+        if is_first && has(&reconciled(open).await?, |(_, kind)| kind == Kind::Unpublished) {
+            open.spool.clear(At::Broker).await?;
+            self.read_broker(open).await?;
+        }
+        self.read_committed(open).await?;
+        self.look_into_inboxes(open, suspects).await?;
+        let remembered = reconciled(open).await?;
+        if has(&remembered, |(_, kind)| kind == Kind::Effectless) {
+            for place in 0..self.inboxes.len() {
+                open.spool.clear(At::Effects(place)).await?;
+            }
+            self.read_effects(open).await?;
+            // By now the inbox remembers every message that took effect since it was read.
+            let unremembered = reconciled(open).await?.into_iter().filter(|(_, reconciled)| {
+                reconciled.wrong.iter().any(|(_, kind)| *kind == Kind::Unremembered)
+            });
+            let unremembered: Vec<Uuid> = unremembered.map(|(seen, _)| seen.id).collect();
+            self.look_into_inboxes(open, &unremembered).await?;
+        }
+        Ok(())
+    }
+
+    async fn look_into_inboxes(&mut self, open: &mut Open, suspects: &[Uuid]) -> Result<(), OperateError> {
+        for (place, memory) in open.memories.iter_mut().enumerate() {
+            for ids in suspects.chunks(PAGE_ROWS as usize) {
+                // Unfinished messages first: those that finish in between are remembered by the
+                // next query.
+                let unfinished = memory.unfinished(ids).await?;
+                let found = memory.find(ids).await?;
+                let found: Vec<_> =
+                    found.iter().map(|row| (row.id, row.fingerprint.as_bytes().to_vec())).collect();
+                open.spool.forget(At::Inbox(place), ids).await?;
+                open.spool.add(At::Inbox(place), &found).await?;
+                open.spool.add_unfinished(place, &unfinished).await?;
+                self.reading.pace.rows(ids.len()).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the current result for each suspect.
+async fn reconciled(open: &mut Open) -> Result<Vec<(Seen, Reconciled)>, OperateError> {
+    let (context, mut all) = (&open.context, Vec::new());
+    open.spool
+        .each(true, |seen| {
+            if let Some(reconciled) = reconcile(&seen, context) {
+                all.push((seen, reconciled));
+            }
+        })
+        .await?;
+    Ok(all)
+}
+
+fn has(reconciled: &[(Seen, Reconciled)], is: impl Fn((Place, Kind)) -> bool) -> bool {
+    reconciled.iter().flat_map(|(_, reconciled)| &reconciled.wrong).any(|wrong| is(*wrong))
+}
+
+impl Compared {
+    /// Adds a message to the counts.
+    fn count(&mut self, seen: &Seen, reconciled: &Reconciled) {
+        match reconciled.fate {
+            None => return,
+            Some(MessageState::Published) => self.published += 1,
+            Some(MessageState::Pending) => self.pending += 1,
+            Some(MessageState::Parked) => self.parked += 1,
+            Some(MessageState::Discarded) => {
+                self.parked += 1;
+                self.discarded += 1;
+            }
+        }
+        self.enqueued += 1;
+        for (inbox, applied) in self.inboxes.iter_mut().zip(&seen.inboxes) {
+            inbox.applied += u64::from(applied.remembered.is_some());
+            match applied.unfinished.filter(|_| applied.remembered.is_none()) {
+                Some(Unfinished::Retrying) => inbox.retrying += 1,
+                Some(Unfinished::DeadLetter) => inbox.dead_letters += 1,
+                Some(Unfinished::Closed) => inbox.closed += 1,
+                None => {}
+            }
+        }
+        for place in &reconciled.waits {
+            self.inboxes[*place].waiting += 1;
+        }
+    }
+}

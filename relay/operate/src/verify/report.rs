@@ -1,0 +1,293 @@
+//! The result.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::range::Range;
+use super::reconcile::{Kind, Place};
+
+/// The kinds of findings that are counted, in the order of their columns.
+pub const COLUMNS: [&str; 4] = ["missing", "doubled", "phantom", "altered"];
+
+/// The extent of the comparison, and its result.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Whether no fault was found. Each place lists what was not checked there.
+    pub proven: bool,
+    /// Messages that wait for an operator's decision: dead ones, those held behind them, and open
+    /// dead letters.
+    pub undecided: u64,
+    /// The range of message ids begins after this one.
+    pub after: Uuid,
+    /// The last id of the range.
+    pub until: Uuid,
+    /// The pipelines.
+    pub pipelines: Vec<ComparedPipeline>,
+    /// The first findings.
+    pub messages: Vec<FaultyMessage>,
+    /// The number of further findings.
+    pub unnamed: usize,
+    #[serde(skip)]
+    limit: usize,
+}
+
+/// The result of one pipeline, as the comparison counts it.
+#[derive(Debug)]
+pub struct Compared {
+    pipeline: String,
+    pub(super) enqueued: u64,
+    pub(super) published: u64,
+    pub(super) pending: u64,
+    pub(super) parked: u64,
+    /// Parked messages that operators gave up.
+    pub(super) discarded: u64,
+    /// Records of the broker in the range, copies included; `None` when the broker was not read.
+    pub(super) records: Option<u64>,
+    pub(super) unreadable_records: u64,
+    pub(super) broker_checked_from: Option<Uuid>,
+    broker_unread: Option<&'static str>,
+    pub(super) inboxes: Vec<InboxCounts>,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// The result of one inbox.
+#[derive(Debug, Default)]
+pub(super) struct InboxCounts {
+    pub(super) consumer: String,
+    pub(super) has_effects: bool,
+    /// The consumer's group, where its position can be read.
+    pub(super) group: Option<String>,
+    /// Whether the group has committed something.
+    pub(super) is_group_known: bool,
+    pub(super) applied: u64,
+    /// Messages that the consumer tries again.
+    pub(super) retrying: u64,
+    /// Open dead letters.
+    pub(super) dead_letters: u64,
+    /// Dead letters that operators gave up.
+    pub(super) closed: u64,
+    pub(super) waiting: u64,
+}
+
+/// One fault of one message.
+#[derive(Debug)]
+pub(super) struct Finding {
+    id: Uuid,
+    topic: Option<String>,
+    place: Place,
+    kind: Kind,
+}
+
+impl Finding {
+    pub(super) fn new(id: Uuid, topic: Option<String>, place: Place, kind: Kind) -> Self {
+        Self { id, topic, place, kind }
+    }
+}
+
+/// The messages of a pipeline.
+#[derive(Debug, Serialize)]
+pub struct ComparedPipeline {
+    /// The name of the pipeline.
+    pub pipeline: String,
+    /// Messages of the outbox.
+    pub enqueued: u64,
+    /// Messages that the broker has confirmed.
+    pub published: u64,
+    /// Messages that wait for their turn.
+    pub pending: u64,
+    /// Messages that are dead, or held behind a dead one.
+    pub parked: u64,
+    /// Parked messages that operators gave up.
+    pub discarded: u64,
+    /// The broker.
+    pub broker: ComparedPlace,
+    /// The inboxes.
+    pub inboxes: Vec<ComparedPlace>,
+}
+
+/// The broker, or an inbox.
+#[derive(Debug, Default, Serialize)]
+pub struct ComparedPlace {
+    /// The name of the consumer, or `(broker)`.
+    pub name: String,
+    /// Records of the broker, copies included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub records: Option<u64>,
+    /// Messages that the inbox remembers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub applied: Option<u64>,
+    /// Messages that the consumer tries again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retrying: Option<u64>,
+    /// Open dead letters, which wait for an operator's decision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_letters: Option<u64>,
+    /// Messages whose dead letters operators gave up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub given_up: Option<u64>,
+    /// Messages that the consumer has not reached yet; `None` when that is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<u64>,
+    /// The number of findings, for each of [`COLUMNS`].
+    #[serde(flatten)]
+    pub found: BTreeMap<&'static str, u64>,
+    /// Checks that were skipped here, and why.
+    pub not_checked: Vec<String>,
+}
+
+/// A finding: one fault of one message.
+#[derive(Debug, Serialize)]
+pub struct FaultyMessage {
+    /// The id of the message.
+    pub id: Uuid,
+    /// The pipeline.
+    pub pipeline: String,
+    /// The name of the place.
+    pub place: String,
+    /// One of [`COLUMNS`].
+    pub found: &'static str,
+    /// The fault in words, which follow the name of the place.
+    pub kind: &'static str,
+    /// The topic, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topic: Option<String>,
+}
+
+impl FaultyMessage {
+    /// Returns whether an inbox has it, and it had no effect.
+    #[must_use]
+    pub fn is_effectless(&self) -> bool {
+        self.kind == Kind::Effectless.text()
+    }
+}
+
+impl Compared {
+    pub(super) fn new(
+        pipeline: &str,
+        inboxes: Vec<InboxCounts>,
+        broker_unread: Option<&'static str>,
+    ) -> Self {
+        Self {
+            pipeline: pipeline.to_owned(),
+            enqueued: 0,
+            published: 0,
+            pending: 0,
+            parked: 0,
+            discarded: 0,
+            records: None,
+            unreadable_records: 0,
+            broker_checked_from: None,
+            broker_unread,
+            inboxes,
+            findings: Vec::new(),
+        }
+    }
+
+    fn found(&self, place: Place) -> BTreeMap<&'static str, u64> {
+        let mut found: BTreeMap<_, _> = COLUMNS.map(|column| (column, 0)).into();
+        for finding in self.findings.iter().filter(|finding| finding.place == place) {
+            *found.entry(finding.kind.column()).or_default() += 1;
+        }
+        found
+    }
+
+    fn broker(&self) -> ComparedPlace {
+        let mut not_checked: Vec<String> =
+            self.broker_unread.iter().map(|why| format!("all: {why}")).collect();
+        if let Some(from) = self.broker_checked_from {
+            not_checked.push(format!("missing below {from}: the broker has removed older records"));
+        }
+        if self.published == 0 && self.enqueued > 0 {
+            let text = "missing: nothing has been published by a relay of this name; is it the right one?";
+            not_checked.push(text.to_owned());
+        }
+        if self.unreadable_records > 0 {
+            not_checked.push(format!("{} records that are no messages", self.unreadable_records));
+        }
+        let found = self.found(Place::Broker);
+        ComparedPlace {
+            name: String::from("(broker)"),
+            records: self.records,
+            found,
+            not_checked,
+            ..ComparedPlace::default()
+        }
+    }
+
+    fn inbox(&self, (place, inbox): (usize, &InboxCounts)) -> ComparedPlace {
+        let effects = "doubled: give verify.inbox.effects to compare effects with the inbox";
+        let effects = (!inbox.has_effects).then(|| effects.to_owned());
+        let unknown = inbox.group.as_ref().filter(|_| !inbox.is_group_known).map(|group| {
+            format!("waiting: the group {group:?} has committed nothing of these topics; is its name right?")
+        });
+        ComparedPlace {
+            name: inbox.consumer.clone(),
+            records: None,
+            applied: Some(inbox.applied),
+            retrying: Some(inbox.retrying),
+            dead_letters: Some(inbox.dead_letters),
+            given_up: Some(inbox.closed),
+            waiting: inbox.is_group_known.then_some(inbox.waiting),
+            found: self.found(Place::Inbox(place)),
+            not_checked: unknown.into_iter().chain(effects).collect(),
+        }
+    }
+}
+
+impl Report {
+    /// Creates a report without a pipeline, which names at most `limit` messages.
+    #[must_use]
+    pub fn new(range: Range, limit: usize) -> Self {
+        let Range { after, until, .. } = range;
+        Self {
+            proven: true,
+            undecided: 0,
+            after,
+            until,
+            pipelines: Vec::new(),
+            messages: Vec::new(),
+            unnamed: 0,
+            limit,
+        }
+    }
+
+    /// Adds a pipeline.
+    pub fn add(&mut self, compared: Compared) {
+        let mut inboxes: Vec<_> =
+            compared.inboxes.iter().enumerate().map(|inbox| compared.inbox(inbox)).collect();
+        if inboxes.is_empty() {
+            let not_checked = vec![String::from("all: no inbox is given; add [[verify.inbox]] or --inbox")];
+            let name = String::from("(inboxes)");
+            inboxes.push(ComparedPlace { name, not_checked, ..ComparedPlace::default() });
+        }
+        let broker = compared.broker();
+        let Compared { pipeline, enqueued, published, pending, parked, discarded, findings, .. } = compared;
+        self.proven &= findings.is_empty();
+        self.undecided += parked.saturating_sub(discarded);
+        self.undecided += inboxes.iter().filter_map(|inbox| inbox.dead_letters).sum::<u64>();
+        for Finding { id, topic, place, kind } in findings {
+            if self.messages.len() == self.limit {
+                self.unnamed += 1;
+                continue;
+            }
+            let place = match place {
+                Place::Broker => broker.name.clone(),
+                Place::Inbox(place) => inboxes[place].name.clone(),
+            };
+            let pipeline = pipeline.clone();
+            self.messages.push(FaultyMessage {
+                id,
+                pipeline,
+                place,
+                found: kind.column(),
+                kind: kind.text(),
+                topic,
+            });
+        }
+        let shown =
+            ComparedPipeline { pipeline, enqueued, published, pending, parked, discarded, broker, inboxes };
+        self.pipelines.push(shown);
+    }
+}

@@ -1,0 +1,257 @@
+//! Reads of databases and brokers, in sessions that cannot write.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
+use inbox::reconcile::{AppliedIds, Whose};
+use outbox::read_only::ReadOnly;
+use outbox::reconcile::{Row, Rows, Stage};
+use secrecy::ExposeSecret as _;
+use sqlx::{AssertSqlSafe, Row as _, ValueRef as _};
+use uuid::Uuid;
+
+use super::progress::Progress;
+use super::range::Range;
+use super::spool::{At, Spool};
+use crate::error::OperateError;
+use crate::pace::Pace;
+use crate::{Broker, InboxConfig, PipelineConfig};
+use engine::Filter;
+
+/// The application name of the sessions in PostgreSQL.
+const APPLICATION: &str = "relay verify";
+/// Rows per statement.
+pub(super) const PAGE_ROWS: u32 = 1_000;
+
+/// Pace, progress and time limit of reads.
+pub struct Reading {
+    pub(super) pace: Pace,
+    pub(super) progress: Box<dyn Progress>,
+    pub(super) statement_timeout: Duration,
+}
+
+/// Opens the outbox of a pipeline.
+pub(super) async fn outbox(
+    pipeline: &PipelineConfig,
+    timeout: Duration,
+) -> Result<Box<dyn Rows>, OperateError> {
+    // Queries of a file block no other session.
+    #[cfg(not(feature = "postgres"))]
+    let _ = timeout;
+    let url = pipeline.database.url()?;
+    let allow = pipeline.database.options().allow_plaintext;
+    Ok(match ReadOnly::open(url.expose_secret(), allow, APPLICATION).await? {
+        #[cfg(feature = "postgres")]
+        ReadOnly::Postgres(connection) => {
+            let schema = pipeline.database.schema();
+            outbox::reconcile::postgres_within(connection, schema, &pipeline.name, timeout).await?
+        }
+        ReadOnly::Sqlite(connection) => outbox::reconcile::sqlite(connection, &pipeline.name).await?,
+    })
+}
+
+async fn session(inbox: &InboxConfig) -> Result<ReadOnly, OperateError> {
+    let url = inbox.url.load("verify.inbox.url")?;
+    let opened = ReadOnly::open(url.expose_secret(), inbox.allow_plaintext, APPLICATION).await;
+    opened.map_err(|error| OperateError::from(error).about(format_args!("inbox {}", inbox.consumer)))
+}
+
+/// Opens an inbox.
+pub(super) async fn inbox(
+    inbox: &InboxConfig,
+    timeout: Duration,
+) -> Result<Box<dyn AppliedIds>, OperateError> {
+    #[cfg(not(feature = "postgres"))]
+    let _ = timeout;
+    let whose = Whose { consumer: inbox.consumer.clone(), scope: inbox.scope.clone() };
+    let opened = match session(inbox).await? {
+        #[cfg(feature = "postgres")]
+        ReadOnly::Postgres(connection) => {
+            inbox::reconcile::postgres(connection, inbox.schema.as_ref(), whose, timeout).await
+        }
+        ReadOnly::Sqlite(connection) => inbox::reconcile::sqlite(connection, whose).await,
+    };
+    opened.map_err(|error| OperateError::from(error).about(format_args!("inbox {}", inbox.consumer)))
+}
+
+/// Marks rows that the pipeline leaves to others. A parked or discarded message is its own, even if
+/// its filter has changed since.
+pub(super) fn leave_out(rows: &mut [Row], filter: &Filter) {
+    let is_own = |row: &Row| matches!(row.stage, Stage::Beside(_) | Stage::Discarded);
+    for row in rows.iter_mut().filter(|row| !is_own(row)) {
+        if !filter.takes(&(row.topic.as_str(), &row.labels)) {
+            row.stage = Stage::LeftOut;
+        }
+    }
+}
+
+impl Reading {
+    /// Reads at most `rows_per_second`, over all databases and the broker. `statement_timeout` is
+    /// the time limit of a statement in PostgreSQL.
+    #[must_use]
+    pub fn new(
+        rows_per_second: NonZeroU32,
+        statement_timeout: Duration,
+        progress: Box<dyn Progress>,
+    ) -> Self {
+        Self { pace: Pace::new(rows_per_second), progress, statement_timeout }
+    }
+
+    /// Reads all rows of the range.
+    pub(super) async fn outbox(
+        &mut self,
+        rows: &mut dyn Rows,
+        filter: &Filter,
+        range: Range,
+        spool: &mut Spool,
+    ) -> Result<(), OperateError> {
+        let mut after = range.after;
+        loop {
+            let mut page = rows.page(after, range.until, PAGE_ROWS).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = last.id;
+            leave_out(&mut page, filter);
+            spool.add_rows(&page).await?;
+            self.progress.rows("outbox", page.len());
+            self.pace.rows(page.len()).await;
+        }
+    }
+
+    /// Reads all ids of the range that an inbox remembers.
+    pub(super) async fn inbox(
+        &mut self,
+        memory: &mut dyn AppliedIds,
+        place: usize,
+        range: Range,
+        spool: &mut Spool,
+    ) -> Result<(), OperateError> {
+        let mut after = (range.after, String::from("\u{10ffff}"));
+        loop {
+            let page = memory.page((after.0, &after.1), range.until, PAGE_ROWS).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = (last.id, last.scope.clone());
+            let seen: Vec<_> = page.iter().map(|row| (row.id, row.fingerprint.as_bytes().to_vec())).collect();
+            spool.add(At::Inbox(place), &seen).await?;
+            self.progress.rows("inbox", page.len());
+            self.pace.rows(page.len()).await;
+        }
+    }
+
+    /// Reads the message ids of effects with the operator's own statement.
+    pub(super) async fn effects(
+        &mut self,
+        inbox: &InboxConfig,
+        sql: &str,
+        place: usize,
+        range: Range,
+        spool: &mut Spool,
+    ) -> Result<(), OperateError> {
+        let failed = |error: sqlx::Error| {
+            let help =
+                "verify.inbox.effects is one SELECT whose first column is the message id, as uuid or text";
+            let told = message::error_text::chain(&error);
+            let message =
+                format_args!("the effects of {:?} could not be read: {told}", inbox.consumer.as_str());
+            OperateError::refused(message, help)
+        };
+        // The operator's own SQL, in a session that cannot write.
+        let statement = || AssertSqlSafe(sql.to_owned());
+        let mut buffer = Vec::new();
+        macro_rules! read {
+            ($connection:expr) => {{
+                let mut rows = sqlx::query(statement()).fetch($connection);
+                while let Some(row) = rows.try_next().await.map_err(failed)? {
+                    if row.try_get_raw(0).map_err(failed)?.is_null() {
+                        continue;
+                    }
+                    let id = match row.try_get::<Uuid, _>(0) {
+                        Ok(id) => Ok(id),
+                        Err(_) => row.try_get::<&str, _>(0).and_then(|text| {
+                            Uuid::parse_str(text).map_err(|error| sqlx::Error::Decode(error.into()))
+                        }),
+                    };
+                    buffer.push(id.map_err(failed)?);
+                    if buffer.len() == PAGE_ROWS as usize {
+                        self.put_effects(&mut buffer, place, range, spool).await?;
+                    }
+                }
+            }};
+        }
+        // One statement reads as fast as the pace allows: it has no time limit of its own.
+        match session(inbox).await? {
+            #[cfg(feature = "postgres")]
+            ReadOnly::Postgres(mut connection) => {
+                let begun = outbox::read_only::begin(&mut connection, Duration::ZERO).await;
+                let mut tx = begun.map_err(failed)?;
+                read!(&mut *tx);
+            }
+            ReadOnly::Sqlite(mut connection) => read!(&mut connection),
+        }
+        self.put_effects(&mut buffer, place, range, spool).await
+    }
+
+    async fn put_effects(
+        &mut self,
+        ids: &mut Vec<Uuid>,
+        place: usize,
+        range: Range,
+        spool: &mut Spool,
+    ) -> Result<(), OperateError> {
+        let count = ids.len();
+        let seen: Vec<_> =
+            ids.drain(..).filter(|id| range.contains(*id)).map(|id| (id, Vec::new())).collect();
+        spool.add(At::Effects(place), &seen).await?;
+        self.progress.rows("effects", count);
+        self.pace.rows(count).await;
+        Ok(())
+    }
+}
+
+/// The result of reading a broker.
+#[derive(Debug, Default)]
+pub(super) struct BrokerRead {
+    /// Records so far, copies included.
+    pub(super) records: u64,
+    /// Records that are not messages.
+    pub(super) unreadable: u64,
+    /// Set when the log begins later than the range: nothing is known about older messages.
+    pub(super) cut_at: Option<Uuid>,
+}
+
+/// Returns why the broker of a pipeline cannot be read, or `None` when it can.
+pub(super) fn unreadable(broker: &Broker) -> Option<&'static str> {
+    match broker {
+        #[cfg(feature = "kafka")]
+        Broker::Kafka(_) => None,
+        #[cfg(feature = "rabbitmq")]
+        Broker::Rabbitmq(_) => Some("RabbitMQ keeps no log to read"),
+        #[cfg(feature = "sqs")]
+        Broker::Sqs(_) => Some("SQS keeps no log to read"),
+    }
+}
+
+#[cfg(not(feature = "kafka"))]
+impl Reading {
+    /// Reads nothing: without Kafka, no broker of this build keeps a log.
+    pub(super) async fn broker(
+        &mut self,
+        _: &Broker,
+        _: &std::collections::BTreeSet<String>,
+        _: Option<i64>,
+        _: Range,
+        _: &mut Spool,
+    ) -> Result<BrokerRead, OperateError> {
+        Ok(BrokerRead::default())
+    }
+
+    /// Returns nothing: without Kafka, no broker of this build has groups.
+    pub(super) async fn committed(
+        &self,
+        _: &Broker,
+        _: &str,
+        _: &std::collections::BTreeSet<String>,
+    ) -> Result<super::reconcile::Committed, OperateError> {
+        Ok(super::reconcile::Committed::new())
+    }
+}

@@ -1,0 +1,19 @@
+//! The page for operators, and the listener below it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `settings` | [`PageConfig`]: address, users and transport |
+//! | [`listener`] | accepting connections within bounds; the program's other listener uses it too |
+//! | `page` (feature `page`) | what is served, and to whom |
+
+pub mod listener;
+#[cfg(feature = "page")]
+mod page;
+mod settings;
+
+#[cfg(feature = "page")]
+pub use page::{Own, Page, PageError, check, check_settings};
+pub use settings::{PageConfig, PageCredential, PageTls, PageUser};
+
+/// The name of its lines in the log: a filter for `relay` has them too.
+const LOG: &str = "relay::web";

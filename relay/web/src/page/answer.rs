@@ -1,0 +1,91 @@
+//! Responses: pages, and errors.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use operate::{OperateError, OperateErrorKind, Operator};
+
+use super::layout::{Frame, Tab};
+use super::text::plain;
+
+/// A complete page.
+pub(crate) struct Html(pub(crate) Markup);
+
+impl IntoResponse for Html {
+    fn into_response(self) -> Response {
+        let kind = HeaderValue::from_static("text/html; charset=utf-8");
+        ([(header::CONTENT_TYPE, kind)], self.0.into_string()).into_response()
+    }
+}
+
+/// The reason why something was not done, and what to do next.
+#[derive(Debug, Clone)]
+pub(crate) struct Problem {
+    pub(crate) status: StatusCode,
+    pub(crate) message: String,
+    pub(crate) help: Option<String>,
+    pub(crate) operator: Option<Operator>,
+}
+
+impl Problem {
+    /// Creates a problem with its status.
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), help: None, operator: None }
+    }
+
+    /// Creates the problem of a request that makes no sense.
+    pub(crate) fn bad(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// Creates the problem of a request that came too late.
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, message)
+    }
+
+    /// Adds advice.
+    pub(crate) fn with_help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
+
+    /// Sets the operator for whom the page is rendered.
+    pub(crate) fn shown_to(self, operator: &Operator) -> Self {
+        Self { operator: Some(operator.clone()), ..self }
+    }
+}
+
+impl From<OperateError> for Problem {
+    fn from(error: OperateError) -> Self {
+        let status = match error.kind() {
+            OperateErrorKind::Forbidden => StatusCode::FORBIDDEN,
+            OperateErrorKind::Refused | OperateErrorKind::NoTables => StatusCode::UNPROCESSABLE_ENTITY,
+            OperateErrorKind::Conflict => StatusCode::CONFLICT,
+            OperateErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self { help: error.help().map(str::to_owned), ..Self::new(status, error.to_string()) }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = html! {
+            div class="problem" role="alert" {
+                p class="problem-text" { (plain(&self.message)) }
+                @if let Some(help) = &self.help { p { (plain(help)) } }
+                p class="faint" { "Status " (self.status.as_u16()) "." }
+            }
+        };
+        let title = match self.status {
+            StatusCode::FORBIDDEN => "Not allowed",
+            StatusCode::CONFLICT => "Look again",
+            StatusCode::SERVICE_UNAVAILABLE => "Not now",
+            StatusCode::NOT_FOUND => "Not found",
+            _ => "Not done",
+        };
+        let page = Frame::new(self.operator.as_ref(), Tab::None, title).page(&body);
+        let mut response = Html(page).into_response();
+        *response.status_mut() = self.status;
+        response
+    }
+}

@@ -1,0 +1,153 @@
+//! State shared by the handlers, and the routes.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use operate::{InboxConfig, PipelineConfig, Places};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::answer::Problem;
+use super::gate::{Asker, gate};
+use super::guard::Hosts;
+use super::observe::Observer;
+use super::session::Cookie;
+use super::stream::{self, Streams};
+use super::users::Users;
+use super::{Own, login, pages};
+
+/// Maximum size of a form in bytes: enough for a page of chosen messages with a reason.
+const FORM_BYTES_MAX: usize = 64 << 10;
+/// Maximum number of concurrent requests that query databases; each opens its own connections.
+const WORK_MAX: usize = 6;
+
+const STYLE: &str = include_str!("assets/page.css");
+const SCRIPT: &str = include_str!("assets/page.js");
+/// htmx 2.0.11, unmodified.
+const HTMX: &[u8] = include_bytes!("assets/htmx.min.js");
+const ICON: &str = include_str!("assets/icon.svg");
+
+/// State shared by the handlers.
+pub(crate) struct App {
+    pub(crate) pipelines: Vec<PipelineConfig>,
+    pub(crate) inboxes: Vec<InboxConfig>,
+    /// The pipelines as this process runs them.
+    pub(crate) own: Own,
+    pub(crate) hosts: Hosts,
+    pub(crate) users: Users,
+    pub(crate) cookie: Cookie,
+    pub(crate) observer: Observer,
+    pub(crate) streams: Streams,
+    work: Semaphore,
+}
+
+impl App {
+    pub(crate) fn new(
+        (pipelines, inboxes): (Vec<PipelineConfig>, Vec<InboxConfig>),
+        own: Own,
+        (hosts, users, cookie): (Hosts, Users, Cookie),
+    ) -> Self {
+        let observer = Observer::new(pipelines.clone());
+        let work = Semaphore::new(WORK_MAX);
+        Self { pipelines, inboxes, own, hosts, users, cookie, observer, streams: Streams::new(), work }
+    }
+
+    /// Waits for permission to query databases.
+    pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, Problem> {
+        let ended = |_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the relay is stopping");
+        self.work.acquire().await.map_err(ended)
+    }
+
+    /// Returns the pipeline with this name.
+    pub(crate) fn pipeline(&self, name: &str) -> Result<&PipelineConfig, Problem> {
+        let found = self.pipelines.iter().find(|pipeline| pipeline.name.as_str() == name);
+        found.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, format!("no pipeline is called {name:?}")))
+    }
+
+    /// Returns the outboxes of all pipelines, or of one. Does not connect yet.
+    pub(crate) fn outboxes(&self, only: &str) -> Result<Places, Problem> {
+        if only.is_empty() {
+            return Ok(self.pipelines.iter().fold(Places::new(), Places::outbox));
+        }
+        Ok(Places::new().outbox(self.pipeline(only)?))
+    }
+
+    /// Adds all inboxes, or those of one consumer. Connects to them.
+    pub(crate) async fn with_inboxes(&self, mut places: Places, only: &str) -> Places {
+        for inbox in self.inboxes.iter().filter(|it| only.is_empty() || it.consumer.as_str() == only) {
+            places = places.inbox(inbox).await;
+        }
+        places
+    }
+}
+
+/// Returns the routes, all of them behind the gate.
+pub(crate) fn routes(app: Arc<App>) -> Router {
+    use pages::{audit, consumers, dead, decide, held, keys, message, overview, pause, sagas, topics};
+    Router::new()
+        .route("/", get(overview::show))
+        .route("/topics", get(topics::show))
+        .route("/held", get(held::show))
+        .route("/dead", get(dead::show))
+        .route("/dead/confirm", post(decide::confirm))
+        .route("/dead/decide", post(decide::carry_out))
+        .route("/message", get(message::show))
+        .route("/message/payload", post(message::payload))
+        .route("/pause", get(pause::ask).post(pause::pause))
+        .route("/resume", post(pause::resume))
+        .route("/consumers", get(consumers::show))
+        .route("/keys", get(keys::show))
+        .route("/keys/confirm", post(keys::confirm))
+        .route("/keys/decide", post(keys::decide))
+        .route("/sagas", get(sagas::list))
+        .route("/saga", get(sagas::show))
+        .route("/saga/decide", post(sagas::decide))
+        .route("/audit", get(audit::show))
+        .route("/events", get(stream::events))
+        .route("/assets/page.css", get(style))
+        .route("/assets/page.js", get(script))
+        .route("/assets/htmx.js", get(htmx))
+        .route("/assets/icon.svg", get(icon))
+        .route(login::STYLE, get(style))
+        .route(login::PATH, get(login::form).post(login::enter))
+        .route("/logout", post(login::leave))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
+        .layer(from_fn_with_state(Arc::clone(&app), gate))
+        .with_state(app)
+}
+
+async fn unknown(Asker(operator): Asker) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "there is no such page").shown_to(&operator)
+}
+
+async fn wrong_method() -> Problem {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not take this method")
+}
+
+async fn style() -> Response {
+    asset("text/css; charset=utf-8", STYLE)
+}
+
+async fn script() -> Response {
+    asset("text/javascript; charset=utf-8", SCRIPT)
+}
+
+async fn htmx() -> Response {
+    asset("text/javascript; charset=utf-8", HTMX)
+}
+
+async fn icon() -> Response {
+    asset("image/svg+xml", ICON)
+}
+
+fn asset(kind: &'static str, content: impl IntoResponse) -> Response {
+    let keep = HeaderValue::from_static("private, max-age=300");
+    let head = [(header::CONTENT_TYPE, HeaderValue::from_static(kind)), (header::CACHE_CONTROL, keep)];
+    (head, content).into_response()
+}

@@ -1,0 +1,149 @@
+//! The checks that every request passes before a handler sees it, and the headers of every
+//! response.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use operate::Operator;
+
+use super::answer::Problem;
+use super::app::App;
+use super::guard::{Head, has_credentials, is_from_here};
+use super::login;
+use super::users::{Proof, TooMany, proof};
+use crate::listener::Admitted;
+
+/// Maximum size of an address in bytes: enough for a filter with long names.
+const ADDRESS_BYTES_MAX: usize = 8_000;
+/// Timeout of a request; decisions about many messages take longest.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Only the page's own resources are executed, shown or called, and no site may frame it.
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+     form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+);
+
+/// An authenticated user. Handlers pass the operator to `operate`, which knows its rights.
+pub(crate) struct Asker(pub(crate) Operator);
+
+impl<S: Send + Sync> FromRequestParts<S> for Asker {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        // Missing only for a route that bypasses the gate.
+        let missing = || Problem::new(StatusCode::UNAUTHORIZED, "nobody is logged in");
+        parts.extensions.get::<Operator>().cloned().map(Self).ok_or_else(missing)
+    }
+}
+
+/// Lets a request through, or answers it.
+pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let answer = match admit(&app, &mut parts).await {
+        Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(Request::from_parts(parts, body)))
+            .await
+        {
+            Ok(response) => response,
+            Err(_) => {
+                let text = "the request took too long; what it began goes on: look again before repeating it";
+                Problem::new(StatusCode::GATEWAY_TIMEOUT, text).into_response()
+            }
+        },
+        Err(response) => *response,
+    };
+    sealed(answer, app.cookie.is_secure)
+}
+
+async fn admit(app: &App, request: &mut Parts) -> Result<(), Box<Response>> {
+    let refuse = |problem: Problem| Box::new(problem.into_response());
+    let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
+    let hosts = request.headers.get_all(header::HOST).iter().count();
+    let authority = request.uri.authority().map(|authority| authority.as_str());
+    let is_known =
+        hosts == 1 && app.hosts.allow(text("host")) && authority.is_none_or(|it| app.hosts.allow(Some(it)));
+    if !is_known {
+        let problem =
+            Problem::new(StatusCode::MISDIRECTED_REQUEST, "nobody is known here under this host name");
+        return Err(refuse(problem.with_help("add the name to page.hosts of the relay's configuration")));
+    }
+    let (path, query) = (request.uri.path().to_owned(), request.uri.query().unwrap_or_default());
+    if path.len() + query.len() > ADDRESS_BYTES_MAX {
+        let text = format!("the address is longer than {ADDRESS_BYTES_MAX} bytes");
+        return Err(refuse(Problem::new(StatusCode::URI_TOO_LONG, text)));
+    }
+    if has_credentials(query) {
+        let text = "credentials in an address are not taken: they would stay in logs and histories";
+        let help = "send `Authorization: Bearer …`, or log in; take the secret for known to others";
+        return Err(refuse(Problem::bad(text).with_help(help)));
+    }
+    let cookies: Vec<&str> =
+        request.headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok()).collect();
+    let proof = proof(text("authorization"), &cookies, &app.cookie.name);
+    let is_safe = request.method.is_safe();
+    let head = Head {
+        is_safe,
+        host: text("host"),
+        origin: text_or_broken(&request.headers, "origin"),
+        site: text_or_broken(&request.headers, "sec-fetch-site"),
+        mode: text("sec-fetch-mode"),
+        has_bearer: matches!(proof, Proof::Token(_)),
+    };
+    if !is_from_here(head) {
+        let text = "the request comes from another page, or does not say from where: nothing was done";
+        let help = "use the page's own forms; a program sends its token, or `Origin` with this address";
+        return Err(refuse(Problem::new(StatusCode::FORBIDDEN, text).with_help(help)));
+    }
+    // Only the login form and its stylesheet are served without credentials.
+    if login::is_open(&path) {
+        return Ok(());
+    }
+    // There is none in a service with its own listener.
+    let connection = request.extensions.get::<Arc<Admitted>>().cloned();
+    match app.users.prove(&proof, connection.as_deref().and_then(Admitted::peer)).await {
+        Ok(Some(operator)) => {
+            // Only authenticated users keep a connection that others may need.
+            connection.iter().for_each(|connection| connection.heard());
+            request.extensions.insert(operator);
+            return Ok(());
+        }
+        Ok(None) => {}
+        Err(TooMany) => return Err(Box::new(login::too_many())),
+    }
+    let was_tried = matches!(proof, Proof::Named(..) | Proof::Token(_));
+    let uri = request.uri.path_and_query().map_or("/", |uri| uri.as_str());
+    let next = if is_safe && !path.starts_with("/assets/") && path != "/events" { uri } else { "/" };
+    Err(Box::new(login::asked_for(next, was_tried.then_some("nobody is known by these credentials"))))
+}
+
+/// Returns a header's value. One that is not text counts as foreign, not as missing.
+fn text_or_broken<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).map(|value| value.to_str().unwrap_or("?"))
+}
+
+/// Adds the headers of every response.
+fn sealed(mut response: Response, is_secure: bool) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, POLICY);
+    for (name, value) in [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.insert("cross-origin-opener-policy", HeaderValue::from_static("same-origin"));
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+    if !headers.contains_key(header::CACHE_CONTROL) {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    if is_secure {
+        headers.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
+    }
+    response
+}

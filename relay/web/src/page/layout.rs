@@ -1,0 +1,256 @@
+//! The frame of every page, and shared parts.
+
+use std::time::Duration;
+
+use maud::{DOCTYPE, Markup, html};
+use operate::seconds::{age, text as rfc3339};
+use operate::{OperateError, Operator, Role};
+use time::OffsetDateTime;
+
+use super::text::{beginning, plain};
+
+/// Maximum number of characters of a name or an error in a table.
+const CELL_CHARS_MAX: usize = 160;
+
+/// htmx runs no code from a page, sends requests only to this page's host and adds no style.
+const HTMX_CONFIG: &str = r#"{"allowEval":false,"allowScriptTags":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyEnabled":false,"historyCacheSize":0}"#;
+
+/// The pages of the navigation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tab {
+    Overview,
+    Topics,
+    Held,
+    Dead,
+    Consumers,
+    Keys,
+    Sagas,
+    Audit,
+    None,
+}
+
+const TABS: [(Tab, &str, &str); 8] = [
+    (Tab::Overview, "/", "Pipelines"),
+    (Tab::Topics, "/topics", "Topics"),
+    (Tab::Held, "/held", "Held"),
+    (Tab::Dead, "/dead", "Dead letters"),
+    (Tab::Consumers, "/consumers", "Consumers"),
+    (Tab::Keys, "/keys", "Keys"),
+    (Tab::Sagas, "/sagas", "Sagas"),
+    (Tab::Audit, "/audit", "Audit"),
+];
+
+/// The frame of a page.
+pub(crate) struct Frame<'a> {
+    operator: Option<&'a Operator>,
+    tab: Tab,
+    title: &'a str,
+    /// The address to reload after a change.
+    live: Option<String>,
+}
+
+impl<'a> Frame<'a> {
+    /// Creates a page for a user.
+    pub(crate) fn new(operator: Option<&'a Operator>, tab: Tab, title: &'a str) -> Self {
+        Self { operator, tab, title, live: None }
+    }
+
+    /// Reloads the page from this address after each change.
+    pub(crate) fn live(self, uri: &axum::http::Uri) -> Self {
+        Self { live: uri.path_and_query().map(|it| it.as_str().to_owned()), ..self }
+    }
+
+    /// Renders the complete page.
+    pub(crate) fn page(&self, body: &Markup) -> Markup {
+        html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    meta name="color-scheme" content="light dark";
+                    meta name="htmx-config" content=(HTMX_CONFIG);
+                    title { (plain(self.title)) " · relay" }
+                    link rel="icon" href="/assets/icon.svg" type="image/svg+xml";
+                    link rel="stylesheet" href="/assets/page.css";
+                    script src="/assets/htmx.js" defer {}
+                    script src="/assets/page.js" defer {}
+                }
+                body {
+                    a class="skip" href="#content" { "Skip to the content" }
+                    header class="top" { (self.top()) }
+                    main id="content" tabindex="-1" {
+                        @match &self.live {
+                            Some(uri) => {
+                                div id="live" hx-get=(uri) hx-trigger="relay:change from:body"
+                                    hx-select="#live" hx-target="#live" hx-swap="outerHTML" {
+                                    h1 { (plain(self.title)) }
+                                    (body)
+                                }
+                            }
+                            None => { h1 { (plain(self.title)) } (body) }
+                        }
+                    }
+                    footer { "relay " (env!("CARGO_PKG_VERSION")) " · times are UTC, from the databases' clocks" }
+                }
+            }
+        }
+    }
+
+    fn top(&self) -> Markup {
+        html! {
+            a class="brand" href="/" { "relay" }
+            @if let Some(operator) = self.operator {
+                nav aria-label="Pages" {
+                    @for (tab, path, name) in TABS {
+                        a href=(path) aria-current=[(tab == self.tab).then_some("page")] { (name) }
+                    }
+                }
+                form class="find" method="get" action="/message" role="search" aria-label="Find a message" {
+                    input name="id" type="search" required maxlength="64" placeholder="Message id"
+                        aria-label="Id of a message, its place in the log, or of its dead letter";
+                    button { "Find" }
+                }
+                @if self.live.is_some() {
+                    button class="follow" id="follow" type="button" aria-pressed="true" hidden { "Live" }
+                }
+                div class="who" {
+                    span class="who-name" { (plain(operator.name())) }
+                    span class="badge" { (operator.role().as_str()) }
+                    form method="post" action="/logout" { button class="plain" { "Log out" } }
+                }
+            }
+        }
+    }
+}
+
+/// Returns whether buttons are shown. The decision itself is authorized where it is carried out.
+pub(crate) fn may_decide(operator: &Operator) -> bool {
+    operator.role() >= Role::Operator
+}
+
+/// Renders a text from outside, shortened; its title has the whole text.
+pub(crate) fn cell(text: &str) -> Markup {
+    let text = plain(text);
+    let short = beginning(&text, CELL_CHARS_MAX);
+    html! { span class="text" title=[(short != text).then_some(&text)] { (short) } }
+}
+
+/// Like [`cell`], but whole: a remedy at the end must not be cut off.
+pub(crate) fn whole(text: &str) -> Markup {
+    html! { span class="text" { (plain(text)) } }
+}
+
+/// Like [`cell`], or a dash.
+pub(crate) fn maybe(text: Option<&str>) -> Markup {
+    match text {
+        Some(text) => cell(text),
+        None => html! { span class="faint" { "–" } },
+    }
+}
+
+/// Renders a state as a badge. States are the toolkit's own words.
+pub(crate) fn badge(state: &str) -> Markup {
+    let kind = match state {
+        "leading" | "published" | "applied" | "finished" | "applied_late" => "good",
+        "dead" | "expired" | "unknown" | "stuck" | "forgotten" => "bad",
+        "held" | "retrying" | "idle" | "paused" | "undoing" | "running, stuck" => "warn",
+        _ => "",
+    };
+    html! { span class={ "badge " (kind) } { (plain(state)) } }
+}
+
+/// Renders a time by its age.
+pub(crate) fn since(at: OffsetDateTime) -> Markup {
+    let text = rfc3339(at);
+    html! { time datetime=(text) title=(text) { (ago(at)) } }
+}
+
+/// Renders a time by its age, or a dash.
+pub(crate) fn maybe_since(at: Option<OffsetDateTime>) -> Markup {
+    at.map_or_else(|| maybe(None), since)
+}
+
+/// Returns the age of a time in words.
+pub(crate) fn ago(at: OffsetDateTime) -> String {
+    let passed = OffsetDateTime::now_utc() - at;
+    match Duration::try_from(passed) {
+        Ok(passed) if passed < Duration::from_secs(1) => String::from("now"),
+        Ok(passed) => format!("{} ago", age(passed)),
+        Err(_) => format!("in {}", age(passed.unsigned_abs())),
+    }
+}
+
+/// Formats seconds as a duration for people.
+pub(crate) fn lasting(seconds: f64) -> String {
+    age(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
+}
+
+/// Formats a count with thousands separators.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Formats a size for people.
+pub(crate) fn bytes(size: u64) -> String {
+    bytesize::ByteSize(size).display().iec().to_string()
+}
+
+/// Renders the errors of places that do not answer. The other places are still shown.
+pub(crate) fn away(errors: &[OperateError]) -> Markup {
+    html! {
+        @if !errors.is_empty() {
+            div class="notice bad" role="alert" {
+                strong { "Not everything is shown: " }
+                @if let [error] = errors { (plain(&error.to_string())) } @else {
+                    ul { @for error in errors.iter().take(20) { li { (plain(&error.to_string())) } } }
+                }
+            }
+        }
+    }
+}
+
+/// Renders the fields for signing a decision.
+pub(crate) fn signature(verb: &str, is_grave: bool) -> Markup {
+    html! {
+        label { "Why (the audit keeps it)" input name="reason" required maxlength="500" autocomplete="off"; }
+        button class=(if is_grave { "danger" } else { "primary" }) { (verb) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTILE: &str = "\"><script>alert(1)</script><img src=x onerror=alert(1)>'{{7*7}}\u{202e}";
+
+    #[test]
+    fn no_text_from_outside_is_markup() {
+        let operator = Operator::new(HOSTILE, Role::Viewer);
+        let uri: axum::http::Uri = "/dead?topic=%22%3E%3Cscript%3E".parse().unwrap();
+        let error = OperateError::refused(HOSTILE, HOSTILE);
+        let body = html! { (cell(HOSTILE)) (maybe(Some(HOSTILE))) (badge(HOSTILE)) (away(&[error])) };
+        let page = Frame::new(Some(&operator), Tab::Dead, HOSTILE).live(&uri).page(&body).into_string();
+        assert!(!page.contains("<script>") && !page.contains("<img"), "{page}");
+        assert!(!page.contains('\u{202e}'), "{page}");
+        assert!(page.contains("&lt;script&gt;alert(1)"), "{page}");
+        // The policy forbids inline scripts and styles, so there must be none.
+        assert!(!page.contains(" style=") && !page.contains(" onclick="), "{page}");
+        assert_eq!(page.matches("<script").count(), 2, "{page}");
+    }
+
+    #[test]
+    fn numbers_are_read_at_a_glance() {
+        for (number, shown) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(count(number), shown);
+        }
+    }
+}

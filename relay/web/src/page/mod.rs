@@ -1,0 +1,52 @@
+//! The page for operators: an interface to [`operate`], like the command line.
+//!
+//! Its numbers come from the databases, so every relay process shows the same picture, whether it
+//! leads or not. Only a pipeline that this process cannot run is shown by this process alone. The
+//! page works without scripts; with them it updates by server-sent events.
+//!
+//! Each request passes `gate`. The `Host` must be a known name, and requests that change something
+//! must come from the page itself. Only the login form is served without credentials. Each response
+//! has a policy that runs no foreign script. What a role may do is decided by `operate` in each
+//! call; a view that hides a button protects nothing.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `serve`, `tls` | the listener with its bounds, and its certificate |
+//! | `app` | state shared by the handlers, and the routes |
+//! | `gate`, `guard` | the checks of each request; their decisions, pure |
+//! | `users`, `session`, `login` | the users, the cookie, the form |
+//! | `observe`, `samples`, `plot` | shared queries of the databases, the last hour, plots |
+//! | `stream` | server-sent events |
+//! | `answer`, `fields`, `address` | errors, forms and addresses |
+//! | `layout`, `text` | the frame of every page, texts from outside |
+//! | `pages` | one file for each page |
+
+mod address;
+mod answer;
+mod app;
+mod fields;
+mod gate;
+mod guard;
+mod layout;
+mod login;
+mod observe;
+mod pages;
+mod plot;
+mod samples;
+mod serve;
+mod session;
+mod stream;
+mod text;
+mod tls;
+mod users;
+
+use std::collections::BTreeMap;
+
+use tokio::sync::watch;
+
+pub use serve::{Page, PageError, check, check_settings};
+
+use engine::Status;
+
+/// The status of the pipelines that this process runs, by name.
+pub type Own = BTreeMap<String, watch::Receiver<Status>>;

@@ -1,0 +1,87 @@
+//! Consumers, as far as their inboxes show them.
+
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::http::Uri;
+use inbox::Activity;
+use maud::{Markup, html};
+use operate::Places;
+use operate::consumers::{ConsumerLine, consumers};
+
+use super::super::address::with_query;
+use super::super::answer::{Html, Problem};
+use super::super::app::App;
+use super::super::fields::Fields;
+use super::super::gate::Asker;
+use super::super::layout::{Frame, Tab, away, cell, count, maybe_since, since};
+use super::pieces::piece;
+
+/// `GET /consumers`.
+pub(crate) async fn show(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Query(query): Query<Fields>,
+    uri: Uri,
+) -> Result<Html, Problem> {
+    let turn = app.turn().await?;
+    let places = app.with_inboxes(Places::new(), "").await;
+    let found = consumers(&places, &operator).await;
+    places.close().await;
+    drop(turn);
+    let (lines, errors) = found.map_err(|error| Problem::from(error).shown_to(&operator))?;
+    let piece = piece(&query, &lines)?;
+    let body = html! {
+        p class="lead" { "The inboxes of the configuration, and what they hold." }
+        (away(&errors))
+        @if app.inboxes.is_empty() {
+            p class="empty" { "No inbox is configured: add " code { "[[verify.inbox]]" } " with its consumer and database." }
+        } @else {
+            div class="scroll" tabindex="0" role="region" aria-label="Consumers" {
+                table {
+                    thead { tr {
+                        th scope="col" { "Consumer" }
+                        th scope="col" class="number" { "Applied in the last hour" } th scope="col" { "Last applied" }
+                        th scope="col" class="number" { "Duplicates in the last hour" }
+                        th scope="col" class="number" { "Retrying" } th scope="col" { "Failing since" }
+                        th scope="col" class="number" { "Dead" } th scope="col" { "Dead since" }
+                        th scope="col" { "Remembers from" }
+                    } }
+                    tbody { @for line in piece.rows { (row(line)) } }
+                }
+            }
+            (piece.links("/consumers", &[]))
+            p class="faint" {
+                "Duplicates: suppressed deliveries and their share of all deliveries, as the consumers "
+                "counted them. They store their counts every 15 seconds; consumers that call the inbox directly count none."
+            }
+        }
+    };
+    Ok(Html(Frame::new(Some(&operator), Tab::Consumers, "Consumers").live(&uri).page(&body)))
+}
+
+fn row(line: &ConsumerLine) -> Markup {
+    let activity = line.activity.clone().unwrap_or_default();
+    let dead = with_query("/dead", &[("consumer", &line.consumer), ("source", "inbox")]);
+    html! {
+        tr {
+            th scope="row" { (cell(&line.consumer)) }
+            td class="number" { (count(activity.applied)) }
+            td { (maybe_since(activity.last_applied_at)) }
+            td class="number" { (duplicates(&activity)) }
+            td class="number" { (count(activity.retrying)) }
+            td { (maybe_since(activity.failing_since)) }
+            td class="number" { @if activity.dead > 0 { a href=(dead) { (count(activity.dead)) } } @else { "0" } }
+            td { (maybe_since(activity.dead_since)) }
+            td { (since(line.remembers_from)) }
+        }
+    }
+}
+
+/// Formats the number of duplicates and their share of deliveries; a dash when none were counted.
+fn duplicates(activity: &Activity) -> String {
+    match activity.duplicate_rate() {
+        Some(rate) => format!("{} ({:.1} %)", count(activity.counted.duplicates), rate * 100.0),
+        None => "–".to_owned(),
+    }
+}

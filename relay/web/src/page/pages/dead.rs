@@ -1,0 +1,223 @@
+//! Dead letters, one page at a time, for selection.
+
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::http::Uri;
+use maud::{Markup, html};
+use operate::Places;
+use operate::dead::{Bookmark, DeadMessage, DeadSource, Filter, Listed, States, page};
+use operate::units::Time;
+use outbox::log::ExceptionState;
+
+use super::super::address::with_query;
+use super::super::answer::{Html, Problem};
+use super::super::app::App;
+use super::super::fields::Fields;
+use super::super::gate::Asker;
+use super::super::layout::{Frame, Tab, away, badge, bytes, cell, count, may_decide, maybe, since};
+
+/// Messages per page.
+const ROWS: usize = 50;
+
+/// The fields of the filter, with their labels.
+const CONDITIONS: [(&str, &str); 7] = [
+    ("topic", "Topic or queue"),
+    ("key", "Ordering key"),
+    ("kind", "Event type"),
+    ("cause", "Cause"),
+    ("pipeline", "Pipeline"),
+    ("consumer", "Consumer"),
+    ("older_than", "Older than (1h)"),
+];
+
+/// The states that can be selected.
+const STATES: [&str; 6] = ["dead", "held", "retrying", "scheduled", "discarded", "closed"];
+
+/// Returns the filter that a query or a form describes.
+pub(crate) fn filter(fields: &Fields) -> Result<Filter, Problem> {
+    fields.check()?;
+    let pipeline = fields.given("pipeline");
+    let source = fields.read::<DeadSource>("source")?;
+    Ok(Filter {
+        // A pipeline selects its outbox.
+        source: source.or(pipeline.as_ref().map(|_| DeadSource::Outbox)),
+        ids: Vec::new(),
+        topic: fields.given("topic"),
+        key: fields.given("key"),
+        kind: fields.given("kind"),
+        cause: fields.given("cause"),
+        consumer: fields.read("consumer")?,
+        older_than: fields.read::<Time>("older_than")?.map(|time| time.0),
+        newer_than: fields.read::<Time>("newer_than")?.map(|time| time.0),
+    })
+}
+
+/// Returns the places of a filter. Connects to inboxes.
+pub(crate) async fn places(app: &App, fields: &Fields, filter: &Filter) -> Result<Places, Problem> {
+    let only = fields.text("pipeline");
+    let outboxes = if filter.takes_outboxes() { app.outboxes(only)? } else { Places::new() };
+    if !filter.takes_inboxes() {
+        return Ok(outboxes);
+    }
+    Ok(app.with_inboxes(outboxes, fields.text("consumer")).await)
+}
+
+/// Returns the conditions of a query, for a link or a form.
+pub(crate) fn kept(fields: &Fields) -> Vec<(&'static str, String)> {
+    let names = CONDITIONS.iter().map(|(name, _)| *name).chain(["source", "newer_than"]);
+    names.filter_map(|name| Some((name, fields.given(name)?))).collect()
+}
+
+/// `GET /dead`.
+pub(crate) async fn show(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Query(query): Query<Fields>,
+    uri: Uri,
+) -> Result<Html, Problem> {
+    let state = query.given("state").unwrap_or_else(|| String::from("dead"));
+    let states = match (state.as_str(), state.parse::<ExceptionState>()) {
+        ("dead", _) => States::Dead,
+        ("closed", _) => States::Closed,
+        (_, Ok(state)) => States::Parked(state),
+        _ => return Err(Problem::bad(format!("{state:?} is no state: known are {}", STATES.join(", ")))),
+    };
+    let from = query.read::<Bookmark>("from")?;
+    let filter = filter(&query)?;
+    let turn = app.turn().await?;
+    let places = places(&app, &query, &filter).await?;
+    let listed = page(&places, &operator, &filter, states, from, ROWS).await;
+    places.close().await;
+    drop(turn);
+    let listed = listed.map_err(|error| Problem::from(error).shown_to(&operator))?;
+    let body = html! {
+        (conditions(&query, &state))
+        (away(&listed.away))
+        @if listed.messages.is_empty() {
+            @if listed.more {
+                p class="notice" { "No match so far: the list goes on." }
+            } @else {
+                p class="empty" { "No message waits here." }
+            }
+        } @else if states == States::Dead && may_decide(&operator) {
+            form method="post" action="/dead/confirm" id="choice" {
+                @for (name, value) in kept(&query) { input type="hidden" name=(name) value=(value); }
+                (actions())
+                (table(&listed, true))
+            }
+        } @else {
+            (table(&listed, false))
+        }
+        (links(&query, &state, from, &listed))
+    };
+    Ok(Html(Frame::new(Some(&operator), Tab::Dead, "Dead letters").live(&uri).page(&body)))
+}
+
+fn conditions(query: &Fields, state: &str) -> Markup {
+    let is_set = !kept(query).is_empty() || state != "dead";
+    html! {
+        details class="filter-box" id="conditions" open[is_set] {
+            summary { "Filter" @if is_set { " (set)" } }
+            form class="filter" method="get" action="/dead" {
+                label { "State" select name="state" {
+                    @for name in STATES { option value=(name) selected[name == state] { (name) } }
+                } }
+                label { "Where" select name="source" {
+                    @for (value, name) in [("", "everywhere"), ("outbox", "outboxes"), ("inbox", "inboxes")] {
+                        option value=(value) selected[value == query.text("source")] { (name) }
+                    }
+                } }
+                @for (name, label) in CONDITIONS {
+                    label { (label) input name=(name) value=(query.text(name)) maxlength="255" autocomplete="off"; }
+                }
+                button class="primary" { "Filter" }
+                a class="button" href="/dead" { "Clear" }
+            }
+        }
+    }
+}
+
+fn actions() -> Markup {
+    html! {
+        div class="bulk" role="group" aria-label="Decide about messages" {
+            label class="check" { input type="checkbox" id="choose-all" hidden; span id="choose-all-name" hidden { "All on this page" } }
+            button name="what" value="requeue" { "Requeue chosen…" }
+            button name="what" value="discard" class="danger" { "Discard chosen…" }
+            span class="bulk-gap" {}
+            button name="what" value="requeue-all" { "Requeue all that match…" }
+            button name="what" value="discard-all" class="danger" { "Discard all that match…" }
+        }
+    }
+}
+
+/// Returns the name of a message in forms: source, id, owner.
+pub(crate) fn row_name(message: &DeadMessage) -> String {
+    format!("{}/{}/{}", message.source, message.id, message.owner())
+}
+
+fn table(listed: &Listed, with_choice: bool) -> Markup {
+    html! {
+        div class="scroll" tabindex="0" role="region" aria-label="Messages" {
+            table {
+                thead { tr {
+                    @if with_choice { th scope="col" { span class="hidden" { "Choose" } } }
+                    @for name in ["Message", "Of", "Topic", "Key", "State", "Cause", "Error"] { th scope="col" { (name) } }
+                    th scope="col" class="number" { "Attempts" }
+                    th scope="col" class="number" { "Size" }
+                    th scope="col" { "Waits since" }
+                } }
+                tbody { @for message in &listed.messages { (row(message, with_choice)) } }
+            }
+        }
+    }
+}
+
+fn row(message: &DeadMessage, with_choice: bool) -> Markup {
+    let pipeline = message.pipeline.as_deref().unwrap_or_default();
+    let story = with_query("/message", &[("id", &message.id), ("pipeline", pipeline)]);
+    let short = |id: &str| id.rsplit('-').next().unwrap_or(id).to_owned();
+    html! {
+        tr {
+            @if with_choice {
+                td { input type="checkbox" name="row" value=(row_name(message)) aria-label={ "Choose " (message.id) }; }
+            }
+            th scope="row" { a href=(story) title=(message.message_id.as_deref().unwrap_or(&message.id)) {
+                @if pipeline.is_empty() { "…" (short(&message.id)) } @else { (message.id) }
+            } }
+            td { (cell(message.owner())) }
+            td { (cell(&message.topic)) }
+            td { (maybe(message.key.as_deref())) }
+            td { (badge(message.state)) @if let Some(actor) = &message.redrive_requested_by {
+                " redrive requested by " (cell(actor))
+            } }
+            td { (maybe(message.cause.as_deref())) }
+            td class="wide" { (maybe(message.error.as_deref())) }
+            td class="number" { (count(message.attempts.into())) }
+            td class="number" { (bytes(message.payload_bytes)) }
+            td { (since(message.since)) @if is_again(message) { ", last change " (since(message.changed_at)) } }
+        }
+    }
+}
+
+/// Returns whether it was parked long before it died: it was requeued and failed again, or retried
+/// for long.
+fn is_again(message: &DeadMessage) -> bool {
+    message.is_dead() && message.changed_at - message.since > time::Duration::MINUTE
+}
+
+fn links(query: &Fields, state: &str, from: Option<Bookmark>, listed: &Listed) -> Markup {
+    let kept = kept(query);
+    let pairs: Vec<(&str, &str)> = kept.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let first = with_query("/dead", &[&pairs[..], &[("state", state)]].concat());
+    html! {
+        @if from.is_some() || listed.next.is_some() {
+            nav class="pieces" aria-label="Pieces of the list" {
+                @if from.is_some() { a href=(first) { "← First page" } }
+                @if let Some(next) = listed.next {
+                    a rel="next" href=(with_query("/dead", &[&pairs[..], &[("state", state), ("from", &next.to_string())]].concat())) { "Next →" }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Idempotency keys whose holder is gone.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use axum::Form;
+use axum::extract::State;
+use axum::http::Uri;
+use inbox::keys::{Decision, KeyId};
+use maud::{Markup, html};
+use message::shield;
+use operate::error::OperateErrorKind;
+use operate::keys::{self, KeyLine};
+use operate::{OperateError, Operator, Role, Signed};
+use uuid::Uuid;
+
+use super::super::answer::{Html, Problem};
+use super::super::app::App;
+use super::super::fields::Fields;
+use super::super::gate::Asker;
+use super::super::layout::{Frame, Tab, cell, count, may_decide, signature};
+use super::tables::{self, NamedTables};
+
+/// Maximum number of keys shown for each database.
+const KEYS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
+
+/// `GET /keys`.
+pub(crate) async fn show(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<Html, Problem> {
+    let _turn = app.turn().await?;
+    let mut found = Vec::new();
+    for NamedTables { name, tables } in tables::all(&app) {
+        let lines = match tables {
+            Ok(tables) => keys::stuck(&tables, &operator, KEYS_MAX).await,
+            Err(problem) => Err(OperateError::refused(problem, "")),
+        };
+        found.push((name, lines));
+    }
+    let body = html! {
+        p class="lead" { "Keys whose lease has expired and which no request has taken over, longest expired first." }
+        @for (name, lines) in &found {
+            section class="card" {
+                div class="card-head" { h2 { (cell(name)) } }
+                @match lines {
+                    Err(error) if error.kind() == OperateErrorKind::NoTables => {
+                        p class="empty" { "No tables of idempotency keys here: " (cell(&error.to_string())) }
+                    }
+                    Err(error) => p class="faint" { (cell(&error.to_string())) },
+                    Ok(lines) if lines.is_empty() => p class="empty" { "No key is stuck." },
+                    Ok(lines) => {
+                        (table(&operator, name, lines))
+                        @if lines.len() >= KEYS_MAX.get() as usize { p class="faint" { "These are the first " (count(KEYS_MAX.get().into())) "." } }
+                    }
+                }
+            }
+        }
+    };
+    Ok(Html(Frame::new(Some(&operator), Tab::Keys, "Idempotency keys").live(&uri).page(&body)))
+}
+
+/// Returns early the error that `operate` would return later, before the form is checked.
+fn permit(operator: &Operator) -> Result<(), Problem> {
+    operator.permit(Role::Operator, "decide about idempotency keys").map_err(Problem::from)
+}
+
+/// A decision that a form describes.
+struct Choice {
+    decision: Decision,
+    id: KeyId,
+    /// Its last holder at the time of the form.
+    holder: Uuid,
+    /// The name of its database.
+    database: String,
+}
+
+impl Choice {
+    fn read(form: &Fields) -> Result<Self, Problem> {
+        form.check()?;
+        let decision = Decision::from_word(form.text("what"))
+            .ok_or_else(|| Problem::bad("a form says release or discard, and nothing else"))?;
+        let id = KeyId::of_texts(form.exact("scope"), form.exact("operation"), form.exact("key"))
+            .map_err(|error| Problem::bad(error.to_string()))?;
+        Ok(Self { decision, id, holder: form.need("holder")?, database: form.text("database").to_owned() })
+    }
+
+    fn consequence(&self) -> &'static str {
+        match self.decision {
+            Decision::Release => {
+                "The next request with the key runs again, and asks the other service again."
+            }
+            Decision::Discard => {
+                "The request is given up: it never runs, and clients that send the key get an error."
+            }
+        }
+    }
+}
+
+/// `POST /keys/confirm`: the decision, with a field for its reason. It is a form instead of a link,
+/// because keys do not belong in addresses.
+pub(crate) async fn confirm(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Form(form): Form<Fields>,
+) -> Result<Html, Problem> {
+    let shown = |problem: Problem| problem.shown_to(&operator);
+    permit(&operator).map_err(shown)?;
+    let choice = Choice::read(&form).map_err(shown)?;
+    tables::named(&app, &choice.database).map_err(shown)?;
+    let verb = match choice.decision {
+        Decision::Release => "Release",
+        Decision::Discard => "Discard",
+    };
+    let title = format!("{verb} the key {}?", choice.id.key());
+    let body = html! {
+        form method="post" action="/keys/decide" class="card" {
+            @for name in ["database", "scope", "operation", "key", "holder", "what"] {
+                input type="hidden" name=(name) value=(form.exact(name));
+            }
+            p { "Of " strong { (cell(choice.id.scope().as_str())) } ", for " strong { (cell(choice.id.operation().as_str())) } "." }
+            p { (choice.consequence()) " Find out first whether its holder has had an effect." }
+            (signature(verb, choice.decision == Decision::Discard))
+            a class="button" href="/keys" { "Back" }
+        }
+    };
+    Ok(Html(Frame::new(Some(&operator), Tab::Keys, &title).page(&body)))
+}
+
+/// `POST /keys/decide`.
+pub(crate) async fn decide(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Form(form): Form<Fields>,
+) -> Result<Html, Problem> {
+    let shown = |problem: Problem| problem.shown_to(&operator);
+    permit(&operator).map_err(shown)?;
+    let choice = Choice::read(&form).map_err(shown)?;
+    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let consequence = choice.consequence();
+    let decided = shield(async move {
+        let _turn = app.turn().await?;
+        let tables = tables::named(&app, &choice.database)?;
+        keys::decide(&tables, &signed, (&choice.id, Some(choice.holder)), choice.decision).await?;
+        Ok::<_, Problem>(())
+    });
+    decided.await.map_err(shown)?;
+    let body = html! {
+        p class="lead" { (consequence) }
+        p { a class="button" href="/keys" { "Back to the keys" } }
+    };
+    Ok(Html(Frame::new(Some(&operator), Tab::Keys, "Decided").page(&body)))
+}
+
+fn table(operator: &Operator, database: &str, lines: &[KeyLine]) -> Markup {
+    html! {
+        div class="scroll" tabindex="0" role="region" aria-label={ "Keys of " (database) } {
+            table {
+                thead { tr {
+                    @for name in ["Scope", "Operation", "Key"] { th scope="col" { (name) } }
+                    th scope="col" class="number" { "Held" }
+                    th scope="col" { "Claimed" } th scope="col" { "Lease ended" }
+                    th scope="col" { span class="hidden" { "Actions" } }
+                } }
+                tbody { @for line in lines { tr {
+                    td { (cell(&line.scope)) }
+                    td { (cell(&line.operation)) }
+                    th scope="row" { (cell(&line.key)) }
+                    td class="number" { (line.attempt) }
+                    td { (cell(&line.claimed_at)) }
+                    td { (cell(&line.lease_until)) }
+                    td { @if may_decide(operator) {
+                        form method="post" action="/keys/confirm" class="actions" {
+                            input type="hidden" name="database" value=(database);
+                            input type="hidden" name="scope" value=(line.scope);
+                            input type="hidden" name="operation" value=(line.operation);
+                            input type="hidden" name="key" value=(line.key);
+                            input type="hidden" name="holder" value=(line.holder);
+                            button name="what" value="release" { "Release…" }
+                            button name="what" value="discard" class="danger" { "Discard…" }
+                        }
+                    } }
+                } } }
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Pausing and resuming a pipeline, a topic or a key.
+
+use std::sync::Arc;
+
+use axum::Form;
+use axum::extract::{Query, State};
+use axum::response::Redirect;
+use maud::html;
+use message::{OrderingKey, Topic, shield};
+use operate::pause::{pause as set, resume as lift};
+use operate::{OperateError, Operator, Role, Signed};
+use outbox::log::PauseScope;
+
+use super::super::answer::{Html, Problem};
+use super::super::app::App;
+use super::super::fields::Fields;
+use super::super::gate::Asker;
+use super::super::layout::{Frame, Tab, cell, signature};
+
+const SCOPES: [(&str, &str); 3] =
+    [("pipeline", "the whole pipeline"), ("topic", "a topic"), ("key", "an ordering key")];
+
+/// `GET /pause`: the form.
+pub(crate) async fn ask(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Query(query): Query<Fields>,
+) -> Result<Html, Problem> {
+    // A user without the right does not get the form.
+    permit(&operator).map_err(|error| Problem::from(error).shown_to(&operator))?;
+    query.check()?;
+    let pipeline = app.pipeline(query.text("pipeline")).map_err(|problem| problem.shown_to(&operator))?;
+    let is_resume = query.text("resume") == "yes";
+    let (title, path) = if is_resume { ("Resume", "/resume") } else { ("Pause", "/pause") };
+    // The button of a pause resumes exactly that pause.
+    let is_fixed = is_resume && !query.text("since").is_empty();
+    let body = html! {
+        form method="post" action=(path) class="card" {
+            input type="hidden" name="pipeline" value=(pipeline.name);
+            @if is_resume { input type="hidden" name="since" value=(query.text("since")); }
+            p { "Pipeline " strong { (cell(pipeline.name.as_str())) } ". "
+                @if is_resume { "Held messages leave in order." }
+                @else { "Nothing is lost: messages wait, and later messages of their keys wait behind them." } }
+            @if is_fixed {
+                @for name in ["scope", "name"] { input type="hidden" name=(name) value=(query.exact(name)); }
+                p { "Paused: " strong { (cell(&format!("{} {}", query.exact("scope"), query.exact("name")))) } "." }
+            } @else {
+                label { (title) select name="scope" {
+                    @for (value, name) in SCOPES { option value=(value) selected[value == query.text("scope")] { (name) } }
+                } }
+                label { "Name of the topic or key; empty for the pipeline"
+                    input name="name" value=(query.exact("name")) maxlength="255" autocomplete="off"; }
+            }
+            (signature(title, !is_resume))
+            a class="button" href="/" { "Back" }
+        }
+    };
+    Ok(Html(Frame::new(Some(&operator), Tab::Overview, title).page(&body)))
+}
+
+/// `POST /pause`.
+pub(crate) async fn pause(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Form(form): Form<Fields>,
+) -> Result<Redirect, Problem> {
+    change(operator, app, form, true).await
+}
+
+/// `POST /resume`.
+pub(crate) async fn resume(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Form(form): Form<Fields>,
+) -> Result<Redirect, Problem> {
+    change(operator, app, form, false).await
+}
+
+async fn change(
+    operator: Operator,
+    app: Arc<App>,
+    form: Fields,
+    is_paused: bool,
+) -> Result<Redirect, Problem> {
+    let shown = |problem: Problem| problem.shown_to(&operator);
+    // Checked first: without the right, the form does not matter.
+    permit(&operator).map_err(|error| shown(error.into()))?;
+    let scope = scope(&form).map_err(shown)?;
+    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let changed = shield(async move {
+        let _turn = app.turn().await?;
+        let places = app.outboxes(app.pipeline(form.text("pipeline"))?.name.as_str())?;
+        match is_paused {
+            true => set(&places, &signed, &scope).await?,
+            // Refused if the form was made for an earlier pause of the same scope.
+            false => lift(&places, &signed, &scope, form.moment("since")?).await?,
+        }
+        Ok::<_, Problem>(())
+    });
+    changed.await.map_err(shown)?;
+    Ok(Redirect::to("/"))
+}
+
+fn permit(operator: &Operator) -> Result<(), OperateError> {
+    operator.permit(Role::Operator, "pause or resume")
+}
+
+fn scope(form: &Fields) -> Result<PauseScope, Problem> {
+    form.check()?;
+    // Keys may begin or end with spaces.
+    let name = form.exact("name");
+    Ok(match form.text("scope") {
+        "pipeline" if name.is_empty() => PauseScope::Pipeline,
+        "pipeline" => {
+            return Err(Problem::bad("the whole pipeline has no name to give: choose topic or key"));
+        }
+        "topic" => {
+            let topic = Topic::new(name).map_err(|error| Problem::bad(error.to_string()))?;
+            PauseScope::Topic(topic.as_str().to_owned())
+        }
+        "key" => {
+            let key = OrderingKey::new(name).map_err(|error| Problem::bad(error.to_string()))?;
+            PauseScope::Key(key.as_str().to_owned())
+        }
+        other => return Err(Problem::bad(format!("{other:?} cannot be paused: pipeline, topic or key"))),
+    })
+}

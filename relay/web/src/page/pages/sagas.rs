@@ -1,0 +1,256 @@
+//! Sagas: those that need an operator, those that run, and a single one with its steps.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use axum::Form;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, Uri};
+use maud::{Markup, html};
+use message::shield;
+use operate::error::OperateErrorKind;
+use operate::sagas::SagaDatabase;
+use operate::tables::Tables;
+use operate::{OperateError, Operator, Role, Signed};
+use saga::{Choice, SagaId, SagaQuery, SagaRecord, StepRecord};
+
+use super::super::address::with_query;
+use super::super::answer::{Html, Problem};
+use super::super::app::App;
+use super::super::fields::Fields;
+use super::super::gate::Asker;
+use super::super::layout::{
+    Frame, Tab, badge, cell, count, may_decide, maybe, maybe_since, signature, since,
+};
+use super::tables::{self, NamedTables};
+
+/// Maximum number of sagas shown for each database.
+const SAGAS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
+
+/// `GET /sagas`.
+pub(crate) async fn list(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Query(query): Query<Fields>,
+    uri: Uri,
+) -> Result<Html, Problem> {
+    query.check()?;
+    let _turn = app.turn().await?;
+    let mut wanted = SagaQuery::open(SAGAS_MAX);
+    wanted.is_stuck = query.text("show") == "stuck";
+    wanted.with_ended = query.text("show") == "all";
+    let mut found = Vec::new();
+    for NamedTables { name, tables } in tables::all(&app) {
+        let sagas = match tables {
+            Ok(tables) => listed(&tables, &operator, &wanted).await,
+            Err(problem) => Err(OperateError::refused(problem, "")),
+        };
+        found.push((name, sagas));
+    }
+    let body = html! {
+        nav class="choices" aria-label="Which sagas" {
+            @for (value, name) in [("", "open"), ("stuck", "stuck"), ("all", "also ended")] {
+                a href=(with_query("/sagas", &[("show", value)])) aria-current=[(query.text("show") == value).then_some("true")] { (name) }
+            }
+        }
+        @for (name, sagas) in &found {
+            section class="card" {
+                div class="card-head" { h2 { (cell(name)) } }
+                @match sagas {
+                    Err(error) if error.kind() == OperateErrorKind::NoTables => {
+                        p class="empty" { "No tables of sagas here: " (cell(&error.to_string())) }
+                    }
+                    Err(error) => p class="faint" { (cell(&error.to_string())) },
+                    Ok(sagas) if sagas.is_empty() => p class="empty" { "No saga." },
+                    Ok(sagas) => {
+                        (table(name, sagas))
+                        @if sagas.len() >= SAGAS_MAX.get() as usize { p class="faint" { "These are the oldest " (count(SAGAS_MAX.get().into())) "." } }
+                    }
+                }
+            }
+        }
+    };
+    Ok(Html(Frame::new(Some(&operator), Tab::Sagas, "Sagas").live(&uri).page(&body)))
+}
+
+async fn listed(
+    tables: &Tables,
+    operator: &Operator,
+    query: &SagaQuery,
+) -> Result<Vec<SagaRecord>, OperateError> {
+    let database = SagaDatabase::open(tables).await?;
+    let sagas = database.list(operator, query).await;
+    database.close().await;
+    sagas
+}
+
+/// `GET /saga`.
+pub(crate) async fn show(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Query(query): Query<Fields>,
+    uri: Uri,
+) -> Result<Html, Problem> {
+    query.check()?;
+    let shown = |problem: Problem| problem.shown_to(&operator);
+    let id = id(&query).map_err(shown)?;
+    let turn = app.turn().await?;
+    let tables = tables::named(&app, query.text("database")).map_err(shown)?;
+    let database = SagaDatabase::open(&tables).await.map_err(|error| shown(error.into()))?;
+    let found = database.show(&operator, &id).await;
+    database.close().await;
+    drop(turn);
+    let found = found.map_err(|error| shown(error.into()))?;
+    let (saga, steps) = found.ok_or_else(|| shown(missing(&id)))?;
+    let body = one(&operator, &query, &saga, &steps);
+    let title = format!("Saga {id}");
+    Ok(Html(Frame::new(Some(&operator), Tab::Sagas, &title).live(&uri).page(&body)))
+}
+
+/// `POST /saga/decide`.
+pub(crate) async fn decide(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Form(form): Form<Fields>,
+) -> Result<Html, Problem> {
+    let shown = |problem: Problem| problem.shown_to(&operator);
+    // Checked first: a user without the right opens no database.
+    operator.permit(Role::Operator, "decide about sagas").map_err(|error| shown(error.into()))?;
+    form.check()?;
+    let id = id(&form).map_err(shown)?;
+    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let back = with_query("/saga", &place(&form));
+    let decided = shield(async move {
+        let _turn = app.turn().await?;
+        let database = SagaDatabase::open(&tables::named(&app, form.text("database"))?).await?;
+        let decided = carry_out(&database, &signed, &id, &form).await;
+        database.close().await;
+        decided
+    });
+    decided.await.map_err(shown)?;
+    let body = html! {
+        p class="lead" { "A worker of this saga takes it up within seconds." }
+        p { a class="button" href=(back) { "Back to the saga" } }
+    };
+    Ok(Html(Frame::new(Some(&operator), Tab::Sagas, "Decided").page(&body)))
+}
+
+/// Carries out the decision of a form. Refuses if the saga has advanced, got stuck elsewhere or
+/// been cancelled since: the decision would then mean something else.
+async fn carry_out(
+    database: &SagaDatabase,
+    signed: &Signed,
+    id: &SagaId,
+    form: &Fields,
+) -> Result<(), Problem> {
+    let choice = choice(form)?;
+    let Some((saga, _)) = database.show(&signed.operator, id).await? else { return Err(missing(id)) };
+    let seen = saga.seen();
+    if seen.to_string() != form.exact("as_of") {
+        let text =
+            format!("the saga {id} is {} now, and not as it was when the form was made", saga.condition());
+        return Err(Problem::conflict(text).with_help("nothing was decided: look at the saga again"));
+    }
+    Ok(database.decide(signed, id, choice, Some(seen)).await?)
+}
+
+fn missing(id: &SagaId) -> Problem {
+    let problem = Problem::new(StatusCode::NOT_FOUND, format!("there is no saga {id}"));
+    problem.with_help("one that has ended is forgotten after a while")
+}
+
+fn choice(form: &Fields) -> Result<Choice, Problem> {
+    match form.text("what") {
+        "retry" => Ok(Choice::Retry),
+        "cancel" => Ok(Choice::Cancel),
+        "skip" => Ok(Choice::Skip { step: form.exact("step").to_owned(), result: result(form)? }),
+        _ => Err(Problem::bad("a form says retry, cancel or skip, and nothing else")),
+    }
+}
+
+fn result(form: &Fields) -> Result<Option<serde_json::Value>, Problem> {
+    let read = |text: String| {
+        serde_json::from_str(&text).map_err(|error| Problem::bad(format!("the result is not JSON: {error}")))
+    };
+    form.given("result").map(read).transpose()
+}
+
+fn id(fields: &Fields) -> Result<SagaId, Problem> {
+    SagaId::new(fields.exact("type"), fields.exact("id")).map_err(|error| Problem::bad(error.to_string()))
+}
+
+fn place(fields: &Fields) -> [(&str, &str); 3] {
+    ["database", "type", "id"].map(|name| (name, fields.exact(name)))
+}
+
+fn table(database: &str, sagas: &[SagaRecord]) -> Markup {
+    html! {
+        div class="scroll" tabindex="0" role="region" aria-label={ "Sagas of " (database) } {
+            table {
+                thead { tr { @for name in ["Saga", "Type", "State", "Waits for", "Since", "Started", "Why"] { th scope="col" { (name) } } } }
+                tbody { @for saga in sagas { tr {
+                    th scope="row" { a href=(with_query("/saga", &[("database", database), ("type", saga.id.saga_type()), ("id", saga.id.id())])) { (cell(saga.id.id())) } }
+                    td { (cell(saga.id.saga_type())) }
+                    td { (badge(&saga.condition())) }
+                    td { (maybe(saga.waits_for.as_deref())) }
+                    td { (maybe_since(saga.stuck_at.or(saga.waiting_since))) }
+                    td { (since(saga.started_at)) }
+                    td class="wide" { (maybe(saga.error.as_deref().or(saga.reason.as_deref()))) }
+                } } }
+            }
+        }
+    }
+}
+
+fn one(operator: &Operator, query: &Fields, saga: &SagaRecord, steps: &[StepRecord]) -> Markup {
+    let is_open = saga.ended_at.is_none();
+    html! {
+        section class="card" {
+            div class="card-head" { h2 { (cell(saga.id.id())) } (badge(&saga.condition())) }
+            @if let Some(why) = saga.error.as_deref().or(saga.reason.as_deref()) { pre class="error" { (cell(why)) } }
+            dl class="facts" {
+                @for (name, value) in [
+                    ("Version", cell(&saga.version.to_string())),
+                    ("Waits for", maybe(saga.waits_for.as_deref())),
+                    ("Since", maybe_since(saga.stuck_at.or(saga.waiting_since))),
+                    ("Next turn", maybe_since(saga.wake_at)),
+                    ("Worker", maybe(saga.worker.as_deref())),
+                    ("Attempts", cell(&saga.attempts.to_string())),
+                    ("Started", since(saga.started_at)),
+                    ("Ended", maybe_since(saga.ended_at)),
+                ] { div { dt { (name) } dd { (value) } } }
+            }
+        }
+        h2 { "Steps" }
+        div class="scroll" tabindex="0" role="region" aria-label="Steps" {
+            table {
+                thead { tr { @for name in ["Step", "Kind", "State", "Undo", "Begun", "Ended", "Undone", "Why"] { th scope="col" { (name) } } } }
+                tbody { @for step in steps.iter().take(1_000) { tr {
+                    th scope="row" { (cell(&step.name)) }
+                    td { (step.kind.as_str()) }
+                    td { (badge(step.state.as_str())) }
+                    td { (step.undo.as_str()) }
+                    td { (since(step.begun_at)) }
+                    td { (maybe_since(step.ended_at)) }
+                    td { (maybe_since(step.undone_at)) }
+                    td class="wide" { (maybe(step.error.as_deref())) }
+                } } }
+            }
+        }
+        @if may_decide(operator) && is_open {
+            form method="post" action="/saga/decide" class="card" {
+                h2 { "Decide" }
+                @for (name, value) in place(query) { input type="hidden" name=(name) value=(value); }
+                input type="hidden" name="as_of" value=(saga.seen());
+                label { "What" select name="what" {
+                    option value="retry" { "retry: go on where it stopped" }
+                    option value="cancel" { "cancel: undo what was done" }
+                    option value="skip" { "skip: leave a step out" }
+                } }
+                label { "Step (to skip)" input name="step" value=(saga.waits_for.as_deref().unwrap_or_default()) maxlength="255"; }
+                label { "Result of the step (JSON, to skip one that is not being undone)" input name="result" placeholder="null" maxlength="2000"; }
+                (signature("Decide", true))
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Makes text from outside harmless for people who read it in a browser. The templates escape all
+//! HTML.
+
+pub(crate) use operate::text::harmless as plain;
+
+/// Returns the first characters of a text, with a mark if something is omitted.
+pub(crate) fn beginning(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_misled_by_what_a_text_hides() {
+        assert_eq!(plain("a\u{202e}b\u{200b}\u{1b}c"), "a\\u{202e}b\\u{200b}\\u{1b}c");
+        assert_eq!(plain("ключ 鍵 \u{e4}"), "ключ 鍵 ä");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        assert_eq!(beginning("äöü", 2), "äö…");
+        assert_eq!(beginning("äöü", 3), "äöü");
+    }
+}
