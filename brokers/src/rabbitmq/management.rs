@@ -279,16 +279,19 @@ impl From<Queue> for QueueFacts {
             }
         };
         let millis = |name: &str| number(name).and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
+        let kind =
+            queue.kind.clone().or_else(|| text("queue-type")).unwrap_or_else(|| String::from("classic"));
+        // Only here a policy comes before the argument, and only in quorum queues.
+        let overflow = match kind.as_str() {
+            "quorum" => of_policy("overflow").or_else(|| argument("overflow")),
+            _ => value("overflow"),
+        };
         let settings = QueueSettings {
-            kind: queue
-                .kind
-                .clone()
-                .or_else(|| text("queue-type"))
-                .unwrap_or_else(|| String::from("classic")),
+            kind,
             durable: queue.durable,
             transient: queue.auto_delete || queue.exclusive,
             bounded: value("max-length").is_some() || value("max-length-bytes").is_some(),
-            overflow: text("overflow"),
+            overflow: overflow.and_then(Value::as_str).map(str::to_owned),
             delivery_limit: number("delivery-limit"),
             dead_letter_exchange: text("dead-letter-exchange"),
             message_ttl: millis("message-ttl"),
@@ -344,6 +347,25 @@ mod tests {
         assert_eq!((settings.delivery_limit, settings.members), (Some(5), Some(2)));
         assert_eq!(settings.overflow.as_deref(), Some("reject-publish"));
         assert!(settings.bounded && settings.durable && !settings.transient);
+    }
+
+    #[test]
+    fn a_policy_decides_about_the_overflow_of_a_quorum_queue_only() {
+        for (kind, argument, policy, applied) in [
+            ("quorum", "reject-publish", "drop-head", "drop-head"),
+            ("quorum", "drop-head", "reject-publish", "reject-publish"),
+            ("classic", "reject-publish", "drop-head", "reject-publish"),
+            ("classic", "drop-head", "reject-publish", "drop-head"),
+        ] {
+            let queue = serde_json::json!({
+                "name": "orders", "durable": true, "type": kind,
+                "arguments": {"x-overflow": argument},
+                "effective_policy_definition": {"overflow": policy},
+            });
+            let queue: Queue = serde_json::from_value(queue).unwrap();
+            let settings = QueueFacts::from(queue).settings.unwrap();
+            assert_eq!(settings.overflow.as_deref(), Some(applied), "{kind} {argument} {policy}");
+        }
     }
 
     #[test]
