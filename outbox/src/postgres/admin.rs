@@ -123,11 +123,15 @@ migrations::statements! {
     /// discard is looked up separately, and further columns are looked up for this page only.
     list_discarded(message_id = "d.message_id") = "
         WITH given_up AS MATERIALIZED (
-            SELECT max(a.seq) FILTER (WHERE a.action = 'discard') AS discarded {given_up}),
+            SELECT max(a.seq) FILTER (WHERE a.action = 'discard') AS discarded,
+                coalesce(max(a.seq) FILTER (WHERE a.action = 'edit')
+                    > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue' AND a.actor = 'relay forget'), 0), false)
+                AS edited {given_up}),
         chosen AS MATERIALIZED (
             SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
                 coalesce(e.key, m.key) AS key, m.kind, coalesce(e.attempts, 0) AS attempts, coalesce(e.fault, d.fault) AS fault,
-                format('discarded by %s: %s', d.actor, d.note) || coalesce('; it was dead: ' || d.error, '') AS error, d.at, m.payload_bytes, e.id AS parked
+                format('discarded by %s: %s', d.actor, d.note) || coalesce('; it was dead: ' || d.error, '') AS error, d.at, m.payload_bytes, g.edited,
+                e.id AS parked
             FROM given_up AS g
             CROSS JOIN LATERAL (SELECT id, message_id, actor, note, at, fault, error FROM {schema}outbox_audit
                 WHERE seq = g.discarded LIMIT 1) AS d
@@ -140,9 +144,7 @@ migrations::statements! {
             ORDER BY coalesce(e.id, m.id) LIMIT $3::bigint)
         SELECT c.id, c.message_id::text AS message_id, c.topic, c.key, coalesce(c.kind, p.kind, c.topic) AS kind,
             c.attempts, NULL::float8 AS due_in, c.fault, c.error, c.at AS created_at, c.at AS updated_at,
-            coalesce(p.payload_bytes, c.payload_bytes, 0) AS payload_bytes,
-            c.message_id IN (SELECT a.message_id FROM {schema}outbox_audit AS a
-                WHERE a.relay = $1 AND a.action = 'edit') AS edited
+            coalesce(p.payload_bytes, c.payload_bytes, 0) AS payload_bytes, c.edited
         FROM chosen AS c
         LEFT JOIN LATERAL (
             SELECT kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_parked

@@ -21,7 +21,7 @@ use crate::postgres::mark::{PgMark, array};
 use crate::postgres::reconcile::Passed;
 use crate::postgres::row::{self, optional_text, text};
 use crate::postgres::statements::{
-    BOUNDED, COLUMNS, DISCARDED, HEADERS, HEADERS_BYTES, PASSED, SAME_SEGMENT, TRACE, UNBOUNDED,
+    BOUNDED, COLUMNS, DISCARDED, EDITED, HEADERS, HEADERS_BYTES, PASSED, SAME_SEGMENT, TRACE, UNBOUNDED,
 };
 use crate::postgres::store::PostgresLog;
 
@@ -42,9 +42,7 @@ migrations::statements! {
         selected = "
             SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 m.payload_bytes, m.enqueued_at, e.state, {passed} AS passed,
-                {discarded} AS discarded,
-                EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1
-                    AND a.message_id = m.message_id AND a.action = 'edit' OFFSET 0) AS edited
+                {discarded} AS discarded, {edited} AS edited
             FROM ({chosen}) AS m
             LEFT JOIN LATERAL (SELECT state FROM {schema}outbox_exception
                 WHERE relay = $1 AND shard = 0 AND id = m.id AND message_id = m.message_id LIMIT 1) AS e ON true
@@ -57,6 +55,7 @@ migrations::statements! {
             WHERE nth = 1 OR bytes <= 8388608 ORDER BY id";
         passed = PASSED;
         discarded = DISCARDED;
+        edited = EDITED;
         labels = LABELS;
         columns = COLUMNS;
         headers = HEADERS;
@@ -78,8 +77,9 @@ migrations::statements! {
     /// $1 relay, $2 to $5 the cursor, $6 id or null, $7 message id or null. A parked entry has a
     /// copy of its content, which an operator may have edited. A message id is searched among all
     /// parked entries; each row that is found is then looked up separately. An id can exist once in
-    /// each of the eight segments. Decisions are read in the order of their index: PostgreSQL 18
-    /// reads the whole audit for an EXISTS when it believes it to be empty.
+    /// each of the eight segments. Decisions are read by the message, because its entry may have
+    /// had another id, and in the order of their index: PostgreSQL 18 reads the whole audit for an
+    /// EXISTS when it believes it to be empty.
     find(of = "c", message_id = "n.message_id") = "
         WITH named AS MATERIALIZED (
             (SELECT id, message_id FROM {schema}outbox_message WHERE id >= $6 AND id <= $6 ORDER BY id LIMIT 8)
@@ -98,14 +98,7 @@ migrations::statements! {
             coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.xid::text AS transaction, m.deliver_at,
             m.id IS NOT NULL AS is_in_log, coalesce({passed}, false) AS passed,
             e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at, p.edited_at IS NOT NULL AS edited,
-            (SELECT a.action FROM {schema}outbox_audit AS a
-                WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
-                    AND a.id = n.id AND a.action IN ('discard', 'requeue')
-                ORDER BY a.message_id DESC, a.seq DESC LIMIT 1) IS NOT DISTINCT FROM 'discard' AS was_discarded,
-            (SELECT true FROM {schema}outbox_audit AS a
-                WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
-                    AND a.id = n.id AND a.action = 'edit'
-                ORDER BY a.message_id, a.seq LIMIT 1) IS NOT NULL AS was_edited,
+            {discarded} AS was_discarded, {edited} AS was_edited,
             (SELECT a.error FROM {schema}outbox_audit AS a
                 WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
                     AND a.action = 'discard'
@@ -119,7 +112,7 @@ migrations::statements! {
             WHERE relay = $1 AND shard = 0 AND id = n.id AND message_id = n.message_id LIMIT 1) AS e ON true
         LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_parked
             WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p ON true
-        CROSS JOIN LATERAL (SELECT coalesce(p.headers, m.headers) AS headers) AS c
+        CROSS JOIN LATERAL (SELECT n.message_id, coalesce(p.headers, m.headers) AS headers) AS c
         LEFT JOIN LATERAL (
             SELECT o.id, o.state, o.error FROM {schema}outbox_exception AS o
             WHERE o.relay = $1 AND o.shard = 0 AND o.state IN ('retrying', 'dead') AND e.state = 'held'

@@ -14,7 +14,7 @@ use crate::log::{LogError, RelayName, stored};
 use crate::postgres::entries::LABELS;
 use crate::postgres::mark::PgMark;
 use crate::postgres::row::text;
-use crate::postgres::statements::{DISCARDED, PASSED, SAME_SEGMENT, UNBOUNDED};
+use crate::postgres::statements::{DISCARDED, EDITED, PASSED, SAME_SEGMENT, UNBOUNDED};
 use crate::postgres::store::ONE_PLAN_HERE;
 use crate::read_only::begin;
 use crate::reconcile::{Row, Rows, stage};
@@ -29,9 +29,7 @@ migrations::statements! {
                 int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, {encoding}) ||
                 int8send(octet_length(m.payload)::bigint) || m.payload) AS fingerprint, e.state,
             {passed} AS passed,
-            EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = m.message_id
-                AND a.action = 'edit' OFFSET 0) AS edited,
-            {discarded} AS discarded
+            {edited} AS edited, {discarded} AS discarded
             FROM {chosen} LEFT JOIN LATERAL (SELECT state FROM {schema}outbox_exception
                 WHERE relay = $1 AND shard = 0 AND id = m.id AND message_id = m.message_id LIMIT 1) AS e ON true
             ORDER BY m.message_id";
@@ -42,6 +40,7 @@ migrations::statements! {
         of = "m";
         passed = PASSED;
         discarded = DISCARDED;
+        edited = EDITED;
         same_segment = SAME_SEGMENT;
     }
 

@@ -30,7 +30,7 @@ impl Forget {
         let name = RelayName::new(self.relay.as_str()).map_err(|error| Failure::new(Exit::Usage, error))?;
         match database::retention(&pipeline)?.forget(&name, self.discard_parked).await {
             Ok(()) => {
-                eprintln!("relay {name} is forgotten");
+                eprintln!("relay {name} is forgotten, with its pauses");
                 Ok(Exit::Success)
             }
             Err(error @ ForgetError::Parked { .. }) => {

@@ -53,25 +53,25 @@ cases! { "outbox/retention":
 const AT_ONCE: Duration = Duration::ZERO;
 const HOUR: Duration = Duration::from_secs(3_600);
 
-fn open<DB: TestDialect>(db: &Database<DB>) -> Arc<dyn LogRetention> {
+pub(super) fn open<DB: TestDialect>(db: &Database<DB>) -> Arc<dyn LogRetention> {
     // Each call connects anew, and the connect time on a busy machine is not under test.
     let options = LogOptions::default().connect_timeout(TTL);
     retention::open(db.relay_url().as_str(), source(), options).unwrap()
 }
 
-fn messages(count: i32) -> impl Iterator<Item = NewMessage> {
+pub(super) fn messages(count: i32) -> impl Iterator<Item = NewMessage> {
     (0..count).map(|n| NewMessage::new("orders").key(format!("key-{n}")).json(&n))
 }
 
 /// A relay that reads and stores its cursor.
-struct Relay {
-    checkpoint_store: Box<dyn CheckpointStore>,
-    epoch: i64,
-    follower: Follower,
+pub(super) struct Relay {
+    pub(super) checkpoint_store: Box<dyn CheckpointStore>,
+    pub(super) epoch: i64,
+    pub(super) follower: Follower,
 }
 
 impl Relay {
-    async fn new<DB: TestDialect>(db: &Database<DB>, name: &RelayName) -> Self {
+    pub(super) async fn new<DB: TestDialect>(db: &Database<DB>, name: &RelayName) -> Self {
         let mut checkpoint_store = db.log.checkpoint_store(name, "a").await.unwrap();
         let (lease, cursor) = granted(&mut checkpoint_store).await;
         let follower = Follower::new(db.log.reader(name).await.unwrap(), cursor);
@@ -79,7 +79,7 @@ impl Relay {
     }
 
     /// Reads everything there is, and passes it.
-    async fn pass(&mut self, changes: &[ExceptionChange]) -> Vec<Entry> {
+    pub(super) async fn pass(&mut self, changes: &[ExceptionChange]) -> Vec<Entry> {
         let entries = self.follower.all().await;
         let cursor = self.follower.cursor();
         assert_eq!(
@@ -240,7 +240,7 @@ async fn entries<DB: TestDialect>(db: &Database<DB>) -> Vec<Entry> {
     entries
 }
 
-fn parked(entry: &Entry, state: ExceptionState) -> Parked {
+pub(super) fn parked(entry: &Entry, state: ExceptionState) -> Parked {
     Parked {
         id: entry.id,
         message_id: entry.message_id(),
@@ -282,7 +282,7 @@ async fn what_is_parked_keeps_its_content_and_no_segment<DB: TestDialect>(db: Da
 }
 
 /// Opens the outbox as `relay verify` reads it.
-async fn rows<DB: TestDialect>(db: &Database<DB>) -> Box<dyn Rows> {
+pub(super) async fn rows<DB: TestDialect>(db: &Database<DB>) -> Box<dyn Rows> {
     match ReadOnly::open(&db.url, true, "a test").await.unwrap() {
         ReadOnly::Postgres(connection) => reconcile::postgres(connection, None, &relay()).await.unwrap(),
         ReadOnly::Sqlite(connection) => reconcile::sqlite(connection, &relay()).await.unwrap(),
