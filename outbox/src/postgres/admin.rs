@@ -217,15 +217,18 @@ WHERE ctid = ANY(ARRAY(
 // Content that was too large to be copied is read from the log, where the edit keeps it.
 pub(super) const EDIT: &str = "
 UPDATE {schema}outbox_parked
-SET payload = coalesce($3, c.payload), headers = coalesce($4::jsonb, c.headers), edited_at = clock_timestamp()
+SET payload = coalesce($3, c.payload), headers = coalesce($4::jsonb, c.headers), traceparent = c.traceparent,
+    tracestate = c.tracestate, edited_at = clock_timestamp()
 FROM (
     SELECT p.place, coalesce(p.payload, m.payload) AS payload,
-        CASE WHEN p.payload IS NULL THEN m.headers ELSE p.headers END AS headers
+        CASE WHEN p.payload IS NULL THEN m.headers ELSE p.headers END AS headers,
+        CASE WHEN p.payload IS NULL THEN m.traceparent ELSE p.traceparent END AS traceparent,
+        CASE WHEN p.payload IS NULL THEN m.tracestate ELSE p.tracestate END AS tracestate
     FROM (SELECT id, message_id FROM {schema}outbox_exception
         WHERE relay = $1 AND shard = 0 AND id = $2 LIMIT 1) AS e
-    CROSS JOIN LATERAL (SELECT ctid AS place, payload, headers FROM {schema}outbox_parked
+    CROSS JOIN LATERAL (SELECT ctid AS place, payload, headers, traceparent, tracestate FROM {schema}outbox_parked
         WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p
-    LEFT JOIN LATERAL (SELECT payload, headers FROM {schema}outbox_message
+    LEFT JOIN LATERAL (SELECT payload, headers, traceparent, tracestate FROM {schema}outbox_message
         WHERE p.payload IS NULL AND id >= e.id AND id <= e.id AND message_id = e.message_id
             AND (get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send(e.message_id), 2) >> 2) & 7
         ORDER BY id LIMIT 1) AS m ON true) AS c

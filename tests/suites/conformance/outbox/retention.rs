@@ -401,14 +401,16 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
 
 /// Goal: a checkpoint copies no row of more than 16 MiB, and at most 64 MiB in all. Rows that it
 /// does not copy are read from the log, which keeps them. Oracle: the lengths of copies and of the
-/// entries that are read, the answer of retention, and an edit of the headers alone.
+/// entries that are read, the answer of retention, and an edit of the headers alone, which keeps the
+/// trace.
 async fn a_checkpoint_copies_no_more_than_a_lease_has_time_for() {
     on("a_checkpoint_copies", |db: Database<Postgres>| async move {
         const MIB: [usize; 7] = [17, 15, 15, 15, 15, 15, 1];
+        const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         for mib in MIB {
             db.produce(&format!(
-                "INSERT INTO outbox_message (topic, key, payload) \
-                 VALUES ('orders', 'k', repeat('x', {mib} * 1048576)::bytea)"
+                "INSERT INTO outbox_message (topic, key, payload, traceparent, tracestate) \
+                 VALUES ('orders', 'k', repeat('x', {mib} * 1048576)::bytea, '{TRACEPARENT}', 'vendor=1')"
             ))
             .await;
         }
@@ -453,6 +455,8 @@ async fn a_checkpoint_copies_no_more_than_a_lease_has_time_for() {
         main.pass(&[ExceptionChange::Park(parked(&entries[6], ExceptionState::Held))]).await;
         let edited = read().await.exceptions.remove(6).entry.message.unwrap();
         assert_eq!((edited.payload.len(), edited.headers.get("repaired")), (1 << 20, Some("yes")));
+        let trace = edited.trace.unwrap();
+        assert_eq!((trace.parent(), trace.state()), (TRACEPARENT, Some("vendor=1")));
 
         let resolve: Vec<_> = entries.iter().map(|entry| ExceptionChange::Resolve(entry.id)).collect();
         main.pass(&resolve).await;
