@@ -80,15 +80,26 @@ FROM (SELECT) AS always LEFT JOIN LATERAL (
 
 // A transaction that has written to the outbox and is still open holds a row-exclusive lock on it.
 // The oldest is found by its transaction id, which every role can see: state and start of other
-// roles' sessions are null without pg_read_all_stats.
+// roles' sessions are null without pg_read_all_stats. A prepared transaction has no session: its
+// locks name no process, and one of them is that on its transaction id.
 pub(super) const BLOCKER: &str = "
-SELECT a.pid, a.backend_xid::text, coalesce(a.application_name, ''), a.state,
-    extract(epoch FROM clock_timestamp() - a.xact_start)::float8
-FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
-WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.relation = '{schema}outbox_message'::regclass
-    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
-ORDER BY age(a.backend_xid) DESC, a.pid LIMIT 1";
+WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE locktype IN ('relation', 'transactionid')),
+writers AS (
+    SELECT pid, virtualtransaction FROM locks
+    WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND relation = '{schema}outbox_message'::regclass
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+SELECT pid, xid::text, name, state, extract(epoch FROM clock_timestamp() - since)::float8
+FROM (
+    SELECT a.pid, a.backend_xid AS xid, coalesce(a.application_name, '') AS name, a.state, a.xact_start AS since
+    FROM writers AS w JOIN pg_stat_activity AS a ON a.pid = w.pid
+    WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
+    UNION ALL
+    SELECT 0, p.transaction, p.gid, 'prepared', p.prepared
+    FROM writers AS w
+    JOIN locks AS own ON own.virtualtransaction = w.virtualtransaction AND own.mode = 'ExclusiveLock'
+    JOIN pg_prepared_xacts AS p ON p.transaction = own.transactionid
+    WHERE w.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid') AS open
+ORDER BY age(xid) DESC, pid LIMIT 1";
 
 migrations::statements! {
     parts {
