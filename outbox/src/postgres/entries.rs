@@ -136,8 +136,9 @@ migrations::statements! {
                 WHERE m.id >= asked.id AND m.id <= asked.id AND {wanted} ORDER BY m.id LIMIT 8) AS named
             ORDER BY id LIMIT $13::bigint",
     ) = "{cut}";
-    /// $6 to $10 an earlier cursor, $11 above this id, $12 rows. Entries that the earlier cursor
-    /// had not passed lie above its floor, or belong to a transaction that was in flight.
+    /// $6 to $10 an earlier cursor, with the transactions in flight at its marks as $8, $11 above
+    /// this id, $12 rows, $13 the id up to which the earlier cursor had settled everything. Entries
+    /// that it had not passed lie above that, or belong to a transaction that was in flight.
     passed_between(
         of = "m",
         since = "{passed}
@@ -145,12 +146,12 @@ migrations::statements! {
                 OR (m.id <= $7 AND (SELECT pg_snapshot_xmax($6::text::pg_snapshot) <= '1'))
                 OR (m.id <= $10 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $9::text::pg_snapshot)), false)))",
         chosen = "
-            (SELECT {shown} FROM {schema}outbox_message AS m WHERE m.id > greatest($7, $11::bigint) AND {since}
+            (SELECT {shown} FROM {schema}outbox_message AS m WHERE m.id > greatest($13::bigint, $11::bigint) AND {since}
             ORDER BY m.id LIMIT $12::bigint)
             UNION ALL
             SELECT late.* FROM unnest($8::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
                 SELECT {shown} FROM {schema}outbox_message AS m
-                WHERE (m.xid, m.id) > (flight.xid, $11::bigint) AND (m.xid, m.id) <= (flight.xid, $7) AND {since}
+                WHERE (m.xid, m.id) > (flight.xid, $11::bigint) AND (m.xid, m.id) <= (flight.xid, $13) AND {since}
                 ORDER BY m.xid, m.id LIMIT $12::bigint) AS late
             ORDER BY id LIMIT $12::bigint",
     ) = "{cut}";
@@ -181,18 +182,18 @@ migrations::statements! {
             CROSS JOIN LATERAL (SELECT content_type, payload, edited_at FROM {schema}outbox_parked
                 WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p) AS stored
         ORDER BY nth LIMIT 1";
-    /// $1 relay, $2 to $5 the cursor, $6 transactions in flight at its base, $7 and $8 maximum
-    /// unread and parked entries to count. Entries that are not passed lie above the floor, or
-    /// belong to a transaction that was in flight.
+    /// $1 relay, $2 to $5 the cursor, $6 transactions in flight at its marks, $7 and $8 maximum
+    /// unread and parked entries to count, $9 the id up to which everything is settled. Entries that
+    /// are not passed lie above it, or belong to a transaction that was in flight.
     lag = "
         SELECT topic, NULL::text, false, count(*), coalesce(max(extract(epoch FROM clock_timestamp() - enqueued_at)), 0)::float8
         FROM (
             (SELECT late.topic, late.enqueued_at FROM unnest($6::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
                 SELECT m.topic, m.enqueued_at FROM {schema}outbox_message AS m
-                WHERE (m.xid, m.id) > (flight.xid, 0::bigint) AND (m.xid, m.id) <= (flight.xid, $3) AND NOT {passed}
+                WHERE (m.xid, m.id) > (flight.xid, 0::bigint) AND (m.xid, m.id) <= (flight.xid, $9) AND NOT {passed}
                 ORDER BY m.xid, m.id LIMIT $7::bigint) AS late)
             UNION ALL
-            (SELECT m.topic, m.enqueued_at FROM {schema}outbox_message AS m WHERE m.id > $3 AND NOT {passed}
+            (SELECT m.topic, m.enqueued_at FROM {schema}outbox_message AS m WHERE m.id > $9::bigint AND NOT {passed}
             ORDER BY m.id LIMIT $7::bigint)
             LIMIT $7::bigint) AS unread
         GROUP BY topic
@@ -229,9 +230,10 @@ impl PostgresLog {
             .bind(passed.base.floor)
             .bind(&passed.head)
             .bind(passed.after)
-            .bind(array(&passed.base.in_flight))
+            .bind(array(&passed.in_flight))
             .bind(i64::from(UNREAD_COUNTED_MAX))
             .bind(i64::from(COUNTED_MAX))
+            .bind(passed.settled)
             .fetch_all(&mut *self.look().await?)
             .await
             .map_err(LogError::during("count the entries that have not left"))?;
@@ -348,11 +350,12 @@ impl PostgresLog {
             .bind(passed.after)
             .bind(&earlier.base.snapshot)
             .bind(earlier.base.floor)
-            .bind(array(&earlier.base.in_flight))
+            .bind(array(&earlier.in_flight))
             .bind(&earlier.head)
             .bind(earlier.after)
             .bind(after.0)
             .bind(ENTRIES_PER_CALL)
+            .bind(earlier.settled)
             .fetch_all(&mut *self.look().await?)
             .await
             .map_err(failed())?;
