@@ -777,6 +777,12 @@ async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run() {
             checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &dead).await.unwrap(),
             Fenced::Held
         );
+        db.run(
+            "INSERT INTO outbox_audit (actor, relay, id, message_id, action, note)
+             SELECT 'ops', relay, id, message_id, 'discard', 'a test' FROM outbox_exception",
+        )
+        .await;
+        assert_eq!(db.number("SELECT count(*) FROM outbox_parked").await, 1);
         db.run("DELETE FROM outbox_message").await;
         // A segment that retention has emptied is no reason to refuse.
         let (lease, _) = granted(&mut checkpoint_store).await;
@@ -793,7 +799,13 @@ async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run() {
             };
             db.run(command).await;
         }
-        assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, 0);
+        for table in ["outbox_exception", "outbox_parked"] {
+            assert_eq!(db.number(&format!("SELECT count(*) FROM {table}")).await, 0, "{table}");
+        }
+        let withdrawn =
+            "SELECT count(*) FROM outbox_audit WHERE action = 'requeue' AND actor = 'relay forget'
+            AND seq = (SELECT max(seq) FROM outbox_audit)";
+        assert_eq!(db.number(withdrawn).await, 1);
         let (_, cursor) = granted(&mut checkpoint_store).await;
         assert_eq!(keys(&Follower::new(db.reader().await, cursor).all().await), ["10", "11"]);
         db
