@@ -41,6 +41,17 @@ struct Exchange {
     #[serde(rename = "type")]
     kind: String,
     durable: bool,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+    /// The name of a policy that applies to it.
+    policy: Option<String>,
+}
+
+impl Exchange {
+    /// Returns whether what no binding takes may go to another exchange.
+    fn may_have_alternate(&self) -> bool {
+        self.policy.is_some() || self.arguments.contains_key("alternate-exchange")
+    }
 }
 
 #[derive(Deserialize)]
@@ -108,29 +119,58 @@ impl Management {
 
     fn topic(&self, exchange: &str, topic: &str) -> Result<TopicFacts, InspectError> {
         if exchange.is_empty() {
-            return Ok(TopicFacts { queues: Some(vec![self.queue(topic)?]), exchange_durable: None });
+            return Ok(TopicFacts { queues: Some(vec![self.queue(topic, topic)?]), exchange_durable: None });
         }
         let (found, _) = self.get::<Exchange>(&["exchanges", &self.vhost, exchange])?;
         let missing = || InspectError::operator(format!("there is no exchange {exchange:?}; declare it"));
         let found = found.ok_or_else(missing)?;
-        let path = ["exchanges", &self.vhost, exchange, "bindings", "source"];
-        let bindings = self.get::<Vec<Binding>>(&path)?.0.unwrap_or_default();
+        let bindings = self.bindings(exchange)?;
         let matching = bindings.iter().filter(|binding| matches(&found.kind, &binding.routing_key, topic));
         let matching: Vec<&Binding> = matching.collect();
         // Behind another exchange, or with another kind of routing, the queues are unknown.
         let is_known = matches!(found.kind.as_str(), "topic" | "direct" | "fanout")
             && matching.iter().all(|binding| binding.destination_type == "queue");
         let queues = match is_known {
-            true => Some(matching.iter().map(|b| self.queue(&b.destination)).collect::<Result<_, _>>()?),
+            true => {
+                Some(matching.iter().map(|b| self.queue(&b.destination, topic)).collect::<Result<_, _>>()?)
+            }
             false => None,
         };
         Ok(TopicFacts { queues, exchange_durable: Some(found.durable) })
     }
 
-    fn queue(&self, name: &str) -> Result<QueueFacts, InspectError> {
+    fn bindings(&self, exchange: &str) -> Result<Vec<Binding>, InspectError> {
+        let path = ["exchanges", &self.vhost, exchange, "bindings", "source"];
+        Ok(self.get::<Vec<Binding>>(&path)?.0.unwrap_or_default())
+    }
+
+    /// Asks about a queue that takes the messages of a topic.
+    fn queue(&self, name: &str, topic: &str) -> Result<QueueFacts, InspectError> {
         let (queue, _) = self.get::<Queue>(&["queues", &self.vhost, name])?;
         let missing = || InspectError::operator(format!("there is no queue {name:?}; declare it"));
-        Ok(queue.ok_or_else(missing)?.into())
+        let queue = queue.ok_or_else(missing)?;
+        // Without a key of its own a dead letter keeps that of the message.
+        let key = queue.text("dead-letter-routing-key").unwrap_or_else(|| topic.to_owned());
+        let mut facts = QueueFacts::from(queue);
+        if let Some(settings) = &mut facts.settings
+            && let Some(exchange) = &settings.dead_letter_exchange
+        {
+            settings.dead_letters_lost = self.dead_letters_lost(exchange, &key)?;
+        }
+        Ok(facts)
+    }
+
+    /// Returns why dead letters with a routing key reach no queue from an exchange.
+    fn dead_letters_lost(&self, exchange: &str, key: &str) -> Result<Option<String>, InspectError> {
+        if exchange.is_empty() {
+            let (queue, _) = self.get::<Queue>(&["queues", &self.vhost, key])?;
+            return Ok(queue.is_none().then(|| format!("there is no queue {key:?}")));
+        }
+        match self.get::<Exchange>(&["exchanges", &self.vhost, exchange])?.0 {
+            None => Ok(Some(format!("there is no exchange {exchange:?}"))),
+            Some(found) => Ok(unbound(&found, &self.bindings(exchange)?, key)
+                .then(|| format!("no binding of the exchange {exchange:?} takes the routing key {key:?}"))),
+        }
     }
 
     /// Sends one request. Returns the object, `None` if it does not exist, and the broker's time.
@@ -227,6 +267,12 @@ fn reading(date: SystemTime, before: SystemTime, took: Duration) -> ClockReading
     ClockReading { skew, uncertainty: took / 2 + DATE_RESOLUTION / 2 }
 }
 
+/// Returns whether an exchange drops what has a routing key.
+fn unbound(exchange: &Exchange, bindings: &[Binding], key: &str) -> bool {
+    let takes = |binding: &Binding| matches(&exchange.kind, &binding.routing_key, key);
+    !exchange.may_have_alternate() && !bindings.iter().any(takes)
+}
+
 /// Returns whether an exchange of a kind routes a routing key to a binding.
 fn matches(kind: &str, binding: &str, key: &str) -> bool {
     match kind {
@@ -264,13 +310,30 @@ fn applied(argument: i64, policy: i64) -> i64 {
     if argument < 0 || policy < 0 { argument.max(policy) } else { argument.min(policy) }
 }
 
+impl Queue {
+    /// Returns a setting of the declaration.
+    fn argument(&self, name: &str) -> Option<&Value> {
+        self.arguments.get(&format!("x-{name}"))
+    }
+
+    /// Returns a setting of the policy that applies.
+    fn of_policy(&self, name: &str) -> Option<&Value> {
+        self.effective_policy_definition.as_object()?.get(name)
+    }
+
+    /// Returns a text of the declaration, or else of the policy.
+    fn text(&self, name: &str) -> Option<String> {
+        let value = self.argument(name).or_else(|| self.of_policy(name));
+        value.and_then(Value::as_str).map(str::to_owned)
+    }
+}
+
 impl From<Queue> for QueueFacts {
     fn from(queue: Queue) -> Self {
-        let policy = queue.effective_policy_definition.as_object();
-        let argument = |name: &str| queue.arguments.get(&format!("x-{name}"));
-        let of_policy = |name: &str| policy.and_then(|policy| policy.get(name));
+        let argument = |name: &str| queue.argument(name);
+        let of_policy = |name: &str| queue.of_policy(name);
         let value = |name: &str| argument(name).or_else(|| of_policy(name));
-        let text = |name: &str| value(name).and_then(Value::as_str).map(str::to_owned);
+        let text = |name: &str| queue.text(name);
         let number = |name: &str| {
             let numbers = [argument(name), of_policy(name)].map(|value| value.and_then(Value::as_i64));
             match numbers {
@@ -294,6 +357,7 @@ impl From<Queue> for QueueFacts {
             overflow: overflow.and_then(Value::as_str).map(str::to_owned),
             delivery_limit: number("delivery-limit"),
             dead_letter_exchange: text("dead-letter-exchange"),
+            dead_letters_lost: None,
             message_ttl: millis("message-ttl"),
             expires: millis("expires"),
             members: queue.members.as_ref().map(Vec::len),
@@ -326,6 +390,35 @@ mod tests {
             assert_eq!(matches("topic", binding, key), is_match, "{binding} {key}");
         }
         assert!(matches("fanout", "", "x") && !matches("direct", "a", "b"));
+    }
+
+    #[test]
+    fn an_exchange_that_no_binding_takes_a_dead_letter_from_drops_it() {
+        let binding = |key: &str| {
+            let routing_key = key.to_owned();
+            Binding { destination: String::from("d"), destination_type: String::from("queue"), routing_key }
+        };
+        let direct = serde_json::json!({"type": "direct", "durable": true, "arguments": {}});
+        let topic = serde_json::json!({"type": "topic", "durable": true});
+        let headers = serde_json::json!({"type": "headers", "durable": true});
+        let alternate =
+            serde_json::json!({"type": "topic", "durable": true, "arguments": {"alternate-exchange": "a"}});
+        let by_policy = serde_json::json!({"type": "topic", "durable": true, "policy": "alternate"});
+        for (exchange, keys, is_lost) in [
+            (&direct, &["orders"][..], false),
+            (&direct, &["other"], true),
+            (&direct, &[], true),
+            (&topic, &["other", "#"], false),
+            (&topic, &["other.#"], true),
+            (&headers, &[""], false),
+            (&headers, &[], true),
+            (&alternate, &[], false),
+            (&by_policy, &[], false),
+        ] {
+            let exchange: Exchange = serde_json::from_value(exchange.clone()).unwrap();
+            let bindings: Vec<Binding> = keys.iter().map(|key| binding(key)).collect();
+            assert_eq!(unbound(&exchange, &bindings, "orders"), is_lost, "{} {keys:?}", exchange.kind);
+        }
     }
 
     #[test]
