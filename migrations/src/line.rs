@@ -116,8 +116,8 @@ macro_rules! line {
     };
 }
 
-static POSTGRES_OUTBOX: &[Migration] = line!("postgres", "outbox": 1 "0001_log", 2 "0002_least_privilege", 3 "0003_segments", 4 "0004_nodes", 5 "0005_histories", 6 "0006_parked", 7 "0007_retention_histories", 8 "0008_audit_selection", 9 "0009_pauses", 10 "0010_shared_ids", 11 "0011_bytewise", 12 "0012_bounds", 13 "0013_audit", 14 "0014_plain_sql");
-static SQLITE_OUTBOX: &[Migration] = line!("sqlite", "outbox": 1 "0001_log", 2 "0002_retention", 3 "0003_nodes", 4 "0004_parked", 5 "0005_audit_selection", 6 "0006_pauses", 7 "0007_lease_length", 8 "0008_audit");
+static POSTGRES_OUTBOX: &[Migration] = line!("postgres", "outbox": 1 "0001_log", 2 "0002_least_privilege", 3 "0003_segments", 4 "0004_nodes", 5 "0005_histories", 6 "0006_parked", 7 "0007_retention_histories", 8 "0008_audit_selection", 9 "0009_pauses", 10 "0010_shared_ids", 11 "0011_bytewise", 12 "0012_bounds", 13 "0013_audit", 14 "0014_plain_sql", 15 "0015_decisions");
+static SQLITE_OUTBOX: &[Migration] = line!("sqlite", "outbox": 1 "0001_log", 2 "0002_retention", 3 "0003_nodes", 4 "0004_parked", 5 "0005_audit_selection", 6 "0006_pauses", 7 "0007_lease_length", 8 "0008_audit", 9 "0009_decisions");
 static POSTGRES_INBOX: &[Migration] = line!("postgres", "inbox": 1 "0001_inbox", 2 "0002_days", 3 "0003_chunks", 4 "0004_decisions", 5 "0005_days_give_way", 6 "0006_canonical_json", 7 "0007_audit_selection", 8 "0008_held_keys", 9 "0009_minutes", 10 "0010_bytewise", 11 "0011_sources", 12 "0012_in_hand", 13 "0013_days_are_emptied", 14 "0014_lookups", 15 "0015_audit_retention");
 static SQLITE_INBOX: &[Migration] = line!("sqlite", "inbox": 1 "0001_inbox", 2 "0002_chunks", 3 "0003_decisions", 4 "0004_canonical_json", 5 "0005_audit_selection", 6 "0006_held_keys", 7 "0007_minutes", 8 "0008_sources", 9 "0009_in_hand");
 static POSTGRES_IDEMPOTENCY: &[Migration] = line!("postgres", "idempotency": 1 "0001_keys", 2 "0002_index_scans", 3 "0003_new_keys", 4 "0004_one_table", 5 "0005_audit", 6 "0006_bytewise", 7 "0007_abandoned", 8 "0008_audit_retention");

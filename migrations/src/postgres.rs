@@ -15,6 +15,12 @@ use crate::status::Applied;
 /// An arbitrary number that others are unlikely to use: the first eight bytes of "outbox_toolkit".
 const LOCK: &str = "SELECT pg_advisory_xact_lock(8031170788430771316)";
 
+/// Lifts the time limits of a role or database, which are meant for services: a migration takes as
+/// long as its table is large. `transaction_timeout` exists since PostgreSQL 17. `lock_timeout`
+/// stays: it is how long others queue behind a migration that waits for a table.
+const NO_TIME_LIMITS: &str = "SELECT set_config(name, '0', true) FROM pg_settings
+    WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
+
 impl Backend for Postgres {
     const DIALECT: Dialect = Dialect::Postgres;
 
@@ -49,12 +55,17 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
         // Does not rely on the defaults of role and database. With one snapshot for the whole
         // transaction, a migrator that waited for the lock would apply again what another one had
         // applied meanwhile. A transaction of the caller keeps its settings.
-        let begun = if connection.is_in_transaction() {
+        let is_of_caller = connection.is_in_transaction();
+        let begun = if is_of_caller {
             connection.begin().await
         } else {
             connection.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await
         };
         let mut tx = begun.map_err(MigrateError::database("begin a transaction"))?;
+        if !is_of_caller {
+            let lifted = sqlx::query(NO_TIME_LIMITS).execute(&mut *tx).await;
+            lifted.map_err(MigrateError::database("lift the time limits of its role"))?;
+        }
         sqlx::query(LOCK).execute(&mut *tx).await.map_err(MigrateError::database("lock the migrations"))?;
         // Otherwise ten processes that start at once would each log "already exists, skipping".
         sqlx::query("SET LOCAL client_min_messages = warning")

@@ -54,6 +54,8 @@ pub struct QueueSettings {
     pub delivery_limit: Option<i64>,
     /// The exchange that receives messages which the queue discards.
     pub dead_letter_exchange: Option<String>,
+    /// Why that exchange loses them. The broker reports nothing when it does.
+    pub dead_letters_lost: Option<String>,
     /// `message-ttl`: a message that waits longer is discarded.
     pub message_ttl: Option<Duration>,
     /// `expires`: the queue is deleted after this time without use.

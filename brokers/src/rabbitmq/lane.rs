@@ -53,7 +53,12 @@ impl Session {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).contains(topic)
     }
 
-    fn confirmed(&self) {
+    /// Notes that the broker has answered a window. One whose messages were all refused here, before
+    /// they were sent, says nothing about the broker.
+    fn confirmed(&self, fates: &[RecordOutcome]) {
+        if fates.is_empty() {
+            return;
+        }
         *self.confirmed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
@@ -127,7 +132,7 @@ impl Lane {
             } else {
                 let begun_at = Instant::now();
                 match self.attempt(items).await {
-                    Ok(()) => session.confirmed(),
+                    Ok(()) => {}
                     Err((items, Break::Timeout)) if session.has_confirmed_since(begun_at) => {
                         self.give_up(items).await;
                     }
@@ -146,6 +151,7 @@ impl Lane {
         let published = confirm::publish(&self.connection, &self.channel, exchange, &records);
         match self.in_time(published, *confirm_timeout).await.unwrap_or(Err(Break::Timeout)) {
             Ok(fates) => {
+                self.session.confirmed(&fates);
                 if let Some(item) = items.first().filter(|_| fates.contains(&RecordOutcome::Stored)) {
                     self.session.stored(&item.message.topic);
                 }
@@ -267,5 +273,33 @@ impl Lane {
 fn answer_all(items: impl IntoIterator<Item = Item>, broken: &Broken) {
     for item in items {
         item.pending.answer(Err(broken.error()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rabbitmq::window::WindowLimit;
+
+    /// Goal: beside a queue that confirms nothing, only an answer of the broker shows that the
+    /// connection works. Oracle: what the session knows after windows without and with answers.
+    #[test]
+    fn a_window_of_which_nothing_was_sent_is_no_confirmation() {
+        let session = Session {
+            backlog: Backlog::new(WindowLimit { messages_max: 1, bytes_max: 1 }, 1),
+            confirmed_at: Mutex::default(),
+            published: Mutex::default(),
+            broken: OnceLock::new(),
+            exchange: ShortString::default(),
+            unroutable: Unroutable::default(),
+            app_id: None,
+            bounds: Bounds { payload_bytes_max: 1, frame_bytes_max: 1 },
+            confirm_timeout: Duration::from_secs(1),
+        };
+        let begun_at = Instant::now();
+        session.confirmed(&[]);
+        assert!(!session.has_confirmed_since(begun_at));
+        session.confirmed(&[RecordOutcome::Rejected]);
+        assert!(session.has_confirmed_since(begun_at));
     }
 }

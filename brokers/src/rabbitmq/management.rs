@@ -41,6 +41,17 @@ struct Exchange {
     #[serde(rename = "type")]
     kind: String,
     durable: bool,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+    /// The name of a policy that applies to it.
+    policy: Option<String>,
+}
+
+impl Exchange {
+    /// Returns whether what no binding takes may go to another exchange.
+    fn may_have_alternate(&self) -> bool {
+        self.policy.is_some() || self.arguments.contains_key("alternate-exchange")
+    }
 }
 
 #[derive(Deserialize)]
@@ -108,29 +119,58 @@ impl Management {
 
     fn topic(&self, exchange: &str, topic: &str) -> Result<TopicFacts, InspectError> {
         if exchange.is_empty() {
-            return Ok(TopicFacts { queues: Some(vec![self.queue(topic)?]), exchange_durable: None });
+            return Ok(TopicFacts { queues: Some(vec![self.queue(topic, topic)?]), exchange_durable: None });
         }
         let (found, _) = self.get::<Exchange>(&["exchanges", &self.vhost, exchange])?;
         let missing = || InspectError::operator(format!("there is no exchange {exchange:?}; declare it"));
         let found = found.ok_or_else(missing)?;
-        let path = ["exchanges", &self.vhost, exchange, "bindings", "source"];
-        let bindings = self.get::<Vec<Binding>>(&path)?.0.unwrap_or_default();
+        let bindings = self.bindings(exchange)?;
         let matching = bindings.iter().filter(|binding| matches(&found.kind, &binding.routing_key, topic));
         let matching: Vec<&Binding> = matching.collect();
         // Behind another exchange, or with another kind of routing, the queues are unknown.
         let is_known = matches!(found.kind.as_str(), "topic" | "direct" | "fanout")
             && matching.iter().all(|binding| binding.destination_type == "queue");
         let queues = match is_known {
-            true => Some(matching.iter().map(|b| self.queue(&b.destination)).collect::<Result<_, _>>()?),
+            true => {
+                Some(matching.iter().map(|b| self.queue(&b.destination, topic)).collect::<Result<_, _>>()?)
+            }
             false => None,
         };
         Ok(TopicFacts { queues, exchange_durable: Some(found.durable) })
     }
 
-    fn queue(&self, name: &str) -> Result<QueueFacts, InspectError> {
+    fn bindings(&self, exchange: &str) -> Result<Vec<Binding>, InspectError> {
+        let path = ["exchanges", &self.vhost, exchange, "bindings", "source"];
+        Ok(self.get::<Vec<Binding>>(&path)?.0.unwrap_or_default())
+    }
+
+    /// Asks about a queue that takes the messages of a topic.
+    fn queue(&self, name: &str, topic: &str) -> Result<QueueFacts, InspectError> {
         let (queue, _) = self.get::<Queue>(&["queues", &self.vhost, name])?;
         let missing = || InspectError::operator(format!("there is no queue {name:?}; declare it"));
-        Ok(queue.ok_or_else(missing)?.into())
+        let queue = queue.ok_or_else(missing)?;
+        // Without a key of its own a dead letter keeps that of the message.
+        let key = queue.text("dead-letter-routing-key").unwrap_or_else(|| topic.to_owned());
+        let mut facts = QueueFacts::from(queue);
+        if let Some(settings) = &mut facts.settings
+            && let Some(exchange) = &settings.dead_letter_exchange
+        {
+            settings.dead_letters_lost = self.dead_letters_lost(exchange, &key)?;
+        }
+        Ok(facts)
+    }
+
+    /// Returns why dead letters with a routing key reach no queue from an exchange.
+    fn dead_letters_lost(&self, exchange: &str, key: &str) -> Result<Option<String>, InspectError> {
+        if exchange.is_empty() {
+            let (queue, _) = self.get::<Queue>(&["queues", &self.vhost, key])?;
+            return Ok(queue.is_none().then(|| format!("there is no queue {key:?}")));
+        }
+        match self.get::<Exchange>(&["exchanges", &self.vhost, exchange])?.0 {
+            None => Ok(Some(format!("there is no exchange {exchange:?}"))),
+            Some(found) => Ok(unbound(&found, &self.bindings(exchange)?, key)
+                .then(|| format!("no binding of the exchange {exchange:?} takes the routing key {key:?}"))),
+        }
     }
 
     /// Sends one request. Returns the object, `None` if it does not exist, and the broker's time.
@@ -227,6 +267,12 @@ fn reading(date: SystemTime, before: SystemTime, took: Duration) -> ClockReading
     ClockReading { skew, uncertainty: took / 2 + DATE_RESOLUTION / 2 }
 }
 
+/// Returns whether an exchange drops what has a routing key.
+fn unbound(exchange: &Exchange, bindings: &[Binding], key: &str) -> bool {
+    let takes = |binding: &Binding| matches(&exchange.kind, &binding.routing_key, key);
+    !exchange.may_have_alternate() && !bindings.iter().any(takes)
+}
+
 /// Returns whether an exchange of a kind routes a routing key to a binding.
 fn matches(kind: &str, binding: &str, key: &str) -> bool {
     match kind {
@@ -264,13 +310,30 @@ fn applied(argument: i64, policy: i64) -> i64 {
     if argument < 0 || policy < 0 { argument.max(policy) } else { argument.min(policy) }
 }
 
+impl Queue {
+    /// Returns a setting of the declaration.
+    fn argument(&self, name: &str) -> Option<&Value> {
+        self.arguments.get(&format!("x-{name}"))
+    }
+
+    /// Returns a setting of the policy that applies.
+    fn of_policy(&self, name: &str) -> Option<&Value> {
+        self.effective_policy_definition.as_object()?.get(name)
+    }
+
+    /// Returns a text of the declaration, or else of the policy.
+    fn text(&self, name: &str) -> Option<String> {
+        let value = self.argument(name).or_else(|| self.of_policy(name));
+        value.and_then(Value::as_str).map(str::to_owned)
+    }
+}
+
 impl From<Queue> for QueueFacts {
     fn from(queue: Queue) -> Self {
-        let policy = queue.effective_policy_definition.as_object();
-        let argument = |name: &str| queue.arguments.get(&format!("x-{name}"));
-        let of_policy = |name: &str| policy.and_then(|policy| policy.get(name));
+        let argument = |name: &str| queue.argument(name);
+        let of_policy = |name: &str| queue.of_policy(name);
         let value = |name: &str| argument(name).or_else(|| of_policy(name));
-        let text = |name: &str| value(name).and_then(Value::as_str).map(str::to_owned);
+        let text = |name: &str| queue.text(name);
         let number = |name: &str| {
             let numbers = [argument(name), of_policy(name)].map(|value| value.and_then(Value::as_i64));
             match numbers {
@@ -279,18 +342,22 @@ impl From<Queue> for QueueFacts {
             }
         };
         let millis = |name: &str| number(name).and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
+        let kind =
+            queue.kind.clone().or_else(|| text("queue-type")).unwrap_or_else(|| String::from("classic"));
+        // Only here a policy comes before the argument, and only in quorum queues.
+        let overflow = match kind.as_str() {
+            "quorum" => of_policy("overflow").or_else(|| argument("overflow")),
+            _ => value("overflow"),
+        };
         let settings = QueueSettings {
-            kind: queue
-                .kind
-                .clone()
-                .or_else(|| text("queue-type"))
-                .unwrap_or_else(|| String::from("classic")),
+            kind,
             durable: queue.durable,
             transient: queue.auto_delete || queue.exclusive,
             bounded: value("max-length").is_some() || value("max-length-bytes").is_some(),
-            overflow: text("overflow"),
+            overflow: overflow.and_then(Value::as_str).map(str::to_owned),
             delivery_limit: number("delivery-limit"),
             dead_letter_exchange: text("dead-letter-exchange"),
+            dead_letters_lost: None,
             message_ttl: millis("message-ttl"),
             expires: millis("expires"),
             members: queue.members.as_ref().map(Vec::len),
@@ -326,6 +393,35 @@ mod tests {
     }
 
     #[test]
+    fn an_exchange_that_no_binding_takes_a_dead_letter_from_drops_it() {
+        let binding = |key: &str| {
+            let routing_key = key.to_owned();
+            Binding { destination: String::from("d"), destination_type: String::from("queue"), routing_key }
+        };
+        let direct = serde_json::json!({"type": "direct", "durable": true, "arguments": {}});
+        let topic = serde_json::json!({"type": "topic", "durable": true});
+        let headers = serde_json::json!({"type": "headers", "durable": true});
+        let alternate =
+            serde_json::json!({"type": "topic", "durable": true, "arguments": {"alternate-exchange": "a"}});
+        let by_policy = serde_json::json!({"type": "topic", "durable": true, "policy": "alternate"});
+        for (exchange, keys, is_lost) in [
+            (&direct, &["orders"][..], false),
+            (&direct, &["other"], true),
+            (&direct, &[], true),
+            (&topic, &["other", "#"], false),
+            (&topic, &["other.#"], true),
+            (&headers, &[""], false),
+            (&headers, &[], true),
+            (&alternate, &[], false),
+            (&by_policy, &[], false),
+        ] {
+            let exchange: Exchange = serde_json::from_value(exchange.clone()).unwrap();
+            let bindings: Vec<Binding> = keys.iter().map(|key| binding(key)).collect();
+            assert_eq!(unbound(&exchange, &bindings, "orders"), is_lost, "{} {keys:?}", exchange.kind);
+        }
+    }
+
+    #[test]
     fn the_stricter_of_argument_and_policy_counts() {
         for (argument, policy, limit) in [(20, 5, 5), (5, 20, 5), (-1, 5, 5), (5, -1, 5), (-1, -1, -1)] {
             assert_eq!(applied(argument, policy), limit, "{argument} {policy}");
@@ -344,6 +440,25 @@ mod tests {
         assert_eq!((settings.delivery_limit, settings.members), (Some(5), Some(2)));
         assert_eq!(settings.overflow.as_deref(), Some("reject-publish"));
         assert!(settings.bounded && settings.durable && !settings.transient);
+    }
+
+    #[test]
+    fn a_policy_decides_about_the_overflow_of_a_quorum_queue_only() {
+        for (kind, argument, policy, applied) in [
+            ("quorum", "reject-publish", "drop-head", "drop-head"),
+            ("quorum", "drop-head", "reject-publish", "reject-publish"),
+            ("classic", "reject-publish", "drop-head", "reject-publish"),
+            ("classic", "drop-head", "reject-publish", "drop-head"),
+        ] {
+            let queue = serde_json::json!({
+                "name": "orders", "durable": true, "type": kind,
+                "arguments": {"x-overflow": argument},
+                "effective_policy_definition": {"overflow": policy},
+            });
+            let queue: Queue = serde_json::from_value(queue).unwrap();
+            let settings = QueueFacts::from(queue).settings.unwrap();
+            assert_eq!(settings.overflow.as_deref(), Some(applied), "{kind} {argument} {policy}");
+        }
     }
 
     #[test]

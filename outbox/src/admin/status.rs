@@ -108,15 +108,17 @@ impl Backlog {
 /// An open transaction that has written to the outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocker {
-    /// The server process.
+    /// The server process; 0 for a prepared transaction, which has none.
     pub pid: i32,
     /// The transaction's id. It differs for the next transaction of the same process.
     pub transaction: String,
-    /// The name that the client gave itself.
+    /// The name that the client gave itself; of a prepared transaction, the one to commit or roll
+    /// back.
     pub application_name: String,
-    /// `active`, `idle in transaction`, …; `None` where the server hides it, like the age.
+    /// `active`, `idle in transaction`, …, or `prepared`; `None` where the server hides it, like
+    /// the age.
     pub state: Option<String>,
-    /// How long the transaction has been open; `None` where the server hides it: only members of
+    /// How long the transaction has been open or prepared; `None` where the server hides it: only members of
     /// `pg_read_all_stats` see sessions of other roles.
     pub age: Option<Duration>,
 }

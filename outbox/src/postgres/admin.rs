@@ -80,15 +80,26 @@ FROM (SELECT) AS always LEFT JOIN LATERAL (
 
 // A transaction that has written to the outbox and is still open holds a row-exclusive lock on it.
 // The oldest is found by its transaction id, which every role can see: state and start of other
-// roles' sessions are null without pg_read_all_stats.
+// roles' sessions are null without pg_read_all_stats. A prepared transaction has no session: its
+// locks name no process, and one of them is that on its transaction id.
 pub(super) const BLOCKER: &str = "
-SELECT a.pid, a.backend_xid::text, coalesce(a.application_name, ''), a.state,
-    extract(epoch FROM clock_timestamp() - a.xact_start)::float8
-FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
-WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.relation = '{schema}outbox_message'::regclass
-    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
-ORDER BY age(a.backend_xid) DESC, a.pid LIMIT 1";
+WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE locktype IN ('relation', 'transactionid')),
+writers AS (
+    SELECT pid, virtualtransaction FROM locks
+    WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND relation = '{schema}outbox_message'::regclass
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+SELECT pid, xid::text, name, state, extract(epoch FROM clock_timestamp() - since)::float8
+FROM (
+    SELECT a.pid, a.backend_xid AS xid, coalesce(a.application_name, '') AS name, a.state, a.xact_start AS since
+    FROM writers AS w JOIN pg_stat_activity AS a ON a.pid = w.pid
+    WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
+    UNION ALL
+    SELECT 0, p.transaction, p.gid, 'prepared', p.prepared
+    FROM writers AS w
+    JOIN locks AS own ON own.virtualtransaction = w.virtualtransaction AND own.mode = 'ExclusiveLock'
+    JOIN pg_prepared_xacts AS p ON p.transaction = own.transactionid
+    WHERE w.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid') AS open
+ORDER BY age(xid) DESC, pid LIMIT 1";
 
 migrations::statements! {
     parts {
@@ -123,11 +134,15 @@ migrations::statements! {
     /// discard is looked up separately, and further columns are looked up for this page only.
     list_discarded(message_id = "d.message_id") = "
         WITH given_up AS MATERIALIZED (
-            SELECT max(a.seq) FILTER (WHERE a.action = 'discard') AS discarded {given_up}),
+            SELECT max(a.seq) FILTER (WHERE a.action = 'discard') AS discarded,
+                coalesce(max(a.seq) FILTER (WHERE a.action = 'edit')
+                    > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue' AND a.actor = 'relay forget'), 0), false)
+                AS edited {given_up}),
         chosen AS MATERIALIZED (
             SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
                 coalesce(e.key, m.key) AS key, m.kind, coalesce(e.attempts, 0) AS attempts, coalesce(e.fault, d.fault) AS fault,
-                format('discarded by %s: %s', d.actor, d.note) || coalesce('; it was dead: ' || d.error, '') AS error, d.at, m.payload_bytes, e.id AS parked
+                format('discarded by %s: %s', d.actor, d.note) || coalesce('; it was dead: ' || d.error, '') AS error, d.at, m.payload_bytes, g.edited,
+                e.id AS parked
             FROM given_up AS g
             CROSS JOIN LATERAL (SELECT id, message_id, actor, note, at, fault, error FROM {schema}outbox_audit
                 WHERE seq = g.discarded LIMIT 1) AS d
@@ -140,9 +155,7 @@ migrations::statements! {
             ORDER BY coalesce(e.id, m.id) LIMIT $3::bigint)
         SELECT c.id, c.message_id::text AS message_id, c.topic, c.key, coalesce(c.kind, p.kind, c.topic) AS kind,
             c.attempts, NULL::float8 AS due_in, c.fault, c.error, c.at AS created_at, c.at AS updated_at,
-            coalesce(p.payload_bytes, c.payload_bytes, 0) AS payload_bytes,
-            c.message_id IN (SELECT a.message_id FROM {schema}outbox_audit AS a
-                WHERE a.relay = $1 AND a.action = 'edit') AS edited
+            coalesce(p.payload_bytes, c.payload_bytes, 0) AS payload_bytes, c.edited
         FROM chosen AS c
         LEFT JOIN LATERAL (
             SELECT kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_parked
@@ -215,15 +228,18 @@ WHERE ctid = ANY(ARRAY(
 // Content that was too large to be copied is read from the log, where the edit keeps it.
 pub(super) const EDIT: &str = "
 UPDATE {schema}outbox_parked
-SET payload = coalesce($3, c.payload), headers = coalesce($4::jsonb, c.headers), edited_at = clock_timestamp()
+SET payload = coalesce($3, c.payload), headers = coalesce($4::jsonb, c.headers), traceparent = c.traceparent,
+    tracestate = c.tracestate, edited_at = clock_timestamp()
 FROM (
     SELECT p.place, coalesce(p.payload, m.payload) AS payload,
-        CASE WHEN p.payload IS NULL THEN m.headers ELSE p.headers END AS headers
+        CASE WHEN p.payload IS NULL THEN m.headers ELSE p.headers END AS headers,
+        CASE WHEN p.payload IS NULL THEN m.traceparent ELSE p.traceparent END AS traceparent,
+        CASE WHEN p.payload IS NULL THEN m.tracestate ELSE p.tracestate END AS tracestate
     FROM (SELECT id, message_id FROM {schema}outbox_exception
         WHERE relay = $1 AND shard = 0 AND id = $2 LIMIT 1) AS e
-    CROSS JOIN LATERAL (SELECT ctid AS place, payload, headers FROM {schema}outbox_parked
+    CROSS JOIN LATERAL (SELECT ctid AS place, payload, headers, traceparent, tracestate FROM {schema}outbox_parked
         WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p
-    LEFT JOIN LATERAL (SELECT payload, headers FROM {schema}outbox_message
+    LEFT JOIN LATERAL (SELECT payload, headers, traceparent, tracestate FROM {schema}outbox_message
         WHERE p.payload IS NULL AND id >= e.id AND id <= e.id AND message_id = e.message_id
             AND (get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send(e.message_id), 2) >> 2) & 7
         ORDER BY id LIMIT 1) AS m ON true) AS c

@@ -21,7 +21,7 @@ use crate::postgres::mark::{PgMark, array};
 use crate::postgres::reconcile::Passed;
 use crate::postgres::row::{self, optional_text, text};
 use crate::postgres::statements::{
-    BOUNDED, COLUMNS, DISCARDED, HEADERS, HEADERS_BYTES, PASSED, SAME_SEGMENT, TRACE, UNBOUNDED,
+    BOUNDED, COLUMNS, DISCARDED, EDITED, HEADERS, HEADERS_BYTES, PASSED, SAME_SEGMENT, TRACE, UNBOUNDED,
 };
 use crate::postgres::store::PostgresLog;
 
@@ -42,9 +42,7 @@ migrations::statements! {
         selected = "
             SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 m.payload_bytes, m.enqueued_at, e.state, {passed} AS passed,
-                {discarded} AS discarded,
-                EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1
-                    AND a.message_id = m.message_id AND a.action = 'edit' OFFSET 0) AS edited
+                {discarded} AS discarded, {edited} AS edited
             FROM ({chosen}) AS m
             LEFT JOIN LATERAL (SELECT state FROM {schema}outbox_exception
                 WHERE relay = $1 AND shard = 0 AND id = m.id AND message_id = m.message_id LIMIT 1) AS e ON true
@@ -57,6 +55,7 @@ migrations::statements! {
             WHERE nth = 1 OR bytes <= 8388608 ORDER BY id";
         passed = PASSED;
         discarded = DISCARDED;
+        edited = EDITED;
         labels = LABELS;
         columns = COLUMNS;
         headers = HEADERS;
@@ -78,8 +77,9 @@ migrations::statements! {
     /// $1 relay, $2 to $5 the cursor, $6 id or null, $7 message id or null. A parked entry has a
     /// copy of its content, which an operator may have edited. A message id is searched among all
     /// parked entries; each row that is found is then looked up separately. An id can exist once in
-    /// each of the eight segments. Decisions are read in the order of their index: PostgreSQL 18
-    /// reads the whole audit for an EXISTS when it believes it to be empty.
+    /// each of the eight segments. Decisions are read by the message, because its entry may have
+    /// had another id, and in the order of their index: PostgreSQL 18 reads the whole audit for an
+    /// EXISTS when it believes it to be empty.
     find(of = "c", message_id = "n.message_id") = "
         WITH named AS MATERIALIZED (
             (SELECT id, message_id FROM {schema}outbox_message WHERE id >= $6 AND id <= $6 ORDER BY id LIMIT 8)
@@ -98,14 +98,7 @@ migrations::statements! {
             coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.xid::text AS transaction, m.deliver_at,
             m.id IS NOT NULL AS is_in_log, coalesce({passed}, false) AS passed,
             e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at, p.edited_at IS NOT NULL AS edited,
-            (SELECT a.action FROM {schema}outbox_audit AS a
-                WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
-                    AND a.id = n.id AND a.action IN ('discard', 'requeue')
-                ORDER BY a.message_id DESC, a.seq DESC LIMIT 1) IS NOT DISTINCT FROM 'discard' AS was_discarded,
-            (SELECT true FROM {schema}outbox_audit AS a
-                WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
-                    AND a.id = n.id AND a.action = 'edit'
-                ORDER BY a.message_id, a.seq LIMIT 1) IS NOT NULL AS was_edited,
+            {discarded} AS was_discarded, {edited} AS was_edited,
             (SELECT a.error FROM {schema}outbox_audit AS a
                 WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
                     AND a.action = 'discard'
@@ -119,7 +112,7 @@ migrations::statements! {
             WHERE relay = $1 AND shard = 0 AND id = n.id AND message_id = n.message_id LIMIT 1) AS e ON true
         LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_parked
             WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p ON true
-        CROSS JOIN LATERAL (SELECT coalesce(p.headers, m.headers) AS headers) AS c
+        CROSS JOIN LATERAL (SELECT n.message_id, coalesce(p.headers, m.headers) AS headers) AS c
         LEFT JOIN LATERAL (
             SELECT o.id, o.state, o.error FROM {schema}outbox_exception AS o
             WHERE o.relay = $1 AND o.shard = 0 AND o.state IN ('retrying', 'dead') AND e.state = 'held'
@@ -143,8 +136,9 @@ migrations::statements! {
                 WHERE m.id >= asked.id AND m.id <= asked.id AND {wanted} ORDER BY m.id LIMIT 8) AS named
             ORDER BY id LIMIT $13::bigint",
     ) = "{cut}";
-    /// $6 to $10 an earlier cursor, $11 above this id, $12 rows. Entries that the earlier cursor
-    /// had not passed lie above its floor, or belong to a transaction that was in flight.
+    /// $6 to $10 an earlier cursor, with the transactions in flight at its marks as $8, $11 above
+    /// this id, $12 rows, $13 the id up to which the earlier cursor had settled everything. Entries
+    /// that it had not passed lie above that, or belong to a transaction that was in flight.
     passed_between(
         of = "m",
         since = "{passed}
@@ -152,12 +146,12 @@ migrations::statements! {
                 OR (m.id <= $7 AND (SELECT pg_snapshot_xmax($6::text::pg_snapshot) <= '1'))
                 OR (m.id <= $10 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $9::text::pg_snapshot)), false)))",
         chosen = "
-            (SELECT {shown} FROM {schema}outbox_message AS m WHERE m.id > greatest($7, $11::bigint) AND {since}
+            (SELECT {shown} FROM {schema}outbox_message AS m WHERE m.id > greatest($13::bigint, $11::bigint) AND {since}
             ORDER BY m.id LIMIT $12::bigint)
             UNION ALL
             SELECT late.* FROM unnest($8::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
                 SELECT {shown} FROM {schema}outbox_message AS m
-                WHERE (m.xid, m.id) > (flight.xid, $11::bigint) AND (m.xid, m.id) <= (flight.xid, $7) AND {since}
+                WHERE (m.xid, m.id) > (flight.xid, $11::bigint) AND (m.xid, m.id) <= (flight.xid, $13) AND {since}
                 ORDER BY m.xid, m.id LIMIT $12::bigint) AS late
             ORDER BY id LIMIT $12::bigint",
     ) = "{cut}";
@@ -188,18 +182,18 @@ migrations::statements! {
             CROSS JOIN LATERAL (SELECT content_type, payload, edited_at FROM {schema}outbox_parked
                 WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p) AS stored
         ORDER BY nth LIMIT 1";
-    /// $1 relay, $2 to $5 the cursor, $6 transactions in flight at its base, $7 and $8 maximum
-    /// unread and parked entries to count. Entries that are not passed lie above the floor, or
-    /// belong to a transaction that was in flight.
+    /// $1 relay, $2 to $5 the cursor, $6 transactions in flight at its marks, $7 and $8 maximum
+    /// unread and parked entries to count, $9 the id up to which everything is settled. Entries that
+    /// are not passed lie above it, or belong to a transaction that was in flight.
     lag = "
         SELECT topic, NULL::text, false, count(*), coalesce(max(extract(epoch FROM clock_timestamp() - enqueued_at)), 0)::float8
         FROM (
             (SELECT late.topic, late.enqueued_at FROM unnest($6::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
                 SELECT m.topic, m.enqueued_at FROM {schema}outbox_message AS m
-                WHERE (m.xid, m.id) > (flight.xid, 0::bigint) AND (m.xid, m.id) <= (flight.xid, $3) AND NOT {passed}
+                WHERE (m.xid, m.id) > (flight.xid, 0::bigint) AND (m.xid, m.id) <= (flight.xid, $9) AND NOT {passed}
                 ORDER BY m.xid, m.id LIMIT $7::bigint) AS late)
             UNION ALL
-            (SELECT m.topic, m.enqueued_at FROM {schema}outbox_message AS m WHERE m.id > $3 AND NOT {passed}
+            (SELECT m.topic, m.enqueued_at FROM {schema}outbox_message AS m WHERE m.id > $9::bigint AND NOT {passed}
             ORDER BY m.id LIMIT $7::bigint)
             LIMIT $7::bigint) AS unread
         GROUP BY topic
@@ -236,9 +230,10 @@ impl PostgresLog {
             .bind(passed.base.floor)
             .bind(&passed.head)
             .bind(passed.after)
-            .bind(array(&passed.base.in_flight))
+            .bind(array(&passed.in_flight))
             .bind(i64::from(UNREAD_COUNTED_MAX))
             .bind(i64::from(COUNTED_MAX))
+            .bind(passed.settled)
             .fetch_all(&mut *self.look().await?)
             .await
             .map_err(LogError::during("count the entries that have not left"))?;
@@ -355,11 +350,12 @@ impl PostgresLog {
             .bind(passed.after)
             .bind(&earlier.base.snapshot)
             .bind(earlier.base.floor)
-            .bind(array(&earlier.base.in_flight))
+            .bind(array(&earlier.in_flight))
             .bind(&earlier.head)
             .bind(earlier.after)
             .bind(after.0)
             .bind(ENTRIES_PER_CALL)
+            .bind(earlier.settled)
             .fetch_all(&mut *self.look().await?)
             .await
             .map_err(failed())?;

@@ -14,7 +14,7 @@ use crate::log::{LogError, RelayName, stored};
 use crate::postgres::entries::LABELS;
 use crate::postgres::mark::PgMark;
 use crate::postgres::row::text;
-use crate::postgres::statements::{DISCARDED, PASSED, SAME_SEGMENT, UNBOUNDED};
+use crate::postgres::statements::{DISCARDED, EDITED, PASSED, SAME_SEGMENT, UNBOUNDED};
 use crate::postgres::store::ONE_PLAN_HERE;
 use crate::read_only::begin;
 use crate::reconcile::{Row, Rows, stage};
@@ -29,9 +29,7 @@ migrations::statements! {
                 int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, {encoding}) ||
                 int8send(octet_length(m.payload)::bigint) || m.payload) AS fingerprint, e.state,
             {passed} AS passed,
-            EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = m.message_id
-                AND a.action = 'edit' OFFSET 0) AS edited,
-            {discarded} AS discarded
+            {edited} AS edited, {discarded} AS discarded
             FROM {chosen} LEFT JOIN LATERAL (SELECT state FROM {schema}outbox_exception
                 WHERE relay = $1 AND shard = 0 AND id = m.id AND message_id = m.message_id LIMIT 1) AS e ON true
             ORDER BY m.message_id";
@@ -42,6 +40,7 @@ migrations::statements! {
         of = "m";
         passed = PASSED;
         discarded = DISCARDED;
+        edited = EDITED;
         same_segment = SAME_SEGMENT;
     }
 
@@ -71,19 +70,31 @@ pub(super) struct Passed {
     pub(super) base: PgMark,
     pub(super) head: Option<String>,
     pub(super) after: i64,
+    /// Every row up to this id is passed, or its transaction is in `in_flight`. Inside a difference
+    /// that is the part of it that was read, but no more than the head's floor: above it, a
+    /// transaction that the head does not list may still write.
+    pub(super) settled: i64,
+    /// The transactions that were in flight at the base or at the head, ascending.
+    pub(super) in_flight: Vec<u64>,
 }
 
 impl Passed {
     pub(super) fn read(cursor: Option<&str>) -> Result<Self, LogError> {
         // A relay that has never led has passed nothing.
-        let Some(cursor) = cursor else { return Ok(Self { base: PgMark::origin(), head: None, after: 0 }) };
+        let Some(cursor) = cursor else { return Ok(Self::new(PgMark::origin(), None, 0)) };
         let cursor = stored::read(cursor)?;
         let head = cursor.progress.as_ref().map(|progress| PgMark::read(&progress.head)).transpose()?;
-        Ok(Self {
-            base: PgMark::read(&cursor.base)?,
-            head: head.map(|head| head.snapshot),
-            after: cursor.progress.map_or(0, |progress| progress.after),
-        })
+        let after = cursor.progress.map_or(0, |progress| progress.after);
+        Ok(Self::new(PgMark::read(&cursor.base)?, head, after))
+    }
+
+    fn new(base: PgMark, head: Option<PgMark>, after: i64) -> Self {
+        let read = head.as_ref().map_or(0, |head| after.min(head.floor));
+        let mut in_flight = base.in_flight.clone();
+        in_flight.extend(head.iter().flat_map(|head| &head.in_flight));
+        in_flight.sort_unstable();
+        in_flight.dedup();
+        Self { settled: base.floor.max(read), in_flight, head: head.map(|head| head.snapshot), after, base }
     }
 }
 

@@ -11,11 +11,17 @@ pub(super) const GIVEN_UP: &str = "
     FROM {schema}outbox_audit AS a WHERE a.relay = $1 GROUP BY a.message_id
     HAVING max(a.seq) FILTER (WHERE a.action = 'discard') > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)";
 
-/// True where the last decision of relay $1 about row m was to discard it. `relay forget` withdraws
-/// such a decision, and the next relay of the name publishes the message.
+/// True where the last decision of relay $1 about the message of row `of` was to discard it. `relay
+/// forget` withdraws such a decision, and the next relay of the name publishes the message.
 pub(super) const DISCARDED: &str = "coalesce((SELECT max(a.seq) FILTER (WHERE a.action = 'discard')
         > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)
-    FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = m.message_id), false)";
+    FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = {of}.message_id), false)";
+
+/// True where an operator of relay $1 has edited the message of row `of`. `relay forget` removes
+/// the edited copy, and the next relay of the name publishes the message as it was enqueued.
+pub(super) const EDITED: &str = "coalesce((SELECT max(a.seq) FILTER (WHERE a.action = 'edit')
+        > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue' AND a.actor = 'relay forget'), 0)
+    FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = {of}.message_id), false)";
 
 migrations::statements! {
     parts {

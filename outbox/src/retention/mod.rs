@@ -42,7 +42,8 @@ pub trait LogRetention: Send + Sync + 'static {
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError>;
 
     /// Removes operators' decisions and operations that are older than `keep` and whose messages
-    /// are gone. Looks at the oldest thousand of each. Returns the number removed. Cancel-safe.
+    /// are gone. Looks at a thousand of each: of decisions at those behind the last call's, and at
+    /// the oldest again after the last one. Returns the number removed. Cancel-safe.
     ///
     /// # Errors
     /// As for [`LogRetention::segments`]; PostgreSQL refuses to remove records younger than 30
@@ -50,8 +51,9 @@ pub trait LogRetention: Send + Sync + 'static {
     async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError>;
 
     /// Removes the cursor of a relay that is gone for good, so that it no longer holds back
-    /// retention. If the relay returns, it begins with the oldest remaining entry. `discard_parked`
-    /// also removes its parked entries. Not cancel-safe: call it again.
+    /// retention. If the relay returns, it begins with the oldest remaining entry, and publishes
+    /// what was discarded, edited or paused as it was enqueued. `discard_parked` also removes its
+    /// parked entries. Not cancel-safe: call it again.
     ///
     /// # Errors
     /// [`ForgetError`]: it leads, it is unknown, or entries are parked. Nothing was changed then.

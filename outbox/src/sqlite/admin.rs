@@ -16,11 +16,14 @@ use crate::admin::status::{Backlog, Blocker, COUNTED_MAX, Holder, ParkedSummary,
 use crate::admin::{LogAdmin, Operation};
 use crate::log::{Cursor, EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, row, stored};
 use crate::sqlite::reader::{id_of, text};
-use crate::sqlite::statements::NOW;
+use crate::sqlite::statements::{EDITED, NOW};
 use crate::sqlite::store::SqliteLog;
 
 migrations::statements! {
-    parts { now = NOW; }
+    parts {
+        now = NOW;
+        edited = EDITED;
+    }
 
     /// ?1 relay, or null for all.
     relays = "
@@ -55,15 +58,14 @@ migrations::statements! {
             WHERE e.relay = ?1 AND e.shard = 0 AND e.state = ?2 AND e.id > ?3 ORDER BY e.id LIMIT ?4";
     /// Discarded entries: those whose decision the relay has not followed yet, and those whose
     /// decision it has, as long as the log has them. ?1 relay, ?2 above this id, ?3 rows.
-    list_discarded = "
+    list_discarded(of = "d") = "
         SELECT * FROM (
             SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
                 coalesce(e.key, m.key) AS key, coalesce(m.kind, p.kind, m.topic, e.topic) AS kind,
                 coalesce(e.attempts, 0) AS attempts, NULL AS due_in, coalesce(e.fault, d.fault) AS fault,
                 'discarded by ' || d.actor || ': ' || d.note || coalesce('; it was dead: ' || d.error, '') AS error, d.at AS created_at, d.at AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
-                EXISTS (SELECT 1 FROM outbox_audit AS c WHERE c.relay = ?1 AND c.message_id = d.message_id
-                    AND c.action = 'edit') AS edited
+                {edited} AS edited
             FROM outbox_audit AS d
             LEFT JOIN outbox_exception AS e
                 ON e.relay = ?1 AND e.shard = 0 AND e.id = d.id AND e.message_id = d.message_id

@@ -45,8 +45,10 @@ fn refusal(cursor: &Cursor, position: i64) -> Result<Option<String>, LogError> {
              producers and relays and run DELETE FROM sqlite_sequence WHERE name = 'outbox_message'; INSERT INTO \
              sqlite_sequence (name, seq) VALUES ('outbox_message', {reached}); and, so that everything in the log leaves \
              again, also what is parked, dead or discarded (look at it first: what outbox_exception names by its id may \
-             be another entry by now), DELETE FROM outbox_exception; UPDATE outbox_relay SET cursor = \
-             '{{\"base\":\"0\",\"progress\":null}}'"
+             be another entry by now), DELETE FROM outbox_exception; DELETE FROM outbox_parked; INSERT INTO outbox_audit \
+             (actor, relay, id, message_id, action, note) SELECT 'relay forget', relay, max(id), message_id, 'requeue', \
+             'sqlite_sequence was set back' FROM outbox_audit GROUP BY relay, message_id; UPDATE outbox_relay SET \
+             cursor = '{{\"base\":\"0\",\"progress\":null}}'"
         )
     }))
 }

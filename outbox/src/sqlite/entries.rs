@@ -23,7 +23,7 @@ use crate::sqlite::enqueue::micros;
 use crate::sqlite::operations;
 use crate::sqlite::reader::{columns, optional_text, row_max, text};
 use crate::sqlite::reconcile::{passed, uuid};
-use crate::sqlite::statements::{NOW, TRACE};
+use crate::sqlite::statements::{DISCARDED, EDITED, NOW, TRACE};
 use crate::sqlite::store::SqliteLog;
 
 const FIRST: &str = "SELECT id FROM outbox_message WHERE message_id >= ?1 ORDER BY message_id LIMIT 1";
@@ -32,6 +32,8 @@ migrations::statements! {
     parts {
         now = NOW;
         trace = TRACE;
+        discarded = DISCARDED;
+        edited = EDITED;
         // Null where they are longer than those of any message that a broker accepts.
         labels = "CASE WHEN octet_length(m.headers) > 4194304 THEN 'null' ELSE m.headers END";
     }
@@ -44,8 +46,9 @@ migrations::statements! {
             (SELECT enqueued_at FROM outbox_message ORDER BY id LIMIT 1) AS oldest_at,
             (SELECT max(id) FROM outbox_message) AS newest_id";
     /// ?1 relay, ?2 passed up to this id, ?3 id or null, ?4 message id or null. A parked entry has
-    /// a copy of its content, which an operator may have edited.
-    find = "
+    /// a copy of its content, which an operator may have edited. Decisions are read by the message,
+    /// because its entry may have had another id.
+    find(of = "n") = "
         WITH named AS (
                 SELECT id, message_id FROM outbox_message
                 WHERE (?3 IS NULL OR id = ?3) AND (?4 IS NULL OR message_id = ?4)
@@ -63,11 +66,7 @@ migrations::statements! {
                     coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.deliver_at, m.id IS NOT NULL AS is_in_log,
                     n.id <= ?2 AS passed, e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at,
                     p.edited_at IS NOT NULL AS edited,
-                    (SELECT a.action FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = n.id
-                        AND a.message_id = n.message_id AND a.action IN ('discard', 'requeue')
-                        ORDER BY a.seq DESC LIMIT 1) IS 'discard' AS was_discarded,
-                    EXISTS (SELECT 1 FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = n.id
-                        AND a.message_id = n.message_id AND a.action = 'edit') AS was_edited,
+                    {discarded} AS was_discarded, {edited} AS was_edited,
                     (SELECT a.error FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = n.message_id
                         AND a.action = 'discard' ORDER BY a.seq DESC LIMIT 1) AS discarded_error,
                     (SELECT o.id FROM outbox_exception AS o
@@ -82,14 +81,10 @@ migrations::statements! {
         LEFT JOIN outbox_exception AS b ON b.relay = ?1 AND b.shard = 0 AND b.id = w.behind_id ORDER BY w.id";
     /// ?1 relay, ?2 passed up to this id, ?3 above this id, ?4 up to this id, ?5 ids or null, ?6
     /// topic, ?7 key, ?8 and ?9 bounds of the time of enqueueing, ?10 rows.
-    select = "
+    select(of = "m") = "
         SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 octet_length(m.payload) AS payload_bytes, m.enqueued_at, e.state, m.id <= ?2 AS passed,
-                (SELECT a.action FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = m.id
-                    AND a.message_id = m.message_id AND a.action IN ('discard', 'requeue')
-                    ORDER BY a.seq DESC LIMIT 1) IS 'discard' AS discarded,
-                EXISTS (SELECT 1 FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = m.id
-                    AND a.message_id = m.message_id AND a.action = 'edit') AS edited
+                {discarded} AS discarded, {edited} AS edited
         FROM outbox_message AS m
         LEFT JOIN outbox_exception AS e
             ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id

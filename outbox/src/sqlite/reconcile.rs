@@ -14,6 +14,7 @@ use crate::entries::Labels;
 use crate::log::{LogError, RelayName, stored};
 use crate::reconcile::{Row, Rows, stage};
 use crate::sqlite::reader::{id_of, text};
+use crate::sqlite::statements::{DISCARDED, EDITED};
 
 migrations::statements! {
     parts {
@@ -26,14 +27,13 @@ migrations::statements! {
                         OR (e.state IN ('dead', 'held') AND octet_length(m.payload) > 1048576) THEN x''
                     ELSE m.payload END AS payload, e.state,
                 m.id <= ?2 AS passed,
-                EXISTS (SELECT 1 FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = m.message_id
-                    AND a.action = 'edit') AS edited,
-                coalesce((SELECT max(a.seq) FILTER (WHERE a.action = 'discard')
-                        > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)
-                    FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = m.message_id), 0) AS discarded
+                {edited} AS edited, {discarded} AS discarded
             FROM outbox_message AS m LEFT JOIN outbox_exception AS e
                 ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id
             WHERE {is_id}";
+        discarded = DISCARDED;
+        edited = EDITED;
+        of = "m";
         // A row whose id is not a UUID is not a message.
         is_id = "octet_length(m.message_id) = 36 AND length(replace(m.message_id, '-', '')) = 32
             AND m.message_id NOT GLOB '*[^0-9a-f-]*' AND substr(m.message_id, 9, 1) = '-'

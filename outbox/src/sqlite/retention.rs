@@ -17,7 +17,7 @@ use crate::sqlite::store::SqliteLog;
 const RUN_ROWS: i64 = 500;
 /// About as long as one transaction takes, so that producers have half of the time.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Maximum decisions, and operations, that one call looks at: the oldest.
+/// Maximum decisions, and operations, that one call looks at: the next ones, and the oldest.
 const DECISIONS_AT_ONCE: i64 = 1_000;
 
 migrations::statements! {
@@ -63,15 +63,24 @@ migrations::statements! {
     expired = "
         UPDATE outbox_retention
             SET expired_through = min(max(coalesce(expired_through, ''), ?1), {id_of_now}), expired_at = {now}";
+    /// The decisions at which a call looks: ?1 microseconds to keep, ?2 maximum rows. Returns the
+    /// place where the next call begins, so that decisions that have to stay keep no others. A
+    /// round ends with rows that are all young, or with the last row.
+    next_decisions = "
+        SELECT CASE WHEN count(*) = ?2 AND NOT min(next.at >= {now} - ?1) THEN max(next.seq) ELSE 0 END
+        FROM (SELECT seq, at FROM outbox_audit WHERE seq > (SELECT decisions_after FROM outbox_retention)
+            ORDER BY seq LIMIT ?2) AS next";
     /// ?1 microseconds to keep, ?2 maximum rows to look at. A decision stays as long as its message
     /// could still leave because of it: while the log has the row, or a relay has parked it.
     forget_decisions = "
         DELETE FROM outbox_audit WHERE seq IN (SELECT old.seq FROM
-            (SELECT seq, relay, id, message_id, at FROM outbox_audit ORDER BY seq LIMIT ?2) AS old
+            (SELECT seq, relay, id, message_id, at FROM outbox_audit
+            WHERE seq > (SELECT decisions_after FROM outbox_retention) ORDER BY seq LIMIT ?2) AS old
             WHERE old.at < {now} - ?1
                 AND NOT EXISTS (SELECT 1 FROM outbox_message AS m WHERE m.message_id = old.message_id)
                 AND NOT EXISTS (SELECT 1 FROM outbox_exception AS e
                     WHERE e.relay = old.relay AND e.shard = 0 AND e.id = old.id))";
+    decided = "UPDATE outbox_retention SET decisions_after = ?1 WHERE decisions_after <> ?1";
     forget_operations = "
         DELETE FROM outbox_operation WHERE seq IN (SELECT old.seq FROM
             (SELECT seq, at FROM outbox_operation ORDER BY seq LIMIT ?2) AS old WHERE old.at < {now} - ?1)";
@@ -84,16 +93,22 @@ migrations::statements! {
 /// Without a schema.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
-/// Statements that forget a relay. The last one withdraws decisions to discard: the next relay of
-/// this name publishes the messages.
-const FORGET: [&str; 4] = [
+/// Statements that forget a relay. The next relay of this name publishes what was discarded, and
+/// what was edited as it was enqueued: these decisions are withdrawn. Nor is it paused.
+const FORGET: [&str; 6] = [
     "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0",
     "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0",
     "DELETE FROM outbox_relay WHERE relay = ?1 AND shard = 0",
     "INSERT INTO outbox_audit (actor, relay, id, message_id, action, note)
      SELECT 'relay forget', ?1, max(a.id), a.message_id, 'requeue', 'the relay was forgotten'
      FROM outbox_audit AS a WHERE a.relay = ?1 GROUP BY a.message_id
-     HAVING max(a.seq) FILTER (WHERE a.action = 'discard') > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)",
+     HAVING max(a.seq) FILTER (WHERE a.action = 'discard') > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)
+        OR max(a.seq) FILTER (WHERE a.action = 'edit')
+            > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue' AND a.actor = 'relay forget'), 0)",
+    "INSERT INTO outbox_operation (actor, relay, action, selection, note)
+     SELECT 'relay forget', ?1, 'resume', kind || iif(name = '', '', ' ' || name), 'the relay was forgotten'
+     FROM outbox_pause WHERE relay = ?1 ORDER BY kind, name",
+    "DELETE FROM outbox_pause WHERE relay = ?1",
 ];
 
 /// Returns the id that every relay has passed, and the relay that is furthest behind.
@@ -197,15 +212,23 @@ impl LogRetention for SqliteLog {
     }
 
     async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError> {
+        let failed = || LogError::during("remove old decisions");
+        let keep = i64::try_from(keep.as_micros()).unwrap_or(i64::MAX);
         let mut connection = self.connect().await?;
+        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
+        let next: i64 = sqlx::query_scalar(&SQL.next_decisions)
+            .bind(keep)
+            .bind(DECISIONS_AT_ONCE)
+            .fetch_one(&mut *tx)
+            .await
+            .map_err(failed())?;
         let mut gone = 0;
         for statement in [&SQL.forget_decisions, &SQL.forget_operations] {
-            let query = sqlx::query(statement)
-                .bind(i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
-                .bind(DECISIONS_AT_ONCE);
-            let done = query.execute(&mut connection).await;
-            gone += done.map_err(LogError::during("remove old decisions"))?.rows_affected();
+            let query = sqlx::query(statement).bind(keep).bind(DECISIONS_AT_ONCE);
+            gone += query.execute(&mut *tx).await.map_err(failed())?.rows_affected();
         }
+        sqlx::query(&SQL.decided).bind(next).execute(&mut *tx).await.map_err(failed())?;
+        tx.commit().await.map_err(failed())?;
         Ok(gone)
     }
 

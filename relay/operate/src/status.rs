@@ -118,11 +118,11 @@ impl From<BrokerTrouble> for BrokerError {
 /// The open transaction whose rows cannot be read yet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OpenTransaction {
-    /// The server process.
+    /// The server process; 0 for a prepared transaction, which has none.
     pub pid: i32,
-    /// The application name of its client.
+    /// The application name of its client; the name of a prepared transaction.
     pub application_name: String,
-    /// `active`, `idle in transaction`, …; `None` where the server hides it.
+    /// `active`, `idle in transaction`, …, or `prepared`; `None` where the server hides it.
     pub state: Option<String>,
     /// The time since it began; `None` where the server hides it: see [`AGE_HIDDEN`].
     pub age_seconds: Option<f64>,
@@ -132,6 +132,15 @@ pub struct OpenTransaction {
 pub const AGE_HIDDEN: &str = "age hidden (needs pg_read_all_stats)";
 
 impl OpenTransaction {
+    /// Returns its process and application, or the name under which it was prepared.
+    #[must_use]
+    pub fn named(&self) -> String {
+        match self.pid {
+            0 => format!("transaction {:?}", self.application_name),
+            pid => format!("pid {pid} {:?}", self.application_name),
+        }
+    }
+
     /// Returns its state and duration, or that they are hidden.
     #[must_use]
     pub fn standing(&self) -> String {
@@ -344,7 +353,15 @@ impl PipelineStatus {
             let PauseLine { paused, actor, reason, .. } = pause;
             add(false, Some(since), format!("{paused} is paused by {actor}: {reason}"));
         }
-        if let Some(OpenTransaction { pid, application_name, state, age_seconds }) = &self.held_back_by {
+        if let Some(OpenTransaction { pid: 0, application_name, age_seconds, .. }) = &self.held_back_by {
+            let quoted = application_name.replace('\'', "''");
+            let text = format!(
+                "a prepared transaction has written rows that cannot be read yet: COMMIT PREPARED or ROLLBACK \
+                 PREPARED '{quoted}', as its coordinator decided"
+            );
+            add(false, *age_seconds, text);
+        } else if let Some(OpenTransaction { pid, application_name, state, age_seconds }) = &self.held_back_by
+        {
             let state = state.as_deref().unwrap_or(AGE_HIDDEN);
             let text = format!(
                 "an open transaction has written rows that cannot be read yet: process {pid}, \
@@ -440,6 +457,20 @@ mod tests {
         status.held_back_by = Some(hidden);
         let told = status.waits()[1].told();
         assert!(told.ends_with("\"report\", age hidden (needs pg_read_all_stats)"), "{told}");
+
+        let prepared = OpenTransaction {
+            pid: 0,
+            application_name: String::from("order-7"),
+            state: Some(String::from("prepared")),
+            age_seconds: Some(90.0),
+        };
+        assert_eq!(
+            format!("{} {}", prepared.named(), prepared.standing()),
+            "transaction \"order-7\" prepared for 1m30s"
+        );
+        status.held_back_by = Some(prepared);
+        let told = status.waits()[1].told();
+        assert!(told.contains("ROLLBACK PREPARED 'order-7'") && told.ends_with("for 1m30s"), "{told}");
     }
 
     #[test]

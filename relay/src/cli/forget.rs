@@ -29,7 +29,7 @@ impl Forget {
         let pipeline = self.pipeline.read()?;
         let name = RelayName::new(self.relay.as_str()).map_err(|error| Failure::new(Exit::Usage, error))?;
         forget(&pipeline, &decider(), &name, self.discard_parked).await?;
-        eprintln!("relay {name} is forgotten");
+        eprintln!("relay {name} is forgotten, with its pauses");
         Ok(Exit::Success)
     }
 }

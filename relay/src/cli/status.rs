@@ -109,8 +109,7 @@ fn rows(shown: &[PipelineStatus]) -> String {
             })
             .collect();
         let held_back = shown.held_back_by.as_ref();
-        let held_back =
-            held_back.map(|by| format!("pid {} {:?} {}", by.pid, by.application_name, by.standing()));
+        let held_back = held_back.map(|by| format!("{} {}", by.named(), by.standing()));
         [
             shown.pipeline.clone(),
             state(shown),

@@ -105,11 +105,15 @@ pub const METRICS: &[Metric] = &[
     Metric::gauge(
         "relay_held_back_seconds",
         &["relay"],
-        "age of the oldest open transaction that has written to the outbox: its own rows wait for it; 0 without \
-         one. Where the server hides the age (no `pg_read_all_stats`), the time since the relay first looked at that \
+        "age of the oldest open or prepared transaction that has written to the outbox: its own rows wait for it; 0 \
+         without one. Where the server hides the age (no `pg_read_all_stats`), the time since the relay first looked at that \
          transaction",
     ),
-    Metric::gauge("relay_held_back_pid", &["relay"], "server process of that transaction; 0 without one"),
+    Metric::gauge(
+        "relay_held_back_pid",
+        &["relay"],
+        "server process of that transaction; 0 without one, and for a prepared transaction",
+    ),
     Metric::gauge(
         "relay_cursor_info",
         &["relay", "system_identifier", "timeline"],

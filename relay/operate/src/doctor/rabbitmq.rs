@@ -88,8 +88,21 @@ fn of_queue(facts: &QueueFacts, version: Option<&str>) -> Vec<Finding> {
     if settings.kind == "quorum" {
         findings.push(deliveries(&subject, settings, version));
     }
+    findings.extend(dead_letters(&subject, settings));
     findings.extend(times(&subject, settings));
     findings
+}
+
+fn dead_letters(subject: &str, settings: &QueueSettings) -> Option<Finding> {
+    let exchange = settings.dead_letter_exchange.as_deref()?;
+    let measured = settings.dead_letters_lost.clone();
+    let measured =
+        measured.unwrap_or_else(|| format!("dead-letter exchange {exchange:?} has a queue for them"));
+    let problem = settings.dead_letters_lost.is_some().then(|| {
+        let remedy = "RabbitMQ drops what the queue gives up, and reports nothing: declare the exchange, and bind a queue";
+        (CheckState::Fail, remedy.to_owned())
+    });
+    Some(Finding::unless("dead-letters", subject, measured, problem))
 }
 
 fn kind(subject: &str, settings: &QueueSettings) -> Finding {
@@ -221,7 +234,7 @@ mod tests {
     fn each_setting_that_risks_messages_is_told() {
         use CheckState::{Fail, Warn};
         type Break = fn(&mut QueueSettings);
-        let table: [(&str, CheckState, Break); 9] = [
+        let table: [(&str, CheckState, Break); 10] = [
             ("queue-type", Warn, |queue| queue.kind = String::from("classic")),
             ("queue-type", Warn, |queue| queue.members = Some(1)),
             ("durability", Fail, |queue| queue.durable = false),
@@ -229,6 +242,9 @@ mod tests {
             ("overflow", Fail, |queue| queue.bounded = true),
             ("delivery-limit", Fail, |queue| queue.dead_letter_exchange = None),
             ("delivery-limit", Warn, |queue| queue.delivery_limit = Some(3)),
+            ("dead-letters", Fail, |queue| {
+                queue.dead_letters_lost = Some(String::from("there is no exchange \"dead\""));
+            }),
             ("queue-ttl", Warn, |queue| queue.message_ttl = Some(Duration::from_secs(60))),
             ("queue-ttl", Fail, |queue| queue.expires = Some(Duration::from_secs(60))),
         ];

@@ -37,6 +37,7 @@ cases! { "outbox/checkpoint_store":
     postgres {
         a_decision_whose_answer_is_lost_is_unknown,
         the_transaction_that_holds_rows_back_is_named,
+        a_prepared_transaction_that_holds_rows_back_is_named,
         processes_that_wait_for_the_lease_are_counted,
     }
 }
@@ -660,5 +661,40 @@ async fn the_transaction_that_holds_rows_back_is_named() {
             db
         },
     )
+    .await;
+}
+
+/// Goal: an orphan of two-phase commit, which belongs to no session, is named as what holds rows
+/// back. Oracle: its gid and age, for an operator and for the role of the relay; the older of it
+/// and an open transaction is named.
+async fn a_prepared_transaction_that_holds_rows_back_is_named() {
+    crate::outbox::support::on("a_prepared_transaction", |db: Database<sqlx::Postgres>| async move {
+        let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
+        let relay = admin::open(&tests::Role::Relay.url(&db.url).unwrap(), source(), LogOptions::default());
+        let relay = relay.unwrap();
+        let gid = format!("orphan-{}", db.url.rsplit('/').next().unwrap());
+        // Its transaction id is the smaller one, although it is prepared after the other has begun.
+        let mut prepared = db.pool.acquire().await.unwrap();
+        let begin = "BEGIN; INSERT INTO outbox_message (topic, payload) VALUES ('orders', '')";
+        sqlx::raw_sql(begin).execute(&mut *prepared).await.unwrap();
+        let mut open = db.outbox.begin(&db.pool).await.unwrap();
+        open.enqueue(NewMessage::new("orders")).await.unwrap();
+        let prepare = format!("PREPARE TRANSACTION '{gid}'");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(prepare)).execute(&mut *prepared).await.unwrap();
+
+        for who in [&admin, &relay] {
+            let blocker = who.blocker().await.unwrap().unwrap();
+            assert_eq!((blocker.pid, blocker.state.as_deref()), (0, Some("prepared")));
+            assert!(blocker.application_name.contains(&gid), "{blocker:?}");
+            assert!(blocker.age.is_some());
+        }
+        let roll_back = format!("ROLLBACK PREPARED '{gid}'");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(roll_back)).execute(&mut *prepared).await.unwrap();
+        let blocker = admin.blocker().await.unwrap().unwrap();
+        assert!(blocker.pid != 0 && blocker.state.as_deref() == Some("idle in transaction"), "{blocker:?}");
+        open.rollback().await.unwrap();
+        assert_eq!(admin.blocker().await.unwrap(), None);
+        db
+    })
     .await;
 }

@@ -41,6 +41,7 @@ cases! { "outbox/histories":
         a_server_that_recovered_from_a_crash_takes_no_checkpoint_of_before,
         a_reader_of_another_server_refuses_the_cursor,
         status_tells_which_server_a_cursor_belongs_to,
+        a_limit_for_transactions_ends_no_rebase,
     }
     sqlite {
         a_file_whose_ids_were_set_back_is_refused_with_what_to_run,
@@ -710,6 +711,42 @@ async fn status_tells_which_server_a_cursor_belongs_to() {
 }
 
 /// The file was set back, and its ids have overtaken the relay before its next poll.
+/// Goal: a rebase, which may rewrite a whole log, outlives the `transaction_timeout` of its role.
+/// Oracle: the setting in the transaction that replaces the cursor, which is known by the time
+/// limit of a rebase.
+async fn a_limit_for_transactions_ends_no_rebase() {
+    each(async |db: Database<Postgres>| {
+        let known = "SELECT count(*) FROM pg_settings WHERE name = 'transaction_timeout'";
+        if db.number(known).await == 0 {
+            eprintln!("not run: transaction_timeout exists since PostgreSQL 17");
+            return db;
+        }
+        drop(after_ten(&db).await);
+        for statement in [
+            "CREATE TABLE seen (statement_timeout text, transaction_timeout text)",
+            "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+                INSERT INTO public.seen
+                VALUES (current_setting('statement_timeout'), current_setting('transaction_timeout'));
+                RETURN NULL;
+            END $$",
+            "CREATE TRIGGER see AFTER UPDATE ON outbox_relay FOR EACH ROW EXECUTE FUNCTION see()",
+            "DO $$ BEGIN
+                EXECUTE format('ALTER DATABASE %I SET transaction_timeout = 20000', current_database());
+            END $$",
+        ] {
+            db.run(statement).await;
+        }
+        db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
+        db.enqueue(orders(10..15)).await;
+        assert_eq!(read_anew(&db).await, ["10", "11", "12", "13", "14"]);
+        let seen = "SELECT DISTINCT transaction_timeout FROM seen WHERE statement_timeout = '30min'";
+        let seen: Vec<String> = sqlx::query_scalar(seen).fetch_all(&db.admin).await.unwrap();
+        assert_eq!(seen, ["0"]);
+        db
+    })
+    .await;
+}
+
 async fn no_message_is_parked_under_the_id_of_another_one_of_a_file() {
     each(async |db: Database<Sqlite>| {
         db.enqueue(orders(0..2)).await;
@@ -740,6 +777,12 @@ async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run() {
             checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &dead).await.unwrap(),
             Fenced::Held
         );
+        db.run(
+            "INSERT INTO outbox_audit (actor, relay, id, message_id, action, note)
+             SELECT 'ops', relay, id, message_id, 'discard', 'a test' FROM outbox_exception",
+        )
+        .await;
+        assert_eq!(db.number("SELECT count(*) FROM outbox_parked").await, 1);
         db.run("DELETE FROM outbox_message").await;
         // A segment that retention has emptied is no reason to refuse.
         let (lease, _) = granted(&mut checkpoint_store).await;
@@ -756,7 +799,13 @@ async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run() {
             };
             db.run(command).await;
         }
-        assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, 0);
+        for table in ["outbox_exception", "outbox_parked"] {
+            assert_eq!(db.number(&format!("SELECT count(*) FROM {table}")).await, 0, "{table}");
+        }
+        let withdrawn =
+            "SELECT count(*) FROM outbox_audit WHERE action = 'requeue' AND actor = 'relay forget'
+            AND seq = (SELECT max(seq) FROM outbox_audit)";
+        assert_eq!(db.number(withdrawn).await, 1);
         let (_, cursor) = granted(&mut checkpoint_store).await;
         assert_eq!(keys(&Follower::new(db.reader().await, cursor).all().await), ["10", "11"]);
         db

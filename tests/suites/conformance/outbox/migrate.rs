@@ -19,6 +19,7 @@ cases! { "migrations/runner":
         a_sequence_that_reserves_ids_is_refused,
         a_log_from_before_segments_is_taken_over,
         the_rights_on_the_log_are_carried_over,
+        a_role_that_limits_its_statements_migrates,
     }
     sqlite {
         ten_processes_migrate_sqlite_at_once,
@@ -208,6 +209,49 @@ async fn a_sequence_that_reserves_ids_is_refused() {
         db.run("ALTER SEQUENCE outbox_message_id_seq CACHE 10").await;
         let error = db.log.reader(&relay()).await.map(|_| ()).unwrap_err();
         assert!(error.to_string().contains("CACHE 10"), "{error}");
+        db
+    })
+    .await;
+}
+
+/// Goal: limits of a role that are meant for its services end no migration, which takes as long as
+/// the log is large. Oracle: a migration that waits for another one longer than the role's limits
+/// allow is applied.
+async fn a_role_that_limits_its_statements_migrates() {
+    let Some(url) = postgres_database().await else {
+        return eprintln!("PostgreSQL: not run, OUTBOX_POSTGRES_URL is not set");
+    };
+    let mut other = PgConnection::connect(&url).await.unwrap();
+    let knows = "SELECT count(*) FROM pg_settings WHERE name = 'transaction_timeout'";
+    let known: i64 = sqlx::query_scalar(knows).fetch_one(&mut other).await.unwrap();
+    let mut limits = vec!["statement_timeout", "idle_in_transaction_session_timeout"];
+    limits.extend((known > 0).then_some("transaction_timeout"));
+
+    other.execute("BEGIN; SELECT pg_advisory_xact_lock(8031170788430771316)").await.unwrap();
+    let mut limited = PgConnection::connect(&url).await.unwrap();
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut limited).await.unwrap();
+    for limit in limits {
+        let set = format!("SET {limit} = '500ms'");
+        limited.execute(sqlx::AssertSqlSafe(set)).await.unwrap();
+    }
+    let up = tokio::spawn(async move {
+        let applied = Migrator::<Postgres>::new(Line::Outbox).up(&mut limited).await;
+        applied.map(|applied| applied.len())
+    });
+    let waits = "SELECT coalesce(bool_or(wait_event_type = 'Lock' AND clock_timestamp() - query_start > '1 s'), false)
+        FROM pg_stat_activity WHERE pid = $1";
+    while !up.is_finished() {
+        let has_waited: bool = sqlx::query_scalar(waits).bind(pid).fetch_one(&mut other).await.unwrap();
+        if has_waited {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    other.execute("COMMIT").await.unwrap();
+    assert_eq!(up.await.unwrap().unwrap(), all(migrations::Dialect::Postgres));
+    on("drop", |db: Database<Postgres>| async move {
+        let (_, name) = url.rsplit_once('/').unwrap();
+        db.run(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
         db
     })
     .await;

@@ -5,6 +5,7 @@ mod clusters;
 mod collations;
 mod concurrency;
 mod cost;
+mod decisions;
 mod drift;
 mod histories;
 mod log;
@@ -35,6 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         collations::trials(),
         concurrency::trials(),
         cost::trials(),
+        decisions::trials(),
         drift::trials(),
         histories::trials(),
         checkpoint_store::trials(),

@@ -53,25 +53,25 @@ cases! { "outbox/retention":
 const AT_ONCE: Duration = Duration::ZERO;
 const HOUR: Duration = Duration::from_secs(3_600);
 
-fn open<DB: TestDialect>(db: &Database<DB>) -> Arc<dyn LogRetention> {
+pub(super) fn open<DB: TestDialect>(db: &Database<DB>) -> Arc<dyn LogRetention> {
     // Each call connects anew, and the connect time on a busy machine is not under test.
     let options = LogOptions::default().connect_timeout(TTL);
     retention::open(db.relay_url().as_str(), source(), options).unwrap()
 }
 
-fn messages(count: i32) -> impl Iterator<Item = NewMessage> {
+pub(super) fn messages(count: i32) -> impl Iterator<Item = NewMessage> {
     (0..count).map(|n| NewMessage::new("orders").key(format!("key-{n}")).json(&n))
 }
 
 /// A relay that reads and stores its cursor.
-struct Relay {
-    checkpoint_store: Box<dyn CheckpointStore>,
-    epoch: i64,
-    follower: Follower,
+pub(super) struct Relay {
+    pub(super) checkpoint_store: Box<dyn CheckpointStore>,
+    pub(super) epoch: i64,
+    pub(super) follower: Follower,
 }
 
 impl Relay {
-    async fn new<DB: TestDialect>(db: &Database<DB>, name: &RelayName) -> Self {
+    pub(super) async fn new<DB: TestDialect>(db: &Database<DB>, name: &RelayName) -> Self {
         let mut checkpoint_store = db.log.checkpoint_store(name, "a").await.unwrap();
         let (lease, cursor) = granted(&mut checkpoint_store).await;
         let follower = Follower::new(db.log.reader(name).await.unwrap(), cursor);
@@ -79,7 +79,7 @@ impl Relay {
     }
 
     /// Reads everything there is, and passes it.
-    async fn pass(&mut self, changes: &[ExceptionChange]) -> Vec<Entry> {
+    pub(super) async fn pass(&mut self, changes: &[ExceptionChange]) -> Vec<Entry> {
         let entries = self.follower.all().await;
         let cursor = self.follower.cursor();
         assert_eq!(
@@ -240,7 +240,7 @@ async fn entries<DB: TestDialect>(db: &Database<DB>) -> Vec<Entry> {
     entries
 }
 
-fn parked(entry: &Entry, state: ExceptionState) -> Parked {
+pub(super) fn parked(entry: &Entry, state: ExceptionState) -> Parked {
     Parked {
         id: entry.id,
         message_id: entry.message_id(),
@@ -282,7 +282,7 @@ async fn what_is_parked_keeps_its_content_and_no_segment<DB: TestDialect>(db: Da
 }
 
 /// Opens the outbox as `relay verify` reads it.
-async fn rows<DB: TestDialect>(db: &Database<DB>) -> Box<dyn Rows> {
+pub(super) async fn rows<DB: TestDialect>(db: &Database<DB>) -> Box<dyn Rows> {
     match ReadOnly::open(&db.url, true, "a test").await.unwrap() {
         ReadOnly::Postgres(connection) => reconcile::postgres(connection, None, &relay()).await.unwrap(),
         ReadOnly::Sqlite(connection) => reconcile::sqlite(connection, &relay()).await.unwrap(),
@@ -401,14 +401,16 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
 
 /// Goal: a checkpoint copies no row of more than 16 MiB, and at most 64 MiB in all. Rows that it
 /// does not copy are read from the log, which keeps them. Oracle: the lengths of copies and of the
-/// entries that are read, the answer of retention, and an edit of the headers alone.
+/// entries that are read, the answer of retention, and an edit of the headers alone, which keeps the
+/// trace.
 async fn a_checkpoint_copies_no_more_than_a_lease_has_time_for() {
     on("a_checkpoint_copies", |db: Database<Postgres>| async move {
         const MIB: [usize; 7] = [17, 15, 15, 15, 15, 15, 1];
+        const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         for mib in MIB {
             db.produce(&format!(
-                "INSERT INTO outbox_message (topic, key, payload) \
-                 VALUES ('orders', 'k', repeat('x', {mib} * 1048576)::bytea)"
+                "INSERT INTO outbox_message (topic, key, payload, traceparent, tracestate) \
+                 VALUES ('orders', 'k', repeat('x', {mib} * 1048576)::bytea, '{TRACEPARENT}', 'vendor=1')"
             ))
             .await;
         }
@@ -453,6 +455,8 @@ async fn a_checkpoint_copies_no_more_than_a_lease_has_time_for() {
         main.pass(&[ExceptionChange::Park(parked(&entries[6], ExceptionState::Held))]).await;
         let edited = read().await.exceptions.remove(6).entry.message.unwrap();
         assert_eq!((edited.payload.len(), edited.headers.get("repaired")), (1 << 20, Some("yes")));
+        let trace = edited.trace.unwrap();
+        assert_eq!((trace.parent(), trace.state()), (TRACEPARENT, Some("vendor=1")));
 
         let resolve: Vec<_> = entries.iter().map(|entry| ExceptionChange::Resolve(entry.id)).collect();
         main.pass(&resolve).await;

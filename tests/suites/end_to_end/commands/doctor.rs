@@ -399,13 +399,19 @@ async fn what_is_wrong_in_rabbitmq(stage: Stage) -> Outcome {
         ("x-queue-type", AMQPValue::LongString("quorum".into())),
         ("x-delivery-limit", AMQPValue::LongInt(3)),
     ];
+    // An exchange that does not exist, and the default exchange, which has a queue of this name.
+    let gone = [("x-dead-letter-exchange", AMQPValue::LongString("gone".into()))];
+    let kept = [("x-dead-letter-exchange", AMQPValue::LongString("".into()))];
     let transient = queue(&stage, "transient", false, FieldTable::default()).await?;
     let bounded = queue(&stage, "bounded", true, argument(&bounded)?).await?;
     let quorum = queue(&stage, "quorum", true, argument(&quorum)?).await?;
+    let gone = queue(&stage, "gone", true, argument(&gone)?).await?;
+    let kept = queue(&stage, "kept", true, argument(&kept)?).await?;
     let url = Backend::RabbitmqManagement.address()?;
     let section = rabbitmq(&format!("management_url = {url:?}\n"))?;
     let config = Config::with_section(&stage, "orders", &database.relay_url()?, &section, "")?;
-    let topics = ["--topic", &transient, "--topic", &bounded, "--topic", &quorum];
+    let topics =
+        [&transient, &bounded, &quorum, &gone, &kept].map(|topic| ["--topic", topic.as_str()]).concat();
     let report = Report::of(&config, &topics).await?;
     report.has("server", "pass", "RabbitMQ");
     report.has("clock", "pass", "broker");
@@ -415,6 +421,8 @@ async fn what_is_wrong_in_rabbitmq(stage: Stage) -> Outcome {
     report.has("queue-ttl", "fail", &bounded);
     report.has("delivery-limit", "fail", "delivery limit 3, no dead-letter exchange");
     report.has("queue-type", "warn", &quorum);
+    report.has("dead-letters", "fail", "there is no exchange");
+    report.has("dead-letters", "pass", &kept);
     assert_eq!(report.code, Some(2));
     Ok(())
 }

@@ -1,0 +1,164 @@
+//! What operators decided: how long it counts, which message it is about, and when it is removed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use outbox::admin::{self, ChosenEntry, Decision, OperatorDecision};
+use outbox::entries::{EntryRef, Selection, Standing};
+use outbox::log::{Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, PauseScope};
+
+use crate::outbox::retention::{Relay, messages, open, parked, rows};
+use crate::outbox::support::{Database, TestDialect, relay, source};
+
+cases! { "outbox/decisions":
+    every {
+        a_decision_counts_whatever_id_its_entry_had,
+        an_edit_is_withdrawn_with_its_relay,
+        a_relay_that_is_forgotten_leaves_no_pause,
+        decisions_that_may_not_go_keep_no_others,
+    }
+}
+
+/// Parks the message `key-<n>` as dead, and decides about it.
+async fn decide<DB: TestDialect>(db: &Database<DB>, entry: &Entry, decision: Decision) {
+    let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    let decree = OperatorDecision { decision, actor: "ops".into(), note: "a test".into(), selection: None };
+    let chosen = [ChosenEntry { id: entry.id, message_id: entry.message_id() }];
+    admin.decide(&relay(), &chosen, decree).await.unwrap().remove(0).unwrap();
+}
+
+fn edit() -> Decision {
+    Decision::Edit { payload: Some("repaired".into()), headers: None }
+}
+
+/// Returns whether the history of a message, its row in a list, and a comparison show it as
+/// discarded, and as edited.
+async fn shown<DB: TestDialect>(db: &Database<DB>, entry: &Entry) -> [(bool, bool); 3] {
+    let (_, entries) =
+        outbox::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    let id = uuid::Uuid::parse_str(&entry.message_id()).unwrap();
+    let found = entries.find(&relay(), EntryRef::Id(entry.id)).await.unwrap().remove(0);
+    let extent = entries.extent(&relay()).await.unwrap();
+    let page = entries.select(&relay(), &extent, &Selection::default(), EntryId(0)).await.unwrap();
+    let standing = page.entries.iter().find(|selected| selected.id == entry.id).unwrap().standing;
+    let row = rows(db).await.find(&[id]).await.unwrap().remove(0);
+    [
+        (found.is_discarded, found.is_edited),
+        (standing == Standing::Discarded, standing == Standing::Edited),
+        (row.stage == outbox::reconcile::Stage::Discarded, row.edited),
+    ]
+}
+
+/// Goal: an operator who asks about a message learns what was decided about it, although ids were
+/// given out again after a sequence was set back, and a rebase gave the entry another one. Oracle:
+/// what each question answers before and after the decisions name other ids.
+async fn a_decision_counts_whatever_id_its_entry_had<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    db.enqueue(messages(2)).await;
+    let mut main = Relay::new(&db, &relay()).await;
+    let entries = main.follower.all().await;
+    let park = |entry| ExceptionChange::Park(parked(entry, ExceptionState::Dead));
+    main.pass(&entries.iter().map(park).collect::<Vec<_>>()).await;
+    decide(&db, &entries[0], Decision::Discard).await;
+    decide(&db, &entries[1], edit()).await;
+    decide(&db, &entries[1], Decision::Requeue).await;
+    main.pass(&entries.iter().map(|entry| ExceptionChange::Resolve(entry.id)).collect::<Vec<_>>()).await;
+    for _ in 0..2 {
+        assert_eq!(shown(&db, &entries[0]).await, [(true, false); 3]);
+        assert_eq!(shown(&db, &entries[1]).await, [(false, true); 3]);
+        db.run("UPDATE outbox_audit SET id = id + 900").await;
+    }
+    db
+}
+
+/// Goal: what the next relay of the name publishes is not taken for what an operator wrote, because
+/// the edited copy went with the former relay. Oracle: what each question answers before the relay
+/// is forgotten, after it, and after another edit.
+async fn an_edit_is_withdrawn_with_its_relay<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    db.enqueue(messages(1)).await;
+    let mut main = Relay::new(&db, &relay()).await;
+    let entry = main.follower.all().await.remove(0);
+    for round in 0..2 {
+        main.pass(&[ExceptionChange::Park(parked(&entry, ExceptionState::Dead))]).await;
+        decide(&db, &entry, edit()).await;
+        decide(&db, &entry, Decision::Requeue).await;
+        main.pass(&[ExceptionChange::Resolve(entry.id)]).await;
+        assert_eq!(shown(&db, &entry).await, [(false, true); 3], "round {round}");
+
+        assert_eq!(main.checkpoint_store.release(main.epoch).await.unwrap(), Fenced::Held);
+        open(&db).forget(&relay(), false).await.unwrap();
+        main = Relay::new(&db, &relay()).await;
+        assert_eq!(main.pass(&[]).await.len(), 1);
+        assert_eq!(shown(&db, &entry).await, [(false, false); 3], "round {round}");
+    }
+    let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    let audit = admin.audit(&relay(), 10).await.unwrap();
+    let told: Vec<_> = audit.iter().map(|record| (record.action.as_str(), record.actor.as_str())).collect();
+    let round = [("requeue", "relay forget"), ("requeue", "ops"), ("edit", "ops")];
+    assert_eq!(told, [round, round].concat());
+
+    // Nothing is left to withdraw.
+    assert_eq!(main.checkpoint_store.release(main.epoch).await.unwrap(), Fenced::Held);
+    open(&db).forget(&relay(), false).await.unwrap();
+    assert_eq!(admin.audit(&relay(), 10).await.unwrap().len(), 6);
+    db
+}
+
+/// Goal: a relay that is made later under the name of one that was forgotten publishes. Oracle: the
+/// pauses of both, and of another relay.
+async fn a_relay_that_is_forgotten_leaves_no_pause<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    let other = outbox::log::RelayName::new("other").unwrap();
+    let mut main = Relay::new(&db, &relay()).await;
+    main.pass(&[]).await;
+    for name in [&relay(), &other] {
+        for scope in [PauseScope::Pipeline, PauseScope::Topic(String::from("orders"))] {
+            admin.pause(name, &scope, "ops", "a migration").await.unwrap();
+        }
+    }
+    assert_eq!(main.checkpoint_store.release(main.epoch).await.unwrap(), Fenced::Held);
+    open(&db).forget(&relay(), false).await.unwrap();
+    assert_eq!(admin.pauses(&relay()).await.unwrap().len(), 0);
+    assert_eq!(admin.pauses(&other).await.unwrap().len(), 2);
+    db
+}
+
+/// Goal: retention of decisions never stops, however many of the oldest may not go. Oracle: what
+/// calls have removed, each of which looks at 1,000, while the log has the message of the oldest
+/// 2,500, and afterwards.
+async fn decisions_that_may_not_go_keep_no_others<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    const KEEP: Duration = Duration::from_secs(400 * 86_400);
+    let retention = open(&db);
+    db.enqueue(messages(1)).await;
+    let earlier = match DB::DIALECT {
+        migrations::Dialect::Sqlite => {
+            "CAST(unixepoch('subsec') * 1000000 AS INTEGER) - 401 * 86400 * 1000000"
+        }
+        migrations::Dialect::Postgres => "now() - interval '401 days'",
+    };
+    let decisions = |count: i32, message_id: &str, at: &str| {
+        format!(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
+             INSERT INTO outbox_audit (actor, relay, id, message_id, action, note, at)
+             SELECT 'ops', 'main', 1, {message_id}, 'discard', 'a test', {at} FROM n"
+        )
+    };
+    let gone = "'0190b5a2-0000-7000-8000-000000000001'";
+    db.run(&decisions(2_500, "(SELECT message_id FROM outbox_message)", earlier)).await;
+    db.run(&decisions(7, gone, earlier)).await;
+    let recent = earlier.replace("401", "1");
+    db.run(&decisions(1_500, gone, &recent)).await;
+    let after = async |calls: usize| {
+        let mut removed = 0;
+        for _ in 0..calls {
+            removed += retention.forget_decisions(KEEP).await.unwrap();
+        }
+        removed
+    };
+    assert_eq!(after(4).await, 7);
+    assert_eq!(after(4).await, 0, "the rest may not go");
+    db.run("DELETE FROM outbox_message").await;
+    assert_eq!(after(5).await, 2_500);
+    assert_eq!(db.number("SELECT count(*) FROM outbox_audit").await, 1_500);
+    db
+}
