@@ -53,8 +53,8 @@ impl Session {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).contains(topic)
     }
 
-    /// Notes that the broker has answered a window. One whose messages were all refused here, before
-    /// they were sent, says nothing about the broker.
+    /// Notes that the broker has answered a window. A window whose messages were all refused here,
+    /// before they were sent, says nothing about the broker.
     fn confirmed(&self, fates: &[RecordOutcome]) {
         if fates.is_empty() {
             return;

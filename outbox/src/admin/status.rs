@@ -118,8 +118,8 @@ pub struct Blocker {
     /// `active`, `idle in transaction`, …, or `prepared`; `None` where the server hides it, like
     /// the age.
     pub state: Option<String>,
-    /// How long the transaction has been open or prepared; `None` where the server hides it: only members of
-    /// `pg_read_all_stats` see sessions of other roles.
+    /// How long the transaction has been open or prepared; `None` where the server hides it. Only
+    /// members of `pg_read_all_stats` see sessions of other roles.
     pub age: Option<Duration>,
 }
 

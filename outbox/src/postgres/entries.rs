@@ -183,8 +183,8 @@ migrations::statements! {
                 WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p) AS stored
         ORDER BY nth LIMIT 1";
     /// $1 relay, $2 to $5 the cursor, $6 transactions in flight at its marks, $7 and $8 maximum
-    /// unread and parked entries to count, $9 the id up to which everything is settled. Entries that
-    /// are not passed lie above it, or belong to a transaction that was in flight.
+    /// unread and parked entries to count, $9 the id up to which everything is settled. Entries
+    /// that are not passed lie above it, or belong to a transaction that was in flight.
     lag = "
         SELECT topic, NULL::text, false, count(*), coalesce(max(extract(epoch FROM clock_timestamp() - enqueued_at)), 0)::float8
         FROM (

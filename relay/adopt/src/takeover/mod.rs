@@ -1,5 +1,5 @@
-//! The takeover of a foreign outbox table on PostgreSQL, which hands each new row over to the outbox
-//! in the producer's own transaction; and the way back.
+//! The takeover of a foreign outbox table on PostgreSQL, and the way back. A trigger hands each new
+//! row over to the outbox in the producer's own transaction.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! What operators decided: how long it counts, which message it is about, and when it is removed.
+//! Decisions of operators: how long they count, to which message they belong, and when they go.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

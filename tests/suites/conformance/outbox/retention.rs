@@ -401,8 +401,8 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
 
 /// Goal: a checkpoint copies no row of more than 16 MiB, and at most 64 MiB in all. Rows that it
 /// does not copy are read from the log, which keeps them. Oracle: the lengths of copies and of the
-/// entries that are read, the answer of retention, and an edit of the headers alone, which keeps the
-/// trace.
+/// entries that are read, the answer of retention, and an edit of the headers alone, which keeps
+/// the trace.
 async fn a_checkpoint_copies_no_more_than_a_lease_has_time_for() {
     on("a_checkpoint_copies", |db: Database<Postgres>| async move {
         const MIB: [usize; 7] = [17, 15, 15, 15, 15, 15, 1];
