@@ -12,7 +12,7 @@
 //! ]
 //! ```
 //!
-//! Only with that feature, the program arms itself at its start with
+//! With that feature only, the program arms itself at its start with
 //! `message::crash_points::arm_from_environment()?`. The test names places in the variable
 //! [`VARIABLE`], starts the program, waits for it to die, restarts it without the variable and
 //! checks the effects. Each place documents the contents of each store when the process ends there.

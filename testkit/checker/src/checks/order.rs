@@ -63,7 +63,8 @@ fn check_sequence<'a>(
     is_known || keys.is_empty()
 }
 
-/// The latest messages of one key so far. A later message of the sequence must not precede them.
+/// The messages of one key so far that come last in the causal order. A message that follows in the
+/// sequence must not be ordered before them.
 #[derive(Default)]
 struct Latest {
     /// The message with the largest number.
