@@ -8,8 +8,9 @@ use uuid::Uuid;
 
 use crate::failure::Failure;
 
-/// Returns a fresh id that was made `age` ago, for messages that arrive late. With
-/// [`NewMessage::id`](outbox::NewMessage::id) it takes the whole way from the outbox on.
+/// Returns a fresh id with a time `age` ago, for messages that arrive late. With
+/// [`NewMessage::id`](outbox::NewMessage::id) such a message takes the whole path from the outbox
+/// on.
 ///
 /// # Errors
 /// That time lies before 1970.

@@ -27,7 +27,7 @@ type Configure = Arc<dyn Fn(ConsumerBuilder<Sqlite>) -> ConsumerBuilder<Sqlite> 
 pub(crate) struct Crash {
     /// The points at which the next consumers to reach them die.
     points: Mutex<Vec<CrashPoint>>,
-    /// Counts the orders to end all consumers at once.
+    /// Number of orders to end all consumers at once.
     all: watch::Sender<u64>,
 }
 
@@ -76,7 +76,7 @@ impl Feed {
     }
 }
 
-/// A consumer that is not running yet; made by [`World::consumer`].
+/// A consumer that is not running yet, created by [`World::consumer`].
 #[must_use = "it runs when it is started"]
 pub struct Consuming<'w> {
     world: &'w World,
@@ -89,7 +89,7 @@ pub struct Consuming<'w> {
 }
 
 impl World {
-    /// Makes a consumer with this handler. Its effects are recorded and checked.
+    /// Creates a consumer with this handler. Its effects are recorded and checked.
     pub fn consumer(
         &self,
         name: &str,
@@ -110,16 +110,16 @@ impl World {
     /// Returns deliveries of a topic, shared among all readers that use this function.
     ///
     /// # Errors
-    /// The name cannot be a topic's.
+    /// The name is not a valid topic name.
     pub fn feed(&self, topic: &str) -> Result<Feed, Failure> {
         self.feed_as("testkit", topic)
     }
 
-    /// Returns all deliveries of a topic once more: a reader of this feed gets the same messages as
+    /// Returns all deliveries of a topic once more. A reader of this feed gets the same messages as
     /// other readers, at the same time.
     ///
     /// # Errors
-    /// The name cannot be a topic's.
+    /// The name is not a valid topic name.
     pub fn feed_of_its_own(&self, topic: &str) -> Result<Feed, Failure> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         self.feed_as(&format!("testkit-{}", NUMBER.fetch_add(1, Ordering::Relaxed)), topic)
@@ -133,7 +133,7 @@ impl World {
     }
 
     /// Runs a consumer that the service under test builds itself, and rebuilds it after each crash.
-    /// Its effects are checked once [`World::effects`] says where they are.
+    /// Its effects are checked once [`World::effects`] defines the query for them.
     ///
     /// # Errors
     /// The [`BuildError`] of the first build.
@@ -147,7 +147,8 @@ impl World {
         lock(&self.tasks).spawn(async move {
             let mut next = Some(first);
             while let Some(consumer) = next {
-                // Any end of the consumer counts as a crash: the world ends by aborting this task.
+                // Any end of the consumer counts as a crash, because the world ends by aborting
+                // this task.
                 tokio::select! {
                     _ = consumer.run(Shutdown::new()) => {}
                     _ = all.changed() => {}
@@ -158,8 +159,8 @@ impl World {
         Ok(())
     }
 
-    /// Makes the next consumer that reaches this point die there; it is restarted. Applies to
-    /// consumers of [`World::consumer`]. Each call crashes one consumer.
+    /// Makes the next consumer that reaches this point die there. The consumer is then restarted.
+    /// Applies to consumers of [`World::consumer`]. Each call crashes one consumer.
     pub fn crash_at(&self, point: CrashPoint) {
         lock(&self.crash.points).push(point);
     }
@@ -170,7 +171,7 @@ impl World {
         lock(&self.crash.points).len()
     }
 
-    /// Ends every consumer wherever it is, and restarts it.
+    /// Ends every consumer at any point of its work, and restarts it.
     pub fn crash_consumers(&self) {
         self.crash.all.send_modify(|count| *count += 1);
     }
@@ -184,7 +185,7 @@ impl Consuming<'_> {
         self
     }
 
-    /// Sets the tenant or account that a message belongs to; none by default.
+    /// Sets the function that returns the tenant or account of a message. The default is no tenant.
     pub fn tenant(mut self, tenant_of: impl Fn(&Message) -> Tenant + Send + Sync + 'static) -> Self {
         self.tenant_of = Arc::new(tenant_of);
         self
@@ -207,7 +208,7 @@ impl Consuming<'_> {
         let name = ConsumerName::new(self.name.as_str()).map_err(Failure::during("name the consumer"))?;
         lock(&self.world.watched).recorded.entry(self.name.clone()).or_default().insert(self.topic.clone());
         for copy in 0..self.copies {
-            // Members of one group share the messages; each copy is a group.
+            // Members of one group share the messages, so each copy is a group.
             let feed = self.world.feed_as(&format!("{}-{copy}", self.name), &self.topic)?;
             let (name, crash) = (name.clone(), Arc::clone(&self.world.crash));
             let (configure, tenant_of) = (Arc::clone(&self.configure), Arc::clone(&self.tenant_of));

@@ -1,9 +1,9 @@
-//! Places in producers, relay, consumers and workers of sagas at which a test ends a whole
-//! process, as a power cut would.
+//! Places in producers, relay, consumers and saga workers at which a test ends a whole process, as
+//! a power cut would.
 //!
-//! A world is one process, so it has [`World::crash_at`](crate::World::crash_at) and its siblings
-//! instead. Where a test starts the service as a program, the program needs a feature for crash
-//! points:
+//! A world is one process, so it has [`World::crash_at`](crate::World::crash_at) and related
+//! methods instead. If a test starts the service as a program, the program needs a feature for
+//! crash points:
 //!
 //! ```toml
 //! [features]
@@ -12,10 +12,10 @@
 //! ]
 //! ```
 //!
-//! Under that feature only, the program arms itself at its start with
+//! With that feature only, the program arms itself at its start with
 //! `message::crash_points::arm_from_environment()?`. The test names places in the variable
 //! [`VARIABLE`], starts the program, waits for it to die, restarts it without the variable and
-//! checks the effects. Each place documents what each store holds when the process ends there.
+//! checks the effects. Each place documents the contents of each store when the process ends there.
 
 pub use engine::crash_points as relay;
 pub use inbox::crash_points as inbox;

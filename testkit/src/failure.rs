@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-/// The reason why a world could not do something. Its `Debug` form holds all causes, because that
-/// is what a failing test prints.
+/// The reason why an operation of a world failed. Its `Debug` form holds all causes, because a
+/// failing test prints that form.
 pub struct Failure {
     what: String,
     source: Option<Box<dyn Error + Send + Sync>>,

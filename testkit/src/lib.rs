@@ -1,9 +1,9 @@
 //! For tests of services built on the toolkit: outbox, relay, broker and inbox in one process,
 //! faults on demand, and a checker of the promises.
 //!
-//! A [`World`] holds a SQLite database in a temporary folder, a relay that empties its outbox, a
-//! broker in memory, and the consumers under test. Nothing has to be installed, and worlds do not
-//! see each other, so tests run side by side.
+//! A [`World`] holds a SQLite database in a temporary folder, a relay that empties its outbox, an
+//! in-memory broker, and the consumers under test. Nothing has to be installed, and worlds are
+//! isolated from each other, so tests run side by side.
 //!
 //! ```
 //! use async_trait::async_trait;
@@ -42,17 +42,17 @@
 //! | a message comes several times | [`Faults::duplicate_next`], [`Broker::replay`] |
 //! | … to several consumers at once | [`Consuming::copies`], [`World::feed_of_its_own`] |
 //! | an acknowledgement gets lost | [`Faults::lose_settlements`] |
-//! | messages come in another order | [`Faults::shuffle_deliveries`] |
+//! | messages come in a different order | [`Faults::shuffle_deliveries`] |
 //! | a confirmation gets lost, or the message with it | [`Faults::lose_next`], [`Faults::hold_confirms`] |
 //! | the broker refuses, or is unavailable | [`Faults::refuse_id`], [`Faults::unreachable`] |
 //! | a consumer dies between effect and commit, or between commit and acknowledgement | [`World::crash_at`] |
-//! | a consumer or the relay dies wherever it is | [`World::crash_consumers`], [`World::crash_relay`] |
+//! | a consumer or the relay dies at any point of its work | [`World::crash_consumers`], [`World::crash_relay`] |
 //! | time passes | [`World::advance`], [`made_ago`] |
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `world` | [`World`]: database, relay, broker |
-//! | `consuming` | [`Consuming`], [`Feed`]: consumers that are started again when they crash |
+//! | `consuming` | [`Consuming`], [`Feed`]: consumers that are restarted when they crash |
 //! | `recorded` | a handler whose effects are recorded in its own transaction |
 //! | `quiet` | waiting until nothing is in flight |
 //! | `observed` | the contents of the stores, as a history |

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::failure::Failure;
 use crate::world::{RELAY, World, lock};
 
-/// The consumers whose effects are checked, and where these effects are.
+/// The consumers whose effects are checked, and the places of these effects.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     /// Consumers with a recorded handler, and their topics.
@@ -48,13 +48,13 @@ impl Watched {
 }
 
 impl World {
-    /// Returns everything that this world has seen. Call [`World::quiet`] first: it waits until
-    /// nothing is in flight.
+    /// Returns everything that this world has observed. Call [`World::quiet`] first, which waits
+    /// until nothing is in flight.
     ///
     /// # Errors
-    /// The database refused or is away.
+    /// The database refuses or is unreachable.
     pub async fn history(&self) -> Result<History, Failure> {
-        // Downstream first, as the checker requires.
+        // Downstream parts come first, as the checker requires.
         let consumers = self.consumers().await?;
         let topic_read = self.topic_read();
         let parked = self.exceptions().await?;

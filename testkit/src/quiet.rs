@@ -15,13 +15,14 @@ impl World {
     /// handlers enqueue.
     ///
     /// # Errors
-    /// What is still in flight when the patience is over, or the refusal of the database.
+    /// The patience is over, and messages are still in flight; the text lists them. Or the database
+    /// refuses.
     pub async fn quiet(&self) -> Result<(), Failure> {
         let settled = async {
             loop {
                 self.broker.drained().await;
-                // In this order: messages that a handler enqueued before its delivery was settled
-                // are seen here.
+                // The outbox is read after the broker, so that messages that a handler enqueued
+                // before its delivery was settled are seen here.
                 let waiting = self.unpublished().await?;
                 if waiting.is_empty() && self.broker.is_drained() {
                     return Ok(());
@@ -35,7 +36,8 @@ impl World {
         }
     }
 
-    /// Returns the ids of outbox messages that are neither at the broker nor given up.
+    /// Returns the ids of outbox messages that are neither at the broker nor dead, held or
+    /// discarded.
     async fn unpublished(&self) -> Result<Vec<String>, Failure> {
         let rows: Vec<String> = sqlx::query_scalar(
             "SELECT m.message_id FROM outbox_message m WHERE NOT EXISTS \

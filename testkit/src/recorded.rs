@@ -1,4 +1,4 @@
-//! A handler whose effects are recorded in its own transaction: a record exists if and only if the
+//! A handler whose effects are recorded in its own transaction. A record exists if and only if the
 //! effect does.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use inbox::{Handler, HandlerError, Tenant};
 use message::Message;
 use sqlx::{Sqlite, Transaction};
 
-/// The table of records, in the order of commits: SQLite has one writer at a time.
+/// The table of records, in the order of commits, because SQLite has one writer at a time.
 pub(crate) const TABLE: &str = "CREATE TABLE testkit_effect (seq INTEGER PRIMARY KEY AUTOINCREMENT, \
     consumer TEXT NOT NULL, scope TEXT NOT NULL, message_id TEXT NOT NULL, key TEXT, payload BLOB NOT NULL)";
 

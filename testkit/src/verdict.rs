@@ -7,8 +7,8 @@ use crate::failure::Failure;
 use crate::observed::Query;
 use crate::world::{World, lock};
 
-/// Promises that must have been checked before a world reports that its promises are kept; the last
-/// three only once there is a consumer.
+/// Promises that must have been checked before a world reports that its promises are kept. The last
+/// three are needed only if there is a consumer.
 const EXPECTED: [Promise; 7] = [
     Promise::NoLoss,
     Promise::NoPhantom,
@@ -32,7 +32,7 @@ impl World {
     /// order of the first effects.
     ///
     /// # Errors
-    /// The database refused or is away.
+    /// The database refuses or is unreachable.
     pub async fn applied(&self, consumer: &str) -> Result<Vec<(Uuid, u64)>, Failure> {
         let mut times: Vec<(Uuid, u64)> = Vec::new();
         for effect in self.recorded_effects(consumer).await? {
@@ -44,11 +44,11 @@ impl World {
         Ok(times)
     }
 
-    /// Returns as text what needs an operator: parked messages of the relay and open dead letters
-    /// of consumers.
+    /// Returns as text everything that needs an operator: parked messages of the relay and open
+    /// dead letters of consumers.
     ///
     /// # Errors
-    /// The database refused or is away.
+    /// The database refuses or is unreachable.
     pub async fn parked(&self) -> Result<Vec<String>, Failure> {
         sqlx::query_scalar(
             "SELECT 'relay: ' || message_id || ' is ' || state || coalesce(': ' || error, '') FROM outbox_exception \
@@ -63,7 +63,7 @@ impl World {
     /// Returns the verdict on every promise.
     ///
     /// # Errors
-    /// The database refused or is away.
+    /// The database refuses or is unreachable.
     pub async fn verdict(&self) -> Result<Verdict, Failure> {
         Ok(Verdict::of(&self.history().await?))
     }
@@ -73,8 +73,8 @@ impl World {
     /// [`World::quiet`] first.
     ///
     /// # Panics
-    /// When a promise is broken, with all records of the messages concerned, or when a promise
-    /// could not be checked.
+    /// If a promise is broken, with all records of the messages concerned, or if a promise could
+    /// not be checked.
     pub async fn assert_promises_kept(&self) {
         let judged = async {
             self.quiet().await?;
@@ -95,7 +95,7 @@ impl World {
     /// Asserts that nothing is parked or dead-lettered.
     ///
     /// # Panics
-    /// When something is, with a list of it.
+    /// If any message is parked or dead-lettered, with a list of these messages.
     pub async fn assert_nothing_parked(&self) {
         match self.parked().await {
             Ok(parked) => assert!(parked.is_empty(), "parked:\n{}", parked.join("\n")),

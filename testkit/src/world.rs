@@ -25,7 +25,7 @@ use crate::recorded::TABLE;
 /// The relay's name in the database.
 pub(crate) const RELAY: &str = "testkit";
 
-/// How long [`World::quiet`] waits. Only a failing test waits that long.
+/// Maximum time for which [`World::quiet`] waits. Only a failing test waits that long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A producer's database, a relay, a broker and consumers in one process, isolated from all other
@@ -47,7 +47,7 @@ pub struct World {
     _folder: TempDir,
 }
 
-/// The builder of a [`World`]; made by [`World::builder`].
+/// The builder of a [`World`], returned by [`World::builder`].
 #[derive(Debug, Clone)]
 pub struct WorldBuilder {
     settings: EngineOptions,
@@ -71,17 +71,17 @@ impl WorldBuilder {
         self
     }
 
-    /// Sets the maximum time that [`World::quiet`] waits; 20 s by default.
+    /// Sets the maximum time that [`World::quiet`] waits. The default is 20 s.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Makes the database with its tables, and starts the relay.
+    /// Creates the database with its tables, and starts the relay.
     ///
     /// # Errors
-    /// The temporary folder or the database could not be made.
+    /// The temporary folder or the database could not be created.
     pub async fn build(self) -> Result<World, Failure> {
         let folder = tempfile::tempdir().map_err(Failure::during("make a temporary folder"))?;
         let url = format!("sqlite://{}?mode=rwc", folder.path().join("world.db").display());
@@ -97,7 +97,7 @@ impl WorldBuilder {
         drop(connection);
         let source = Source::new("/testkit").map_err(Failure::during("name the source"))?;
         let world = World {
-            // Tests make old ids, to see how consumers handle them.
+            // Tests create old ids, to see how consumers handle them.
             outbox: Outbox::builder().ids_accepted(DriftWindow::WIDEST).build(),
             inbox: Inbox::open(pool.clone(), self.inbox).await.map_err(Failure::during("open the inbox"))?,
             broker: Broker::new(),
@@ -119,7 +119,7 @@ impl WorldBuilder {
 }
 
 impl World {
-    /// Makes a world with the defaults.
+    /// Creates a world with the defaults.
     ///
     /// # Errors
     /// Those of [`WorldBuilder::build`].
@@ -127,11 +127,11 @@ impl World {
         Self::builder().build().await
     }
 
-    /// Starts to build a world.
+    /// Returns a builder for a world.
     #[must_use]
     pub fn builder() -> WorldBuilder {
         let settings = EngineOptions {
-            // A killed relay is succeeded after this time.
+            // Another relay takes over from a killed one after this time.
             lease_ttl: Duration::from_millis(600),
             checkpoint_interval: Duration::from_millis(20),
             poll_max: Duration::from_millis(5),
@@ -173,7 +173,7 @@ impl World {
     /// Enqueues messages in a transaction of their own.
     ///
     /// # Errors
-    /// The outbox or the database refused.
+    /// The outbox or the database refuses.
     pub async fn enqueue(
         &self,
         messages: impl IntoIterator<Item = NewMessage> + Send,
@@ -186,10 +186,10 @@ impl World {
         Ok(enqueued)
     }
 
-    /// Runs a statement of the test: a table, a row.
+    /// Runs a statement of the test, such as the creation of a table or the insertion of a row.
     ///
     /// # Errors
-    /// The database refused or is away.
+    /// The database refuses or is unreachable.
     pub async fn execute(&self, sql: &'static str) -> Result<(), Failure> {
         sqlx::query(sql)
             .execute(&self.pool)
@@ -201,13 +201,14 @@ impl World {
     /// Returns the single number that a query of the test yields.
     ///
     /// # Errors
-    /// The database refused or is away, or the answer is not a number.
+    /// The database refuses or is unreachable, or the answer is not a number.
     pub async fn number(&self, sql: &'static str) -> Result<i64, Failure> {
         sqlx::query_scalar(sql).fetch_one(&self.pool).await.map_err(Failure::during("run the test's query"))
     }
 
-    /// Kills the relay wherever it is, as `kill -9` does, and starts another. Messages that were
-    /// published but not recorded yet are published again, once the old lease has expired.
+    /// Kills the relay at any point of its work, as `kill -9` does, and starts another. Messages
+    /// that were published but not recorded yet are published again, once the old lease has
+    /// expired.
     ///
     /// # Errors
     /// The new relay could not be started.
@@ -218,12 +219,12 @@ impl World {
         self.start_relay()
     }
 
-    /// Lets time pass: moves ahead the clock by which the inbox accepts and forgets messages, and
-    /// forgets those that are then too old. It shortens no wait: backoffs, leases and `deliver_at`
-    /// follow the database's clock.
+    /// Lets time pass: moves forward the clock by which the inbox accepts and forgets messages, and
+    /// forgets messages that are then too old. It shortens no wait, because backoffs, leases and
+    /// `deliver_at` follow the database's clock.
     ///
     /// # Errors
-    /// The database refused or is away.
+    /// The database refuses or is unreachable.
     pub async fn advance(&self, by: Duration) -> Result<(), Failure> {
         let before = self.inbox_rows().await?;
         self.inbox.advance(by);
@@ -252,7 +253,7 @@ impl std::fmt::Debug for World {
     }
 }
 
-/// Locks a mutex. A test that panicked while holding it has failed already.
+/// Locks a mutex. A test that panicked while it held the mutex has already failed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,7 +14,7 @@ const ACCOUNT: &str = "CREATE TABLE account (cents INTEGER NOT NULL); INSERT INT
 #[derive(Clone, Default)]
 struct Bank(Arc<Mutex<HashSet<String>>>);
 
-/// Takes money here and at the bank; gives it back when the other side does not accept.
+/// Takes money here and at the bank. Gives it back if the other side does not accept.
 async fn transfer(saga: &mut Run<Sqlite>, cents: i64, bank: &Bank) -> Result<bool, Stop> {
     saga.step("take", async |tx| {
         sqlx::query("UPDATE account SET cents = cents - $1").bind(cents).execute(&mut **tx).await?;
@@ -67,7 +67,7 @@ async fn an_effect_outside_of_a_step_is_found() {
     let effects = Arc::new(Mutex::new(0));
     let told = everywhere(
         async move |saga: &mut Run<Sqlite>, _: i64| {
-            // A mistake: this happens at every run.
+            // This code is wrong: it runs again in every run of the saga.
             let many = {
                 let mut effects = effects.lock().unwrap();
                 *effects += 1;

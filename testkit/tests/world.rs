@@ -1,4 +1,4 @@
-//! Tests that worlds do what they promise, and that their checker finds violations.
+//! Tests that worlds keep their promises, and that their checker finds violations.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use outbox::NewMessage;
 use sqlx::{Sqlite, Transaction};
 use testkit::{CrashPoint, Failure, Loss, World, made_ago};
 
-/// Counts messages, in the database.
+/// A handler that counts messages in the database.
 struct Count;
 
 #[async_trait]
@@ -25,7 +25,7 @@ impl Handler<Sqlite> for Count {
     }
 }
 
-/// Refuses every message, with retries or for good.
+/// A handler that refuses every message, with retries or for good.
 struct Refuse(fn(&'static str) -> HandlerError);
 
 #[async_trait]
@@ -122,7 +122,7 @@ async fn a_poisoned_message_is_parked_and_named() -> Result<(), Box<dyn std::err
     Ok(())
 }
 
-/// The number of questions; generous, for a busy machine.
+/// The maximum number of questions, generous for a busy machine.
 const ASKED_MAX: u32 = 200;
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn a_message_is_applied_once_per_scope() -> Result<(), Box<dyn std::error:
     world.consumer("counting", "orders", Count).tenant(tenant).start()?;
     world.enqueue([NewMessage::new("orders").header("tenant", "a")]).await?;
     world.broker().stored(&topic()?, 1).await;
-    // The same message again: once for the same tenant and twice for another one.
+    // The same message again: once for the same tenant and twice for a different tenant.
     let original = world.broker().log(&topic()?).remove(0);
     for tenant in ["a", "b", "b"] {
         let mut again = original.clone();
@@ -194,7 +194,7 @@ async fn a_message_is_applied_once_per_scope() -> Result<(), Box<dyn std::error:
     Ok(())
 }
 
-/// The checker is no rubber stamp: without the guard a duplicate is applied again and reported.
+/// The checker does detect problems: without the guard a duplicate is applied again and reported.
 #[tokio::test]
 async fn without_the_guard_a_duplicate_is_found() -> Result<(), Box<dyn std::error::Error>> {
     let world = prepared(World::new().await?).await?;
@@ -209,7 +209,7 @@ async fn without_the_guard_a_duplicate_is_found() -> Result<(), Box<dyn std::err
     Ok(())
 }
 
-/// Silence does not satisfy it either: a missing effect is reported as well.
+/// A missing effect is reported as well, so the checker is not satisfied if nothing happens.
 #[tokio::test]
 async fn an_effect_that_is_missing_is_found() -> Result<(), Box<dyn std::error::Error>> {
     let world = prepared(World::new().await?).await?;

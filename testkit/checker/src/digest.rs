@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-/// Number of bytes in a digest. Half of SHA-256 is enough to tell copies apart, and a million
+/// Number of bytes in a digest. Half of SHA-256 is enough to distinguish copies, and a million
 /// digests need little memory.
 pub const BYTES: usize = 16;
 
@@ -29,7 +29,7 @@ impl Digest {
         headers.sort_by(|a, b| (a.0.as_ref(), a.1.as_ref()).cmp(&(b.0.as_ref(), b.1.as_ref())));
         let mut hash = Sha256::new();
         for part in headers.iter().flat_map(|(name, value)| [name.as_ref(), value.as_ref()]) {
-            // The length keeps two sets of headers from having the same bytes.
+            // The length prevents two different sets of headers from having the same bytes.
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }

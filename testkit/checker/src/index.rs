@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::history::{Content, Enqueued, History, Operation, OutboxRow, Outcome, ParkedEntry};
 
-/// The operations that claim to have written a message or a business row and kept it.
+/// Counts of the operations that claim to have written a message or a business row and kept it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Claims {
     done: u32,
@@ -24,12 +24,12 @@ impl Claims {
         } += 1;
     }
 
-    /// Returns whether it may be there.
+    /// Returns whether the message or row may exist.
     pub(crate) fn is_possible(self) -> bool {
         self.done + self.unknown > 0
     }
 
-    /// Returns whether only an operation of this outcome can have written it.
+    /// Returns whether only an operation with this outcome can have written the message or row.
     pub(crate) fn is_only(self, outcome: Outcome) -> bool {
         let mine = u32::from(outcome != Outcome::Failed);
         self.done + self.unknown == mine
@@ -39,11 +39,11 @@ impl Claims {
 /// The position of a message in its key's order, as far as it is known.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Turn {
-    /// Its number within the key.
+    /// The number of the message within the key.
     pub(crate) seq: Option<u64>,
-    /// When its transaction began.
+    /// The time at which the transaction of the message began.
     pub(crate) started: Option<u64>,
-    /// When its transaction was known to be committed.
+    /// The time at which the transaction was known to be committed.
     pub(crate) ended: Option<u64>,
 }
 
@@ -97,7 +97,8 @@ impl<'a> Index<'a> {
         self.undone.extend(&operation.undone_messages);
         for message in &operation.messages {
             self.messages.entry(message.id).or_default().add(operation.outcome);
-            // If several operations have written one id, one that did not fail takes precedence.
+            // If several operations have written one id, an operation that did not fail takes
+            // precedence.
             let speaker = self.enqueued.entry(message.id).or_insert((operation, message));
             if speaker.0.outcome == Outcome::Failed {
                 *speaker = (operation, message);
@@ -105,8 +106,8 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// Returns whether a message is committed: its outbox row is there, or was removed by
-    /// retention.
+    /// Returns whether a message is committed, which means that its outbox row exists or was
+    /// removed by retention.
     pub(crate) fn is_committed(&self, id: Uuid) -> bool {
         self.outbox.contains_key(&id) || self.removed.contains(&id)
     }
@@ -132,7 +133,7 @@ impl<'a> Index<'a> {
         self.published.contains(&id) || self.parked.contains_key(&id)
     }
 
-    /// Returns whether an operation enqueued it and rolled back to a savepoint.
+    /// Returns whether an operation enqueued the message and rolled back to a savepoint.
     pub(crate) fn is_undone(&self, id: Uuid) -> bool {
         self.undone.contains(&id)
     }
@@ -149,8 +150,8 @@ impl<'a> Index<'a> {
         key.filter(|key| !key.is_empty())
     }
 
-    /// Returns the position of a message in the order of its key; `None` for one that need not keep
-    /// it.
+    /// Returns the position of a message in the order of its key, or `None` for a message that need
+    /// not keep its order.
     pub(crate) fn turn(&self, id: Uuid) -> Option<Turn> {
         let row = self.outbox.get(&id);
         let operation = self.enqueued.get(&id);
@@ -162,8 +163,8 @@ impl<'a> Index<'a> {
             return None;
         }
         let seq = operation.and_then(|(_, message)| message.seq).or_else(|| row.and_then(|row| row.seq));
-        // Times order an operation only if no other one claims the id, and its end counts only if
-        // it is a commit.
+        // Times order an operation only if no other operation claims the id, and the end counts
+        // only if it is a commit.
         let operation = operation.map(|(operation, _)| *operation);
         let operation = operation.filter(|operation| {
             self.messages.get(&id).is_some_and(|claims| claims.is_only(operation.outcome))

@@ -1,9 +1,9 @@
 //! The independent checker of an outbox and inbox system: [`History`] in, [`Verdict`] out. Pure; it
-//! knows no database, no broker and nothing of the toolkit that it checks.
+//! knows no database, no broker and no part of the toolkit that it checks.
 //!
 //! A history holds the observations of one pipeline: operations of clients and their answers,
 //! business rows, outbox rows, messages at the broker, inboxes and effects. Each part may be
-//! missing. Promises that need it are then reported as *not checked*, never as kept.
+//! missing. Promises that need a missing part are then reported as *not checked*, never as kept.
 //!
 //! # Building a history of your own service
 //!
@@ -51,7 +51,7 @@
 //! assert!(verdict.ruling(Promise::HonestOutcomes).not_checked.is_some());
 //! ```
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`history`] | the observed history |
 //! | [`verdict`] | the rulings on all promises |

@@ -9,12 +9,12 @@ use uuid::Uuid;
 use crate::facts::Order;
 use crate::{Failure, Outcome};
 
-/// A broker under test, both through the adapter and past it. Every case opens its own broker;
-/// several cases run at the same time.
+/// A broker under test, reached both through the adapter and directly. Every case opens its own
+/// broker; several cases run at the same time.
 #[async_trait]
 pub trait Broker: Send + Sync + 'static {
     /// Returns a name for a topic that does not exist yet and that no other case uses. Broker and
-    /// adapter accept it.
+    /// adapter must accept the name.
     fn topic_name(&self, prefix: &str) -> String {
         unique(prefix)
     }
@@ -22,7 +22,7 @@ pub trait Broker: Send + Sync + 'static {
     /// Creates a topic. The implementation must remove it after the case.
     ///
     /// # Errors
-    /// The broker does not create it; the case fails.
+    /// The broker does not create the topic; the case fails.
     async fn create_topic(&self, topic: &str) -> Outcome;
 
     /// Returns a connector with the right settings.
@@ -31,8 +31,8 @@ pub trait Broker: Send + Sync + 'static {
     /// The adapter refuses the settings; the case fails.
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure>;
 
-    /// Returns a connector to an address without a broker: a closed port, a folder that does not
-    /// exist. It gives up within a second.
+    /// Returns a connector to an address without a broker, such as a closed port or a folder that
+    /// does not exist. It gives up within a second.
     ///
     /// # Errors
     /// The adapter refuses the settings; the case fails.
@@ -49,28 +49,28 @@ pub trait Broker: Send + Sync + 'static {
         redelivery: Redelivery,
     ) -> Result<Box<dyn Subscription>, Failure>;
 
-    /// Reads the payloads of everything that a topic holds, without the adapter, in order if the
-    /// broker has one. Waits until there are at least `at_least`. This may consume them.
+    /// Reads the payloads of all messages of a topic, without the adapter, in order if the broker
+    /// keeps one. Waits until there are at least `at_least`. This may consume the messages.
     ///
     /// # Errors
-    /// They cannot be read, or too few arrive; the case fails.
+    /// The payloads cannot be read, or too few arrive; the case fails.
     async fn payloads(&self, topic: &str, at_least: usize) -> Result<Vec<Vec<u8>>, Failure>;
 
     /// Puts a record of a foreign producer into a topic, without the adapter.
     ///
     /// # Errors
-    /// The broker does not accept it; the case fails.
+    /// The broker does not accept the record; the case fails.
     async fn put(&self, topic: &str, foreign: &Foreign) -> Outcome;
 
-    /// Returns the size in bytes of a payload that adapter or broker refuse as too large, at most
-    /// twice the limit. `None` if there is no limit ([`Capabilities::limits_size`]).
+    /// Returns the size in bytes of a payload that adapter or broker refuses as too large, at most
+    /// twice the limit. Returns `None` if there is no limit ([`Capabilities::limits_size`]).
     fn oversize_bytes(&self) -> Option<usize> {
         None
     }
 
     /// Returns how many messages of a topic are unsettled, if the broker hides them from new
-    /// members for a time and can report their number. `None` if a new member of the group gets
-    /// them at once.
+    /// members for a time and can report their number. Returns `None` if a new member of the group
+    /// gets them at once.
     ///
     /// # Errors
     /// The broker does not answer; the case fails.
@@ -80,15 +80,16 @@ pub trait Broker: Send + Sync + 'static {
     }
 }
 
-/// Abilities of an adapter beyond the contract, or absent for good reason. A case that needs an
-/// absent one is left out; the documentation of the adapter names the limit.
+/// Abilities of an adapter that go beyond the contract. An adapter may lack an ability for good
+/// reason. The cases that need it are then left out, and the documentation of the adapter names the
+/// limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// The order in which the broker holds the published messages.
     pub order: Order,
     /// Whether the broker tracks each settled message. Otherwise it keeps one position below which
-    /// everything is settled. Then messages that were settled behind an unsettled one may come
-    /// again.
+    /// everything is settled. In that case messages that were settled behind an unsettled message
+    /// may come again.
     pub settles_singly: bool,
     /// Whether members of one group share the work at the same time.
     pub shares_work: bool,
@@ -100,8 +101,8 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// All capabilities, to begin with. `Capabilities { shares_work: false, ..Capabilities::ALL }`
-    /// leaves one out.
+    /// All capabilities, as a starting point. `Capabilities { shares_work: false,
+    /// ..Capabilities::ALL }` leaves one out.
     pub const ALL: Self = Self {
         order: Order::PerKey,
         settles_singly: true,
@@ -121,12 +122,12 @@ pub enum Redelivery {
     Soon,
 }
 
-/// A record of a producer without the toolkit. It has the CloudEvents attributes `specversion` 1.0,
-/// `type` `t`, `datacontenttype` `text/plain`, and the fields below, in the form that the adapter
-/// reads.
+/// A record of a producer that does not use the toolkit. It has the CloudEvents attributes
+/// `specversion` 1.0, `type` `t`, `datacontenttype` `text/plain`, and the fields below, in the form
+/// that the adapter reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
-    /// The CloudEvents attribute `id`; `None` leaves it out.
+    /// The CloudEvents attribute `id`, or `None` to leave it out.
     pub id: Option<String>,
     /// The ordering key, in the broker's own form.
     pub key: String,

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 
 use crate::{Broker, Capabilities, Failure, Outcome, publisher, subscription};
 
-/// Timeout of a case; each one takes a few seconds.
+/// Timeout of a case. Each case normally takes a few seconds.
 pub const DEADLINE: Duration = Duration::from_secs(600);
 
 /// One case: a name, and a check of one promise.
@@ -45,7 +45,8 @@ impl Case {
         Self { suite, name, needs, body }
     }
 
-    /// Returns why a broker with these capabilities cannot run the case; `None` if it can.
+    /// Returns the reason why a broker with these capabilities cannot run the case, or `None` if it
+    /// can.
     #[must_use]
     pub fn lacks(&self, capabilities: &Capabilities) -> Option<&'static str> {
         match self.needs {

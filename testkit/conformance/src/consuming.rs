@@ -13,13 +13,13 @@ use message::{Committed, Delivery, Message, MessageId, Settlement, Subscription}
 pub const BATCH: NonZeroUsize = NonZeroUsize::new(50).expect("not zero");
 /// Maximum time of one call.
 pub const WAIT: Duration = Duration::from_millis(200);
-/// Number of keys: enough that every partition and both members of a group get some.
+/// Number of keys, high enough that every partition and both members of a group get some.
 pub const KEYS: usize = 12;
 /// A topic of one case, and the group that reads it.
 pub struct Scene {
-    /// The broker.
+    /// The broker of the case.
     pub broker: Arc<dyn Broker>,
-    /// The abilities of its adapter.
+    /// The abilities of the broker's adapter.
     pub capabilities: Capabilities,
     /// The topic, which exists.
     pub topic: String,
@@ -37,7 +37,7 @@ impl Scene {
         Ok(Self { broker, capabilities, topic, group: unique("group") })
     }
 
-    /// Publishes messages, and demands that everything is confirmed.
+    /// Publishes messages, and demands that all of them are confirmed.
     ///
     /// # Errors
     /// The publisher breaks its contract.
@@ -67,20 +67,20 @@ impl Scene {
         self.broker.subscribe(&self.group, &self.topic, Redelivery::Soon).await
     }
 
-    /// Checks that everything so far is settled for good: a new member of the group gets only what
-    /// is published now, one message of every key, and nothing earlier.
+    /// Checks that everything so far is settled permanently. A new member of the group gets only
+    /// messages that are published now, one of every key, and no earlier message.
     ///
     /// # Errors
     /// Publishing, subscribing or settling failed.
     ///
     /// # Panics
-    /// Something came again.
+    /// An earlier message came again.
     pub async fn assert_nothing_is_left(&self) -> Outcome {
         self.assert_only_these_are_left(&BTreeSet::new()).await
     }
 
-    /// Checks the same as [`assert_nothing_is_left`](Self::assert_nothing_is_left), except that
-    /// these may come again.
+    /// Does the same as [`assert_nothing_is_left`](Self::assert_nothing_is_left), except that these
+    /// messages may come again.
     ///
     /// # Errors
     /// Publishing, subscribing or settling failed.
@@ -88,7 +88,7 @@ impl Scene {
     /// # Panics
     /// Another message came again.
     pub async fn assert_only_these_are_left(&self, tolerated: &BTreeSet<MessageId>) -> Outcome {
-        // A queue may hide unsettled messages, so it is asked for their number as well.
+        // A queue may hide unsettled messages, so the broker is also asked for their number.
         eventually("everything is settled", || async {
             Ok(matches!(self.broker.unsettled(&self.topic).await?, None | Some(0)).then_some(()))
         })
@@ -107,7 +107,7 @@ impl Scene {
     }
 }
 
-/// Settles a delivery as one whose effect is committed.
+/// Returns the settlement of a delivery whose effect is committed.
 ///
 /// # Errors
 /// Never: the proof belongs to this delivery.
@@ -177,7 +177,7 @@ pub async fn within<T>(what: &str, work: impl Future<Output = Result<T, Failure>
     tokio::time::timeout(patience, work).await.map_err(|_| format!("not within {patience:?}: {what}"))?
 }
 
-/// Returns the ids of the deliveries that have one.
+/// Returns the ids of all deliveries that have an id.
 #[must_use]
 pub fn ids(deliveries: &[Delivery]) -> BTreeSet<MessageId> {
     deliveries.iter().filter_map(Delivery::id).collect()

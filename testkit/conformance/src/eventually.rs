@@ -7,15 +7,15 @@ use tokio::time::Instant;
 
 use crate::Failure;
 
-/// Timeout of a condition. It is generous, because only a failing test reaches it. A passing test
-/// must pass on a machine that is busy with ten other things.
+/// Timeout of a condition. It is generous, because only a failing test reaches it, and a passing
+/// test must also pass on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Asks again and again until there is an answer, and returns it.
+/// Repeats `ask` until there is an answer, and returns the answer.
 ///
 /// # Errors
-/// There was no answer within four minutes, or asking failed.
+/// There was no answer within four minutes, or `ask` failed.
 pub async fn eventually<T, F>(what: &str, mut ask: impl FnMut() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<Option<T>, Failure>>,

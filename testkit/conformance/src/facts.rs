@@ -11,7 +11,7 @@ use uuid::Uuid;
 pub struct Fact {
     /// The ordering key.
     pub key: String,
-    /// Its number within the key, in the order of commits.
+    /// The number of the fact within the key, in the order of commits.
     pub seq: i64,
 }
 
@@ -23,7 +23,7 @@ impl Fact {
     }
 }
 
-/// The order that is promised.
+/// The promised order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// The facts of one key come in the order of their commits.
@@ -59,7 +59,7 @@ pub fn all_stored(sent: &[Fact], stored: &[Fact], order: Order) -> Result<(), St
     check(&history, &[Promise::NoLoss, Promise::NoPhantom], order)
 }
 
-/// Checks that nothing is broken, and that these promises were checked.
+/// Checks that no promise is broken, and that these promises were checked.
 fn check(history: &History, promises: &[Promise], order: Order) -> Result<(), String> {
     let verdict = Verdict::of(history);
     let in_order = (order == Order::PerKey).then_some(&Promise::CausalOrder);
@@ -67,7 +67,7 @@ fn check(history: &History, promises: &[Promise], order: Order) -> Result<(), St
     if checked && verdict.holds() { Ok(()) } else { Err(verdict.to_string()) }
 }
 
-/// The message id of each fact: facts are equal if and only if their ids are.
+/// The message id of each fact. Facts are equal if and only if their ids are.
 struct Ids<'a>(BTreeMap<&'a Fact, Uuid>);
 
 impl<'a> Ids<'a> {

@@ -8,7 +8,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::{Broker, Capabilities, Case, Failure, cases};
 
-/// More threads than processors: cases spend their time waiting for the broker.
+/// More threads than processors, because cases spend their time waiting for the broker.
 const THREADS: usize = 6;
 
 /// Runs every case on brokers from `open`, and returns the exit code of the test program. `name` is

@@ -1,4 +1,4 @@
-//! Names that an attacker, or bad luck, writes into a configuration.
+//! Names that an attacker, or bad luck, puts into a configuration.
 
 /// Invalid names of schemas, relays, roles, topics and queues.
 pub const NAMES: [&str; 15] = [
@@ -16,6 +16,6 @@ pub const NAMES: [&str; 15] = [
     "größe",
     "ａdmin",
     "\u{202e}nimda",
-    // 64 bytes: PostgreSQL would cut it to another name.
+    // This name has 64 bytes, and PostgreSQL would shorten it to another name.
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
 ];

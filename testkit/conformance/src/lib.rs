@@ -15,16 +15,16 @@
 //! }
 //! ```
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`broker`] | [`Broker`], [`Capabilities`]: what the author of an adapter provides |
+//! | [`broker`] | [`Broker`], [`Capabilities`]: the interface that the author of an adapter implements |
 //! | [`case`](mod@case) | [`Case`], [`cases()`]: the cases as data |
 //! | [`harness`] | [`main()`]: every case as a test of a program |
 //! | [`publisher`], [`subscription`] | the cases |
 //!
 //! For additional cases:
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`session`], [`relaying`] | a publishing session that counts receipts; submitting like the relay |
 //! | [`consuming`] | receiving and settling like a consumer |

@@ -1,5 +1,5 @@
-//! Submits like the relay: within the key window of the session, again on a new session if a lost
-//! one left a message without a verdict, and never again after a verdict.
+//! Submits like the relay, within the key window of the session. A message is submitted again on a
+//! new session if a lost session left it without a verdict, but never after a verdict.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use crate::Failure;
 use crate::session::{Answer, End, PATIENCE, Session};
 use message::{Connector, FaultScope, MaxInFlightPerKey, Message, OrderingKey, PublishError};
 
-/// More sessions than any case needs: beyond it, the adapter makes no progress.
+/// Maximum number of sessions. It is above the need of any case; beyond it, the adapter makes no
+/// progress.
 const SESSIONS_MAX: usize = 20;
 
 /// The outcome of all messages.
@@ -15,9 +16,9 @@ const SESSIONS_MAX: usize = 20;
 pub struct Sent {
     /// The numbers of the messages that the broker holds.
     pub confirmed: BTreeSet<usize>,
-    /// The others, with their verdicts.
+    /// The refused messages, with their verdicts.
     pub refused: Vec<(usize, PublishError)>,
-    /// The number of sessions that it took.
+    /// The number of sessions that were needed.
     pub sessions: usize,
 }
 
@@ -25,7 +26,7 @@ pub struct Sent {
 ///
 /// # Errors
 /// A session breaks its contract: a receipt is missing or superfluous, or a success comes behind a
-/// failure. Or twenty sessions were not enough.
+/// failure. Twenty sessions were not enough.
 pub async fn send(connector: &dyn Connector, messages: &[Message]) -> Result<Sent, Failure> {
     let mut desk = Desk { messages, states: vec![State::Waiting; messages.len()], refused: Vec::new() };
     for sessions in 1..=SESSIONS_MAX {
@@ -54,15 +55,15 @@ struct Ledger<'a> {
     window: MaxInFlightPerKey,
     first_failure: Option<usize>,
     last_success: Option<usize>,
-    /// Failures after which the session went on.
+    /// Failures after which the session continued.
     contained: Vec<usize>,
     successes: Vec<usize>,
 }
 
 impl Ledger<'_> {
-    /// Checks [`MaxInFlightPerKey::Pipelined`]: once a message fails, no later one of its session
-    /// succeeds, or none of its key if the failure is contained. Such a session gets all messages
-    /// at once, in the order of their numbers.
+    /// Checks [`MaxInFlightPerKey::Pipelined`]: after a message fails, no later message of its
+    /// session succeeds. If the failure is contained, this holds only for later messages of the
+    /// same key. Such a session gets all messages at once, in the order of their numbers.
     fn check(&mut self, (number, outcome): &Answer) -> Result<(), Failure> {
         match outcome {
             Ok(()) => {
@@ -107,7 +108,7 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// Runs one session until it is over or nothing is left.
+    /// Runs one session until it is over or no message is left.
     async fn work(&mut self, mut session: Session) -> Result<(), Failure> {
         let window = session.max_in_flight_per_key();
         let mut ledger = Ledger {
@@ -160,7 +161,7 @@ impl Desk<'_> {
         batch
     }
 
-    /// Notes an answer. Returns whether the session is over with it.
+    /// Records an answer. Returns whether it ends the session.
     fn note(&mut self, (number, outcome): Answer, window: MaxInFlightPerKey) -> bool {
         match outcome {
             Ok(()) => {
@@ -173,7 +174,7 @@ impl Desk<'_> {
             }
             Err(error) => {
                 self.states[number] = State::Refused;
-                // The contract of a pipelined session: once one message fails, no later one
+                // The contract of a pipelined session: after one message fails, no later message
                 // succeeds.
                 let is_over = window == MaxInFlightPerKey::Pipelined && !error.is_contained();
                 self.refused.push((number, error));

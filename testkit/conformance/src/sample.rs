@@ -24,7 +24,7 @@ pub fn order(topic: &str, key: &str, seq: i64) -> Result<Message, Failure> {
         .with_content_type(ContentType::json()))
 }
 
-/// Returns `rounds` messages of each of `keys` keys, the keys taking turns.
+/// Returns `rounds` messages for each of `keys` keys. The keys alternate.
 ///
 /// # Errors
 /// The name of the topic is not valid.
@@ -59,7 +59,7 @@ pub fn binary(topic: &str) -> Result<Message, Failure> {
 /// Reads the fact in the payload of an [`order`].
 ///
 /// # Errors
-/// It is not the payload of an [`order`].
+/// The payload is not that of an [`order`].
 pub fn fact(payload: &[u8]) -> Result<Fact, Failure> {
     let order: serde_json::Value = serde_json::from_slice(payload)?;
     let (key, seq) = (order["key"].as_str().ok_or("no key")?, order["seq"].as_i64().ok_or("no number")?);
@@ -67,8 +67,8 @@ pub fn fact(payload: &[u8]) -> Result<Fact, Failure> {
 }
 
 /// Checks that the records hold all of these orders and no others, in order if the broker keeps
-/// one. Copies are allowed unless `once` is set: after a lost session, its unconfirmed messages are
-/// sent again.
+/// one. Copies are allowed unless `once` is set, because the unconfirmed messages of a lost session
+/// are sent again.
 ///
 /// # Errors
 /// The breaches that the checker found.

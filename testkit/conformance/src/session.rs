@@ -51,7 +51,7 @@ impl Session {
         self.publisher.profile().max_in_flight_per_key
     }
 
-    /// Returns the number of receipts that have not come yet.
+    /// Returns the number of outstanding receipts.
     #[must_use]
     pub fn owed(&self) -> usize {
         self.owed.len()
@@ -72,7 +72,7 @@ impl Session {
     /// Waits for the next receipt, for at most [`PATIENCE`]. Cancel-safe.
     ///
     /// # Errors
-    /// No receipt came, a superfluous one came, or the session ended and owes some.
+    /// No receipt came, a superfluous receipt came, or the session ended with outstanding receipts.
     pub async fn answer(&mut self) -> Result<Answer, Failure> {
         let receipt = tokio::time::timeout(PATIENCE, self.receipts.recv())
             .await
@@ -84,7 +84,7 @@ impl Session {
     /// Ends the session. Returns exactly the receipts that were still owed. Not cancel-safe.
     ///
     /// # Errors
-    /// A receipt is missing after [`PATIENCE`], or a superfluous one came.
+    /// A receipt is missing after [`PATIENCE`], or a superfluous receipt came.
     pub async fn end(self, how: End) -> Result<Vec<Answer>, Failure> {
         let Self { publisher, mut receipts, mut owed, .. } = self;
         match how {

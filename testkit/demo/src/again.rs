@@ -1,4 +1,4 @@
-//! Delivers copies of messages that have taken effect already, with the original ids, straight to
+//! Delivers copies of messages that have already taken effect, with the original ids, directly to
 //! the broker.
 
 use std::collections::{BTreeSet, HashMap};
@@ -13,23 +13,23 @@ use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::target::{BrokerSpec, Databases, on};
 
-/// How often to look for new effects.
+/// Interval between checks for new effects.
 const LOOK_INTERVAL: Duration = Duration::from_millis(150);
-/// Maximum number of attempts to publish while the broker is away.
+/// Maximum number of attempts to publish while the broker is unreachable.
 const ATTEMPTS_MAX: u32 = 10;
 
-/// Only messages that have taken effect are copied: a copy must not be the first occurrence of a
-/// message at the broker.
+/// Only messages that have taken effect are copied, because a copy must not be the first occurrence
+/// of a message at the broker.
 const EFFECTS: &str = "SELECT place, message_id FROM effect WHERE place > $1 ORDER BY place LIMIT 5000";
 const MESSAGES: &str = "SELECT id, CAST(message_id AS text), key, payload FROM outbox_message WHERE id > $1 \
                         ORDER BY id LIMIT 5000";
 
-/// Delivers a copy of every message that the plan names, soon after its effect. Returns the ids
-/// after the last one.
+/// Delivers a copy of every message that the plan names, soon after its effect. Returns all copied
+/// ids after the last copy.
 ///
 /// # Errors
-/// [`DemoError::Unavailable`] if effects or messages cannot be read, or the broker refuses again
-/// and again.
+/// [`DemoError::Unavailable`] if effects or messages cannot be read, or the broker refuses
+/// repeatedly.
 pub(crate) async fn deliver_again(
     broker: &BrokerSpec,
     databases: &Databases,
@@ -44,8 +44,8 @@ pub(crate) async fn deliver_again(
         tokio::time::sleep(LOOK_INTERVAL).await;
         let rows: Vec<(i64, String, String, Vec<u8>)> =
             on!(&databases.producer_pool, pool => sqlx::query_as(MESSAGES).bind(enqueued).fetch_all(pool).await).map_err(DemoError::during("read the outbox"))?;
-        // Rows may become visible out of the order of their positions: at the end, start again from
-        // the beginning.
+        // Rows may become visible out of the order of their positions, so the loop starts over
+        // after the last row.
         enqueued = rows.last().map_or(0, |(id, ..)| *id);
         for (_, id, key, payload) in rows {
             let order = serde_json::from_slice(&payload).ok().and_then(|own: Payload| own.row.parse().ok());
@@ -67,7 +67,7 @@ pub(crate) async fn deliver_again(
     Ok(done)
 }
 
-/// Publishes copies, with retries. A copy that is published twice is as good.
+/// Publishes copies, with retries. It does no harm if a copy is published twice.
 async fn publish(broker: &BrokerSpec, copies: &[Copy]) -> Result<(), DemoError> {
     let mut attempt = 1;
     loop {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Maximum number of orders in a run: the checker holds the whole history in memory.
+/// Maximum number of orders in a run. The checker holds the whole history in memory.
 const MESSAGES_MAX: u64 = 1_000_000;
 
 /// Shows that effects happen exactly once, through crashes: places orders, kills relays and

@@ -1,4 +1,4 @@
-//! Reads everything that was observed, without the toolkit, for the independent checker.
+//! Reads all observations for the independent checker, without using the toolkit.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -24,11 +24,11 @@ pub(crate) struct Observed {
 
 /// The databases of a run, and its plan.
 pub(crate) struct Sources<'a> {
-    /// A URL of the producer's database under which every name is found.
+    /// A URL of the producer's database with which every name is found.
     pub(crate) producer: &'a str,
-    /// The same for the consumer's database.
+    /// A URL of the consumer's database with which every name is found.
     pub(crate) consumer: &'a str,
-    /// The plan that was carried out.
+    /// The plan of the run.
     pub(crate) plan: &'a Plan,
     /// Whether the inbox's guard was on, so that effects and inbox rows belong together.
     pub(crate) guarded: bool,
@@ -44,7 +44,7 @@ pub(crate) async fn read(sources: &Sources<'_>, topic_read: TopicRead) -> Result
     let (business, outbox) = (producer.business(of_row).await?, producer.outbox().await?);
     let parked = producer.parked().await?.len() as u64;
     let mut consumer = Plain::open(sources.consumer).await?.consumer(CONSUMER, CONSUMER).await?;
-    // In a demo no message needs to be parked or become a dead letter; those that are count as
+    // In a demo no message needs to be parked or become a dead letter, so such messages count as
     // lost.
     let dead_letters = consumer.dead_letters.take().unwrap_or_default().len() as u64;
     if !sources.guarded {
@@ -66,8 +66,8 @@ pub(crate) async fn read(sources: &Sources<'_>, topic_read: TopicRead) -> Result
 }
 
 /// Returns the operations of a run, one for each order. Orders that were rolled back on purpose
-/// have failed, and must not be there. The outcome of the others is unknown: one may have been
-/// retried, and the run may have ended before it.
+/// have failed, and must not exist. The outcome of the others is unknown, because an operation may
+/// have been retried, and the run may have ended before it.
 pub(crate) fn operations(rolled_back: &BTreeSet<u64>, rows: impl Iterator<Item = String>) -> Vec<Operation> {
     let operation = |row: String, outcome| Operation {
         id: format!("order {row}").into(),
@@ -84,7 +84,7 @@ pub(crate) fn operations(rolled_back: &BTreeSet<u64>, rows: impl Iterator<Item =
 /// The consumer's journal.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    /// Every delivery, in its order.
+    /// Every delivery, in order.
     pub(crate) deliveries: Vec<Occurrence>,
     /// Deliveries whose message had taken effect before.
     pub(crate) suppressed: u64,

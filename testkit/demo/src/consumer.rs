@@ -32,7 +32,7 @@ pub(crate) const CONSUMER_COMMAND: &str = "demo-consumer";
 const BATCH: NonZeroUsize = NonZeroUsize::new(50).unwrap();
 /// Maximum number of unsettled deliveries.
 const PREFETCH: NonZeroUsize = NonZeroUsize::new(200).unwrap();
-/// Below half of the SQS queue's visibility timeout.
+/// The keep-alive interval, below half of the SQS queue's visibility timeout.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(1_500);
 /// Connections for the runner's transactions and the inbox's own queries.
 const CONNECTIONS: u32 = 6;
@@ -44,11 +44,11 @@ pub(crate) struct ConsumerTask {
     pub(crate) broker: BrokerSpec,
     /// The broker without a proxy, for the plain client.
     pub(crate) direct: BrokerSpec,
-    /// The folder of its journal and of the files that mark its crashes.
+    /// The folder of the consumer's journal and of the files that mark its crashes.
     pub(crate) directory: PathBuf,
-    /// Its crashes, in their order.
+    /// The consumer's crashes, in order.
     pub(crate) crashes: Vec<CrashPlan>,
-    /// The number of crashes after which it starts from older offsets.
+    /// The number of crashes after which the consumer starts from older offsets.
     pub(crate) rewind_after: usize,
     /// Whether the inbox's guard is on.
     pub(crate) guarded: bool,
@@ -64,7 +64,7 @@ pub(crate) fn crashes(directory: &Path) -> usize {
     (0..).take_while(|place| crash_mark(directory, *place).exists()).count()
 }
 
-/// Returns how many messages the consumer was moved back by, if it was.
+/// Returns by how many messages the consumer was moved back, or `None` if it was not.
 pub(crate) fn rewound(directory: &Path) -> Option<u64> {
     std::fs::read_to_string(rewind_mark(directory)).ok()?.parse().ok()
 }
@@ -84,7 +84,7 @@ fn rewind_mark(directory: &Path) -> PathBuf {
 /// [`DemoError`] if the task in the file cannot be read or used, or the inbox cannot be opened.
 pub async fn run_consumer(file: &Path) -> Result<(), DemoError> {
     let filter = EnvFilter::new("info,lapin=error,aws=warn,rdkafka=error");
-    // If the program has set a subscriber already, no second one is needed.
+    // If the program has already set a subscriber, a second one is not needed.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
     let what = "read the task of a demo process";
     let text = std::fs::read(file).map_err(DemoError::during(what))?;
@@ -97,7 +97,7 @@ pub async fn run_consumer(file: &Path) -> Result<(), DemoError> {
     let pool = task.database.pool(CONNECTIONS).await?;
     let effects = pool.count("SELECT count(*) FROM effect").await;
     let effects = effects.map_err(DemoError::during("count the effects"))?;
-    // Counted from now on: effects of an earlier process are in the database.
+    // The count starts now, because effects of an earlier process are in the database.
     let crash = task.crashes.get(crashed).map(|plan| Crash {
         point: plan.point,
         left: plan.effects.saturating_sub(effects).max(1),
@@ -155,15 +155,16 @@ async fn consume<DB: Workload>(
 /// The next crash of this process.
 struct Crash {
     point: CrashPoint,
-    /// The minimum number of effects before it.
+    /// The minimum number of effects before the crash.
     left: u64,
     applied: AtomicU64,
-    /// The file that marks it.
+    /// The file that marks the crash.
     mark: PathBuf,
 }
 
 impl Crash {
-    /// Crashes for real when it is time: no destructor runs, nothing is flushed, connections break.
+    /// Crashes for real when it is time: no destructor runs, nothing is flushed, and connections
+    /// break.
     fn look(&self, point: inbox::CrashPoint) {
         let (applied, here) = match point {
             inbox::CrashPoint::AfterEffect => {
@@ -171,7 +172,7 @@ impl Crash {
             }
             inbox::CrashPoint::AfterCommit => (self.applied.load(Ordering::Relaxed), CrashPoint::BeforeAck),
         };
-        // Without its mark it would crash at the same point for ever.
+        // Without its mark the consumer would crash at the same point forever.
         if here == self.point && applied >= self.left && File::create(&self.mark).is_ok() {
             std::process::abort();
         }

@@ -45,7 +45,7 @@ pub enum DemoError {
 }
 
 impl DemoError {
-    /// Returns the error for an option that asks for something that this program was built without.
+    /// Returns the error for an option whose feature this program was built without.
     #[cfg(not(all(feature = "postgres", feature = "rabbitmq", feature = "sqs")))]
     pub(crate) fn not_built(option: &str, what: &str) -> Self {
         Self::Usage(format!(

@@ -18,18 +18,18 @@ use crate::plan::Plan;
 use crate::progress::{Counts, Progress};
 use crate::target::Outage;
 
-/// How long the broker is away.
+/// Duration of an outage of the broker.
 const AWAY: Duration = millis(800);
 
-/// The part of a run that its faults reach.
+/// The part of a run that its faults can reach.
 pub(crate) struct Stage<'a> {
     pub(crate) processes: &'a Processes,
     pub(crate) outage: &'a Outage,
     pub(crate) progress: &'a Progress,
 }
 
-/// Kills the leader and takes the broker down at the points of the plan, and reports that. Returns
-/// when another relay leads after the last kill.
+/// Kills the leader and takes the broker down at the points of the plan, and reports each fault.
+/// Returns when another relay leads after the last kill.
 ///
 /// # Errors
 /// [`DemoError::Unavailable`] if a fault could not be injected or healed.
@@ -115,7 +115,7 @@ impl Reach for Stage<'_> {
     }
 }
 
-/// A fault that kills the leading relay; it is over when another one leads.
+/// A fault that kills the leading relay. It is over when another relay leads.
 struct LeaderKill {
     /// The epoch of the killed leader.
     epoch: i64,
@@ -127,7 +127,7 @@ impl<'a> Fault<Stage<'a>> for LeaderKill {
         FaultKind::new(Kill::NAME)
     }
 
-    /// Waits until a running relay leads: one that does not lead has nothing to lose.
+    /// Waits until a running relay leads, because a relay that does not lead has nothing to lose.
     async fn ready(&mut self, stage: &Stage<'a>) {
         stage.progress.until(|counts| stage.leader(counts).is_some()).await;
     }

@@ -1,11 +1,11 @@
 //! `relay demo`: exactly-once effects through crashes, shown and checked in well under a minute.
 //!
 //! Producers commit orders with their messages while relays are killed, consumers crash, the broker
-//! goes away and messages are delivered again. Then a checker that shares no code with outbox,
-//! inbox and brokers reads the result and decides every promise. Relays are `relay run`, each with
-//! a configuration file.
+//! becomes unreachable and messages are delivered again. Then a checker that shares no code with
+//! outbox, inbox and brokers reads the result and decides every promise. Relays are `relay run`,
+//! each with a configuration file.
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
 //! | `args` | options |
 //! | `plan` | the plan of a run, from the seed |

@@ -11,13 +11,13 @@ use rand::{Rng, SeedableRng};
 /// An order that a customer places.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OrderPlan {
-    /// Its number, unique in a run.
+    /// The number of the order, unique in a run.
     pub(crate) number: u64,
     /// The customer, whose name is the ordering key of its message.
     pub(crate) customer: u32,
     /// The price in cents.
     pub(crate) cents: u32,
-    /// Whether it is rolled back to a savepoint while the rest of its transaction is kept.
+    /// Whether the order is rolled back to a savepoint while the rest of its transaction is kept.
     pub(crate) undone: bool,
 }
 
@@ -31,9 +31,10 @@ impl OrderPlan {
 /// A transaction of one to three orders, each with its message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TransactionPlan {
-    /// Its orders, sorted by customer, so that all producers lock rows in one order.
+    /// The orders of the transaction, sorted by customer, so that all producers lock rows in one
+    /// order.
     pub(crate) orders: Vec<OrderPlan>,
-    /// Whether the whole transaction is rolled back at its end.
+    /// Whether the whole transaction is finally rolled back.
     pub(crate) rolled_back: bool,
 }
 
@@ -57,13 +58,13 @@ pub(crate) enum CrashPoint {
 /// A planned crash of the consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct CrashPlan {
-    /// The number of effects after which it crashes.
+    /// The number of effects after which the consumer crashes.
     pub(crate) effects: u64,
-    /// The point at which it crashes.
+    /// The point at which the consumer crashes.
     pub(crate) point: CrashPoint,
 }
 
-/// Everything that will happen.
+/// Everything that will happen in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// The seed of the plan.
@@ -77,12 +78,11 @@ pub(crate) struct Plan {
     pub(crate) kills: Vec<u64>,
     /// The consumer's crashes, ascending by effects.
     pub(crate) crashes: Vec<CrashPlan>,
-    /// Numbers of confirmed messages after which the broker goes away for a moment. Ascending.
+    /// Numbers of confirmed messages after which the broker is briefly taken down. Ascending.
     pub(crate) outages: Vec<u64>,
-    /// The crash after which the consumer starts again from older offsets, if the broker has
-    /// offsets.
+    /// The crash after which the consumer restarts from older offsets, if the broker has offsets.
     pub(crate) rewind_after: usize,
-    /// Numbers of the orders of whose message a copy is delivered on purpose.
+    /// Numbers of the orders whose message is copied on purpose.
     pub(crate) copies: BTreeSet<u64>,
 }
 

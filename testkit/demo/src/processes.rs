@@ -15,7 +15,7 @@ use crate::{RELAY, progress::Counts};
 
 /// Timeout of an orderly stop.
 const STOP: Duration = Duration::from_secs(15);
-/// Maximum number of failures of a role: after more, its processes will not come up any more.
+/// Maximum number of failures of a role. After more failures, its processes count as broken.
 const FAILURES_MAX: u64 = 5;
 
 const RELAYS: [&str; 2] = ["relay-1", "relay-2"];
@@ -90,7 +90,7 @@ pub(crate) async fn stop(processes: &Processes) {
     tokio::join!(processes.stop(Role::Relay, STOP), processes.stop(Role::Consumer, STOP));
 }
 
-/// Checks that processes do not fail again and again.
+/// Checks that processes do not fail repeatedly.
 ///
 /// # Errors
 /// [`DemoError::Process`].
@@ -101,7 +101,7 @@ pub(crate) fn check(processes: &Processes, directory: &Path, counts: &Counts) ->
     for (process, failures, name) in
         [("the relay", relays, RELAYS[0]), ("the consumer", consumers, CONSUMER_PROCESS)]
     {
-        // Each count may be one behind.
+        // Each count may be one too low.
         if failures > FAILURES_MAX {
             return Err(DemoError::Process { process, failures, log: log(directory, name) });
         }

@@ -1,6 +1,6 @@
 //! The producers: customers place orders, each with its message, in one transaction, through the
-//! outbox's public API. Some transactions are rolled back on purpose, and some orders to a
-//! savepoint.
+//! outbox's public API. Some transactions are rolled back on purpose, and some orders are rolled
+//! back to a savepoint.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -126,9 +126,9 @@ async fn place_all<DB: Workload>(
             continue;
         }
         let seq = place::<DB>(tx.connection(), order).await?;
-        // Both ways to enqueue, one for each transaction: at once, or at the commit. If they were
-        // mixed, a later message of a customer that is enqueued at once would come before an
-        // earlier one that waits for the commit.
+        // Each transaction uses one of the two ways to enqueue: at once, or at the commit. If they
+        // were mixed, a later message of a customer that is enqueued at once would come before an
+        // earlier message that waits for the commit.
         if transaction.orders.len().is_multiple_of(2) {
             tx.stage(message(topic, order, seq)).map(drop)?;
         } else {
@@ -139,7 +139,7 @@ async fn place_all<DB: Workload>(
 }
 
 /// Places an order and returns its number among the customer's orders. The customer's row stays
-/// locked until the transaction ends: the customer's next order, and its message, come after this
+/// locked until the transaction ends, so the customer's next order and its message come after this
 /// one.
 async fn place<DB: Workload>(connection: &mut DB::Connection, order: &OrderPlan) -> sqlx::Result<u64> {
     let customer = order.customer();

@@ -25,7 +25,7 @@ pub(crate) struct Counts {
     pub(crate) relay_restarts: u64,
     /// The process id of the relay that leads.
     pub(crate) leader: Option<i32>,
-    /// The epoch of its lease.
+    /// The epoch of the leader's lease.
     pub(crate) epoch: i64,
     /// Consumers that crashed as planned.
     pub(crate) consumer_crashes: u64,
@@ -87,27 +87,27 @@ impl Progress {
         if let View::Bars { committed, published, effects, .. } = &self.view {
             let counts = self.counts.borrow();
             committed.set_position(counts.committed);
-            // Copies are no progress.
+            // Copies do not count as progress.
             published.set_position(counts.published.min(counts.committed));
             effects.set_position(counts.effects.min(counts.committed));
         }
     }
 
-    /// Returns the present counts.
+    /// Returns the current counts.
     pub(crate) fn counts(&self) -> Counts {
         self.counts.borrow().clone()
     }
 
-    /// Waits until the counts are as wanted. Cancel-safe.
+    /// Waits until the counts satisfy the condition. Cancel-safe.
     pub(crate) async fn until(&self, wanted: impl FnMut(&Counts) -> bool) {
-        // An error means that no sender is left, and `self` is one.
+        // An error would mean that no sender is left, but `self` is a sender.
         let _ = self.counts.subscribe().wait_for(wanted).await;
     }
 
     /// Shows what is happening.
     pub(crate) fn say(&self, what: &str) {
         match &self.view {
-            // Lines that the terminal does not accept are lost; the run goes on.
+            // Lines that the terminal does not accept are lost, but the run continues.
             View::Bars { all, .. } => drop(all.println(format!("  • {what}"))),
             View::Lines => eprintln!("{what}"),
             View::Quiet => {}

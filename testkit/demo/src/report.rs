@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::progress::Counts;
 use crate::verdict::Verdict;
 
-/// Maximum number of breaches that are listed for each promise.
+/// Maximum number of breaches listed for each promise.
 const LISTED: usize = 5;
 
 /// Minimum width at which the table is readable, in columns.
@@ -96,8 +96,8 @@ impl Report {
     pub fn table(&self) -> String {
         let mut table = Table::new();
         table.load_style(UTF8_FULL_CONDENSED);
-        // Wrapped for a terminal. A terminal that is narrower, or does not know its width, wraps by
-        // itself.
+        // The table is wrapped for a terminal. A terminal that is narrower, or does not know its
+        // width, wraps by itself.
         if table.width().is_some_and(|columns| columns >= COLUMNS_MIN) {
             table.set_content_arrangement(ContentArrangement::Dynamic);
         }
@@ -204,7 +204,7 @@ struct Row<'a> {
     promise: &'static str,
     attempted: String,
     counted: String,
-    /// Its breaches; `None` if it could not be checked.
+    /// Its breaches, or `None` if the promise could not be checked.
     breaches: Option<&'a [Breach]>,
 }
 

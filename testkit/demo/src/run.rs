@@ -24,9 +24,9 @@ use crate::target::{Broker, Databases, Outage};
 use crate::verdict::Verdict;
 use crate::{again, plain, processes, producer};
 
-/// How often effects are counted and relays checked.
+/// Interval at which effects are counted and relays checked.
 const COUNT_INTERVAL: Duration = Duration::from_millis(50);
-/// Time without progress after which a run is checked as it is.
+/// Time without progress after which a run is checked in its current state.
 const STALLED: Duration = Duration::from_secs(30);
 /// Time without a delivery after which the consumer has received everything.
 const QUIET: Duration = Duration::from_millis(600);
@@ -147,8 +147,8 @@ impl Run<'_> {
         }
     }
 
-    /// Runs producers, faults and copies until all messages have had their effect and all copies
-    /// have arrived.
+    /// Runs producers, faults and copies until all messages have taken effect and all copies have
+    /// arrived.
     async fn work(&self) -> Result<(), DemoError> {
         let (databases, broker, progress) = (self.databases, self.broker, &self.progress);
         let topic = broker.spec.topic();
@@ -161,8 +161,8 @@ impl Run<'_> {
         self.settled(&copies).await
     }
 
-    /// Watches relays and consumer for as long as it is polled. Returns only if something is wrong
-    /// with them.
+    /// Watches relays and consumer for as long as it is polled. Returns only if they have a
+    /// problem.
     async fn watch(&self) -> DemoError {
         let admin = match self.admin() {
             Ok(admin) => admin,
@@ -232,7 +232,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until every order has had its effect, every copy has arrived, and no delivery follows.
+    /// Waits until every order has taken effect, every copy has arrived, and no delivery follows.
     async fn settled(&self, copies: &[Uuid]) -> Result<(), DemoError> {
         let orders = self.plan.orders;
         self.progress.until(|counts| counts.effects >= orders).await;

@@ -12,7 +12,7 @@ pub(crate) struct Verdict {
     pub(crate) orders: u64,
     /// Rows of the outbox.
     pub(crate) enqueued: u64,
-    /// Different messages of the outbox that were found published.
+    /// Distinct messages of the outbox that were found published.
     pub(crate) published: u64,
     /// All messages that were found published, copies included.
     pub(crate) records: u64,
@@ -22,25 +22,25 @@ pub(crate) struct Verdict {
     pub(crate) cents_ordered: u64,
     /// The sum that the effects have charged, in cents.
     pub(crate) cents_charged: u64,
-    /// Orders without their message, messages without their order, and messages with another
-    /// content than their order.
+    /// Orders without their message, messages without their order, and messages whose content
+    /// differs from that of their order.
     pub(crate) not_atomic: Vec<Breach>,
     /// Traces of orders that were rolled back or never committed.
     pub(crate) phantom: Vec<Breach>,
     /// Messages that were enqueued, but never published.
     pub(crate) lost: Vec<Breach>,
-    /// Messages whose first occurrence came after that of a later one of their key; `None` if the
-    /// broker promises no order.
+    /// Messages whose first occurrence came after that of a later message of their key, or `None`
+    /// if the broker promises no order.
     pub(crate) order_violations: Option<Vec<Breach>>,
     /// Messages that were enqueued, but took no effect, even if they are parked or dead letters.
     pub(crate) lost_effects: Vec<Breach>,
     /// Every effect of a message after its first.
     pub(crate) duplicate_effects: Vec<Breach>,
-    /// Messages with another payload in some place.
+    /// Messages whose payload differs in some place.
     pub(crate) altered: Vec<Breach>,
 }
 
-/// Limits of the checker: a report counts everything and lists little.
+/// Limits of the checker. A report counts everything but lists little.
 const LIMITS: Limits = Limits { breaches_max: usize::MAX, events_max: 8 };
 
 impl Verdict {
@@ -74,11 +74,11 @@ impl Verdict {
         verdict
     }
 
-    /// Returns the list of a breach.
+    /// Returns the list to which this breach belongs.
     fn list(&mut self, breach: &Breach) -> &mut Vec<Breach> {
         match (breach.violation, breach.violation.promise()) {
-            // The inbox remembers something that never happened, or something happened that the
-            // inbox cannot recognise when it comes again.
+            // The inbox remembers an effect that never happened, or an effect happened that the
+            // inbox would not recognise on redelivery.
             (Violation::RememberedUnapplied, _) => &mut self.lost_effects,
             (Violation::AppliedUnremembered, _) => &mut self.duplicate_effects,
             (_, Promise::NoPhantom | Promise::HonestOutcomes) => &mut self.phantom,
@@ -87,7 +87,7 @@ impl Verdict {
             (_, Promise::ExactlyOnce) => &mut self.lost_effects,
             (_, Promise::AtMostOnce) => &mut self.duplicate_effects,
             (_, Promise::Unaltered) => &mut self.altered,
-            // The others need parts that a demo does not record.
+            // The other violations need parts that a demo does not record.
             _ => &mut self.not_atomic,
         }
     }

@@ -1,4 +1,4 @@
-//! Broken histories, one for each promise: the verdict must report that promise and no other.
+//! Broken histories, one for each promise. The verdict must report that promise and no other.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::CONSUMER;
 use crate::check::operations;
 use crate::producer::payload;
 
-/// A history as it was read, without the operations that follow from it.
+/// A history without the operations that are derived from it.
 #[derive(Clone)]
 struct Seen(History);
 

@@ -11,7 +11,7 @@ use url::Url;
 
 use crate::Failure;
 
-/// The variable with the folder of the jars; `cargo xtask` sets it.
+/// Variable with the folder of the jars. `cargo xtask` sets it.
 pub const JARS_VARIABLE: &str = "OUTBOX_DEBEZIUM_JARS";
 
 /// Returns the folder of the jars, if this run has them.
@@ -44,7 +44,7 @@ pub struct ConnectOptions {
     pub connector: String,
 }
 
-/// A running worker. It is killed when this is dropped.
+/// A running worker. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Connect {
     child: Child,
@@ -77,7 +77,7 @@ impl ConnectOptions {
         Ok(Connect { child, log })
     }
 
-    /// Returns the path of its log.
+    /// Returns the path of the worker's log.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.folder.join("connect.log")
@@ -149,13 +149,13 @@ impl Connect {
         }
     }
 
-    /// Returns an error with the end of the log.
+    /// Returns an error with the last lines of the log.
     #[must_use]
     pub fn failure(&self, what: &str) -> Failure {
         format!("{what}:\n{}", tail(&self.log)).into()
     }
 
-    /// Stops it in order: it stores its position, and confirms that to the slot.
+    /// Stops the worker in order. It stores its position, and confirms that position to the slot.
     ///
     /// # Errors
     /// The signal cannot be sent, or waiting fails.
@@ -165,18 +165,18 @@ impl Connect {
         Ok(())
     }
 
-    /// Suspends it, with its connections open.
+    /// Suspends the worker, with its connections open.
     ///
     /// # Errors
-    /// It has ended.
+    /// The worker has ended.
     pub fn pause(&self) -> Result<(), Failure> {
         self.signal(Signal::STOP)
     }
 
-    /// Resumes it.
+    /// Resumes the worker.
     ///
     /// # Errors
-    /// It has ended.
+    /// The worker has ended.
     pub fn resume(&self) -> Result<(), Failure> {
         self.signal(Signal::CONT)
     }
@@ -187,10 +187,10 @@ impl Connect {
         Ok(())
     }
 
-    /// Kills it.
+    /// Kills the worker.
     ///
     /// # Errors
-    /// The kill fails.
+    /// The process cannot be killed.
     pub async fn kill(mut self) -> Result<(), Failure> {
         self.child.kill().await?;
         Ok(())

@@ -3,7 +3,7 @@
 
 use checker::{Content, Digest};
 
-/// The prefix of our own headers; a broker or a relay may add others.
+/// The prefix of our own headers. A broker or a relay may add other headers.
 pub const HEADER_PREFIX: &str = "storm-";
 
 /// Returns the content of a message.

@@ -2,7 +2,7 @@
 //! workload of producers and consumers, journals, faults and their injector, and readers of the
 //! final state. Debezium is for tests and benchmarks.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`processes`] | processes: kept running, killed, restarted with other variables |
 //! | [`faults`] | faults with their cures, schedules of them from a seed, and their injector |

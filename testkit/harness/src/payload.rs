@@ -1,27 +1,27 @@
-//! The payload of a message, and the behaviour that it asks of its consumer.
+//! The payload of a message, and the behaviour that it requests from its consumer.
 
 /// The behaviour of the consumers' handler for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hint {
-    /// It fails the first time.
+    /// The handler fails the first time.
     FailOnce,
-    /// It always fails.
+    /// The handler always fails.
     FailAlways,
-    /// It refuses the message.
+    /// The handler refuses the message.
     Reject,
-    /// It takes longer than every timeout.
+    /// The handler takes longer than every timeout.
     Hang,
 }
 
 /// The payload of a message.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Payload {
-    /// The business row that caused it.
+    /// The business row that caused the message.
     pub row: String,
-    /// Its number within its key.
+    /// The number of the message within its key.
     pub seq: u64,
-    /// Whether it may leave out of its turn because it is scheduled.
+    /// Whether the message may be published out of its turn because it is scheduled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
     /// The behaviour of the handler.

@@ -30,7 +30,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Returns its name in the singular.
+    /// Returns the name of the role in the singular.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -47,11 +47,11 @@ impl Role {
 pub struct Recipe {
     /// The program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The arguments of the program.
     pub arguments: Vec<String>,
-    /// Variables besides those of this process.
+    /// Variables in addition to those of this process.
     pub environment: BTreeMap<String, String>,
-    /// The file to which its output is appended.
+    /// The file to which the output of the process is appended.
     pub log: PathBuf,
 }
 
@@ -69,8 +69,8 @@ struct Slot {
 
 type Slots = Arc<Mutex<BTreeMap<String, Slot>>>;
 
-/// The processes. Each is kept running until its role is [stopped](Self::stop): however it ends, it
-/// is restarted.
+/// The processes. Each is kept running until its role is [stopped](Self::stop). It is restarted
+/// however it ends.
 #[derive(Default)]
 pub struct Processes {
     slots: Slots,
@@ -100,25 +100,25 @@ impl Processes {
         lock(&self.slots).iter().filter(|(_, slot)| slot.role == role).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns its process id, unless it is between two lives.
+    /// Returns the process id, or `None` between two starts of the process.
     #[must_use]
     pub fn pid(&self, name: &str) -> Option<Pid> {
         lock(&self.slots).get(name)?.pid
     }
 
-    /// Returns how often it has been started.
+    /// Returns how often the process has been started.
     #[must_use]
     pub fn starts(&self, name: &str) -> u64 {
         lock(&self.slots).get(name).map_or(0, |slot| slot.starts)
     }
 
-    /// Sends a signal. A process between two lives gets none, which is not an error.
+    /// Sends a signal. Between two starts of the process no signal is sent, which is not an error.
     ///
     /// # Errors
     /// There is no process of this name.
     pub fn signal(&self, name: &str, signal: Signal) -> Result<(), Failure> {
-        // The keeper clears the process id right after the process was reaped, too soon for the
-        // number to be used again.
+        // The keeper clears the process id right after the process was reaped, which is too soon
+        // for the number to be reused.
         let slots = lock(&self.slots);
         let slot = slots.get(name).ok_or_else(|| format!("there is no process {name:?}"))?;
         match slot.pid.map(|pid| kill_process(pid, signal)) {
@@ -127,7 +127,7 @@ impl Processes {
         }
     }
 
-    /// Sets another variable for its next start only. Crash points, for example:
+    /// Sets an additional variable for only the next start. For example, it arms crash points:
     /// [`message::crash_points::VARIABLE`].
     ///
     /// # Errors
@@ -139,14 +139,14 @@ impl Processes {
         Ok(())
     }
 
-    /// Asks all processes of a role to end in order (SIGTERM), kills them after `limit`, and
+    /// Requests an orderly end of all processes of a role (SIGTERM), kills them after `limit`, and
     /// restarts none. Returns whether all of them ended by themselves.
     pub async fn stop(&self, role: Role, limit: Duration) -> bool {
         self.over.send_modify(|over| {
             over.insert(role);
         });
         for name in self.of(role) {
-            // A suspended process must run to get the other signal.
+            // A suspended process must run to receive the other signal.
             for signal in [Signal::TERM, Signal::CONT] {
                 let _ = self.signal(&name, signal);
             }
@@ -190,8 +190,8 @@ async fn keep(name: String, role: Role, slots: Slots, mut over: watch::Receiver<
     }
 }
 
-/// Returns a command that the kernel kills when this process ends in any way, so that no process is
-/// left behind.
+/// Returns a command whose process the kernel kills when this process ends in any way, so that no
+/// process is left behind.
 #[cfg(target_os = "linux")]
 fn unless_orphaned(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
@@ -200,19 +200,19 @@ fn unless_orphaned(program: &Path) -> Command {
     command
 }
 
-/// Returns a plain command. Other kernels have no such feature: a child ends with its parent only
+/// Returns a plain command. Other kernels lack this feature, so a child ends with its parent only
 /// if the parent ends in order.
 #[cfg(not(target_os = "linux"))]
 fn unless_orphaned(program: &Path) -> Command {
     Command::new(program)
 }
 
-/// A script that becomes the program in its arguments if the process `$0` is still the parent. A
-/// parent that ended before the kernel was asked to watch it would never be noticed.
+/// A script that becomes the program in its arguments if the process `$0` is still the parent.
+/// Without it, the end of a parent before the kernel was told to watch it would never be noticed.
 #[cfg(target_os = "linux")]
 const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
 
-/// Starts a process, unless it is `over`. That is checked while the slots are locked. To stop a
+/// Starts a process, unless it is `over`. The check happens while the slots are locked. To stop a
 /// role, the role is marked first and signalled afterwards. So a process is either not started, or
 /// gets the signal.
 fn start(
@@ -241,7 +241,7 @@ fn start(
     Ok(Some(child))
 }
 
-/// Describes every thread of a process, for the report of one that does not end.
+/// Describes every thread of a process, for the report of a process that does not end.
 fn threads(pid: Pid) -> String {
     let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
     let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten().map(|task| {

@@ -68,7 +68,7 @@ const UUID: &str = "a message id in the database is no UUID";
 
 impl Plain {
     /// Reads the business rows. `payload` returns the digest of the message's payload from a row's
-    /// name, account, number and cents, if it follows from them.
+    /// name, account, number and cents, if the payload follows from them.
     ///
     /// # Errors
     /// The query fails, or a row cannot be valid.
@@ -191,7 +191,7 @@ impl Plain {
         rows.into_iter().map(letter).collect()
     }
 
-    /// Reads how leases changed hands. Only PostgreSQL records that.
+    /// Reads the changes of the holders of leases. Only PostgreSQL records them.
     ///
     /// # Errors
     /// The query fails.
@@ -220,15 +220,15 @@ impl Plain {
 
     /// Reads the messages in the outbox that are not parked.
     pub async fn left(&mut self) -> Result<HashSet<String>, Failure> {
-        // Not an anti-join: the ids of parked entries have no index.
+        // This is not an anti-join, because the ids of parked entries have no index.
         let sql = "SELECT CAST(message_id AS text) FROM outbox_message EXCEPT \
                    SELECT CAST(message_id AS text) FROM outbox_exception";
         self.ids(sql, []).await
     }
 
     /// Counts the parked entries that will move by themselves: scheduled, retrying, and held
-    /// without a dead entry of their key. Those for the topic that does not exist stay where they
-    /// are.
+    /// without a dead entry of their key. Entries for the topic that does not exist are not
+    /// counted.
     pub async fn moving(&mut self, nowhere: &str) -> Result<[u64; 3], Failure> {
         let sql = "SELECT count(CASE WHEN state = 'scheduled' THEN 1 END), \
                    count(CASE WHEN state = 'retrying' THEN 1 END), \
@@ -283,8 +283,8 @@ impl Plain {
         Ok(on!(self, c => sqlx::query_scalar(sql).fetch_all(c).await?))
     }
 
-    /// Reads the messages of which chunks are missing, except those with a dead letter. If such a
-    /// message is delivered again, it leaves its chunks until they expire.
+    /// Reads the incomplete messages, except those with a dead letter. If such a message is
+    /// delivered again, its chunks stay until they expire.
     pub async fn incomplete(&mut self) -> Result<Vec<(Uuid, String)>, Failure> {
         let sql = "SELECT CAST(s.message_id AS text), \
                    s.consumer || ' has chunks of ' || s.topic || ' ' || \
@@ -302,7 +302,7 @@ impl Plain {
 #[cfg(feature = "postgres")]
 type LeaseChange = (i64, String, Option<i64>, i64, Option<String>, bool);
 
-/// Interned texts: few texts, each in many rows.
+/// Interned texts, because few texts occur in many rows.
 #[derive(Default)]
 struct Scopes(HashMap<String, Arc<str>>);
 

@@ -1,4 +1,4 @@
-//! The business: accounts whose rows producers contend for, rows with one message each, effects of
+//! The business: accounts for whose rows producers contend, rows with one message each, effects of
 //! consumers. Plain SQL, the same for both databases as far as possible.
 
 #[cfg(feature = "postgres")]
@@ -19,7 +19,7 @@ pub trait Workload: outbox::Dialect + inbox::dialect::Dialect {
         account: &str,
     ) -> impl Future<Output = sqlx::Result<u64>> + Send;
 
-    /// Writes a business row; keeps one that exists already.
+    /// Writes a business row, or keeps an existing one.
     fn insert_row(
         connection: &mut Self::Connection,
         row: &str,
@@ -34,7 +34,7 @@ pub trait Workload: outbox::Dialect + inbox::dialect::Dialect {
     /// Rolls back to the savepoint.
     fn undo(connection: &mut Self::Connection) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// Applies a message: appends a row, without checking for an earlier one.
+    /// Applies a message by appending a row, without checking for an earlier one.
     fn apply(
         connection: &mut Self::Connection,
         effect: &Effect<'_>,
@@ -50,13 +50,13 @@ pub struct Effect<'a> {
     pub scope: &'a str,
     /// The message.
     pub id: uuid::Uuid,
-    /// Its ordering key.
+    /// The ordering key of the message.
     pub key: &'a str,
     /// The amount.
     pub cents: u64,
-    /// Digest of its payload, hexadecimal.
+    /// Digest of the payload, hexadecimal.
     pub payload: &'a str,
-    /// Digest of its headers, hexadecimal.
+    /// Digest of the headers, hexadecimal.
     pub headers: &'a str,
 }
 

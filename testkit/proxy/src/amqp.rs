@@ -1,8 +1,9 @@
-//! A proxy in front of RabbitMQ that keeps back the confirms for one routing key.
+//! A proxy in front of RabbitMQ that withholds the confirms for one routing key.
 //!
-//! It reads the frames that pass: a publish shows the routing key that its channel uses, and a
-//! confirm belongs to its channel. So it needs channels that publish for one routing key at a time.
-//! Confirms of a closed channel are never released: another channel may have its number by then.
+//! It reads the frames that pass. A publish shows the routing key that its channel uses, and a
+//! confirm belongs to its channel. So the proxy needs channels that publish for only one routing
+//! key at a time. Confirms of a closed channel are never released, because another channel may have
+//! its number by then.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,7 +27,7 @@ const CHANNEL_CLOSED: (u16, u16) = (20, 41);
 /// Maximum number of frames of one connection that wait to be passed on.
 const FRAMES_MAX: usize = 64;
 
-/// The proxy. It stops when this is dropped.
+/// The proxy. Dropping it stops the proxy.
 #[derive(Debug)]
 pub struct AmqpProxy {
     address: SocketAddr,
@@ -49,8 +50,8 @@ impl AmqpProxy {
             let mut connections = JoinSet::new();
             loop {
                 tokio::select! {
-                    // An error of `accept` concerns one client, or a lack of file descriptors,
-                    // which passes.
+                    // An error of `accept` concerns a single client, or is a temporary lack of file
+                    // descriptors.
                     accepted = listener.accept() => if let Ok((client, _)) = accepted {
                         let silenced = Silenced { routing_key: routing_key.clone(), is_silent: is_silent.clone() };
                         connections.spawn(serve(client, server.clone(), silenced));
@@ -62,13 +63,13 @@ impl AmqpProxy {
         Ok(Self { address, silent, _accepting: accepting })
     }
 
-    /// Returns the address at which it listens.
+    /// Returns the address at which the proxy listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Keeps confirms back from now on, or releases those that were kept back.
+    /// Withholds confirms from now on, or releases the withheld confirms.
     pub fn silence(&self, is_silent: bool) {
         self.silent.send_replace(is_silent);
     }
@@ -77,12 +78,13 @@ impl AmqpProxy {
 /// Carries frames both ways until either end is gone, and then closes both.
 async fn serve(client: TcpStream, server: String, silenced: Silenced) {
     let Ok(server) = TcpStream::connect(&server).await else { return };
-    // Keeps latency as low as without a proxy. If it is refused, nothing else changes.
+    // The proxy should add no latency. If the option is refused, everything else still works.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let channels = Channels::default();
-    // A separate task reads frames: the end of a silence must not lose half of one.
+    // A separate task reads frames, because the end of a silence must not interrupt a half-read
+    // frame.
     let (frames, arrived) = mpsc::channel(FRAMES_MAX);
     tokio::select! {
         () = requests(from_client, to_server, Arc::clone(&channels)) => {}
@@ -100,7 +102,7 @@ struct Silenced {
 }
 
 impl Silenced {
-    /// Returns whether this is a confirm to keep back now.
+    /// Returns whether this is a confirm that must be withheld now.
     fn concerns(&self, frame: &Frame, channels: &Channels) -> bool {
         let key = || channels.lock().unwrap_or_else(PoisonError::into_inner).get(&frame.channel()).cloned();
         *self.is_silent.borrow()
@@ -267,7 +269,7 @@ mod tests {
         server.write_all(&[&ack[..], &closed].concat()).await?;
         assert_arrives(&mut client, &closed).await?;
         proxy.silence(false);
-        // A released frame would have arrived by then, before the next one.
+        // A released frame would have arrived by then, before the next frame.
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         server.write_all(&closed).await?;
         assert_arrives(&mut client, &closed).await

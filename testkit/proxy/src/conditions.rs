@@ -3,14 +3,14 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// The state of the network. The default is a healthy one.
+/// The state of the network. The default is a healthy network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// The direction from the client to the server.
     pub requests: Flow,
     /// The direction from the server to the client.
     pub answers: Flow,
-    /// Whether new connections are reset at once; open ones stay.
+    /// Whether new connections are reset immediately. Open connections stay.
     pub refuse: bool,
 }
 
@@ -21,7 +21,7 @@ pub struct Flow {
     pub delay: Duration,
     /// The maximum of a random addition to the delay of every chunk.
     pub jitter: Duration,
-    /// The throughput of each connection; `None` for no limit.
+    /// The throughput of each connection, or `None` for no limit.
     pub bytes_per_second: Option<NonZeroU32>,
     /// Whether bytes arrive.
     pub pass: Pass,
@@ -30,15 +30,15 @@ pub struct Flow {
 /// Whether bytes arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pass {
-    /// They arrive.
+    /// The bytes arrive.
     #[default]
     Forward,
-    /// They wait and arrive once this is over, like packets that TCP retransmits.
+    /// The bytes wait and arrive once this condition is over, like packets that TCP retransmits.
     Hold,
-    /// They never arrive. A connection that has lost a byte is reset once this is over, because it
-    /// has a hole.
+    /// The bytes never arrive. A connection that has lost a byte is reset once this condition is
+    /// over, because its stream has a gap.
     Lose,
-    /// This many more bytes of each connection arrive, then it is reset on both ends.
+    /// This many more bytes of each connection arrive. Then the connection is reset on both ends.
     CutAfter(u64),
 }
 

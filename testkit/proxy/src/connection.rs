@@ -11,13 +11,13 @@ use crate::server::State;
 
 /// The end of a connection.
 enum Ending {
-    /// Both ends finished it, or the proxy itself ends.
+    /// Both ends finished the connection, or the proxy itself ends.
     Closed,
-    /// One end broke it, and the other end is reset as well.
+    /// One end broke the connection, so the other end is reset as well.
     Lost,
-    /// The network breaks it.
+    /// The network breaks the connection.
     Cut,
-    /// One end has gone, and the other end does not learn it.
+    /// One end has gone, but the other end does not notice.
     Abandoned(End),
 }
 
@@ -38,7 +38,7 @@ pub(crate) async fn serve(
         return reset(client);
     };
     count(&counters.connected);
-    // Keeps latency as low as without a proxy. If it is refused, nothing else changes.
+    // The proxy should add no latency. If the option is refused, everything else still works.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let fate = tokio::select! {
         fate = carry(&mut client, &mut server, &state, counters) => fate,
@@ -87,7 +87,7 @@ async fn carry(
     }
 }
 
-/// Waits for the next command that concerns a connection with this beginning.
+/// Waits for the next command after `begun` that ends the connection.
 async fn ordered(begun: State, mut state: watch::Receiver<State>) -> Ending {
     let changed = |state: &State| state.cuts != begun.cuts || state.abandoned != begun.abandoned;
     match state.wait_for(changed).await {
@@ -97,8 +97,8 @@ async fn ordered(begun: State, mut state: watch::Receiver<State>) -> Ending {
     }
 }
 
-/// Reads what this end still sends, answers nothing, and resets the connection once the network
-/// heals.
+/// Reads the remaining bytes of this end, answers nothing, and resets the connection once the
+/// network heals.
 async fn leave_waiting(mut end: TcpStream, begun: State, mut state: watch::Receiver<State>) {
     let mut said = vec![0; 4 << 10];
     let listening = async { while end.read(&mut said).await.is_ok_and(|count| count > 0) {} };

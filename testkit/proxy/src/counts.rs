@@ -9,7 +9,8 @@ use crate::conditions::Way;
 pub struct Counts {
     /// Connections that reached the server.
     pub connected: u64,
-    /// Connections reset at once: refused, or because the server was away.
+    /// Connections that were reset immediately, because they were refused or the server was
+    /// unreachable.
     pub refused: u64,
     /// Open connections that the network reset, on either end.
     pub reset: u64,
@@ -17,7 +18,7 @@ pub struct Counts {
     pub request_bytes: u64,
     /// Bytes of answers that arrived.
     pub answer_bytes: u64,
-    /// Bytes that were lost, either way.
+    /// Bytes that were lost, in either direction.
     pub lost_bytes: u64,
 }
 

@@ -19,7 +19,7 @@ const PIECES_PER_SECOND: u32 = 20;
 /// The end of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Its sender has finished.
+    /// The sender has finished.
     Finished,
     /// The network breaks the connection.
     Broken,
@@ -33,7 +33,7 @@ pub(crate) struct Pump<'a> {
 }
 
 impl Pump<'_> {
-    /// Carries bytes until the sender ends, either end breaks, or the network does.
+    /// Carries bytes until the sender ends, or either end or the network breaks the connection.
     pub(crate) async fn run(
         mut self,
         mut from: impl AsyncRead + Unpin,
@@ -50,8 +50,8 @@ impl Pump<'_> {
             }
             let limit = chunk(&flow, until_cut.left);
             let count = tokio::select! {
-                // Reads only what can be passed on: the sender's buffers fill, as on a real
-                // network.
+                // The proxy reads only as much as it can pass on, so the sender's buffers fill, as
+                // on a real network.
                 read = from.read(&mut buffer[..limit]), if flow.pass != Pass::Hold => read?,
                 changed = self.state.changed() => match changed {
                     Ok(()) => continue,
@@ -84,7 +84,7 @@ impl Pump<'_> {
         *self.state.borrow_and_update().conditions.flow(self.way)
     }
 
-    /// Waits while bytes are held. `None` once the proxy has ended.
+    /// Waits while bytes are held. Returns `None` once the proxy has ended.
     async fn passable(&mut self) -> Option<Pass> {
         let way = self.way;
         let state = self.state.wait_for(|state| state.conditions.flow(way).pass != Pass::Hold).await;
@@ -117,14 +117,14 @@ impl Countdown {
     }
 }
 
-/// Returns how many bytes to read at once; at least one.
+/// Returns how many bytes to read at once, at least one.
 fn chunk(flow: &Flow, until_cut: Option<u64>) -> usize {
     let paced = flow.bytes_per_second.map_or(CHUNK_BYTES, |rate| (rate.get() / PIECES_PER_SECOND) as usize);
     let cut = until_cut.map_or(CHUNK_BYTES, |bytes| usize::try_from(bytes).unwrap_or(CHUNK_BYTES));
     CHUNK_BYTES.min(paced).min(cut).max(1)
 }
 
-/// Returns how long this many bytes occupy the line.
+/// Returns the time for which this many bytes occupy the line.
 fn time_of(count: usize, flow: &Flow) -> Duration {
     flow.bytes_per_second.map_or(Duration::ZERO, |rate| Duration::from_secs(count as u64) / rate.get())
 }

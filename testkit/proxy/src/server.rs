@@ -18,13 +18,13 @@ pub(crate) struct State {
     pub(crate) conditions: Conditions,
     /// Number of cuts of all connections.
     pub(crate) cuts: u64,
-    /// Number of times that an end went away, and which end it was the last time.
+    /// Number of times that an end was abandoned, and the end that was abandoned last.
     pub(crate) abandoned: (u64, End),
     /// Number of times that the network was healed.
     pub(crate) heals: u64,
 }
 
-/// A running proxy. When it is dropped, it stops with all its connections.
+/// A running proxy. Dropping it stops the proxy and all its connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -53,13 +53,13 @@ impl Proxy {
         Ok(Self { address, upstream, state, counters, _accepting: accepting })
     }
 
-    /// Returns the address at which it listens.
+    /// Returns the address at which the proxy listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns the server to which it connects: `host:port`.
+    /// Returns the server to which the proxy connects: `host:port`.
     #[must_use]
     pub fn upstream(&self) -> Arc<str> {
         Arc::clone(&self.upstream.borrow())
@@ -70,7 +70,7 @@ impl Proxy {
         self.upstream.send_replace(Arc::from(upstream.into()));
     }
 
-    /// Returns the present conditions of the network.
+    /// Returns the current conditions of the network.
     #[must_use]
     pub fn conditions(&self) -> Conditions {
         self.state.borrow().conditions
@@ -99,13 +99,13 @@ impl Proxy {
         });
     }
 
-    /// Lets one end of every open connection go away; the other end does not learn it until
+    /// Removes one end of every open connection. The other end does not notice until
     /// [`heal`](Self::heal). New connections are not affected.
     pub fn abandon(&self, gone: End) {
         self.state.send_modify(|state| state.abandoned = (state.abandoned.0 + 1, gone));
     }
 
-    /// Resets the connections that [`abandon`](Self::abandon) left with one end.
+    /// Resets the connections whose other end [`abandon`](Self::abandon) removed.
     pub fn end_abandonment(&self) {
         self.state.send_modify(|state| state.heals += 1);
     }
@@ -132,8 +132,8 @@ async fn accept(
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            // An error of `accept` concerns one client, or a lack of file descriptors, which
-            // passes.
+            // An error of `accept` concerns a single client, or is a temporary lack of file
+            // descriptors.
             accepted = listener.accept() => if let Ok((client, _)) = accepted {
                 let upstream = Arc::clone(&upstream.borrow());
                 let (state, counters) = (state.clone(), Arc::clone(&counters));

@@ -1,4 +1,4 @@
-//! Shows that every fault happens: on real sockets, from both ends.
+//! Tests that show that every fault happens: on real sockets, from both ends.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -80,7 +80,7 @@ async fn talk(client: &mut TcpStream, text: &str) -> std::io::Result<Vec<u8>> {
     read(client, text.len()).await
 }
 
-/// Returns conditions that concern the answers alone.
+/// Returns conditions that affect only the answers.
 fn answers(flow: Flow) -> Conditions {
     Conditions { answers: flow, ..Conditions::default() }
 }

@@ -19,7 +19,7 @@ use crate::failure::Failure;
 
 /// The time limit of one run.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The pause between two looks at the saga.
+/// The pause between two checks of the saga.
 const PAUSE: Duration = Duration::from_millis(3);
 /// Makes turns and timers due for sagas without a worker; `LAPSE` also ends the leases of workers.
 const NOW: &str = "UPDATE saga SET wake_at = 1 WHERE wake_at IS NOT NULL AND worker IS NULL;
@@ -130,7 +130,7 @@ impl Course {
             }
             let is_gone =
                 fault.has_passes() && met.load(Ordering::SeqCst) && !has_lapsed && saga.worker.is_some();
-            // Not at every look: a worker must be able to finish a step.
+            // Only at every tenth check, because a worker must be able to finish a step.
             let is_over = fault == Fault::ShortLeases && look.is_multiple_of(10);
             has_lapsed |= is_gone;
             sqlx::raw_sql(NOW).execute(sagas.pool()).await.map_err(Failure::during("let time pass"))?;

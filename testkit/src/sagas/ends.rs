@@ -7,14 +7,14 @@ use saga::{SagaRecord, StepKind, StepRecord, StepState, UndoState};
 pub(super) struct End {
     state: &'static str,
     output: Option<String>,
-    /// Name, result and undo of each step, in their order.
+    /// Name, result and undo of each step, in order.
     steps: Vec<(String, Option<String>, UndoState)>,
     /// Topic and payload of each message.
     messages: Vec<String>,
 }
 
 impl End {
-    /// Checks what must hold for every end, and builds the end.
+    /// Checks the conditions that hold for every end, and builds the end.
     pub(super) fn of(saga: &SagaRecord, steps: &[StepRecord], messages: Vec<String>) -> Result<Self, String> {
         for step in steps {
             let is_open = matches!(step.state, StepState::Calling) && step.kind == StepKind::Call;

@@ -18,10 +18,10 @@ use crate::failure::Failure;
 type Checking = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 pub(super) type Check = Arc<dyn Fn(Pool<Sqlite>) -> Checking + Send + Sync>;
 
-/// Runs a saga from start to end, again and again, each time in a database of its own. The first
-/// run is undisturbed. Then a worker disappears at each crash point, at each pass of it, with a
-/// second worker beside it. Then leases end too soon, and replies come early, twice and late. Every
-/// end must equal the undisturbed one: state, output, messages, results and undos.
+/// Runs a saga from start to end, again and again, each time in its own database. The first run is
+/// undisturbed. Then a worker disappears at each crash point, at each pass of it, with a second
+/// worker beside it. Then leases end too soon, and replies come early, twice and late. Every end
+/// must equal the undisturbed one: state, output, messages, results and undos.
 ///
 /// ```
 /// use saga::{Run, Stop};
@@ -56,7 +56,7 @@ pub(super) type Check = Arc<dyn Fn(Pool<Sqlite>) -> Checking + Send + Sync>;
 /// # Ok(()) }
 /// ```
 ///
-/// Calls to other services are repeated after a crash: give the saga doubles that honour keys.
+/// Calls to other services are repeated after a crash, so give the saga doubles that honour keys.
 /// Timers are due at once.
 pub fn everywhere<F, I, O>(function: F, input: I) -> Everywhere
 where
@@ -69,7 +69,7 @@ where
     Everywhere { register, input, setup: Vec::new(), replies: BTreeMap::new(), check: None }
 }
 
-/// A saga that is about to run with every fault: `.await` it.
+/// A saga to be run with every fault. Use `.await` on it.
 #[must_use = "nothing runs until it is awaited"]
 pub struct Everywhere {
     register: Register,
@@ -125,8 +125,8 @@ impl Everywhere {
     }
 }
 
-/// Runs one fault; for a crash point, once for each pass until one does not occur. Returns how many
-/// occurred.
+/// Runs one fault. For a crash point, runs it once for each pass until the fault does not occur.
+/// Returns the number of faults that occurred.
 async fn one(course: &Course, fault: Fault, expected: &End) -> Result<usize, Failure> {
     let mut met = 0;
     for pass in 1..=PASSES {
@@ -145,7 +145,7 @@ impl IntoFuture for Everywhere {
     type Output = Result<usize, Failure>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
-    /// Runs the saga with every fault and returns how many of them occurred.
+    /// Runs the saga with every fault and returns the number of faults that occurred.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.run())
     }

@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use saga::{Hook, crash_points};
 
-/// The maximum number of passes of a crash point that are tried.
+/// The maximum number of passes that are tried for a crash point.
 pub(super) const PASSES: u32 = 50;
 
-/// Something that goes wrong in one run.
+/// A fault in one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// A worker disappears at a place, at this pass of it.
+    /// A worker disappears at this place, at this pass of it.
     Vanish(&'static str, u32),
-    /// Every lease ends at once: two workers take turns.
+    /// Every lease ends at once, so that two workers take turns.
     ShortLeases,
     /// Replies come before the saga begins.
     EarlyReplies,
@@ -46,7 +46,7 @@ impl Fault {
         matches!(self, Self::Vanish(..))
     }
 
-    /// Returns the hook of the workers, and a flag that says whether the fault has occurred.
+    /// Returns the hook of the workers, and a flag that shows whether the fault has occurred.
     pub(super) fn hook(self) -> (Hook, Arc<AtomicBool>) {
         let met = Arc::new(AtomicBool::new(!self.has_passes()));
         let (noted, passes) = (Arc::clone(&met), Mutex::new(HashMap::<&'static str, u32>::new()));

@@ -1,6 +1,6 @@
 //! A saga with a crash at every point.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `everywhere` | [`everywhere`], [`Everywhere`]: runs a saga with one fault at a time |
 //! | `course` | one run with one fault, from start to end |

@@ -238,7 +238,7 @@ impl Storm<'_> {
         if records.iter().any(is_unfair) {
             (topic_reader.ordered, topic_reader.complete) = (false, false);
         }
-        // Only for the mock cluster is this expected. On any other broker, removed messages are a
+        // This is expected only of the mock cluster. On any other broker, removed messages are a
         // mistake of the operator, and count against it.
         let removed_unread = plot.pair.broker == BrokerKind::MockKafka && has_removed_unread(&plot.folder)?;
         let facts = Facts { settled: ending.is_final() && !removed_unread, topic_read: topic_reader };

@@ -10,7 +10,7 @@
 //! | [`foreign`] | messages of foreign producers and other libraries, as effects or dead letters of an inbox |
 //! | [`record_time`] | the timestamp of a Kafka record, which decides when Kafka deletes it |
 //! | [`queues`] | the SQS queue that a topic maps to |
-//! | [`kafka_group`] | promises to a member of a real Kafka group: pauses, rebalances, lost sessions, where it starts |
+//! | [`kafka_group`] | promises to a member of a real Kafka group: pauses, rebalances, lost sessions, its start |
 //! | [`transactions`] | Kafka's transactions as a reader of committed records sees them, and the marks that are found |
 //! | [`exactly_once`] | a whole relay that publishes in transactions, killed and stopped |
 //! | [`quorum`] | deliveries that RabbitMQ's quorum queues count |

@@ -34,14 +34,14 @@ fn check_twice(outbox: &[OutboxRow], findings: &mut Findings) {
     }
 }
 
-/// Returns how many of an operation's messages and rows are there, and how many there would be.
+/// Returns how many of an operation's messages and rows exist, and how many it wrote.
 pub(super) fn parts(index: &Index<'_>, operation: &Operation) -> (usize, usize) {
-    // Messages and rows of a successful operation must be there, even if another operation wrote
-    // them as well. For other operations, only those count that no other operation can have
-    // written.
+    // All messages and rows of a successful operation must exist, even if another operation wrote
+    // them as well. For an operation with any other outcome, only those count that no other
+    // operation can have written.
     let outcome = operation.outcome;
     let counts = |is_only: bool| outcome == Outcome::Ok || is_only;
-    // A forgotten message is gone, with everything else that its transaction wrote.
+    // A forgotten message is gone, and so is everything else that its transaction wrote.
     let messages = operation.messages.iter().map(|message| message.id).filter(|id| !index.is_forgotten(*id));
     let messages =
         messages.filter(|id| counts(index.messages.get(id).is_some_and(|claims| claims.is_only(outcome))));
@@ -69,7 +69,7 @@ fn check_parts(index: &Index<'_>, operation: &Operation, findings: &mut Findings
     }
 }
 
-/// Returns a subject that names the operation, and with it all its events.
+/// Returns a subject with the operation and its messages, which selects all their events.
 pub(super) fn of_operation(operation: &Operation) -> Subject {
     Subject {
         operation: Some(Arc::clone(&operation.id)),
@@ -102,8 +102,8 @@ fn check_pairs(index: &Index<'_>, business: &[BusinessRow], outbox: &[OutboxRow]
     for row in outbox {
         let Some(cause) = &row.row else { continue };
         let Some((business, messages)) = pairs.get_mut(&**cause) else {
-            // A message that operations name is judged with them. A message whose row was rolled
-            // back is a phantom.
+            // A message that operations name is checked together with them. A message whose row was
+            // rolled back is a phantom.
             let may_be = index.rows.get(&**cause).is_none_or(|claims| claims.is_possible());
             if may_be && !index.messages.contains_key(&row.id) {
                 let subject = || Subject { row: Some(Arc::clone(cause)), ..Subject::message(row.id) };
@@ -116,7 +116,7 @@ fn check_pairs(index: &Index<'_>, business: &[BusinessRow], outbox: &[OutboxRow]
             findings.breach(Violation::SaysSomethingElse, || Subject::message(row.id));
         }
     }
-    // Rows that retention has removed cannot be counted any more.
+    // Rows that retention has removed can no longer be counted.
     let may_lack = !index.removed.is_empty();
     for row in business {
         let Some((due, (_, found))) = row.messages.zip(pairs.get(&*row.id)) else { continue };

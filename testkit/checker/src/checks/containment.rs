@@ -1,7 +1,7 @@
-//! A message that cannot be published delays its own key only. In the end a message is held only
-//! for one of two reasons. Either another message of its key is dead, retried or scheduled. Or its
-//! topic accepts nothing: then one message of the topic is retried, and the others are held. That
-//! messages of other keys and topics are published is the promise of no loss.
+//! A message that cannot be published delays only its own key. In the end a message is held for one
+//! of two reasons. Either another message of its key is dead, retried or scheduled. Or its topic
+//! accepts nothing: then one message of the topic is retried, and the others are held. The promise
+//! of no loss covers the publication of messages of other keys and topics.
 
 use std::collections::HashSet;
 

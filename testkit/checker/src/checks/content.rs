@@ -1,5 +1,5 @@
-//! Every copy of a message is the same: what the client sent, the outbox row, the broker, the
-//! inbox, the effect.
+//! Every copy of a message is the same, whether the client sent it or it is in the outbox, at the
+//! broker, in the inbox or in an effect.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -33,7 +33,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
             }
         }
     }
-    // With a single place there is nothing to compare.
+    // If all messages were seen in only one place, nothing could be compared.
     if compared || known.is_empty() { Ok(()) } else { Err("messages were seen in one place only") }
 }
 

@@ -1,4 +1,4 @@
-//! Every committed message is published, and nothing else is.
+//! Every committed message is published, and only committed messages are.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,7 +26,8 @@ pub(super) fn check_loss(index: &Index<'_>, findings: &mut Findings) -> Result<(
     Ok(())
 }
 
-/// Checks that nothing is anywhere that was never committed. Reports each id once for each place.
+/// Checks that no place has a message that was never committed. Reports each id once for each
+/// place.
 pub(super) fn check_phantoms(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let outbox = need(&index.history.outbox, NO_OUTBOX)?;
     if index.history.topic_read.is_none()
@@ -46,7 +47,7 @@ pub(super) fn check_phantoms(index: &Index<'_>, findings: &mut Findings) -> Resu
 
 /// Checks that every outbox row was written by an operation that may have committed.
 fn check_writer(index: &Index<'_>, row: &OutboxRow, findings: &mut Findings) {
-    // A row that an operation names is judged with the outcome of that operation.
+    // A row that an operation names is judged by the outcome of that operation.
     if index.messages.contains_key(&row.id) {
         return;
     }

@@ -61,7 +61,7 @@ pub(super) fn check_inbox(index: &Index<'_>, findings: &mut Findings) -> Result<
         for row in inbox.iter().filter(|row| !applied.contains(&(row.id, &*row.scope))) {
             findings.breach(Violation::RememberedUnapplied, || of(consumer, row.id, Some(&row.scope)));
         }
-        // In the order of the effects, each reported once.
+        // The messages are in the order of the effects, each reported once.
         let mut named = HashSet::new();
         for Effect { id, scope, .. } in effects {
             if !remembered.contains(&(*id, &**scope)) && named.insert((*id, &**scope)) {

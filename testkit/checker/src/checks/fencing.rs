@@ -1,4 +1,4 @@
-//! A holder that has lost its lease changes nothing any more.
+//! A holder that has lost its lease no longer changes anything.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +34,8 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     Ok(())
 }
 
-/// The events are known already: the grant that ended the epoch, and what happened nevertheless.
+/// Returns a breach whose events are already known: the grant that ended the epoch, and the event
+/// that happened nevertheless.
 fn breach(violation: Violation, lease: &Arc<str>, grant: &LeaseEvent, event: &LeaseEvent) -> Breach {
     Breach {
         violation,

@@ -1,4 +1,4 @@
-//! In the end no transaction, lease or unanswered message is left.
+//! At the end no transaction, lease or unanswered message is left.
 
 use std::sync::Arc;
 

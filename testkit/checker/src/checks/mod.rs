@@ -1,4 +1,4 @@
-//! A separate function decides each promise. Pure, and linear in the history.
+//! The checks: a separate function decides each promise. Pure, and linear in the history.
 //!
 //! | file | promises |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `order.rs` | causal order of each key |
 //! | `effects.rs` | at most once, exactly once, inbox row if and only if effect |
 //! | `fencing.rs` | stale epochs change nothing |
-//! | `containment.rs` | a poisoned message delays its own key only |
+//! | `containment.rs` | a poisoned message delays only its own key |
 //! | `retention.rs` | retention removes nothing undecided |
 //! | `leaks.rs` | nothing is left held |
 //! | `sagas.rs` | steps and undos of sagas, their ends, the balances of services |
@@ -32,7 +32,7 @@ use crate::history::History;
 use crate::index::Index;
 use crate::verdict::{Findings, NotChecked, Promise, Ruling};
 
-/// A function that decides one promise, or returns what was not observed.
+/// A function that decides one promise, or returns the part that was not observed.
 type Check = fn(&Index<'_>, &mut Findings) -> Result<(), NotChecked>;
 
 /// Returns the check of a promise.

@@ -36,7 +36,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     if is_known { Ok(()) } else { Err("the causal order of messages was not recorded") }
 }
 
-/// Checks one sequence. Returns whether anything was known of the causal order, or there was
+/// Checks one sequence. Returns whether part of the causal order was known, or the sequence has
 /// nothing to order.
 fn check_sequence<'a>(
     index: &Index<'_>,
@@ -63,7 +63,8 @@ fn check_sequence<'a>(
     is_known || keys.is_empty()
 }
 
-/// Among the messages of one key so far, those before which the fewest later ones may still come.
+/// The messages of one key so far that come last in the causal order. A message that follows in the
+/// sequence must not be ordered before them.
 #[derive(Default)]
 struct Latest {
     /// The message with the largest number.

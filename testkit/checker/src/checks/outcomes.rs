@@ -1,5 +1,5 @@
-//! The check that clients got true answers. An operation of unknown outcome may have gone either
-//! way.
+//! The check that clients got true answers. An operation with an unknown outcome may have committed
+//! or not.
 
 use super::atomic::{of_operation, parts};
 use super::{NO_OPERATIONS, NO_OUTBOX, need};
@@ -13,7 +13,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     for operation in operations.iter().filter(|operation| operation.outcome != Outcome::Unknown) {
         findings.checked(1);
         let (present, all) = parts(index, operation);
-        // A part of it is another promise: it is committed in part.
+        // An operation that is only partly committed breaks another promise.
         match operation.outcome {
             Outcome::Ok if all > 0 && present == 0 => {
                 findings.breach(Violation::DoneAndAbsent, || of_operation(operation));

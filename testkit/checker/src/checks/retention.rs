@@ -1,4 +1,4 @@
-//! Retention removes nothing that is undecided.
+//! Retention removes no undecided message.
 
 use super::{NO_PARKED, NO_TOPIC_READ, TOPIC_READ_INCOMPLETE, need};
 use crate::history::ParkedEntry;
@@ -16,7 +16,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     for id in removed {
         match index.parked.get(id) {
             Some(ParkedEntry::Discarded) => {}
-            // It can never be published any more: its payload is gone.
+            // This message can no longer be published, because its payload is gone.
             Some(_) => findings.breach(Violation::RemovedWhileParked, || Subject::message(*id)),
             None if index.published.contains(id) => {}
             None => findings.breach(Violation::RemovedUnpublished, || Subject::message(*id)),

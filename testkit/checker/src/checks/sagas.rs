@@ -9,7 +9,7 @@ use crate::history::{SagaState, Sagas, StepEffect};
 use crate::index::Index;
 use crate::verdict::{Breach, Event, Findings, NotChecked, Subject, Violation};
 
-/// Checks that a saga is there if and only if the transaction that started it has committed.
+/// Checks that a saga exists if and only if the transaction that started it has committed.
 pub(super) fn check_starts(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let sagas = sagas(index)?;
     let ordered: HashSet<&str> = sagas.orders.iter().map(|id| &**id).collect();
@@ -58,7 +58,8 @@ pub(super) fn check_undos(index: &Index<'_>, findings: &mut Findings) -> Result<
     Ok(())
 }
 
-/// Checks that in the end every saga is finished with all of its steps, or undone with none left.
+/// Checks that at the end every saga is finished with all of its steps, or undone with no step
+/// left.
 pub(super) fn check_ends(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     need_quiet(index)?;
     let sagas = sagas(index)?;
@@ -88,8 +89,8 @@ pub(super) fn check_ends(index: &Index<'_>, findings: &mut Findings) -> Result<(
     Ok(())
 }
 
-/// Checks that undos give back what their steps took, that there are no effects for unknown sagas,
-/// and that the balances of each service equal what was taken.
+/// Checks that undos give back the amounts of their steps, that no effect belongs to an unknown
+/// saga, and that the balances of each service equal the amounts taken.
 pub(super) fn check_money(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let sagas = sagas(index)?;
     let known: HashSet<&str> = sagas.runs.iter().map(|run| &*run.id).collect();

@@ -18,7 +18,7 @@ pub(super) fn check_settled(index: &Index<'_>, findings: &mut Findings) -> Resul
 }
 
 /// Checks that every row that the cursor has passed is at the broker or parked. A row that it has
-/// not passed must not be parked: a successor would read it again and find it parked.
+/// not passed must not be parked, because a successor would read it again.
 pub(super) fn check_cursor(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let outbox = done(index, |row| row.passed, "the relay keeps no cursor")?;
     for row in outbox {
@@ -36,8 +36,7 @@ pub(super) fn check_cursor(index: &Index<'_>, findings: &mut Findings) -> Result
     Ok(())
 }
 
-/// Returns the outbox, if the relay says something about its rows and everything for a comparison
-/// was read.
+/// Returns the outbox, if the relay reports on its rows and every part for the comparison was read.
 fn done<'a>(
     index: &Index<'a>,
     said: fn(&OutboxRow) -> Option<bool>,

@@ -14,8 +14,8 @@ use super::Content;
 pub struct TopicRead {
     /// Whether the broker promises an order within a place.
     pub ordered: bool,
-    /// Whether nothing is missing: reading began before the first message, and nothing was removed
-    /// before it was read.
+    /// Whether the list is complete: reading began before the first message, and no message was
+    /// removed before it was read.
     pub complete: bool,
     /// The messages that were read, copies included, in the broker's order within each place.
     pub occurrences: Vec<Occurrence>,
@@ -25,10 +25,10 @@ pub struct TopicRead {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Occurrence {
-    /// The message id; `None` if it has no readable id.
+    /// The message id, or `None` if the message has no readable id.
     pub id: Option<Uuid>,
     /// The partition or queue. Occurrences are ordered within it.
     pub place: Arc<str>,
-    /// Its content.
+    /// The content of the message.
     pub content: Content,
 }

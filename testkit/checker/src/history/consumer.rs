@@ -1,4 +1,4 @@
-//! The consumers' side: inboxes, effects and dead letters.
+//! The consumer side: inboxes, effects and dead letters.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use super::Content;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Consumer {
-    /// Its name in the inbox.
+    /// The name of the consumer in the inbox.
     pub name: Arc<str>,
-    /// The topics that it applies; `None` for all of them.
+    /// The topics that the consumer applies, or `None` for all topics.
     pub topics: Option<Vec<Arc<str>>>,
     /// Whether its effects are expected in the causal order of each key.
     pub ordered: bool,
@@ -33,9 +33,9 @@ pub struct Consumer {
 pub struct InboxRow {
     /// The message id.
     pub id: Uuid,
-    /// The scope, such as a tenant; empty for none.
+    /// The scope, such as a tenant, or an empty string.
     pub scope: Arc<str>,
-    /// The content of the message, as far as the row has it.
+    /// The parts of the message's content that the row has.
     pub content: Content,
 }
 
@@ -43,9 +43,9 @@ pub struct InboxRow {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Effect {
-    /// The message that caused it.
+    /// The message that caused the effect.
     pub id: Uuid,
-    /// The scope in which it happened; empty for none.
+    /// The scope of the effect, or an empty string.
     pub scope: Arc<str>,
     /// The message as it arrived.
     pub content: Content,
@@ -55,8 +55,8 @@ pub struct Effect {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeadLetter {
-    /// The message id; `None` if it had no readable id.
+    /// The message id, or `None` if the message had no readable id.
     pub id: Option<Uuid>,
-    /// The scope; empty for none.
+    /// The scope, or an empty string.
     pub scope: Arc<str>,
 }

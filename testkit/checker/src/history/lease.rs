@@ -33,7 +33,7 @@ pub enum LeaseEvent {
     },
 }
 
-/// The kind of a resource that must be released when everything is healed.
+/// The kind of a resource that must be released once everything is healed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeakKind {

@@ -1,7 +1,7 @@
-//! The observed history. Its builder fills in the parts that it has observed. A part that is `None`
-//! was not observed, and every check that needs it is reported as not checked.
+//! The observed history. Its builder fills in the observed parts. A part that is `None` was not
+//! observed, and every check that needs it is reported as not checked.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
 //! | `producer.rs` | operations of clients, business rows |
 //! | `outbox.rs` | the outbox, and its parked messages |
@@ -36,12 +36,12 @@ pub use saga::{Balance, SagaRun, SagaState, Sagas, StepEffect};
 ///
 /// If the system runs while it is observed, read downstream parts first: effects, inboxes, the
 /// broker, parked messages, and the outbox last. Then everything that is seen downstream is also
-/// seen upstream, unless it was never there.
+/// seen upstream, unless it never existed there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct History {
-    /// Whether everything is healed and nothing is in flight any more. Promises about the end are
-    /// not checked before that.
+    /// Whether everything is healed and nothing is in flight. Promises about the end are not
+    /// checked before that.
     pub quiet: bool,
     /// Every transaction of every client, with any outcome.
     pub operations: Option<Vec<Operation>>,
@@ -49,13 +49,13 @@ pub struct History {
     pub business: Option<Vec<BusinessRow>>,
     /// The outbox.
     pub outbox: Option<Vec<OutboxRow>>,
-    /// The parked messages; an empty list for a system that parks nothing.
+    /// The parked messages, or an empty list for a system that parks none.
     pub parked: Option<Vec<Parked>>,
-    /// Messages whose outbox rows retention has removed. `None` if that is not known; then an
-    /// absent row counts as one that never existed.
+    /// Messages whose outbox rows retention has removed, or `None` if they are not known. In that
+    /// case an absent row counts as a row that never existed.
     pub removed: Option<Vec<Uuid>>,
-    /// Messages and rows that a database lost when it went back to an earlier state; empty if it
-    /// never did.
+    /// Messages and rows that a database lost when it went back to an earlier state, or an empty
+    /// value if it never went back.
     pub forgotten: Forgotten,
     /// The messages at the broker.
     pub topic_read: Option<TopicRead>,
@@ -63,8 +63,8 @@ pub struct History {
     pub consumers: Vec<Consumer>,
     /// Leases and the writes under them, in the order of the database.
     pub leases: Option<Vec<LeaseEvent>>,
-    /// Resources that were still held when everything was healed; an empty list if a search found
-    /// none.
+    /// Resources that were still held after everything was healed, or an empty list if a search
+    /// found none.
     pub leaks: Option<Vec<Leak>>,
     /// Sagas with the effects of services.
     pub sagas: Option<Sagas>,
@@ -75,13 +75,13 @@ pub struct History {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Content {
-    /// The ordering key; the empty text for a message without a key, `None` if it was not recorded.
+    /// The ordering key: empty for a message without a key, `None` if it was not recorded.
     pub key: Option<Arc<str>>,
     /// The payload.
     pub payload: Option<Digest>,
     /// The headers from the producer, without those that a broker or a relay adds.
     pub headers: Option<Digest>,
-    /// A digest over everything, for places that keep nothing else.
+    /// A digest over everything, for places that keep only this digest.
     pub fingerprint: Option<Digest>,
 }
 
@@ -107,7 +107,7 @@ impl Content {
         parts.into_iter().find_map(|(part, differs)| differs.then_some(part))
     }
 
-    /// Returns the ordering key, if the message is known to have one.
+    /// Returns the ordering key of a message that is known to have one.
     #[must_use]
     pub fn ordering_key(&self) -> Option<&Arc<str>> {
         self.key.as_ref().filter(|key| !key.is_empty())

@@ -7,12 +7,12 @@ use uuid::Uuid;
 
 use super::Content;
 
-/// Messages and rows that were committed and are gone because the database went back to an earlier
+/// Messages and rows that were committed, but are gone because the database went back to an earlier
 /// state: a backup was restored, or a lagging replica was promoted.
 ///
-/// Such messages may be anywhere downstream, in any order, and none has to be delivered. Like all
-/// others they take effect at most once. A message that was written again since then belongs to the
-/// outbox, not here.
+/// Such messages may be anywhere downstream, in any order, and need not be delivered. Like all
+/// other messages they take effect at most once. A message that was written again since then
+/// belongs to the outbox instead of this list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Forgotten {
@@ -28,23 +28,25 @@ pub struct Forgotten {
 pub struct OutboxRow {
     /// The message id.
     pub id: Uuid,
-    /// Its position in the log.
+    /// The position of the row in the log.
     pub position: i64,
-    /// The topic to which it is published; `None` if that makes no difference.
+    /// The topic to which the row is published, or `None` if that makes no difference.
     pub topic: Option<Arc<str>>,
-    /// The business row that caused it, if known.
+    /// The business row that caused the message, if known.
     pub row: Option<Arc<str>>,
-    /// Its number within its key; see [`Enqueued::seq`](super::Enqueued::seq). The client's own
-    /// number takes precedence.
+    /// The number of the message within its key; see [`Enqueued::seq`](super::Enqueued::seq). The
+    /// client's own number takes precedence.
     pub seq: Option<u64>,
-    /// Whether it may leave later than its turn; see
+    /// Whether the message may be published later than its turn; see
     /// [`Enqueued::out_of_turn`](super::Enqueued::out_of_turn).
     pub out_of_turn: bool,
-    /// The earliest time at which it may leave, in milliseconds since 1970; `None` for at once.
+    /// The earliest time at which the message may be published, in milliseconds since 1970. `None`
+    /// means at once.
     pub due: Option<i64>,
-    /// Whether the relay marked it as published; `None` for a relay that marks no rows.
+    /// Whether the relay marked the row as published, or `None` for a relay that marks no rows.
     pub settled: Option<bool>,
-    /// Whether the relay's stored cursor has passed it; `None` for a relay without a cursor.
+    /// Whether the relay's stored cursor has passed the row, or `None` for a relay without a
+    /// cursor.
     pub passed: Option<bool>,
     /// The content of the message.
     pub content: Content,
@@ -54,15 +56,15 @@ pub struct OutboxRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParkedEntry {
-    /// It is not due yet.
+    /// The message is not due yet.
     Scheduled,
-    /// It is retried.
+    /// The message is being retried.
     Retrying,
-    /// It waits for another one of its key.
+    /// The message waits for another message of its key.
     Held,
-    /// It is not retried until an operator decides.
+    /// The message is not retried until an operator decides.
     Dead,
-    /// An operator decided that it is not published.
+    /// An operator decided that the message is not published.
     Discarded,
 }
 
@@ -72,6 +74,6 @@ pub enum ParkedEntry {
 pub struct Parked {
     /// The message id.
     pub id: Uuid,
-    /// The reason why it is parked.
+    /// The reason why the message is parked.
     pub state: ParkedEntry,
 }

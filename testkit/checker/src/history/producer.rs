@@ -8,15 +8,15 @@ use uuid::Uuid;
 use super::Content;
 use crate::Digest;
 
-/// The outcome of a transaction from its client's view.
+/// The outcome of a transaction, as its client sees it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The client got the answer that it is committed.
+    /// The client was told that the transaction is committed.
     Ok,
-    /// The client got the answer that nothing happened, or it rolled back itself.
+    /// The client was told that nothing happened, or rolled back itself.
     Failed,
-    /// The client got the answer that the outcome is unknown, or died before any answer.
+    /// The client was told that the outcome is unknown, or died before any answer.
     #[default]
     Unknown,
 }
@@ -27,20 +27,21 @@ pub enum Outcome {
 pub struct Operation {
     /// The name of the operation, unique within this history.
     pub id: Arc<str>,
-    /// The outcome from the client's view.
+    /// The outcome, as the client sees it.
     pub outcome: Outcome,
-    /// When it began, before its first statement. Any clock will do that orders the operations of
-    /// all clients: a counter, or microseconds of a machine's monotonic clock.
+    /// The time at which the operation began, before its first statement. The clock may be anything
+    /// that orders the operations of all clients: a counter, or microseconds of a machine's
+    /// monotonic clock.
     pub started: Option<u64>,
-    /// When its outcome was known, on the same clock. `None` if it never was.
+    /// The time at which the outcome was known, on the same clock, or `None` if it never was.
     pub ended: Option<u64>,
-    /// The messages that it enqueued, in its order.
+    /// The messages that the operation enqueued, in order.
     pub messages: Vec<Enqueued>,
-    /// Business rows that it wrote.
+    /// Business rows that the operation wrote.
     pub rows: Vec<Arc<str>>,
-    /// Messages that it enqueued and rolled back to a savepoint.
+    /// Messages that the operation enqueued and rolled back to a savepoint.
     pub undone_messages: Vec<Uuid>,
-    /// Business rows that it wrote and rolled back to a savepoint.
+    /// Business rows that the operation wrote and rolled back to a savepoint.
     pub undone_rows: Vec<Arc<str>>,
 }
 
@@ -50,11 +51,11 @@ pub struct Operation {
 pub struct Enqueued {
     /// The message id.
     pub id: Uuid,
-    /// Its number within its key in causal order, such as a counter that is kept under a lock of
-    /// the key. Two messages of one key with numbers must come in that order.
+    /// The number of the message within its key in causal order, such as a counter that is kept
+    /// under a lock of the key. Two numbered messages of one key must arrive in this order.
     pub seq: Option<u64>,
-    /// Whether it may leave later than its turn: it is scheduled, or an operator's policy passed
-    /// it.
+    /// Whether the message may be published later than its turn, because it is scheduled or an
+    /// operator's policy passed it.
     pub out_of_turn: bool,
     /// The content that the client sent.
     pub content: Content,
@@ -64,9 +65,9 @@ pub struct Enqueued {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BusinessRow {
-    /// Its name: the primary key, with the table if there are several.
+    /// The name of the row: the primary key, together with the table if there are several.
     pub id: Arc<str>,
-    /// How many outbox rows must name it as their cause, if outbox rows name one.
+    /// How many outbox rows must name this row as their cause, if outbox rows name a cause.
     pub messages: Option<u32>,
     /// The payload that these outbox rows must have, if it follows from the row.
     pub payload: Option<Digest>,

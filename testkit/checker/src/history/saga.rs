@@ -14,7 +14,8 @@ pub struct Sagas {
     pub runs: Vec<SagaRun>,
     /// The steps that every finished saga has done.
     pub steps: Vec<Arc<str>>,
-    /// The effects of steps and undos, those of one service in the order in which it applied them.
+    /// The effects of steps and undos. Those of one service are in the order in which it applied
+    /// them.
     pub effects: Vec<StepEffect>,
     /// The balances of services at the end.
     pub balances: Vec<Balance>,
@@ -34,11 +35,11 @@ pub struct SagaRun {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SagaState {
-    /// It has not ended.
+    /// The saga has not ended.
     Open,
-    /// It ran to its end.
+    /// The saga ran to its end.
     Finished,
-    /// Everything that it did was undone.
+    /// Everything that the saga did was undone.
     Undone,
 }
 
@@ -52,7 +53,7 @@ pub struct StepEffect {
     pub step: Arc<str>,
     /// The service.
     pub service: Arc<str>,
-    /// Whether the step was undone.
+    /// Whether the effect is an undo of the step.
     pub is_undo: bool,
     /// The amount that was taken, or given back.
     pub amount: i64,

@@ -1,4 +1,4 @@
-//! One thing broken at a time, and the violation that is reported.
+//! Histories with a single defect, and the violation that must be reported for it.
 
 use uuid::Uuid;
 
@@ -29,7 +29,7 @@ fn sagas_of(history: &mut History) -> &mut Sagas {
     history.sagas.as_mut().unwrap()
 }
 
-/// Removes one message downstream of the outbox, so that only its row is left.
+/// Removes one message from every place downstream of the outbox, so that only its row is left.
 fn never_left(history: &mut History, number: u64) {
     topic_read_of(history).retain(|seen| seen.id != Some(id(number)));
     for consumer in &mut history.consumers {
@@ -52,7 +52,7 @@ fn a_good_history_passes_and_everything_was_checked() {
 
 type Break = fn(&mut History);
 
-/// The violations, each with a change that causes this one and no other.
+/// The violations, each with a change that causes only this violation.
 const SEPARATE: [(V, Break); 42] = [
     (V::CommittedInPart, |h| business_of(h).retain(|row| row.id != row_name(6))),
     (V::UndoneAndPresent, |h| business_of(h).push(BusinessRow { messages: None, ..business(10) })),
@@ -194,16 +194,17 @@ fn a_saga_that_breaks_a_promise_is_shown_with_all_that_was_done_for_it() {
     sagas_of(&mut history).effects.push(did("second", "reserve", false, 1));
     let verdict = Verdict::of(&history);
     let again = verdict.ruling(Promise::SagaSteps);
-    // Reserved, given back, reserved again, and its state.
+    // The four events are a reservation, its undo, a second reservation, and the state.
     assert_eq!((again.breached, again.breaches[0].events.len()), (1, 4), "{verdict}");
     // The undone saga has a step left, and the stock does not add up.
     assert_eq!(broken(&history), [Promise::SagaSteps, Promise::SagaEnds, Promise::SagaMoney]);
-    // An undo that gives back another amount than was taken is wrong, even if the balances agree.
+    // An undo that gives back an amount different from the amount taken is wrong, even if the
+    // balances agree.
     let mut history = good();
     sagas_of(&mut history).effects[3].amount = 2;
     sagas_of(&mut history).balances[0].taken = 0;
     assert_eq!(violations(&history), [V::DoesNotAddUp]);
-    // So is an effect for an unknown saga.
+    // An effect for an unknown saga is also wrong.
     let mut history = good();
     sagas_of(&mut history).effects.push(did("nobody", "charge", false, 0));
     assert_eq!(violations(&history), [V::DoesNotAddUp]);
@@ -239,7 +240,7 @@ fn what_waits_for_its_topic_is_held_with_a_cause() {
     let state = [(2, ParkedEntry::Retrying), (3, ParkedEntry::Held), (5, ParkedEntry::Held)];
     parked.extend(state.map(|(number, state)| Parked { id: id(number), state }));
     let held: Vec<_> = Verdict::of(&history).ruling(Promise::Containment).breaches.clone();
-    // Message 5 has the key of message 3, which is held itself and so is no cause.
+    // Message 5 has the key of message 3. Message 3 is itself held and therefore not a cause.
     assert_eq!(held.iter().map(|breach| breach.subject.ids[0]).collect::<Vec<_>>(), [id(5)]);
 }
 
@@ -259,7 +260,7 @@ fn time_alone_orders_messages_of_different_transactions() {
     without_numbers(&mut history);
     operations_of(&mut history)[2].started = Some(12);
     assert_eq!(violations(&history), []);
-    // Neither has one whose commit time is unknown.
+    // A transaction whose commit time is unknown has no order either.
     let mut history = good();
     without_numbers(&mut history);
     operations_of(&mut history)[0].outcome = Outcome::Unknown;
@@ -283,17 +284,17 @@ fn scheduled_messages_and_messages_of_other_places_need_not_keep_the_order() {
 
 #[test]
 fn an_id_that_several_operations_wrote_belongs_to_whoever_did_not_fail() {
-    // The failed operation wrote the same derived id earlier: its answer was still true.
+    // The failed operation wrote the same derived id earlier, so its answer was still true.
     let mut history = good();
     let again = Operation { id: "again".into(), rows: Vec::new(), ..operation(1, Outcome::Failed) };
     operations_of(&mut history).insert(0, again.clone());
     assert_eq!(violations(&history), []);
-    // Two operations of unknown outcome: one of them wrote it.
+    // Of two operations with an unknown outcome, one wrote the row.
     let rows = vec![row_name(50)];
     operations_of(&mut history)[0] = Operation { outcome: Outcome::Unknown, rows, ..again };
     operations_of(&mut history)[1].outcome = Outcome::Unknown;
     assert_eq!(violations(&history), []);
-    // A message undone in one transaction and kept in another may be there.
+    // A message that is undone in one transaction and kept in another may exist.
     operations_of(&mut history)[2].undone_messages.push(id(3));
     assert_eq!(violations(&history), []);
 }
@@ -304,7 +305,7 @@ fn a_message_without_a_row_of_its_own_is_judged_by_its_transaction() {
     let enqueued = |number| Enqueued { id: id(number), ..Enqueued::default() };
     let two = Operation { id: "two".into(), outcome: Outcome::Unknown, ..Operation::default() };
     operations_of(&mut history).push(Operation { messages: vec![enqueued(1), enqueued(60)], ..two.clone() });
-    // The first id belongs to another operation as well, so only the second one counts.
+    // The first id also belongs to another operation, so only the second id counts.
     assert_eq!(violations(&history), []);
     operations_of(&mut history).push(Operation { messages: vec![enqueued(61), enqueued(62)], ..two });
     outbox_of(&mut history).push(OutboxRow { row: None, ..outbox(61) });

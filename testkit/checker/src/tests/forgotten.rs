@@ -5,7 +5,8 @@ use super::violations;
 use crate::{Forgotten, History, Violation as V};
 
 /// Returns the good history after its database went back to a state without transaction 1. Clients
-/// saw that transaction succeed, consumers have applied it, and it came before others of its key.
+/// saw that transaction succeed, consumers have applied its message, and the message came before
+/// others of its key.
 fn went_back() -> History {
     let mut history = good();
     history.outbox.as_mut().unwrap().retain(|row| row.id != id(1));

@@ -14,15 +14,16 @@ use crate::{
 #[derive(Debug, Clone)]
 struct Step {
     outcome: Outcome,
-    /// Whether it committed, if its outcome is unknown.
+    /// Whether the transaction committed, if its outcome is unknown.
     happened: bool,
-    /// The key of each of its messages.
+    /// The key of each message of the transaction.
     keys: Vec<u8>,
-    /// How long it takes; the next one begins one tick after the beginning of this one.
+    /// The duration of the transaction. The next transaction begins one tick after the beginning of
+    /// this one.
     ticks: u64,
-    /// Whether the broker refuses its messages, so that everything behind them is held.
+    /// Whether the broker refuses the messages, so that every later message of their keys is held.
     is_poison: bool,
-    /// The earlier occurrences that come again behind its messages.
+    /// The earlier occurrences that are repeated after the messages of this transaction.
     again: Vec<Index>,
 }
 
@@ -148,27 +149,27 @@ fn pick(length: usize, index: Index) -> Option<usize> {
 }
 
 const CHANGES: [Change; 12] = [
-    // An outbox row that was published is gone.
+    // An outbox row of a published message is gone.
     |h, index| {
         let occurrences = &mut h.topic_read.as_mut()?.occurrences;
         let id = occurrences[pick(occurrences.len(), index)?].id;
         h.outbox.as_mut()?.retain(|row| Some(row.id) != id);
         Some(V::PublishedUncommitted)
     },
-    // A message is not at the broker any more.
+    // A message is missing at the broker.
     |h, index| {
         let occurrences = &mut h.topic_read.as_mut()?.occurrences;
         let id = occurrences[pick(occurrences.len(), index)?].id;
         occurrences.retain(|seen| seen.id != id);
         Some(V::NeverPublished)
     },
-    // The cursor has passed a row that is neither published nor parked any more.
+    // The cursor has passed a row that is not published, and whose parked entry is gone.
     |h, index| {
         let parked = h.parked.as_mut()?;
         parked.remove(pick(parked.len(), index)?);
         Some(V::PassedUnpublished)
     },
-    // A business row is gone; its messages stay.
+    // A business row is gone, but its messages stay.
     |h, index| {
         let business = h.business.as_mut()?;
         business.remove(pick(business.len(), index)?);
@@ -195,7 +196,7 @@ const CHANGES: [Change; 12] = [
             .push(Occurrence { id: Some(Uuid::max()), ..Occurrence::default() });
         Some(V::PublishedUncommitted)
     },
-    // A copy has another content.
+    // A copy has different content.
     |h, index| {
         let occurrences = &mut h.topic_read.as_mut()?.occurrences;
         let at = pick(occurrences.len(), index)?;
@@ -223,19 +224,19 @@ const CHANGES: [Change; 12] = [
         effects.push(effect);
         Some(V::AppliedAgain)
     },
-    // An effect is gone; its inbox row stays.
+    // An effect is gone, but its inbox row stays.
     |h, index| {
         let effects = h.consumers[0].effects.as_mut()?;
         effects.remove(pick(effects.len(), index)?);
         Some(V::RememberedUnapplied)
     },
-    // An inbox row is gone; its effect stays.
+    // An inbox row is gone, but its effect stays.
     |h, index| {
         let inbox = h.consumers[0].inbox.as_mut()?;
         inbox.remove(pick(inbox.len(), index)?);
         Some(V::AppliedUnremembered)
     },
-    // Messages are held, although no message before them is dead any more.
+    // Messages are held, although no earlier message is still dead.
     |h, _| {
         let parked = h.parked.as_mut()?;
         parked.iter().any(|parked| parked.state == ParkedEntry::Held).then_some(())?;

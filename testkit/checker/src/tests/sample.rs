@@ -1,4 +1,4 @@
-//! A small system in which everything went well: two keys, six messages, two consumers, a takeover.
+//! A small system without any defect: two keys, six messages, two consumers, a takeover.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ pub(super) fn id(number: u64) -> Uuid {
     Uuid::from_u128(u128::from(number))
 }
 
-/// Returns the name of the business row that caused it.
+/// Returns the name of the business row that caused the message with this number.
 pub(super) fn row_name(number: u64) -> Arc<str> {
     format!("order-{number}").into()
 }
 
-/// Returns the content: odd numbers have one key, even ones the other.
+/// Returns the content of a message. Odd numbers have one key, even numbers the other.
 pub(super) fn content(number: u64) -> Content {
     let key = if number % 2 == 1 { "odd" } else { "even" };
     let headers = Some(Digest::of_headers([("number", number.to_string())]));
@@ -85,9 +85,9 @@ pub(super) fn wrote(epoch: u64, applied: bool) -> LeaseEvent {
 }
 
 /// Returns a good history. Operations 1 to 6 are committed, 6 with an unknown outcome; 7 failed; 8
-/// has an unknown outcome and did not commit. Message 5 is dead, and 3 before it was published
-/// twice. Message 4 is a dead letter of the second consumer. Message 9 was removed by retention, 10
-/// was undone.
+/// has an unknown outcome and did not commit. Message 5 is dead, and message 3 before it was
+/// published twice. Message 4 is a dead letter of the second consumer. Message 9 was removed by
+/// retention, and message 10 was undone.
 pub(super) fn good() -> History {
     let outcome = |number| match number {
         6 | 8 => Outcome::Unknown,

@@ -66,7 +66,7 @@ fn what_needs_a_part_that_is_absent_is_not_checked() {
     for (forget, expected) in FORGOTTEN {
         let mut history = good();
         forget(&mut history);
-        // Without the list of removed rows, an absent row counts as one that never existed.
+        // Without the list of removed rows, an absent row counts as a row that never existed.
         if history.outbox.is_none() {
             history.removed = None;
         }
@@ -87,7 +87,7 @@ fn what_needs_a_part_that_is_absent_is_not_checked() {
 fn of_an_empty_history_nothing_is_claimed() {
     let verdict = Verdict::of(&History::default());
     let claimed: Vec<_> = verdict.rulings.iter().filter(|ruling| ruling.holds()).collect();
-    // No copies, so none that differ.
+    // There are no copies, and therefore no differences.
     assert_eq!(claimed.iter().map(|ruling| ruling.promise).collect::<Vec<_>>(), [Promise::Unaltered]);
     assert_eq!(claimed[0].checked, 0);
 }

@@ -1,4 +1,4 @@
-//! A breach of a promise, with everything that was observed of it.
+//! A breach of a promise, with everything that was observed about its subject.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{Event, Violation};
 
-/// The subject of a breach; parts that do not apply are left out.
+/// The subject of a breach. Parts that do not apply are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Subject {
     /// Messages. If two are compared, the wrong one comes first.
@@ -56,10 +56,11 @@ impl Subject {
 pub struct Breach {
     /// The kind of violation.
     pub violation: Violation,
-    /// Its subject.
+    /// The subject of the breach.
     #[serde(flatten)]
     pub subject: Subject,
-    /// Everything that was observed of it, in order: the shortest history that shows the breach.
+    /// Everything that was observed about the subject, in order: the shortest history that shows
+    /// the breach.
     pub events: Vec<Event>,
 }
 

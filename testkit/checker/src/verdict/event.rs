@@ -14,35 +14,35 @@ use crate::history::{LeaseEvent, Outcome, ParkedEntry, SagaState, StepEffect};
 pub enum Event {
     /// A transaction of a client.
     Operation {
-        /// Its name.
+        /// The name of the operation.
         operation: Arc<str>,
-        /// The outcome from the client's view.
+        /// The outcome, as the client sees it.
         outcome: Outcome,
-        /// When it began.
+        /// The time at which the operation began.
         started: Option<u64>,
-        /// When its outcome was known.
+        /// The time at which the outcome was known.
         ended: Option<u64>,
-        /// The messages that it enqueued and kept.
+        /// The messages that the operation enqueued and kept.
         messages: Vec<Uuid>,
-        /// The business rows that it wrote and kept.
+        /// The business rows that the operation wrote and kept.
         rows: Vec<Arc<str>>,
     },
     /// A business row.
     Business {
-        /// Its name.
+        /// The name of the row.
         row: Arc<str>,
     },
     /// An outbox row.
     Outbox {
         /// The message id.
         id: Uuid,
-        /// Its position.
+        /// The position of the row in the log.
         position: i64,
-        /// Its ordering key.
+        /// The ordering key of the message.
         key: Option<Arc<str>>,
-        /// The earliest time at which it may leave, in milliseconds since 1970.
+        /// The earliest time at which the message may be published, in milliseconds since 1970.
         due: Option<i64>,
-        /// Whether the relay considers it done.
+        /// Whether the relay considers the row done.
         done: Option<bool>,
     },
     /// The removal of an outbox row by retention.
@@ -54,7 +54,7 @@ pub enum Event {
     Parked {
         /// The message id.
         id: Uuid,
-        /// The reason why it is parked.
+        /// The reason why the message is parked.
         state: ParkedEntry,
     },
     /// A message at the broker.
@@ -111,7 +111,7 @@ pub enum Event {
     Saga {
         /// The saga.
         saga: Arc<str>,
-        /// Its state.
+        /// The state of the saga.
         state: SagaState,
     },
 }

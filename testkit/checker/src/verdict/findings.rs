@@ -33,7 +33,7 @@ impl Findings {
         }
     }
 
-    /// Counts a breach whose events are known already.
+    /// Counts a breach whose events are already known.
     pub(crate) fn breach_seen(&mut self, make: impl FnOnce() -> Breach) {
         self.breached += 1;
         if self.breaches.len() < self.breaches_max {

@@ -1,6 +1,6 @@
 //! The verdict on every promise.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
 //! | `promise.rs` | the promises |
 //! | `violation.rs` | the ways in which they break |
@@ -49,8 +49,8 @@ impl Default for Limits {
 pub struct Ruling {
     /// The promise.
     pub promise: Promise,
-    /// The reason why it could not be checked; `None` if it was. A promise that was not checked
-    /// does not count as kept.
+    /// The reason why the promise could not be checked, or `None` if it was. A promise that was not
+    /// checked does not count as kept.
     pub not_checked: Option<&'static str>,
     /// Number of items that were checked.
     pub checked: u64,
@@ -61,7 +61,7 @@ pub struct Ruling {
 }
 
 impl Ruling {
-    /// Returns whether it was checked and holds.
+    /// Returns whether the promise was checked and holds.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.not_checked.is_none() && self.breached == 0
@@ -71,7 +71,7 @@ impl Ruling {
 /// The verdict on all promises. Its text has one line for each promise, with the breaches below.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// One for each of [`Promise::ALL`], in that order.
+    /// The rulings, in the order of [`Promise::ALL`].
     pub rulings: Vec<Ruling>,
 }
 
@@ -103,12 +103,12 @@ impl Verdict {
         self.rulings.iter().filter(|ruling| ruling.not_checked.is_some())
     }
 
-    /// Returns the breaches that were kept.
+    /// Returns the recorded breaches.
     pub fn breaches(&self) -> impl Iterator<Item = &Breach> {
         self.rulings.iter().flat_map(|ruling| &ruling.breaches)
     }
 
-    /// Consumes the verdict and returns the breaches that were kept.
+    /// Consumes the verdict and returns the recorded breaches.
     pub fn into_breaches(self) -> impl Iterator<Item = Breach> {
         self.rulings.into_iter().flat_map(|ruling| ruling.breaches)
     }

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 pub enum Promise {
     /// Business rows and outbox rows of one transaction: both or neither.
     Atomic,
-    /// Clients got true answers: a successful operation is there, a failed one is not.
+    /// Clients got true answers: a successful operation exists, a failed operation does not.
     HonestOutcomes,
-    /// In the end every outbox row is at the broker or parked.
+    /// At the end every outbox row is at the broker or parked.
     NoLoss,
-    /// Nothing that was not committed is anywhere.
+    /// No place has a message that was not committed.
     NoPhantom,
     /// Every row that the relay marked as published is at the broker.
     SettledIsStored,
@@ -26,32 +26,32 @@ pub enum Promise {
     CausalOrder,
     /// No message takes effect twice for one consumer and scope.
     AtMostOnce,
-    /// In the end every message has taken effect.
+    /// At the end every message has taken effect.
     ExactlyOnce,
-    /// An inbox row is there if and only if its effect is.
+    /// An inbox row exists if and only if its effect does.
     InboxIffEffect,
-    /// A holder that has lost its lease changes nothing any more.
+    /// A holder that has lost its lease no longer changes anything.
     Fencing,
-    /// A message that cannot be published delays its own key only.
+    /// A message that cannot be published delays only its own key.
     Containment,
-    /// Retention removes nothing that is undecided.
+    /// Retention removes no undecided message.
     Retention,
-    /// In the end no transaction, lease or unanswered message is left.
+    /// At the end no transaction, lease or unanswered message is left.
     NoLeak,
-    /// A saga is there if and only if the transaction that started it has committed.
+    /// A saga exists if and only if the transaction that started it has committed.
     SagaStarts,
     /// No step of a saga happens twice.
     SagaSteps,
     /// An undo happens at most once, and only after its step.
     SagaUndos,
-    /// In the end every saga is finished or undone, as a whole.
+    /// At the end every saga is finished or undone, as a whole.
     SagaEnds,
-    /// The balances of services equal what the steps took and the undos gave back.
+    /// The balances of services equal the amounts that the steps took and the undos gave back.
     SagaMoney,
 }
 
 impl Promise {
-    /// All of them, in the order in which they are reported.
+    /// All promises, in the order in which they are reported.
     pub const ALL: [Self; 20] = [
         Self::Atomic,
         Self::HonestOutcomes,

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::{Breach, Event};
 use crate::history::{Consumer, History, InboxRow};
 
-/// The breaches that ask for each id, row and operation.
+/// The breaches that need the events of each id, row and operation.
 #[derive(Default)]
 struct Wanted<'a> {
     ids: HashMap<Uuid, Vec<usize>>,
@@ -35,7 +35,7 @@ impl Slices {
     }
 }
 
-/// Sets the events of every breach that has none.
+/// Sets the events of every breach that has no events.
 pub(super) fn fill(history: &History, breaches: Vec<&mut Breach>, events_max: usize) {
     let mut breaches: Vec<_> = breaches.into_iter().filter(|breach| breach.events.is_empty()).collect();
     if breaches.is_empty() {

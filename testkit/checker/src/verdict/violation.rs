@@ -10,41 +10,41 @@ use super::Promise;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Violation {
-    /// A part of a transaction is committed, and a part of it is not.
+    /// A part of a transaction is committed, but another part is not.
     CommittedInPart,
-    /// A message or row was rolled back to a savepoint, and is there.
+    /// A message or row was rolled back to a savepoint, but exists.
     UndoneAndPresent,
-    /// An outbox row names a business row that is not there.
+    /// An outbox row names a business row that does not exist.
     WithoutBusinessRow,
     /// A business row has fewer outbox rows than it must have.
     WithoutMessage,
     /// A business row has more outbox rows than it must have.
     TooManyMessages,
-    /// An outbox row has another content than its business row requires.
+    /// The content of an outbox row differs from the content that its business row requires.
     SaysSomethingElse,
-    /// Two outbox rows have one message id.
+    /// Two outbox rows have the same message id.
     EnqueuedTwice,
-    /// The client got the answer that the operation is done, and nothing of it is there.
+    /// The client was told that the operation is done, but no part of it exists.
     DoneAndAbsent,
-    /// The client got the answer that the operation failed, and all of it is there.
+    /// The client was told that the operation failed, but all of it exists.
     FailedAndPresent,
-    /// A message is in the outbox, neither at the broker nor parked.
+    /// A message is in the outbox, but neither at the broker nor parked.
     NeverPublished,
     /// A message is at the broker without an id.
     PublishedWithoutId,
-    /// A message is at the broker and not in the outbox.
+    /// A message is at the broker, but not in the outbox.
     PublishedUncommitted,
-    /// A message is in an inbox and not in the outbox.
+    /// A message is in an inbox, but not in the outbox.
     RememberedUncommitted,
-    /// A message took effect and is not in the outbox.
+    /// A message took effect, but is not in the outbox.
     AppliedUncommitted,
-    /// A message is among a consumer's dead letters and not in the outbox.
+    /// A message is among a consumer's dead letters, but not in the outbox.
     DeadLetterUncommitted,
-    /// A message is in the outbox, and no transaction wrote it.
+    /// A message is in the outbox, but no transaction wrote it.
     EnqueuedByNobody,
-    /// A message is in the outbox, and the transaction of its business row was rolled back.
+    /// A message is in the outbox, but the transaction of its business row was rolled back.
     EnqueuedByRolledBack,
-    /// A row is marked as published, neither at the broker nor parked.
+    /// A row is marked as published, but is neither at the broker nor parked.
     SettledUnpublished,
     /// The cursor has passed a row that is neither at the broker nor parked.
     PassedUnpublished,
@@ -52,23 +52,23 @@ pub enum Violation {
     ParkedAhead,
     /// Two copies of one message differ.
     Altered,
-    /// The first occurrence of a message came after that of a later one of its key.
+    /// The first occurrence of a message came after that of a later message of its key.
     CameLate,
-    /// The first effect of a message came after that of a later one of its key.
+    /// The first effect of a message came after that of a later message of its key.
     AppliedLate,
     /// A message took effect again.
     AppliedAgain,
-    /// A message is in the outbox, not parked, and took no effect.
+    /// A message is in the outbox and not parked, but took no effect.
     NeverApplied,
-    /// A message is in the inbox, and took no effect.
+    /// A message is in the inbox, but took no effect.
     RememberedUnapplied,
-    /// A message took effect, and is not in the inbox.
+    /// A message took effect, but is not in the inbox.
     AppliedUnremembered,
     /// A write under a stale epoch was applied.
     StaleWrite,
-    /// A lease was granted with an epoch that is not above all earlier ones.
+    /// A lease was granted with an epoch that is not above all earlier epochs.
     EpochReused,
-    /// A message is held, and no other message explains why.
+    /// A message is held, but no other message explains why.
     HeldWithoutCause,
     /// Retention removed a message before it was published.
     RemovedUnpublished,
@@ -76,9 +76,9 @@ pub enum Violation {
     RemovedWhileParked,
     /// A resource is still held although everything is healed.
     Leaked,
-    /// The row of a saga's start is there, and the saga is not.
+    /// The row of a saga's start exists, but the saga does not.
     OrderedNotStarted,
-    /// A saga is there without the row of its start.
+    /// A saga exists without the row of its start.
     StartedByNobody,
     /// A step happened again.
     StepAgain,
@@ -86,18 +86,18 @@ pub enum Violation {
     UndoneAgain,
     /// An undo happened before its step, or without it.
     UndoneBefore,
-    /// A saga that has not ended.
+    /// A saga has not ended.
     NeverEnded,
     /// A finished saga lacks a step.
     FinishedInPart,
-    /// A saga that was undone has a step left.
+    /// An undone saga has a step left.
     UndoneInPart,
     /// Balances and effects differ, or an undo and its step.
     DoesNotAddUp,
 }
 
 impl Violation {
-    /// Returns the promise that it breaks.
+    /// Returns the promise that this violation breaks.
     #[must_use]
     pub const fn promise(self) -> Promise {
         match self {

@@ -8,8 +8,8 @@ use message::{Connector, Fault, FaultScope, PublishError, Receipts};
 use crate::{Broker, Capabilities, Failure, Outcome};
 
 /// Timeout of an attempt to connect that must fail. The connector's own timeout is at most a
-/// second. This one is far longer, so that a busy machine fails no case; an attempt that hangs
-/// exceeds it.
+/// second. This timeout is far longer, so that no case fails on a busy machine; an attempt that
+/// hangs exceeds it.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// Goal: an outage is the broker's fault, so it uses up no attempts. Oracle: the error.
@@ -22,7 +22,7 @@ pub(crate) async fn nobody(broker: Arc<dyn Broker>, _: Capabilities) -> Outcome 
 /// Returns the error of an attempt to connect that must fail within a minute.
 ///
 /// # Errors
-/// It connected, or there was no error in time.
+/// The attempt succeeded, or did not fail in time.
 pub async fn refusal(connector: &dyn Connector) -> Result<PublishError, Failure> {
     let (sender, _receipts) = Receipts::channel();
     let begun = Instant::now();

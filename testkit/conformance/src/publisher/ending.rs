@@ -12,12 +12,13 @@ use crate::{Broker, Capabilities, Outcome, sample};
 
 const COUNT: usize = 300;
 
-/// Goal: closing a session without a grace period answers everything. Oracle: as for [`ended`].
+/// Goal: closing a session without a grace period answers every submission. Oracle: as for
+/// [`ended`].
 pub(crate) async fn close(broker: Arc<dyn Broker>, _: Capabilities) -> Outcome {
     ended(broker, End::Close(Duration::ZERO)).await
 }
 
-/// Goal: dropping a session answers everything. Oracle: as for [`ended`].
+/// Goal: dropping a session answers every submission. Oracle: as for [`ended`].
 pub(crate) async fn drop(broker: Arc<dyn Broker>, _: Capabilities) -> Outcome {
     ended(broker, End::Drop).await
 }

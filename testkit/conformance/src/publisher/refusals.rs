@@ -1,4 +1,4 @@
-//! A refusal affects its scope, and no other messages.
+//! Refusals, which affect only their scope.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ const KEYS: usize = 10;
 const PER_KEY: i64 = 6;
 
 /// Goal: a missing topic is the operator's to repair, is named, and stops no other topic, even if
-/// its messages come in the middle of others. Oracle: the verdicts; the records of the other topic.
+/// its messages come among others. Oracle: the verdicts; the records of the other topic.
 pub(crate) async fn missing_topic(broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
     let (there, missing) = (broker.topic_name("there"), broker.topic_name("missing"));
     broker.create_topic(&there).await?;
@@ -24,9 +24,9 @@ pub(crate) async fn missing_topic(broker: Arc<dyn Broker>, capabilities: Capabil
     Ok(())
 }
 
-/// Goal: any topic name is only a name: no path, no pattern, no address, no topic of another
-/// service. A bad name stops no other messages. Oracle: each is refused for itself; the records of
-/// the others.
+/// Goal: any topic name is only a name: not a path, a pattern, an address, or a topic of another
+/// service. A bad name stops no other messages. Oracle: each message is refused separately; the
+/// records of the other topics.
 pub(crate) async fn hostile_topics(broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
     let there = broker.topic_name("there");
     broker.create_topic(&there).await?;
@@ -45,8 +45,8 @@ pub(crate) async fn hostile_topics(broker: Arc<dyn Broker>, capabilities: Capabi
     Ok(())
 }
 
-/// Goal: a message that is too large is at fault itself, the error names its size and the limit,
-/// and no other message is stopped. Oracle: the verdict; the records of the others.
+/// Goal: a message that is too large is itself at fault, the error names its size and the limit,
+/// and no other message is stopped. Oracle: the verdict; the records of the other messages.
 pub(crate) async fn oversize(broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
     let bytes = broker.oversize_bytes().ok_or("no limit to go beyond")?;
     let topic = broker.topic_name("size");
@@ -63,14 +63,14 @@ pub(crate) async fn oversize(broker: Arc<dyn Broker>, capabilities: Capabilities
         .filter_map(|digits| digits.parse().ok())
         .collect();
     let named = |range: std::ops::Range<usize>| numbers.iter().any(|number| range.contains(number));
-    // The size with the envelope, and a limit below it.
+    // The error names the size including the envelope, and a limit below it.
     assert!(named(size..size + 2_000), "the size of about {size} bytes is not named: {error}");
     assert!(named(bytes / 2..size), "the limit is not named: {error}");
     Ok(())
 }
 
-/// Sends these messages in the middle of others, some with the same keys. Checks that they are
-/// refused and that all others are stored. Returns their verdicts.
+/// Sends these messages among others, some with the same keys. Checks that they are refused and
+/// that all others are stored. Returns the verdicts of the refused messages.
 async fn refused_alone(
     broker: &dyn Broker,
     order: Order,

@@ -17,7 +17,7 @@ const FEW: NonZeroUsize = NonZeroUsize::new(3).expect("not zero");
 const LONG: Duration = Duration::from_secs(30);
 
 /// Goal: dropping `receive` at any point loses nothing and repeats nothing. Oracle: every id comes
-/// exactly once, and none is marked as redelivered: SQS would repeat a lost one later.
+/// exactly once, and none is marked as redelivered, because SQS would repeat a lost message later.
 pub(crate) async fn dropped_receive(scene: Scene) -> Outcome {
     let sent = sample::orders(&scene.topic, KEYS, 5)?;
     scene.publish(&sent).await?;
@@ -40,7 +40,8 @@ pub(crate) async fn dropped_receive(scene: Scene) -> Outcome {
     scene.assert_nothing_is_left().await
 }
 
-/// Calls `receive` and drops it: every other call after its first poll, the rest a little later.
+/// Calls `receive` and drops it. Every second call is dropped after its first poll, the others a
+/// little later.
 async fn give_up(
     member: &mut Box<dyn Subscription>,
     call: u64,

@@ -1,4 +1,4 @@
-//! Records that are read as messages, and records that cannot be.
+//! Records that are read as messages, and records that cannot be read as messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ pub(crate) async fn round_trip(scene: Scene) -> Outcome {
     Ok(())
 }
 
-/// Goal: a record without a usable id is handed out as malformed, with everything that it had, and
+/// Goal: a record without a usable id is returned as malformed, with everything that it had, and
 /// can be settled. Oracle: its problem, headers and payload; a new member does not get it again.
 pub(crate) async fn malformed(scene: Scene) -> Outcome {
     let ids = [None, Some("order-7"), Some("0b3c1f6e-6a8b-4c1e-9f63-1d2f0a9b7c55")];
@@ -65,8 +65,8 @@ pub(crate) async fn malformed(scene: Scene) -> Outcome {
 }
 
 /// Goal: five records without an id, with the same payload and a different header each, are five
-/// deliveries, and each is recognised when it comes again. Oracle: the subjects, by which an inbox
-/// counts deliveries.
+/// deliveries, and each is recognised on redelivery. Oracle: the subjects, by which an inbox counts
+/// deliveries.
 pub(crate) async fn told_apart(scene: Scene) -> Outcome {
     let tenants = ["t1", "t2", "t3", "t4", "t5"];
     for tenant in tenants {

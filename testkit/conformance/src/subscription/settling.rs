@@ -1,4 +1,4 @@
-//! Checks which deliveries come again, and which do not.
+//! Deliveries that come again, and deliveries that do not.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use message::{Delivery, MessageId, Settlement};
 use crate::consuming::{KEYS, Scene, handle, ids, receive, settle};
 use crate::{Outcome, sample};
 
-/// Goal: everything comes once, and a new member of the group does not get what is settled. Oracle:
-/// the ids that were sent; messages sent later, which are all that the new member gets.
+/// Goal: every message comes once, and a new member of the group does not get settled messages.
+/// Oracle: the ids that were sent; messages sent later, which are all that the new member gets.
 pub(crate) async fn settled(scene: Scene) -> Outcome {
     let sent = sample::orders(&scene.topic, KEYS, 3)?;
     scene.publish(&sent).await?;
@@ -20,19 +20,19 @@ pub(crate) async fn settled(scene: Scene) -> Outcome {
     scene.assert_nothing_is_left().await
 }
 
-/// Goal: the unsettled messages of a lost member come to the next one, although later messages were
-/// settled. With a broker that tracks single messages, settled ones do not come again. Oracle: the
-/// ids of the unsettled ones.
+/// Goal: the unsettled messages of a lost member are delivered to the next member, although later
+/// messages were settled. With a broker that tracks single messages, settled messages do not come
+/// again. Oracle: the ids of the unsettled messages.
 pub(crate) async fn unsettled(scene: Scene) -> Outcome {
-    // Each message has its own key: SQS FIFO hands out no second message of a key while the first
-    // is unsettled.
+    // Each message has its own key, because SQS FIFO delivers no second message of a key while the
+    // first is unsettled.
     let sent = sample::orders(&scene.topic, 3 * KEYS, 1)?;
     scene.publish(&sent).await?;
     let mut lost = scene.subscribe_briefly().await?;
     let mut deliveries = receive(&mut lost, sent.len()).await?;
     let mut kept = Vec::new();
-    // Every third message stays unsettled, including the first: later ones of every partition are
-    // settled.
+    // Every third message stays unsettled, including the first, so that later messages of every
+    // partition are settled.
     for at in (0..deliveries.len()).step_by(3).rev() {
         kept.push(deliveries.remove(at));
     }
@@ -50,12 +50,13 @@ pub(crate) async fn unsettled(scene: Scene) -> Outcome {
         assert_eq!(again, BTreeSet::new(), "settled, and came again");
         return scene.assert_nothing_is_left().await;
     }
-    // With one position for many messages, such as an offset, those that are settled behind an
-    // unsettled one come again, now or to the next member, and the inbox knows them.
+    // If the broker keeps one position for many messages, such as an offset, messages that are
+    // settled behind an unsettled message come again, now or to the next member. The inbox
+    // recognises them.
     scene.assert_only_these_are_left(&ids(&deliveries)).await
 }
 
-/// Goal: a released delivery is handed out again, marked as redelivered, and can be settled then.
+/// Goal: a released delivery is delivered again, marked as redelivered, and can then be settled.
 /// Oracle: the same ids a second time.
 pub(crate) async fn released(scene: Scene) -> Outcome {
     let sent = sample::orders(&scene.topic, KEYS, 1)?;
@@ -70,8 +71,8 @@ pub(crate) async fn released(scene: Scene) -> Outcome {
     scene.assert_nothing_is_left().await
 }
 
-/// Goal: a token of a closed subscription settles nothing in the next one. Oracle: the message
-/// comes to a third one.
+/// Goal: a token of a closed subscription settles nothing in the next subscription. Oracle: the
+/// message is delivered to a third subscription.
 pub(crate) async fn stale_token(scene: Scene) -> Outcome {
     scene.publish(&[sample::order(&scene.topic, "a", 1)?]).await?;
     let mut first = scene.subscribe().await?;

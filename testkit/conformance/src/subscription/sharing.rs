@@ -8,11 +8,12 @@ use message::{MessageId, Subscription};
 use crate::consuming::{KEYS, Scene, WAIT, settle, within};
 use crate::{Outcome, sample};
 
-/// Deliveries in one call: so few that some are left for the other member.
+/// Maximum deliveries in one call, low enough that some are left for the other member.
 const FEW: NonZeroUsize = NonZeroUsize::new(3).expect("not zero");
 
 /// Goal: two members share the work, and each message is handled once when all of it is settled.
-/// Oracle: how often each id was handled by either; a third member gets none of it.
+/// Oracle: how often each id was handled by either member; a third member gets none of the
+/// messages.
 ///
 /// A group that is still assigning its partitions may repeat unsettled deliveries, so counting
 /// begins when each member has received something.
@@ -56,7 +57,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Lets both receive at the same time, and then both settle.
+    /// Lets both members receive at the same time, and then lets both settle.
     async fn work(&mut self) -> Outcome {
         let [one, two] = &mut self.members;
         let (first, second) = tokio::join!(one.receive(FEW, WAIT), two.receive(FEW, WAIT));

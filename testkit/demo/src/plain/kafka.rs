@@ -24,7 +24,7 @@ const REWIND: i64 = 100;
 fn client(servers: &[String]) -> ClientConfig {
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", servers.join(",")).set("client.id", "relay-demo");
-    // Reconnects soon after an outage.
+    // The client reconnects soon after an outage.
     client.set("reconnect.backoff.max.ms", "500");
     client
 }
@@ -101,12 +101,13 @@ fn rewind_blocking(config: &ClientConfig, topic: &str, partitions: u16) -> Resul
 /// Removes a consumer group.
 ///
 /// # Errors
-/// [`DemoError::Unavailable`] if Kafka did not answer. A missing group is no error.
+/// [`DemoError::Unavailable`] if Kafka did not answer. A missing group is not an error.
 pub(crate) async fn delete_group(servers: &[String], group: &str) -> Result<(), DemoError> {
     let what = "remove a consumer group from Kafka";
     let admin: AdminClient<DefaultClientContext> =
         client(servers).create().map_err(DemoError::during(what))?;
     let options = AdminOptions::new().request_timeout(Some(REQUEST));
-    // The answer for the group itself does not matter: it may never have committed anything.
+    // The answer for the group itself does not matter, because the group may never have committed
+    // anything.
     admin.delete_groups(&[group], &options).await.map(drop).map_err(DemoError::during(what))
 }

@@ -1,5 +1,5 @@
-//! Plain broker clients, independent of the toolkit's: they deliver copies on purpose, read what
-//! was published, and move a consumer back to older offsets.
+//! Plain broker clients, independent of the toolkit's clients. They deliver copies on purpose, read
+//! published messages, and move a consumer back to older offsets.
 
 mod kafka;
 #[cfg(feature = "rabbitmq")]
@@ -21,9 +21,9 @@ pub(crate) use kafka::delete_group;
 pub(crate) struct Copy {
     /// The id of the original.
     pub(crate) id: Uuid,
-    /// Its ordering key.
+    /// The ordering key of the copy.
     pub(crate) key: String,
-    /// Its payload.
+    /// The payload of the copy.
     pub(crate) payload: Vec<u8>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) async fn publish(broker: &BrokerSpec, copies: &[Copy]) -> Result<(), 
     }
 }
 
-/// Reads everything that was published, in the broker's order. `None` if the broker keeps no log
+/// Reads all published messages, in the broker's order. Returns `None` if the broker keeps no log
 /// and has no second queue.
 ///
 /// # Errors
@@ -68,8 +68,8 @@ pub(crate) async fn read_log(broker: &BrokerSpec) -> Result<Option<Vec<Occurrenc
     }
 }
 
-/// Moves a stopped consumer back to older offsets. Returns how many messages it will receive again;
-/// zero if the broker has no offsets.
+/// Moves a stopped consumer back to older offsets. Returns how many messages it will receive again,
+/// or 0 if the broker has no offsets.
 ///
 /// # Errors
 /// [`DemoError::Unavailable`] if the broker refused.

@@ -60,6 +60,7 @@ fn entry(
     if !fifo {
         return entry.build();
     }
-    // Another deduplication id than the original's: otherwise SQS itself would drop the copy.
+    // The deduplication id differs from the original's, because otherwise SQS itself would drop the
+    // copy.
     entry.message_group_id(key).message_deduplication_id(format!("{id}-again")).build()
 }

@@ -26,7 +26,7 @@ pub(crate) enum BrokerSpec {
         servers: Vec<String>,
         /// The topic of all messages.
         topic: String,
-        /// Its number of partitions.
+        /// The number of partitions of the topic.
         partitions: u16,
         /// The consumer's group.
         group: String,
@@ -48,25 +48,25 @@ pub(crate) enum BrokerSpec {
     /// SQS.
     #[cfg(feature = "sqs")]
     Sqs {
-        /// The endpoint; `None` for Amazon itself.
+        /// The endpoint, or `None` for Amazon itself.
         endpoint: Option<String>,
-        /// The region; `None` for that of the environment.
+        /// The region, or `None` for that of the environment.
         region: Option<String>,
-        /// Access key and secret; `None` for those of the environment.
+        /// Access key and secret, or `None` for those of the environment.
         key: Option<(String, String)>,
         /// The queue.
         queue: String,
     },
 }
 
-/// The way in which the broker goes away.
+/// The way in which the broker becomes unreachable.
 pub(crate) enum Outage {
-    /// It is a mock inside this process.
+    /// The broker is a mock inside this process.
     Mock(Mock),
-    /// Relays and consumers reach it through a proxy.
+    /// Relays and consumers reach the broker through a proxy.
     #[cfg_attr(not(any(feature = "rabbitmq", feature = "sqs")), expect(dead_code, reason = "Kafka has none"))]
     Proxy(Proxy),
-    /// It does not go away in this run; the text says why.
+    /// The broker stays reachable in this run; the text says why.
     Impossible(&'static str),
 }
 
@@ -76,16 +76,16 @@ pub(crate) struct Broker {
     pub(crate) spec: BrokerSpec,
     /// For the demo's own clients.
     pub(crate) direct: BrokerSpec,
-    /// The way in which it goes away.
+    /// The way in which the broker becomes unreachable.
     pub(crate) outage: Outage,
-    /// Its name for people, without secrets.
+    /// The name of the broker for people, without secrets.
     pub(crate) name: String,
 }
 
-/// Number of partitions of the topic, such that keys spread over them and share them.
+/// Number of partitions of the topic. Keys must spread over the partitions and also share them.
 const PARTITIONS: u16 = 4;
 /// Seconds until an unsettled SQS message is delivered again. A crashed consumer delays its keys by
-/// this long.
+/// this time.
 #[cfg(feature = "sqs")]
 const VISIBILITY_TIMEOUT_SECS: u32 = 4;
 
@@ -94,7 +94,7 @@ impl Broker {
     /// `url`.
     ///
     /// # Errors
-    /// [`DemoError`]: the URL cannot be used, or the broker is away or refuses.
+    /// [`DemoError`]: the URL cannot be used, or the broker is unreachable or refuses.
     pub(crate) async fn create(url: Option<&str>, run: &str) -> Result<Self, DemoError> {
         match url.map(BrokerUrl::parse).transpose()? {
             None => Self::mock(run),
@@ -293,8 +293,8 @@ impl BrokerSpec {
         let operator = |error: brokers::InvalidSetting| SubscriptionError::operator(error.to_string());
         match self {
             Self::Kafka { servers, topic, partitions, group } => {
-                // Fixed partitions: there is one consumer at a time, and its successor need not
-                // wait until the group has given up a crashed member.
+                // Partitions are fixed, because there is one consumer at a time, and its successor
+                // need not wait until the group has removed a crashed member.
                 let mut config = kafka::GroupConfig::new(group, Vec::<String>::new());
                 config.partitions = (0..*partitions)
                     .map(|partition| kafka::Partition { topic: topic.clone(), partition })
@@ -331,8 +331,8 @@ impl BrokerSpec {
 }
 
 /// Properties with which clients soon notice that the broker is gone or back, so that a run is
-/// short. One run with the mock cluster had a connection that stayed open through an outage and got
-/// no answer any more. Only a timeout detects that.
+/// short. In one run with the mock cluster, a connection stayed open through an outage, but got no
+/// further answers. Only a timeout detects that.
 const KAFKA_PROPERTIES: [(&str, &str); 3] = [
     // The default of librdkafka is 10 s.
     ("reconnect.backoff.max.ms", "500"),

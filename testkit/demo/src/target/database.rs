@@ -1,5 +1,5 @@
-//! The producer's database and the consumer's: two SQLite files, or two schemas on a PostgreSQL
-//! server.
+//! The producer's database and the consumer's database: two SQLite files, or two schemas on a
+//! PostgreSQL server.
 
 use std::path::Path;
 
@@ -126,7 +126,7 @@ impl Databases {
     /// server at `url`.
     ///
     /// # Errors
-    /// [`DemoError`]: the URL cannot be used, the server is away, or the role may not create
+    /// [`DemoError`]: the URL cannot be used, the server is unreachable, or the role may not create
     /// schemas.
     pub(crate) async fn create(url: Option<&str>, directory: &Path, run: &str) -> Result<Self, DemoError> {
         match url {
@@ -174,7 +174,7 @@ impl Databases {
         Ok(Self { producer, consumer, producer_pool, consumer_pool, name })
     }
 
-    /// Removes what was created on a server; files go with their directory.
+    /// Removes everything that was created on a server. Files are removed with their directory.
     pub(crate) async fn remove(&self) -> Result<(), DemoError> {
         for (spec, pool) in [(&self.producer, &self.producer_pool), (&self.consumer, &self.consumer_pool)] {
             pool.close().await;

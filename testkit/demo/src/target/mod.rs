@@ -1,6 +1,6 @@
-//! The databases and the broker of the demo: private ones, or named by URL.
+//! The databases and the broker of the demo, which are private or named by URL.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
 //! | `database.rs` | two databases or schemas: the producer's and the consumer's |
 //! | `broker.rs` | topics, queues and the connections of clients |

@@ -14,12 +14,12 @@ pub(crate) enum BrokerUrl {
     /// SQS, or a server with its protocol.
     #[cfg_attr(not(feature = "sqs"), allow(dead_code, reason = "refused"))]
     Sqs {
-        /// `http[s]://host[:port]`; `None` for Amazon itself, whose endpoint follows from the
+        /// `http[s]://host[:port]`, or `None` for Amazon itself, whose endpoint follows from the
         /// region.
         endpoint: Option<Url>,
-        /// The region; `None` for that of the environment.
+        /// The region, or `None` for that of the environment.
         region: Option<String>,
-        /// Access key and secret; `None` for those of the environment.
+        /// Access key and secret, or `None` for those of the environment.
         key: Option<(String, String)>,
         /// Whether the queue is a FIFO queue.
         fifo: bool,

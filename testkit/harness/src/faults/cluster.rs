@@ -1,4 +1,4 @@
-//! A broker inside this process that goes away.
+//! An outage of a broker inside this process.
 
 use async_trait::async_trait;
 use rand::rngs::StdRng;

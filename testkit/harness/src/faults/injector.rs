@@ -1,4 +1,4 @@
-//! Carries a schedule out: injects faults, waits, and heals them.
+//! Carries out a schedule: injects faults, waits, and heals them.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use crate::{Failure, clock};
 /// The outcome of a planned fault.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Record {
-    /// When it was injected: see [`crate::clock`].
+    /// The time at which the fault was injected; see [`crate::clock`].
     pub struck_at: u64,
-    /// When it was healed, on the same clock.
+    /// The time at which the fault was healed, on the same clock.
     pub healed_at: u64,
     /// The fault.
     pub fault: &'static str,
-    /// The target and the effect, or the reason why there was none.
+    /// The target and the effect, or the reason why there was no effect.
     pub what: String,
-    /// Whether it happened.
+    /// Whether the fault happened.
     pub happened: bool,
 }
 
 /// The progress of a fault, for a watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It is being injected.
+    /// The fault is being injected.
     Inject,
-    /// It was injected and has been healed.
+    /// The fault was injected and has been healed.
     Healed,
 }
 
@@ -44,7 +44,7 @@ pub struct FaultInjector<S> {
 
 /// Timeout of an injection.
 const INJECT: Duration = Duration::from_secs(60);
-/// Timeout of healing, long enough for a server that recovers only after another one has recovered.
+/// Timeout of healing, long enough for a server that recovers only after another server has.
 const HEAL: Duration = Duration::from_secs(150);
 /// Pause between two attempts to heal.
 const HEAL_AGAIN: Duration = Duration::from_millis(500);
@@ -57,11 +57,11 @@ impl<S: Sync> FaultInjector<S> {
     }
 
     /// Injects each planned fault once `reached` returns, and reports it to `watch`. At `end` every
-    /// fault is healed, and no other one begins. Returns when all of them are over. A fault that
-    /// could not be healed in its time is healed then.
+    /// fault is healed, and no other fault begins. Returns when all faults are over. A fault that
+    /// could not be healed in its time is healed at `end`.
     ///
     /// # Errors
-    /// A fault could not be healed in the end either.
+    /// A fault could not be healed at the end either.
     pub async fn run<M>(
         &self,
         stage: &S,
@@ -104,8 +104,8 @@ async fn one<S: Sync, M>(
         happened,
     };
     let struck_at = clock::now();
-    // On a slow machine the injections of one fault queue up; the rest would extend the run without
-    // end.
+    // On a slow machine the injections of one fault queue up, and the remaining ones would extend
+    // the run without limit.
     if Instant::now() >= end {
         return record(struck_at, "its turn came after the end".to_owned(), false);
     }
@@ -144,7 +144,7 @@ mod tests {
 
     type Seen = std::sync::Mutex<Vec<&'static str>>;
 
-    /// A fault that fails if its name says so.
+    /// A fault that fails if its name requests it.
     struct Named(&'static str);
 
     #[async_trait::async_trait]

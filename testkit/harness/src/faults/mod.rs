@@ -1,14 +1,14 @@
 //! Faults, each with its cure, and the injector for all of them.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `schedule` | a schedule of faults from a seed: by time, or by progress |
-//! | `injector` | [`FaultInjector`]: carries a schedule out |
+//! | `injector` | [`FaultInjector`]: carries out a schedule |
 //! | `processes` | [`Kill`], [`Pause`] |
 //! | [`tcp`] | faults of the network between two ends |
 //! | `cluster` | [`BrokerGone`]: an outage of a broker inside this process |
 //!
-//! Demo and storm implement [`Reach`], which says what these faults can reach, and add their own
+//! Demo and storm implement [`Reach`], which defines the targets of these faults, and add their own
 //! faults.
 
 mod cluster;
@@ -45,17 +45,17 @@ pub trait Fault<S: Sync>: Send {
     /// Waits until there is a target.
     async fn ready(&mut self, _stage: &S) {}
 
-    /// Makes the fault happen; returns within seconds. All random numbers come from `rng`.
+    /// Makes the fault happen, and returns within seconds. All random numbers come from `rng`.
     ///
     /// # Errors
-    /// The fault could not be injected. It is healed, and the run goes on.
+    /// The fault could not be injected. It is healed, and the run continues.
     async fn inject(&mut self, stage: &S, rng: &mut StdRng) -> Result<Injected, Failure>;
 
-    /// Ends the fault, and returns when it is over. Changes nothing without an injection before, or
+    /// Ends the fault, and returns when it is over. Has no effect without a previous injection, or
     /// when it is repeated.
     ///
     /// # Errors
-    /// The fault goes on. The injector retries for a while, then gives up the run.
+    /// The fault continues. The injector retries for a while, then ends the run.
     async fn heal(&mut self, _stage: &S) -> Result<(), Failure> {
         Ok(())
     }
@@ -64,12 +64,12 @@ pub trait Fault<S: Sync>: Send {
 /// Faults on a stage.
 pub type Faults<S> = Vec<Box<dyn Fault<S>>>;
 
-/// The part of a stage that the faults of this module reach.
+/// The part of a stage that the faults of this module can reach.
 pub trait Reach: Sync {
     /// Returns all processes.
     fn processes(&self) -> &Processes;
 
-    /// Returns the names of the processes that may be hit now.
+    /// Returns the names of the processes that may be targets now.
     fn victims(&self) -> Vec<String> {
         self.processes().names()
     }
@@ -77,7 +77,7 @@ pub trait Reach: Sync {
     /// Returns the wires with their names, always in the same order.
     fn wires(&self) -> Vec<(String, &Proxy)>;
 
-    /// Takes the broker inside this process down, or brings it back.
+    /// Takes down the broker inside this process, or brings it back.
     ///
     /// # Errors
     /// There is no such broker, or it cannot be switched.
@@ -89,7 +89,7 @@ pub trait Reach: Sync {
 pub struct Injected {
     /// The target: a process, a wire, a service.
     pub target: String,
-    /// Its parameters; may be empty.
+    /// The parameters of the fault; may be empty.
     pub detail: String,
 }
 

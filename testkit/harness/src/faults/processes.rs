@@ -8,13 +8,13 @@ use super::{Fault, FaultKind, Injected, Reach, seconds};
 use crate::Failure;
 use crate::processes::Signal;
 
-/// A fault that kills a random process with SIGKILL; [`Processes`](crate::processes::Processes)
-/// restarts it.
+/// A fault that kills a random process with SIGKILL. [`Processes`](crate::processes::Processes)
+/// restarts the process.
 #[derive(Debug)]
 pub struct Kill;
 
 impl Kill {
-    /// Its name.
+    /// The name of the fault.
     pub const NAME: &str = "kill";
 }
 
@@ -31,8 +31,8 @@ impl<S: Reach> Fault<S> for Kill {
     }
 }
 
-/// A fault that suspends a random process with SIGSTOP, for longer than its lease, and resumes it
-/// with SIGCONT in the end.
+/// A fault that suspends a random process with SIGSTOP, for longer than its lease, and finally
+/// resumes it with SIGCONT.
 #[derive(Debug, Default)]
 pub struct Pause {
     paused: Option<String>,

@@ -13,11 +13,11 @@ use rand::{Rng, SeedableRng};
 pub struct FaultKind {
     /// The unique name, also in reports: lower case, words joined by hyphens.
     pub name: &'static str,
-    /// How often it is chosen relative to other faults; zero for never.
+    /// Frequency of the fault relative to other faults. Zero means never.
     pub weight: u32,
-    /// Whether it is injected without being requested by name.
+    /// Whether the fault is injected without being requested by name.
     pub by_default: bool,
-    /// How long it stays until it is healed; zero for a fault that needs no healing.
+    /// Time until the fault is healed. Zero means that it needs no healing.
     pub lasts: RangeInclusive<Duration>,
 }
 
@@ -41,7 +41,7 @@ impl FaultKind {
         Self { by_default, ..self }
     }
 
-    /// Sets the bounds of its duration.
+    /// Sets the bounds of the fault's duration.
     #[must_use]
     pub fn lasts(self, lasts: RangeInclusive<Duration>) -> Self {
         Self { lasts, ..self }
@@ -55,20 +55,20 @@ pub struct PlannedFault<M> {
     pub at: M,
     /// The fault.
     pub fault: &'static str,
-    /// How long it stays.
+    /// The duration of the fault.
     pub lasts: Duration,
-    /// The seed of its target and parameters.
+    /// The seed of the fault's target and parameters.
     pub seed: u64,
 }
 
 /// The range of pauses between the beginnings of two injections.
 const PAUSE: RangeInclusive<Duration> = Duration::from_millis(300)..=Duration::from_millis(2_500);
-/// Pause between a fault's cure and its next injection.
+/// Pause between the end of a fault and its next injection.
 const RECOVERY: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent faults.
 const OVERLAP_MAX: usize = 3;
 
-/// Chooses faults for a run of this length. As far as time allows, every fault has its turn before
+/// Chooses faults for a run of this length. As far as time allows, every fault gets its turn before
 /// any is injected again.
 #[must_use]
 pub fn over_time(seed: u64, kinds: &[FaultKind], length: Duration) -> Vec<PlannedFault<Duration>> {
@@ -81,8 +81,8 @@ pub fn over_time(seed: u64, kinds: &[FaultKind], length: Duration) -> Vec<Planne
     while at < length {
         let busy = |kind: &FaultKind| free_at.get(kind.name).is_some_and(|free_at| *free_at > at);
         running.retain(|end| *end > at);
-        // The choice is made even if it is not used: the stream of random numbers must not depend
-        // on times.
+        // The choice is made even if it is not used, because the stream of random numbers must not
+        // depend on times.
         let next = first.iter().rposition(|kind| !busy(kind));
         let chosen = match next {
             _ if running.len() >= OVERLAP_MAX => None,

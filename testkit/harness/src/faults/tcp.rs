@@ -23,13 +23,13 @@ pub enum Kind {
     Cut,
     /// Every connection is reset after some more bytes, in the middle of a frame.
     CutInFrame,
-    /// Requests arrive, their answers do not. Such connections are reset in the end.
+    /// Requests arrive, but their answers do not. Such connections are reset at the end.
     AnswersLost,
     /// Nothing arrives in one direction, or in both, until the fault is over.
     Partition,
-    /// One end is gone, and the other end does not learn it.
+    /// One end is gone, but the other end does not notice.
     HalfOpen,
-    /// Open connections are reset, and no new one comes through.
+    /// Open connections are reset, and no new connection succeeds.
     Down,
 }
 
@@ -64,7 +64,7 @@ impl<S: Reach> Fault<S> for Tcp {
             Kind::Cut => ("tcp-cut", Duration::ZERO..=Duration::ZERO),
             Kind::CutInFrame => ("tcp-cut-in-frame", millis(500)..=seconds(3)),
             Kind::AnswersLost => ("tcp-answers-lost", seconds(1)..=seconds(8)),
-            // Sometimes longer than a lease.
+            // The duration may exceed that of a lease.
             Kind::Partition => ("tcp-partition", seconds(2)..=seconds(15)),
             Kind::HalfOpen => ("tcp-half-open", seconds(2)..=seconds(15)),
             Kind::Down => ("tcp-down", seconds(2)..=seconds(8)),
@@ -87,7 +87,7 @@ impl<S: Reach> Fault<S> for Tcp {
     }
 }
 
-/// Injects the fault and returns its parameters. Other faults on the same wire stay.
+/// Injects the fault and returns its parameters. Other faults on the same wire stay active.
 fn apply(kind: Kind, proxy: &Proxy, rng: &mut StdRng) -> String {
     match kind {
         Kind::Latency => {

@@ -1,9 +1,9 @@
-//! Journals of processes: one JSON document in each line, passed to the operating system in one
-//! call. So a killed process loses nothing, and at most its last line is torn.
+//! Journals of processes. Each line is one JSON document and is passed to the operating system in
+//! one call. So a killed process loses nothing, and at most its last line is incomplete.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | `received` | deliveries as a consumer got them |
+//! | `received` | deliveries as a consumer received them |
 //! | `subscription` | a subscription that records them |
 
 mod received;
@@ -25,7 +25,7 @@ pub use subscription::{Handled, Journaled};
 pub struct Journal(Mutex<File>);
 
 impl Journal {
-    /// Opens a journal, and continues behind what an earlier process has written.
+    /// Opens a journal, and appends to the entries of earlier processes.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -46,12 +46,12 @@ impl Journal {
             serde_json::to_writer(&mut lines, entry)?;
             lines.push(b'\n');
         }
-        // The file is consistent even if another thread panicked with it.
+        // The file is consistent even if another thread panicked while it held the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(&lines)
     }
 }
 
-/// Reads a journal; skips lines that are torn or empty. A missing journal is empty.
+/// Reads a journal. Skips incomplete and empty lines. A missing journal is empty.
 ///
 /// # Errors
 /// The file cannot be read.

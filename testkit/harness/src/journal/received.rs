@@ -9,15 +9,15 @@ use uuid::Uuid;
 /// A delivery, before it was processed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Received {
-    /// When it was received: see [`crate::clock`].
+    /// The time of receipt; see [`crate::clock`].
     pub at: u64,
     /// The name under which the process consumes.
     pub consumer: Arc<str>,
-    /// The message id; `None` for a delivery that cannot be read.
+    /// The message id, or `None` for a delivery that cannot be read.
     pub id: Option<Uuid>,
-    /// Its content.
+    /// The content of the message.
     pub content: Content,
-    /// Whether the broker says that it is redelivered.
+    /// Whether the broker reports the delivery as redelivered.
     pub redelivered: bool,
     /// The part of a larger message, if that is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,17 +29,17 @@ pub struct Received {
 pub struct Settled {
     /// The message id.
     pub settled: Uuid,
-    /// Whether its handler ran; otherwise the inbox knew it already.
+    /// Whether the handler ran. Otherwise the inbox already knew the message.
     pub handled: bool,
 }
 
-/// A part of a message that came in chunks.
+/// A chunk of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Its index.
+    /// The index of the chunk.
     pub index: u32,
-    /// The number of parts.
+    /// The number of chunks.
     pub count: u32,
-    /// Its payload: those of a storm are texts.
+    /// The payload of the chunk. Payloads in a storm are texts.
     pub payload: String,
 }

@@ -1,4 +1,4 @@
-//! A subscription that records its deliveries before it hands them out.
+//! A subscription that records its deliveries before it returns them.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -15,19 +15,20 @@ use crate::content::content;
 
 /// A subscription that keeps a journal.
 pub struct Journaled {
-    /// The subscription that it reads.
+    /// The underlying subscription.
     pub inner: Box<dyn Subscription>,
     /// The journal.
     pub journal: Arc<Journal>,
-    /// The name under which it consumes.
+    /// The name of the consumer.
     pub consumer: Arc<str>,
-    /// Whether it records the payloads of chunks; needed if the broker keeps no readable log.
+    /// Whether the payloads of chunks are recorded, which is needed if the broker keeps no readable
+    /// log.
     pub keeps_parts: bool,
     /// The messages whose handler ran, if settlements are recorded as well.
     pub handled: Option<Handled>,
 }
 
-/// Messages whose handler ran in this process, and which are not settled yet. Cheap to clone.
+/// Messages whose handler ran in this process, but which are not settled yet. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Handled(Arc<Mutex<Known>>);
 
@@ -38,19 +39,19 @@ struct Known {
 }
 
 impl Handled {
-    /// Begins a session: messages that an earlier session handled and could not settle come again,
+    /// Begins a session. Messages that an earlier session handled but could not settle come again,
     /// as duplicates.
     pub fn begin(&self) {
         *self.known() = Known::default();
     }
 
-    /// Notes that the handler of a message ran.
+    /// Records that the handler of a message ran.
     pub fn insert(&self, id: Uuid) {
         self.known().handled.insert(id);
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        // The sets are consistent even if another thread panicked with them.
+        // The sets are consistent even if another thread panicked while it held the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

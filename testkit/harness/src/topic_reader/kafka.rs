@@ -59,7 +59,7 @@ impl Follower {
     }
 }
 
-/// Reads all partitions from their beginning to their present end.
+/// Reads all partitions from their beginning to their current end.
 ///
 /// # Errors
 /// The broker does not answer, or the log ends too early.
@@ -102,7 +102,7 @@ impl Log {
         Ok(Self { consumer, topic: topic.to_owned(), next: vec![0; count], places, wholes, occurrences })
     }
 
-    /// Polls once. An error is an outage, which will end.
+    /// Polls once. An error means an outage, which will end.
     fn poll(&mut self) -> Polled {
         match self.consumer.poll(POLL) {
             Some(Ok(record)) => {
@@ -143,9 +143,9 @@ impl Log {
 
 /// The result of a poll.
 enum Polled {
-    /// A record came.
+    /// A record arrived.
     Record,
-    /// This partition has no more.
+    /// This partition has no more records.
     End(usize),
     /// There was no answer.
     Nothing,

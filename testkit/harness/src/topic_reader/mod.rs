@@ -1,6 +1,6 @@
-//! Reads the broker's content with plain clients that share nothing with the toolkit.
+//! Reads the broker's content with plain clients that share no code with the toolkit.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`kafka`] | a log, read from its beginning |
 //! | `rabbitmq` (feature `rabbitmq`) | an additional queue, drained at the end |

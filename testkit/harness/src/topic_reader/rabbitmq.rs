@@ -14,10 +14,10 @@ use uuid::Uuid;
 use super::whole::{Record, Wholes};
 use crate::Failure;
 
-/// Timeout for the next message of a queue that has one.
+/// Timeout for the next message of a queue that is not empty.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Takes all messages out of a queue, in its order.
+/// Removes all messages from a queue, in order, and returns them.
 ///
 /// # Errors
 /// The broker does not answer, or ends the session.

@@ -24,14 +24,14 @@ pub struct Record<'a> {
     pub payload: &'a [u8],
 }
 
-/// Messages of which chunks are missing, by id and number of chunks.
+/// Incomplete messages, by id and number of chunks.
 #[derive(Debug, Default)]
 pub struct Wholes(HashMap<(Uuid, u32), BTreeMap<u32, Vec<u8>>>);
 
 impl Wholes {
-    /// Returns the message of a record: its own, or the one whose last missing chunk it is. If a
-    /// relay does not finish and another one sends the message again, chunks remain or fill gaps;
-    /// either way it is the same message.
+    /// Returns the message of a record: its own message, or the message whose last missing chunk it
+    /// is. If one relay stops halfway and another sends the message again, chunks remain or fill
+    /// gaps. Either way it is the same message.
     pub fn take(&mut self, record: Record<'_>, prefix: &str) -> Option<Occurrence> {
         let Record { id, place, key, headers, payload } = record;
         let attribute = |name: &str| -> Option<u32> {
@@ -46,7 +46,7 @@ impl Wholes {
         Some(Occurrence { id, place, content: content(key, &whole, headers) })
     }
 
-    /// Stores a chunk. Returns the payload of the whole message if it was the last missing chunk.
+    /// Stores a chunk. Returns the payload of the whole message if this was the last missing chunk.
     pub fn put(&mut self, id: Uuid, (index, count): (u32, u32), payload: Vec<u8>) -> Option<Vec<u8>> {
         let parts = self.0.entry((id, count)).or_default();
         parts.insert(index, payload);
@@ -81,7 +81,7 @@ mod tests {
         for (index, payload, whole) in [
             ("0", "ab", None),
             ("1", "cd", None),
-            // A relay was killed here, and another one begins again.
+            // A relay was killed here, and another one starts over.
             ("0", "ab", None),
             ("2", "e", Some("abcde")),
             ("1", "cd", None),

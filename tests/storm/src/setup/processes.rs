@@ -17,8 +17,8 @@ use crate::sagas::{OrdersTask, REPLIES, SHIPPING, WorkerTask};
 use crate::stage::{Peer, Recipe, Role, Stage, Wire};
 
 /// A setting for the mock cluster, which does not check sequence numbers. After a refused request
-/// it stores the next one, as no real broker does, and librdkafka then treats the refused one as
-/// stored.
+/// it stores the next request, as no real broker does, and librdkafka then treats the refused
+/// request as stored.
 const ONE_REQUEST_IN_FLIGHT: (&str, &str) = ("max.in.flight.requests.per.connection", "1");
 
 /// The programs that a storm runs.

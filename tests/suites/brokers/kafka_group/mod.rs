@@ -1,5 +1,5 @@
-//! Promises to a member of a real Kafka group: pauses, rebalances, lost sessions, and where a group
-//! starts.
+//! Promises to a member of a real Kafka group: pauses, rebalances, lost sessions, and the start of
+//! a group.
 //!
 //! | module | contents |
 //! |---|---|

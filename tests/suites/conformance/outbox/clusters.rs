@@ -135,7 +135,8 @@ async fn a_pooler_that_hands_on_prepared_statements_is_refused_by_name(stage: St
         assert!(words.contains("session mode") && words.contains("max_prepared_statements"), "{words}");
     };
     refused(log.reader(&relay()).await.err().unwrap());
-    // When that session ends, the pooler assigns another one, which lacks the prepared statements.
+    // When that session ends, the pooler assigns another session, which lacks the prepared
+    // statements.
     db.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'outbox_test_relay'")
         .await;
     eventually("its session is gone", || async {

@@ -50,7 +50,7 @@ async fn lead(store: &mut Box<dyn CheckpointStore>) -> Result<(i64, Cursor), Fai
 
 /// A query on the log, run by the relay or by an operator.
 enum Look {
-    /// No query, to see how the transactions conflict without one.
+    /// No query, to see how the transactions conflict by themselves.
     Nothing,
     Poll(Box<dyn LogReader>, Cursor),
     Status(std::sync::Arc<dyn LogAdmin>),
