@@ -16,6 +16,7 @@ use super::kinds::{Kinds, UnknownKinds};
 use super::options::RunnerOptions;
 use super::parts::{Parts, Runner};
 use super::shutdown::StopSignal;
+use super::single::pause_max;
 use super::status::ConsumerStatus;
 use super::store::InboxStore;
 use super::tracing_spans::JoinTraces;
@@ -296,6 +297,10 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     ///
     /// The tenant is part of a message's identity: a copy for which the function returns another
     /// tenant takes effect again. Drain the consumer before a release that changes the function.
+    ///
+    /// A large message can come in chunks. The function is called with each chunk: its envelope and
+    /// headers are those of the whole message, its payload is a part of the whole. So take the
+    /// tenant from the envelope or a header, not from the payload.
     #[must_use]
     pub fn tenant(self, tenant_of: impl Fn(&Message) -> Tenant + Send + Sync + 'static) -> Self {
         self.try_tenant(move |message| Ok::<_, Infallible>(tenant_of(message)))
@@ -304,7 +309,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// Does the same as [`tenant`](Self::tenant), for a function that can refuse a message without
     /// a tenant or with an invalid name. A refused message is dead-lettered with the reason
     /// [`Reason::NoTenant`](crate::Reason::NoTenant) and the error. As with
-    /// [`tenant`](Self::tenant), every copy of a message needs the same answer.
+    /// [`tenant`](Self::tenant), every copy and every chunk of a message needs the same answer.
     #[must_use]
     pub fn try_tenant<E: std::fmt::Display>(
         mut self,
@@ -455,6 +460,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
             handler_timeout,
             after_dead_letter,
             guarded,
+            pause_max: pause_max(settings.backoff),
             process: Uuid::now_v7(),
         };
         let parts = Parts {

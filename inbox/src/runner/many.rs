@@ -6,28 +6,30 @@
 //! cause (at the commit, or one that may affect every message and repeats) halves the batch.
 //! Messages whose key is held by a dead letter are taken out in the same way.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::error::Error;
 
-use message::{Committed, Message, MessageId};
+use message::{Message, MessageId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::crash::CrashPoint;
 use super::key_queues::{Held, Lane};
+use super::single::{Done, forget_of, waits_for_its_time};
 use super::store::{Admitted, Store};
 use super::worker::{Worker, closed, is_innocent};
-use crate::attempts::error_text;
+use crate::attempts::{Forget, error_text};
 use crate::batch::Candidate;
 use crate::name::Tenant;
 use crate::received::Received;
+use crate::refusal::Refusal;
 
 /// The deliveries of a batch, sorted by outcome.
 #[derive(Debug, Default)]
 pub(super) struct Sorted {
     /// Committed.
-    pub(super) settled: Vec<(Held, Committed)>,
+    pub(super) settled: Vec<(Held, Done)>,
     /// To be handled one by one, in this order.
     pub(super) singles: Vec<Held>,
     /// Not handled, because the worker was told to give up.
@@ -90,12 +92,13 @@ struct Fresh<'a, G> {
 }
 
 enum Attempt {
-    /// Committed: a proof per delivery, `None` for those that were refused.
-    Done(Vec<Option<Committed>>),
+    /// Committed: the end of each delivery, `None` for those that were refused.
+    Done(Vec<Option<Done>>),
     /// The handler failed on this one.
     Culprit(usize),
-    /// These are handled alone. They wait behind a dead letter of their key or a message that
-    /// becomes one, or another process has or had them in hand.
+    /// These are handled alone. They wait for their time, behind such a message of their key, or
+    /// behind a dead letter of their key or a message that becomes one; or another process has or
+    /// had them in hand.
     Apart(HashSet<usize>),
     /// Rolled back at the commit.
     RolledBack,
@@ -134,10 +137,10 @@ impl<S: Store> Worker<S> {
                 outages = 0;
             }
             match attempt {
-                Attempt::Done(proofs) => {
-                    for (Placed { at, held, .. }, proof) in part.into_iter().zip(proofs) {
-                        match proof {
-                            Some(proof) => sorted.settled.push((held, proof)),
+                Attempt::Done(ends) => {
+                    for (Placed { at, held, .. }, done) in part.into_iter().zip(ends) {
+                        match done {
+                            Some(done) => sorted.settled.push((held, done)),
                             None => {
                                 // It will become a dead letter that holds its key, but is not
                                 // stored yet.
@@ -249,12 +252,21 @@ impl<S: Store> Worker<S> {
             Some(Candidate { tenant: tenant.clone(), message: held.delivery.message.as_ref().ok()? })
         });
         let candidates: Vec<_> = readable.collect();
-        // `None` for a refused message, which is then handled alone and dead-lettered.
-        let admissions: Vec<Option<Admitted<S::Guard>>> =
-            match self.store.admit_batch(&mut tx, &candidates).await {
-                Ok(admissions) => admissions.into_iter().map(Result::ok).collect(),
-                Err(error) => return Attempt::Outage(error.into()),
+        let admissions = match self.store.admit_batch(&mut tx, &candidates).await {
+            Ok(admissions) => admissions,
+            Err(error) => return Attempt::Outage(error.into()),
+        };
+        let is_early = |admission: &Result<_, Refusal>| admission.as_ref().is_err_and(waits_for_its_time);
+        let early = admissions.iter().enumerate().filter(|(_, admission)| is_early(admission));
+        let early: HashSet<usize> = early.map(|(at, _)| at).collect();
+        if !early.is_empty() {
+            return match self.store.rollback(tx).await {
+                Ok(()) => Attempt::Apart(with_those_behind(part, early)),
+                Err(error) => Attempt::Outage(error.into()),
             };
+        }
+        // `None` for a refused message, which is then handled alone and dead-lettered.
+        let admissions: Vec<Option<Admitted<S::Guard>>> = admissions.into_iter().map(Result::ok).collect();
         match self.held_places(&mut tx, &candidates, &admissions).await {
             Ok(places) if places.is_empty() => {}
             Ok(places) => {
@@ -265,7 +277,18 @@ impl<S: Store> Worker<S> {
             }
             Err(error) => return Attempt::Outage(error.into()),
         }
-        let admitted: Vec<_> = admissions.iter().map(Option::is_some).collect();
+        let mut forgotten: BTreeMap<Forget, Vec<(&Tenant, MessageId)>> = BTreeMap::new();
+        for (at, placed) in &suspects {
+            let forget = match admissions.get(*at) {
+                Some(Some(Ok(_))) => Forget::All,
+                Some(Some(Err(copy))) => forget_of(copy),
+                // A refused message is in hand until it has been handled alone.
+                Some(None) | None => continue,
+            };
+            forgotten.entry(forget).or_default().extend(placed.name());
+        }
+        let handled: Vec<Option<bool>> =
+            admissions.iter().map(|admission| admission.as_ref().map(Result::is_ok)).collect();
         let (mut applied, mut duplicates) = (Vec::new(), 0);
         let mut run: Vec<Fresh<'_, S::Guard>> = Vec::new();
         for (at, (admission, candidate)) in admissions.into_iter().zip(&candidates).enumerate() {
@@ -289,10 +312,14 @@ impl<S: Store> Worker<S> {
         if let Err(attempt) = self.apply_run(&mut tx, &mut run).await {
             return attempt;
         }
-        if !noted.is_empty()
-            && let Err(error) = self.store.forget_attempts(&mut tx, &noted, true).await
-        {
-            return if error.is_transient() { Attempt::Outage(error.into()) } else { Attempt::RolledBack };
+        for (forget, messages) in forgotten {
+            if let Err(error) = self.store.forget_attempts(&mut tx, &messages, forget).await {
+                return if error.is_transient() {
+                    Attempt::Outage(error.into())
+                } else {
+                    Attempt::RolledBack
+                };
+            }
         }
         applied.iter().for_each(|id| self.crash(CrashPoint::AfterEffect, *id));
         match self.store.commit(tx).await {
@@ -303,7 +330,9 @@ impl<S: Store> Worker<S> {
                 tracing::debug!(consumer = %self.consumer, duplicates, message_ids = ids.join(" "), "batch applied");
                 applied.iter().for_each(|id| self.crash(CrashPoint::AfterCommit, *id));
                 let mut proofs = proofs.into_iter();
-                Attempt::Done(admitted.into_iter().map(|yes| yes.then(|| proofs.next()).flatten()).collect())
+                let done =
+                    |is_handled: Option<bool>| Some(Done { is_handled: is_handled?, proof: proofs.next()? });
+                Attempt::Done(handled.into_iter().map(done).collect())
             }
             Err(error) if is_innocent(&error) => Attempt::Outage(error.into()),
             Err(error) => {

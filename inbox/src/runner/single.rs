@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use message::{Committed, Delivery, Message, MessageId};
+use message::{Backoff, Committed, Delivery, Message, MessageId};
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,7 @@ use super::failure::{Failure, FailureKind, is_of_session};
 use super::key_queues::Held;
 use super::store::Store;
 use super::worker::{GivenUp, NewDeadLetter, Worker, closed, is_innocent};
-use crate::attempts::{Failures, InHand, Pause, error_text};
+use crate::attempts::{Failures, Forget, InHand, Pause, error_text};
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
 use crate::error::AdmitError;
@@ -30,7 +30,7 @@ use crate::store_error::StoreError;
 /// The outcome of one attempt.
 enum Step {
     /// Its effect is committed, now or earlier.
-    Settle(Committed),
+    Settle(Done),
     /// It must be dead-lettered.
     Bury(NewDeadLetter),
     /// It failed. Contains the whole message if the delivery is the chunk that completed it.
@@ -53,6 +53,21 @@ const ENDS_BESIDE_MAX: u32 = 2;
 /// How often a process asks for a message that another process handles.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
+/// The end of a delivery that can be settled.
+#[derive(Debug)]
+pub(super) struct Done {
+    /// The proof of the commit.
+    pub(super) proof: Committed,
+    /// Whether it was handled now: it is neither a duplicate nor a chunk that is only kept.
+    pub(super) is_handled: bool,
+}
+
+impl Done {
+    fn now(proof: Committed) -> Self {
+        Self { proof, is_handled: true }
+    }
+}
+
 impl Step {
     /// Marks a failure to keep a chunk, as distinct from a failure of the whole message.
     fn of_chunk(self) -> Self {
@@ -61,6 +76,32 @@ impl Step {
             step => step,
         }
     }
+
+    /// Marks the end of a delivery whose handler did not run.
+    fn without_handler(self) -> Self {
+        match self {
+            Self::Settle(done) => Self::Settle(Done { is_handled: false, ..done }),
+            step => step,
+        }
+    }
+}
+
+/// Returns whether a refused message waits until the database's clock accepts it.
+pub(super) fn waits_for_its_time(refusal: &Refusal) -> bool {
+    let Refusal::FromTheFuture { generated_at, newest_accepted_at, .. } = refusal else { return false };
+    *generated_at - *newest_accepted_at < FUTURE_NEAR
+}
+
+/// Returns the maximum time between two attempts of a message. Waits that are noted beyond it come
+/// from a clock that was ahead.
+pub(super) fn pause_max(backoff: Backoff) -> Duration {
+    backoff.max.max(RETRY_AFTER_MAX)
+}
+
+/// Returns what is forgotten of a message after a copy of it. A held dead letter continues the
+/// count of failures.
+pub(super) fn forget_of(copy: &Duplicate) -> Forget {
+    if copy.dead_letter.is_some() { Forget::Uncounted } else { Forget::All }
 }
 
 /// The party at fault, and the wait that the handler asked for.
@@ -97,18 +138,15 @@ pub(super) enum Noted {
 
 impl<S: Store> Worker<S> {
     /// Works on a delivery until it can be settled, or until it must give up while waiting.
-    pub(super) async fn run_one(
-        &self,
-        held: &Held,
-        give_up: &CancellationToken,
-    ) -> Result<Committed, GivenUp> {
+    pub(super) async fn run_one(&self, held: &Held, give_up: &CancellationToken) -> Result<Done, GivenUp> {
         let delivery = &held.delivery;
         let message = match &delivery.message {
             Ok(message) => message,
             Err(malformed) => {
                 self.meter.refused(Reason::Malformed);
                 let grave = NewDeadLetter::new(Reason::Malformed, malformed.problem.clone(), 0);
-                return self.store_dead_letter(delivery, &Tenant::none(), grave, give_up).await;
+                let stored = self.store_dead_letter(delivery, &Tenant::none(), grave, give_up).await;
+                return stored.map(Done::now);
             }
         };
         let span = self.process_span(message, &delivery.origin);
@@ -122,19 +160,22 @@ impl<S: Store> Worker<S> {
         message: &Message,
         mut course: Course,
         give_up: &CancellationToken,
-    ) -> Result<Committed, GivenUp> {
+    ) -> Result<Done, GivenUp> {
         let tenant = match self.tenant(message) {
             Ok(tenant) => tenant,
             Err(problem) => {
                 self.meter.refused(Reason::NoTenant);
                 let grave = NewDeadLetter::new(Reason::NoTenant, problem, 0);
-                return self.store_dead_letter(delivery, &Tenant::none(), grave, give_up).await;
+                let stored = self.store_dead_letter(delivery, &Tenant::none(), grave, give_up).await;
+                return stored.map(Done::now);
             }
         };
         loop {
             match self.attempt(&tenant, message, &mut course).await {
-                Step::Settle(proof) => return Ok(proof),
-                Step::Bury(grave) => return self.store_dead_letter(delivery, &tenant, grave, give_up).await,
+                Step::Settle(done) => return Ok(done),
+                Step::Bury(grave) => {
+                    return self.store_dead_letter(delivery, &tenant, grave, give_up).await.map(Done::now);
+                }
                 Step::Failed(failing, error, whole) => {
                     if let Some(grave) =
                         self.note_failure(&tenant, message, &mut course, (failing, &*error), give_up).await?
@@ -142,7 +183,8 @@ impl<S: Store> Worker<S> {
                         let refused = error.downcast_ref::<Refusal>().map(Reason::from);
                         let reason = refused.unwrap_or(grave.reason);
                         let grave = NewDeadLetter { reason, whole, ..grave };
-                        return self.store_dead_letter(delivery, &tenant, grave, give_up).await;
+                        let stored = self.store_dead_letter(delivery, &tenant, grave, give_up).await;
+                        return stored.map(Done::now);
                     }
                 }
                 Step::Away(error) => self.wait_out(&mut course.outages, &*error, give_up).await?,
@@ -157,10 +199,21 @@ impl<S: Store> Worker<S> {
             Err(error) => return Step::Away(error.into()),
         };
         let mut failed_before = None;
+        let mut given_up = None;
         if course.is_suspect || course.failed_before.is_some() {
             match self.take_in_hand(tenant, message, course, &mut permit).await {
                 Ok(failures) => failed_before = Some(failures),
-                Err(step) => return step,
+                // Only the whole message is given up, so its chunks are gathered first.
+                Err(Step::Bury(grave)) if message.chunk.is_some() => {
+                    failed_before = Some(grave.attempts);
+                    given_up = Some(grave);
+                }
+                Err(step) => {
+                    if matches!(step, Step::Bury(_)) {
+                        self.meter.failed();
+                    }
+                    return step;
+                }
             }
         }
         let begun_at = Instant::now();
@@ -168,10 +221,33 @@ impl<S: Store> Worker<S> {
             Ok(tx) => tx,
             Err(error) => return Step::Away(error.into()),
         };
-        if message.chunk.is_some() {
-            self.gather(tx, tenant, message, failed_before, begun_at).await
-        } else {
-            self.apply_one(tx, tenant, message, failed_before, begun_at).await
+        if message.chunk.is_none() {
+            return self.apply_one(tx, tenant, message, failed_before, begun_at).await;
+        }
+        let (tx, whole) = match self.gather(tx, tenant, message, failed_before).await {
+            Ok(gathered) => gathered,
+            Err(step) => return step,
+        };
+        let step = match given_up {
+            Some(grave) => self.give_up(tx, grave).await,
+            None => self.apply_one(tx, tenant, &whole, failed_before, begun_at).await,
+        };
+        match step {
+            Step::Bury(grave) => Step::Bury(grave.of_whole(Box::new(whole))),
+            Step::Failed(kind, error, _) => Step::Failed(kind, error, Some(Box::new(whole))),
+            step => step,
+        }
+    }
+
+    /// Gives up a message whose chunks were gathered. Rolls back first, because storing the dead
+    /// letter removes the chunks itself.
+    async fn give_up(&self, tx: S::Tx, grave: NewDeadLetter) -> Step {
+        match self.store.rollback(tx).await {
+            Ok(()) => {
+                self.meter.failed();
+                Step::Bury(grave)
+            }
+            Err(error) => Step::Failed((FailureKind::Database, None), error.into(), None),
         }
     }
 
@@ -203,7 +279,6 @@ impl<S: Store> Worker<S> {
                 continue;
             }
             if let Some(error) = in_hand.given_up() {
-                self.meter.failed();
                 return Err(Step::Bury(NewDeadLetter::new(Reason::Poison, error, failures)));
             }
             let left = Duration::try_from(next_at - self.store.now()).unwrap_or_default();
@@ -216,7 +291,7 @@ impl<S: Store> Worker<S> {
             // A waiting message is not in hand.
             self.store.put_down(&this).await.map_err(away)?;
             if must_wait {
-                return Err(Step::Later(left.min(self.backoff.max.max(RETRY_AFTER_MAX))));
+                return Err(Step::Later(left.min(pause_max(self.backoff))));
             }
             drop(permit.take());
             let all = self.permits.acquire_many(self.permits_max).await.map_err(closed);
@@ -224,32 +299,29 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Keeps a chunk. The last missing one continues as the whole message.
+    /// Keeps a chunk. Returns the whole message if it was the last missing one, and otherwise the
+    /// step that follows.
     async fn gather(
         &self,
         mut tx: S::Tx,
         tenant: &Tenant,
         chunk: &Message,
         failed_before: Option<u32>,
-        begun_at: Instant,
-    ) -> Step {
-        match self.store.gather(&mut tx, tenant, chunk).await {
-            Ok(Gathered::Whole(whole)) => {
-                match self.apply_one(tx, tenant, &whole, failed_before, begun_at).await {
-                    Step::Bury(grave) => Step::Bury(grave.of_whole(Box::new(whole))),
-                    Step::Failed(kind, error, _) => Step::Failed(kind, error, Some(Box::new(whole))),
-                    step => step,
-                }
-            }
+    ) -> Result<(S::Tx, Message), Step> {
+        let step = match self.store.gather(&mut tx, tenant, chunk).await {
+            Ok(Gathered::Whole(whole)) => return Ok((tx, whole)),
             Ok(Gathered::Kept { held, count }) => {
-                // A set with a noted failure counts as being retried, and does not expire.
+                // A set with a noted failure counts as being retried, and does not expire. All
+                // chunks share one note: one that is only kept must not hide that the handler of
+                // the whole ended a process.
+                let chunks = [(tenant, chunk.id)];
                 if failed_before.is_some()
                     && let Err(error) =
-                        self.store.forget_attempts(&mut tx, &[(tenant, chunk.id)], false).await
+                        self.store.forget_attempts(&mut tx, &chunks, Forget::Unsuspected).await
                 {
-                    return Step::Failed((FailureKind::Chunk, None), error.into(), None);
+                    return Err(Step::Failed((FailureKind::Chunk, None), error.into(), None));
                 }
-                let step = self.commit(tx).await.of_chunk();
+                let step = self.commit(tx).await.of_chunk().without_handler();
                 if let Step::Settle(_) = &step {
                     self.meter.chunk();
                     tracing::debug!(held, count, "chunk kept");
@@ -263,11 +335,12 @@ impl<S: Store> Worker<S> {
             Err(error @ AdmitError::Damaged { .. }) => {
                 self.meter.refused(Reason::Malformed);
                 let grave = NewDeadLetter::new(Reason::Malformed, error.to_string(), 0);
-                let AdmitError::Damaged { whole, .. } = error else { return Step::Bury(grave) };
+                let AdmitError::Damaged { whole, .. } = error else { return Err(Step::Bury(grave)) };
                 Step::Bury(grave.of_whole(whole))
             }
             Err(error) => self.refuse(tx, error).await.of_chunk(),
-        }
+        };
+        Err(step)
     }
 
     /// Applies a whole message in an open transaction.
@@ -296,7 +369,8 @@ impl<S: Store> Worker<S> {
             Err(error) => return self.failed(tx, error).await,
         };
         if failed_before.is_some()
-            && let Err(error) = self.store.forget_attempts(&mut tx, &[(tenant, message.id)], true).await
+            && let Err(error) =
+                self.store.forget_attempts(&mut tx, &[(tenant, message.id)], Forget::All).await
         {
             return self.failed_to_store(tx, error).await;
         }
@@ -332,10 +406,8 @@ impl<S: Store> Worker<S> {
         failed_before: Option<u32>,
         duplicate: &Duplicate,
     ) -> Step {
-        // A held dead letter continues their count.
-        let took_effect = duplicate.dead_letter.is_none();
         if failed_before.is_some()
-            && let Err(error) = self.store.forget_attempts(&mut tx, &[message], took_effect).await
+            && let Err(error) = self.store.forget_attempts(&mut tx, &[message], forget_of(duplicate)).await
         {
             return Step::Failed((FailureKind::Database, None), error.into(), None);
         }
@@ -343,7 +415,7 @@ impl<S: Store> Worker<S> {
         let dead_letter = dead_letter.map(tracing::field::display);
         tracing::debug!(%processed_at, dead_letter, "duplicate suppressed");
         self.meter.duplicates(1);
-        self.commit(tx).await
+        self.commit(tx).await.without_handler()
     }
 
     /// Returns the step for a message that was not admitted.
@@ -359,9 +431,7 @@ impl<S: Store> Worker<S> {
             }
             return Step::Failed((FailureKind::Database, None), error.into(), None);
         };
-        if let Refusal::FromTheFuture { generated_at, newest_accepted_at, .. } = &refusal
-            && *generated_at - *newest_accepted_at < FUTURE_NEAR
-        {
+        if waits_for_its_time(&refusal) {
             return Step::Failed((FailureKind::Database, None), Box::new(refusal), None);
         }
         Step::Bury(NewDeadLetter::new(Reason::from(&refusal), refusal.to_string(), 0))
@@ -370,7 +440,7 @@ impl<S: Store> Worker<S> {
     async fn commit(&self, tx: S::Tx) -> Step {
         match self.store.commit(tx).await {
             Ok(proofs) => match proofs.into_iter().next() {
-                Some(proof) => Step::Settle(proof),
+                Some(proof) => Step::Settle(Done::now(proof)),
                 None => Step::Failed((FailureKind::Database, None), "the commit proved nothing".into(), None),
             },
             Err(error) if is_innocent(&error) => {

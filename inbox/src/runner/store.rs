@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::held_keys::HeldMessages;
 use super::redrive::BoundedHandler;
-use crate::attempts::{Attempt, Failures, InHand, Pause, error_text};
+use crate::attempts::{Attempt, Failures, Forget, InHand, Pause, error_text};
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
@@ -185,14 +185,14 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(()))
     }
 
-    /// Forgets the failures of messages that succeed in this transaction. Without `also_counted`,
-    /// forgets only failures that were not counted: for chunks, which show nothing about their
-    /// handler.
+    /// Forgets the attempts of those of these messages that `forget` names, in this transaction.
+    /// The attempts of a message that is not applied here stay: a copy or a chunk shows nothing
+    /// about its handler.
     fn forget_attempts(
         &self,
         tx: &mut Self::Tx,
         messages: &[(&Tenant, MessageId)],
-        also_counted: bool,
+        forget: Forget,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Commits. Returns one proof per admitted message, in the order of admission.
@@ -276,6 +276,8 @@ pub(super) struct InboxStore<DB: Dialect> {
     pub(super) handler_timeout: Duration,
     pub(super) after_dead_letter: AfterDeadLetter,
     pub(super) guarded: bool,
+    /// Maximum time between two attempts of a message.
+    pub(super) pause_max: Duration,
     /// The id of this process in notes of what it has in hand.
     pub(super) process: Uuid,
 }
@@ -329,7 +331,8 @@ impl<DB: Dialect> InboxStore<DB> {
     }
 }
 
-/// Number of consecutive requests that may fail before the database counts as unavailable.
+/// Number of consecutive requests that may fail transiently before the database counts as
+/// unavailable.
 const REDRIVES_FAILED_MAX: u32 = 3;
 
 /// Maximum number of requests for redrives per read.
@@ -480,12 +483,12 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         &self,
         tx: &mut Self::Tx,
         messages: &[(&Tenant, MessageId)],
-        also_counted: bool,
+        forget: Forget,
     ) -> Result<(), StoreError> {
         let (what, keys) = ("forget the attempts of a message that succeeded", self.keys(messages));
         let call = async {
             let statements = self.inbox.statements();
-            DB::forget_attempts(tx, statements, &keys, also_counted).await.map_err(StoreError::during(what))
+            DB::forget_attempts(tx, statements, &keys, forget).await.map_err(StoreError::during(what))
         };
         self.within(what, call).await
     }
@@ -551,9 +554,10 @@ impl<DB: Dialect> Store for InboxStore<DB> {
                 }
                 match self.carry_out(request).await {
                     Ok(()) => failures = 0,
-                    // A single failure does not block the requests behind it.
-                    Err(error) if failures < REDRIVES_FAILED_MAX => {
-                        failures += 1;
+                    // A single failure does not block the requests behind it, and neither do those
+                    // that say nothing about the database.
+                    Err(error) if !error.is_transient() || failures < REDRIVES_FAILED_MAX => {
+                        failures += u32::from(error.is_transient());
                         let (dead_letter, error) = (request.dead_letter, error_text(&error));
                         tracing::warn!(%dead_letter, error, "a redrive that was requested waits");
                     }

@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
+use crate::inbox::chunks::chunks_of;
 use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, json, message, message_of};
 use inbox::{
-    Admission, AdmitError, ConfirmError, Inbox, InboxOptions, OpenError, PayloadComparison, Refusal, Tenant,
+    Admission, AdmitError, ConfirmError, DeadLetterQuery, Gathered, Inbox, InboxOptions, OpenError,
+    PayloadComparison, Refusal, Tenant,
 };
 use message::Message;
 use migrations::Dialect as Name;
@@ -17,6 +20,7 @@ cases! { "inbox/retention":
         a_replay_after_expiry_is_refused_by_every_process,
         many_processes_open_and_maintain_at_once,
         options_out_of_bounds_are_refused,
+        an_operator_does_not_begin_the_memory_of_an_inbox,
         a_part_of_maintenance_that_fails_keeps_no_other_back,
         a_missing_schema_says_what_to_run,
     }
@@ -191,8 +195,25 @@ pub(super) async fn a_part_of_maintenance_that_fails_keeps_no_other_back<DB: Tes
     assert_eq!(left, None, "purged all the same");
 }
 
+/// Goal: an operator who looks at an inbox before its first consumer does not decide how far back
+/// it remembers; it looks empty. Oracle: a message of an age that only the consumer's retention
+/// accepts takes effect once; the operator sees the dead letter that comes later.
+async fn an_operator_does_not_begin_the_memory_of_an_inbox<DB: TestDatabase>(database: &Database<DB>) {
+    let open = || Inbox::open_for_operators(database.pool.clone(), database.options());
+    let operator = open().await.unwrap();
+    assert!(!operator.has_memory());
+    assert_eq!(operator.dead_letters(&DeadLetterQuery::default()).await.unwrap(), []);
+    let options = InboxOptions { retention: 17 * DAY, ..database.options() };
+    let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
+    let old = message_of(inbox.window().now - 16 * DAY, "old");
+    assert!(consume(&inbox, &old).await.unwrap());
+    assert!(!consume(&inbox, &old).await.unwrap());
+    assert!(open().await.unwrap().has_memory());
+}
+
 /// Goal: a single reading of a database clock that is far ahead forgets nothing. Oracle: a message
-/// of some days ago is still a duplicate when the clock is right again.
+/// of some days ago is still a duplicate when the clock is right again, and a chunk still waits for
+/// the others.
 async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else { return };
     let schema = database.schema.clone().unwrap();
@@ -203,6 +224,11 @@ async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres() {
     let right = database.inbox().await;
     let remembered = message_of(right.window().now - 5 * DAY, "remembered");
     assert!(consume(&right, &remembered).await.unwrap());
+    let mut tx = right.begin().await.unwrap();
+    let chunk = chunks_of(&message(&"x".repeat(5_000))).swap_remove(0);
+    let gathered = tx.gather(&consumer("billing"), &Tenant::none(), &chunk).await.unwrap();
+    assert!(matches!(gathered, Gathered::Kept { held: 1, .. }), "{gathered:?}");
+    drop(tx.commit().await.unwrap());
     admin(
         "CREATE FUNCTION {schema}clock_timestamp() RETURNS timestamptz LANGUAGE sql \
         AS $$SELECT pg_catalog.clock_timestamp() + interval '10 days'$$",
@@ -217,6 +243,7 @@ async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres() {
     let error = jumped.maintain().await.unwrap_err();
     assert!(matches!(error, OpenError::ClocksDiffer { .. }), "{error}");
     assert!(!consume(&right, &remembered).await.unwrap(), "a duplicate as before");
+    assert_eq!(right.incomplete(NonZeroU32::MAX).await.unwrap().len(), 1, "no chunk was given up");
     database.drop_schema().await;
 }
 
