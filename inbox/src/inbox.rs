@@ -207,7 +207,7 @@ impl<DB: Dialect> Inbox<DB> {
     #[doc(hidden)]
     pub async fn open_for_operators(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         let inbox = Self::open_as_it_is(pool, options).await?;
-        inbox.learn_days().await?;
+        inbox.read_partitions().await?;
         Ok(inbox)
     }
 

@@ -191,7 +191,7 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Learns which days of the window can hold rows, and creates none.
-    pub(crate) async fn learn_days(&self) -> Result<(), StoreError> {
+    pub(crate) async fn read_partitions(&self) -> Result<(), StoreError> {
         let (first, last) = self.window().days(self.options().days_ahead);
         let first = first.max(Day::of(self.window().retained_from));
         let mut connection = self.acquire("give a connection").await?;

@@ -43,7 +43,7 @@ pub(crate) struct Skipped<'a> {
     pub(crate) is_stuck_here: bool,
 }
 
-/// What was done about a slice of sagas that are far ahead.
+/// The result for a slice of sagas whose turns are far ahead.
 pub(crate) struct Slice {
     /// Number of sagas that were made due.
     pub(crate) woken: u64,

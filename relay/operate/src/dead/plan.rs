@@ -215,14 +215,14 @@ fn meaning(message: &DeadMessage) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operate::dead::filter::tests::entry;
+    use crate::dead::sample::entry;
 
     #[test]
     fn no_part_of_what_may_hold_others_is_discarded() {
         let letter = DeadMessage { source: DeadSource::Inbox, ..entry(2) };
         let requeue = Change::Requeue { accept_late: false };
         assert!(check_part(&Change::Discard, &[entry(1), entry(2)]).is_ok());
-        assert!(check_part(&requeue, &[letter.clone()]).is_ok());
+        assert!(check_part(&requeue, std::slice::from_ref(&letter)).is_ok());
         let refused = check_part(&Change::Discard, &[entry(1), letter]).unwrap_err().to_string();
         assert!(refused.contains("more than 2 messages match"), "{refused}");
     }

@@ -80,8 +80,8 @@ async fn a_transaction_that_was_exchanged_stores_nothing<DB: Keys>(db: Database<
     else {
         panic!()
     };
-    <DB as tests::Dialect>::execute(&mut tx, "ROLLBACK").await.unwrap();
-    <DB as tests::Dialect>::execute(&mut tx, "BEGIN").await.unwrap();
+    DB::execute(&mut tx, "ROLLBACK").await.unwrap();
+    DB::execute(&mut tx, "BEGIN").await.unwrap();
     let committed = tx.commit(Ending::Succeeded, b"x").await;
     assert!(matches!(committed, Err(CommitError::RolledBack { source: None, .. })), "{committed:?}");
     assert_eq!(run(&keys, "k").await, "acquired");

@@ -223,7 +223,7 @@ async fn a_step_whose_transaction_was_ended_is_not_done<DB: Tables>(db: Database
 /// Ends the transaction of a step, which a step must not do.
 async fn end<DB: Tables>(connection: &mut DB::Connection, is_sql: bool) {
     if is_sql {
-        <DB as tests::Dialect>::execute(connection, "ROLLBACK").await.unwrap();
+        DB::execute(connection, "ROLLBACK").await.unwrap();
     } else {
         tests::drop_a_begin(connection).await;
     }
