@@ -40,6 +40,30 @@ pub struct InHand {
     pub next_at: OffsetDateTime,
 }
 
+/// The messages whose attempts are forgotten. The others are only put down: they are no longer in
+/// hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Forget {
+    /// All of them.
+    All,
+    /// Those of which no failure was counted.
+    Uncounted,
+    /// Those of which no failure was counted, and with which no process ended.
+    Unsuspected,
+}
+
+impl Forget {
+    /// Returns whether counted failures are forgotten.
+    pub(crate) fn also_counted(self) -> bool {
+        self == Self::All
+    }
+
+    /// Returns whether the ends of processes are forgotten.
+    pub(crate) fn also_ends(self) -> bool {
+        self != Self::Unsuspected
+    }
+}
+
 /// Number of processes that may end with a message in hand before we give it up.
 const ENDS_MAX: u32 = 5;
 

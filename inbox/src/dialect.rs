@@ -14,7 +14,7 @@ use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::attempts::{Attempt, InHand};
+use crate::attempts::{Attempt, Forget, InHand};
 use crate::chunks::{Incomplete, Split};
 use crate::day::Day;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Resolution};
@@ -363,13 +363,13 @@ pub mod parts {
             process: Uuid,
         ) -> impl Future<Output = Result<()>> + Send;
 
-        /// Forgets the failures of messages of one consumer: all, or only where none was counted.
-        /// The forgotten messages are no longer in hand.
+        /// Forgets the attempts of those of these messages of one consumer that `forget` names.
+        /// None of the messages is in hand any more.
         fn forget_attempts(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             keys: &[Key<'_>],
-            also_counted: bool,
+            forget: Forget,
         ) -> impl Future<Output = Result<()>> + Send;
 
         /// Forgets failures that began before a moment, and those of messages that took effect; at

@@ -41,6 +41,7 @@ use sqlx::{ColumnIndex, Decode, Row, Type};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::attempts::Forget;
 use crate::batch::Candidate;
 use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
 use crate::dialect::{Dialect, Key, parts::Guards};
@@ -451,7 +452,7 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     async fn forget_failures(&self, connection: &mut DB::Connection, key: Key<'_>) -> Result<(), StoreError> {
-        DB::forget_attempts(connection, self.statements(), &[key], true)
+        DB::forget_attempts(connection, self.statements(), &[key], Forget::All)
             .await
             .map_err(StoreError::during("forget the attempts of a held message"))
     }

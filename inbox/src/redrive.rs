@@ -10,7 +10,7 @@ use message::Message;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::attempts::{InHand, error_text};
+use crate::attempts::{Forget, InHand, error_text};
 use crate::day::{Day, ahead};
 use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
 use crate::decision::{Action, Decision, Signature};
@@ -137,7 +137,8 @@ impl<DB: Dialect> Inbox<DB> {
     pub(crate) async fn put_letter_down(&self, key: Key<'_>, is_given_up: bool) -> Result<(), StoreError> {
         let what = "note that a redrive has ended";
         let mut connection = self.acquire(what).await?;
-        DB::forget_attempts(&mut connection, self.statements(), &[key], is_given_up)
+        let forget = if is_given_up { Forget::All } else { Forget::Uncounted };
+        DB::forget_attempts(&mut connection, self.statements(), &[key], forget)
             .await
             .map_err(StoreError::during(what))
     }

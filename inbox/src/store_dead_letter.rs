@@ -3,6 +3,7 @@
 use message::{Committed, Delivery, Fingerprint, Message, shield};
 use sqlx::Transaction;
 
+use crate::attempts::Forget;
 use crate::day::Day;
 use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
 use crate::dialect::{ChunkSet, Dialect, Inserted, Key};
@@ -188,7 +189,7 @@ impl<DB: Dialect> Inbox<DB> {
         letter: &DeadLetter,
     ) -> Result<Committed, StoreError> {
         let failed = StoreError::during;
-        DB::forget_attempts(&mut tx, self.statements(), &[letter.key()], true)
+        DB::forget_attempts(&mut tx, self.statements(), &[letter.key()], Forget::All)
             .await
             .map_err(failed("forget the attempts of a dead letter"))?;
         // An earlier error would have ended this call, so the transaction is intact and COMMIT

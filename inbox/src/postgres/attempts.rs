@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::guard::{Columns, has_code};
 use super::statements::Statements;
-use crate::attempts::{Attempt, InHand};
+use crate::attempts::{Attempt, Forget, InHand};
 use crate::dialect::{Content, Key, Mark, parts};
 
 /// SQLSTATE of a lock wait that reached its timeout.
@@ -76,13 +76,14 @@ impl parts::Attempts for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         keys: &[Key<'_>],
-        also_counted: bool,
+        forget: Forget,
     ) -> Result<(), sqlx::Error> {
         let Some(Key { consumer, .. }) = keys.first() else { return Ok(()) };
         let Columns { ids, scopes } = Columns::of(keys);
-        let forget = sqlx::query(&statements.forget_attempts).bind(consumer).bind(&ids).bind(&scopes);
-        forget.bind(also_counted).execute(&mut *connection).await?;
-        if !also_counted {
+        let forgetting = sqlx::query(&statements.forget_attempts).bind(consumer).bind(&ids).bind(&scopes);
+        let forgetting = forgetting.bind(forget.also_counted()).bind(forget.also_ends());
+        forgetting.execute(&mut *connection).await?;
+        if forget != Forget::All {
             let put_down = sqlx::query(&statements.put_down_counted).bind(consumer).bind(&ids).bind(&scopes);
             put_down.execute(connection).await?;
         }

@@ -156,7 +156,7 @@ migrations::statements! {
         WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND in_hand = $4";
     put_down(condition = "a.in_hand = $4") =
         "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE {attempts_of}";
-    forget_attempts(condition = "($4 OR a.attempts = 0)") =
+    forget_attempts(condition = "($4 OR a.attempts = 0) AND ($5 OR a.ends = 0)") =
         "DELETE FROM {schema}inbox_attempt WHERE {attempts_of}";
     put_down_counted(condition = "a.in_hand IS NOT NULL") =
         "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE {attempts_of}";

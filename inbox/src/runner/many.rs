@@ -18,7 +18,7 @@ use super::crash::CrashPoint;
 use super::key_queues::{Held, Lane};
 use super::store::{Admitted, Store};
 use super::worker::{Worker, closed, is_innocent};
-use crate::attempts::error_text;
+use crate::attempts::{Forget, error_text};
 use crate::batch::Candidate;
 use crate::name::Tenant;
 use crate::received::Received;
@@ -290,7 +290,7 @@ impl<S: Store> Worker<S> {
             return attempt;
         }
         if !noted.is_empty()
-            && let Err(error) = self.store.forget_attempts(&mut tx, &noted, true).await
+            && let Err(error) = self.store.forget_attempts(&mut tx, &noted, Forget::All).await
         {
             return if error.is_transient() { Attempt::Outage(error.into()) } else { Attempt::RolledBack };
         }

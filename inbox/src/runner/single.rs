@@ -16,7 +16,7 @@ use super::failure::{Failure, FailureKind, is_of_session};
 use super::key_queues::Held;
 use super::store::Store;
 use super::worker::{GivenUp, NewDeadLetter, Worker, closed, is_innocent};
-use crate::attempts::{Failures, InHand, Pause, error_text};
+use crate::attempts::{Failures, Forget, InHand, Pause, error_text};
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
 use crate::error::AdmitError;
@@ -61,6 +61,20 @@ impl Step {
             step => step,
         }
     }
+
+    /// Marks the end of a delivery whose handler did not run.
+    fn without_handler(self) -> Self {
+        match self {
+            Self::Settle(done) => Self::Settle(Done { is_handled: false, ..done }),
+            step => step,
+        }
+    }
+}
+
+/// Returns what is forgotten of a message after a copy of it. A held dead letter continues the
+/// count of failures.
+fn forget_of(copy: &Duplicate) -> Forget {
+    if copy.dead_letter.is_some() { Forget::Uncounted } else { Forget::All }
 }
 
 /// The party at fault, and the wait that the handler asked for.
@@ -157,10 +171,21 @@ impl<S: Store> Worker<S> {
             Err(error) => return Step::Away(error.into()),
         };
         let mut failed_before = None;
+        let mut given_up = None;
         if course.is_suspect || course.failed_before.is_some() {
             match self.take_in_hand(tenant, message, course, &mut permit).await {
                 Ok(failures) => failed_before = Some(failures),
-                Err(step) => return step,
+                // Only the whole message is given up, so its chunks are gathered first.
+                Err(Step::Bury(grave)) if message.chunk.is_some() => {
+                    failed_before = Some(grave.attempts);
+                    given_up = Some(grave);
+                }
+                Err(step) => {
+                    if matches!(step, Step::Bury(_)) {
+                        self.meter.failed();
+                    }
+                    return step;
+                }
             }
         }
         let begun_at = Instant::now();
@@ -168,10 +193,33 @@ impl<S: Store> Worker<S> {
             Ok(tx) => tx,
             Err(error) => return Step::Away(error.into()),
         };
-        if message.chunk.is_some() {
-            self.gather(tx, tenant, message, failed_before, begun_at).await
-        } else {
-            self.apply_one(tx, tenant, message, failed_before, begun_at).await
+        if message.chunk.is_none() {
+            return self.apply_one(tx, tenant, message, failed_before, begun_at).await;
+        }
+        let (tx, whole) = match self.gather(tx, tenant, message, failed_before).await {
+            Ok(gathered) => gathered,
+            Err(step) => return step,
+        };
+        let step = match given_up {
+            Some(grave) => self.give_up(tx, grave).await,
+            None => self.apply_one(tx, tenant, &whole, failed_before, begun_at).await,
+        };
+        match step {
+            Step::Bury(grave) => Step::Bury(grave.of_whole(Box::new(whole))),
+            Step::Failed(kind, error, _) => Step::Failed(kind, error, Some(Box::new(whole))),
+            step => step,
+        }
+    }
+
+    /// Gives up a message whose chunks were gathered. Rolls back first, because storing the dead
+    /// letter removes the chunks itself.
+    async fn give_up(&self, tx: S::Tx, grave: NewDeadLetter) -> Step {
+        match self.store.rollback(tx).await {
+            Ok(()) => {
+                self.meter.failed();
+                Step::Bury(grave)
+            }
+            Err(error) => Step::Failed((FailureKind::Database, None), error.into(), None),
         }
     }
 
@@ -203,7 +251,6 @@ impl<S: Store> Worker<S> {
                 continue;
             }
             if let Some(error) = in_hand.given_up() {
-                self.meter.failed();
                 return Err(Step::Bury(NewDeadLetter::new(Reason::Poison, error, failures)));
             }
             let left = Duration::try_from(next_at - self.store.now()).unwrap_or_default();
@@ -224,30 +271,27 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Keeps a chunk. The last missing one continues as the whole message.
+    /// Keeps a chunk. Returns the whole message if it was the last missing one, and otherwise the
+    /// step that follows.
     async fn gather(
         &self,
         mut tx: S::Tx,
         tenant: &Tenant,
         chunk: &Message,
         failed_before: Option<u32>,
-        begun_at: Instant,
-    ) -> Step {
-        match self.store.gather(&mut tx, tenant, chunk).await {
-            Ok(Gathered::Whole(whole)) => {
-                match self.apply_one(tx, tenant, &whole, failed_before, begun_at).await {
-                    Step::Bury(grave) => Step::Bury(grave.of_whole(Box::new(whole))),
-                    Step::Failed(kind, error, _) => Step::Failed(kind, error, Some(Box::new(whole))),
-                    step => step,
-                }
-            }
+    ) -> Result<(S::Tx, Message), Step> {
+        let step = match self.store.gather(&mut tx, tenant, chunk).await {
+            Ok(Gathered::Whole(whole)) => return Ok((tx, whole)),
             Ok(Gathered::Kept { held, count }) => {
-                // A set with a noted failure counts as being retried, and does not expire.
+                // A set with a noted failure counts as being retried, and does not expire. All
+                // chunks share one note: one that is only kept must not hide that the handler of
+                // the whole ended a process.
+                let chunks = [(tenant, chunk.id)];
                 if failed_before.is_some()
                     && let Err(error) =
-                        self.store.forget_attempts(&mut tx, &[(tenant, chunk.id)], false).await
+                        self.store.forget_attempts(&mut tx, &chunks, Forget::Unsuspected).await
                 {
-                    return Step::Failed((FailureKind::Chunk, None), error.into(), None);
+                    return Err(Step::Failed((FailureKind::Chunk, None), error.into(), None));
                 }
                 let step = self.commit(tx).await.of_chunk();
                 if let Step::Settle(_) = &step {
@@ -263,11 +307,12 @@ impl<S: Store> Worker<S> {
             Err(error @ AdmitError::Damaged { .. }) => {
                 self.meter.refused(Reason::Malformed);
                 let grave = NewDeadLetter::new(Reason::Malformed, error.to_string(), 0);
-                let AdmitError::Damaged { whole, .. } = error else { return Step::Bury(grave) };
+                let AdmitError::Damaged { whole, .. } = error else { return Err(Step::Bury(grave)) };
                 Step::Bury(grave.of_whole(whole))
             }
             Err(error) => self.refuse(tx, error).await.of_chunk(),
-        }
+        };
+        Err(step)
     }
 
     /// Applies a whole message in an open transaction.
@@ -296,7 +341,8 @@ impl<S: Store> Worker<S> {
             Err(error) => return self.failed(tx, error).await,
         };
         if failed_before.is_some()
-            && let Err(error) = self.store.forget_attempts(&mut tx, &[(tenant, message.id)], true).await
+            && let Err(error) =
+                self.store.forget_attempts(&mut tx, &[(tenant, message.id)], Forget::All).await
         {
             return self.failed_to_store(tx, error).await;
         }
@@ -332,10 +378,8 @@ impl<S: Store> Worker<S> {
         failed_before: Option<u32>,
         duplicate: &Duplicate,
     ) -> Step {
-        // A held dead letter continues their count.
-        let took_effect = duplicate.dead_letter.is_none();
         if failed_before.is_some()
-            && let Err(error) = self.store.forget_attempts(&mut tx, &[message], took_effect).await
+            && let Err(error) = self.store.forget_attempts(&mut tx, &[message], forget_of(duplicate)).await
         {
             return Step::Failed((FailureKind::Database, None), error.into(), None);
         }

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::held_keys::HeldMessages;
 use super::redrive::BoundedHandler;
-use crate::attempts::{Attempt, Failures, InHand, Pause, error_text};
+use crate::attempts::{Attempt, Failures, Forget, InHand, Pause, error_text};
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
@@ -185,14 +185,14 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(()))
     }
 
-    /// Forgets the failures of messages that succeed in this transaction. Without `also_counted`,
-    /// forgets only failures that were not counted: for chunks, which show nothing about their
-    /// handler.
+    /// Forgets the attempts of those of these messages that `forget` names, in this transaction.
+    /// The attempts of a message that is not applied here stay: a copy or a chunk shows nothing
+    /// about its handler.
     fn forget_attempts(
         &self,
         tx: &mut Self::Tx,
         messages: &[(&Tenant, MessageId)],
-        also_counted: bool,
+        forget: Forget,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Commits. Returns one proof per admitted message, in the order of admission.
@@ -480,12 +480,12 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         &self,
         tx: &mut Self::Tx,
         messages: &[(&Tenant, MessageId)],
-        also_counted: bool,
+        forget: Forget,
     ) -> Result<(), StoreError> {
         let (what, keys) = ("forget the attempts of a message that succeeded", self.keys(messages));
         let call = async {
             let statements = self.inbox.statements();
-            DB::forget_attempts(tx, statements, &keys, also_counted).await.map_err(StoreError::during(what))
+            DB::forget_attempts(tx, statements, &keys, forget).await.map_err(StoreError::during(what))
         };
         self.within(what, call).await
     }

@@ -12,7 +12,7 @@ use super::statements::{
     TAKE_OVER,
 };
 use super::values;
-use crate::attempts::{Attempt, InHand};
+use crate::attempts::{Attempt, Forget, InHand};
 use crate::dialect::{Key, parts};
 
 impl parts::Attempts for Sqlite {
@@ -72,17 +72,18 @@ impl parts::Attempts for Sqlite {
         connection: &mut SqliteConnection,
         _statements: &Statements,
         keys: &[Key<'_>],
-        also_counted: bool,
+        forget: Forget,
     ) -> Result<(), sqlx::Error> {
         for key in keys {
             sqlx::query(FORGET_ATTEMPTS)
                 .bind(values::text(key.id))
                 .bind(key.consumer)
                 .bind(key.scope)
-                .bind(also_counted)
+                .bind(forget.also_counted())
+                .bind(forget.also_ends())
                 .execute(&mut *connection)
                 .await?;
-            if !also_counted {
+            if forget != Forget::All {
                 put_down_one(connection, *key, None).await?;
             }
         }

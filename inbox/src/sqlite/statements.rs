@@ -103,7 +103,8 @@ pub(super) const PUT_DOWN: &str = "UPDATE inbox_attempt SET in_hand = NULL \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND ($4 IS NULL OR in_hand = $4)";
 pub(super) const CANONICAL: &str =
     "SELECT canonical_fingerprint FROM inbox_message WHERE message_id = $1 AND consumer = $2 AND scope = $3";
-pub(super) const FORGET_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND ($4 OR attempts = 0)";
+pub(super) const FORGET_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
+    AND ($4 OR attempts = 0) AND ($5 OR ends = 0)";
 /// As on PostgreSQL.
 pub(super) const PURGE_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE (consumer, scope, message_id) IN (\
     SELECT consumer, scope, message_id FROM inbox_attempt AS a WHERE first_failed_at < $1 OR EXISTS (\

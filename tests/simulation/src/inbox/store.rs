@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use inbox::simulation::{Admitted, HeldMessages, Pause, Store};
+use inbox::simulation::{Admitted, Forget, HeldMessages, Pause, Store};
 use inbox::window::Window;
 use inbox::{
     AdmitError, Attempt, Candidate, CommitError, ConsumerName, Duplicate, Failures, HandlerError, OpenError,
@@ -286,7 +286,7 @@ impl Store for SimulatedInbox {
         &self,
         tx: &mut Self::Tx,
         messages: &[(&Tenant, MessageId)],
-        _also_counted: bool,
+        _forget: Forget,
     ) -> Result<(), StoreError> {
         let ids = messages.iter().map(|(_, id)| *id);
         self.call("forget attempts", |_| tx.forgotten.extend(ids)).await

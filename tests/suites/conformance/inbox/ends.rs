@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::inbox::broker::Broker;
+use crate::inbox::chunks::chunks_of;
 use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::failures::{BATCHES, dead_letters, in_batches};
-use crate::inbox::message;
+use crate::inbox::{keyed, message};
 use async_trait::async_trait;
 use inbox::{
     AfterDeadLetter, Consumer, Dialect, Handler, HandlerError, Inbox, InboxOptions, Reason, RedriveOptions,
@@ -25,6 +26,7 @@ use tokio::task::JoinHandle;
 cases! { "inbox/ends":
     every {
         a_message_that_ends_its_process_is_given_up_alone,
+        a_message_in_chunks_that_ends_its_process_is_given_up_whole,
         a_redrive_that_ends_its_process_is_given_up,
     }
     postgres {
@@ -33,6 +35,9 @@ cases! { "inbox/ends":
 }
 
 const ENDS: &[u8] = b"ends its process";
+
+/// Deliveries that a process has in hand at once.
+const PREFETCH: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 
 /// Reports when it has the one message that ends its process. From then on it finishes no other
 /// message.
@@ -48,7 +53,7 @@ impl<DB: TestDatabase + Dialect> Handler<DB> for Ending {
         tx: &mut Transaction<'static, DB>,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
-        if message.payload == ENDS {
+        if message.payload.starts_with(ENDS) {
             self.in_hand.send_replace(true);
             return std::future::pending().await;
         }
@@ -74,7 +79,9 @@ async fn live<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker, batch: Optio
             async move { Ok(broker.subscribe()) }
         })
         .handler(Ending { in_hand })
-        .concurrency(NonZeroUsize::new(4).unwrap());
+        .after_dead_letter(AfterDeadLetter::HoldKey)
+        .prefetch(PREFETCH)
+        .concurrency(PREFETCH);
     let running = tokio::spawn(in_batches(consumer, batch).run(std::future::pending::<()>()));
     let is_over = tokio::select! {
         ended = has_ended.wait_for(|in_hand| *in_hand) => ended.is_ok(),
@@ -119,6 +126,45 @@ async fn a_message_that_ends_its_process_is_given_up_alone<DB: TestDatabase>(dat
         let signature =
             Signature { actor: String::from("test"), note: String::from("over"), selection: None };
         inbox.discard(letter.id, &signature).await.unwrap();
+    }
+}
+
+/// Goal: a message in chunks whose handler ends its process is given up like any other, as a whole,
+/// and holds its key. It does not matter whether the broker brings back all of its chunks, as Kafka
+/// does after a lost offset, or only the last one. Oracle: the processes that ended, the dead
+/// letters, no effect.
+async fn a_message_in_chunks_that_ends_its_process_is_given_up_whole<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    for (brings_all, is_told) in [(true, false), (false, true)] {
+        let key = format!("all {brings_all}");
+        let whole = keyed(&key, &format!("ends its process {}", "x".repeat(5_000)));
+        let behind = keyed(&key, "behind");
+        let deliveries = || chunks_of(&whole).into_iter().chain([behind.clone()]);
+        let mut broker = Broker::new(deliveries());
+        let mut ended = 0;
+        loop {
+            if !is_told {
+                broker.says_nothing_of_redeliveries();
+            }
+            if !live(&inbox, &broker, None).await {
+                break;
+            }
+            ended += 1;
+            assert!(ended <= 6, "it goes on ending processes");
+            if brings_all {
+                broker = Broker::new(deliveries());
+            }
+        }
+        let dead = dead_letters(&inbox).await;
+        let dead: Vec<_> = dead.iter().filter(|letter| letter.key.as_deref() == Some(key.as_str())).collect();
+        let [letter, held] = &dead[..] else { panic!("{dead:?}") };
+        assert_eq!((letter.reason, held.reason), (Reason::Poison, Reason::Held));
+        assert_eq!(letter.payload, whole.payload, "the whole message");
+        assert!(letter.error.contains("5 processes ended"), "{}", letter.error);
+        assert!(inbox.incomplete(NonZeroU32::MAX).await.unwrap().is_empty(), "its chunks are forgotten");
+        assert!(DB::effects(&database.pool, "billing").await.is_empty());
     }
 }
 
