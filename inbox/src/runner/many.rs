@@ -16,12 +16,14 @@ use tracing::Instrument as _;
 
 use super::crash::CrashPoint;
 use super::key_queues::{Held, Lane};
+use super::single::waits_for_its_time;
 use super::store::{Admitted, Store};
 use super::worker::{Worker, closed, is_innocent};
 use crate::attempts::{Forget, error_text};
 use crate::batch::Candidate;
 use crate::name::Tenant;
 use crate::received::Received;
+use crate::refusal::Refusal;
 
 /// The deliveries of a batch, sorted by outcome.
 #[derive(Debug, Default)]
@@ -94,8 +96,9 @@ enum Attempt {
     Done(Vec<Option<Committed>>),
     /// The handler failed on this one.
     Culprit(usize),
-    /// These are handled alone. They wait behind a dead letter of their key or a message that
-    /// becomes one, or another process has or had them in hand.
+    /// These are handled alone. They wait for their time, behind such a message of their key, or
+    /// behind a dead letter of their key or a message that becomes one; or another process has or
+    /// had them in hand.
     Apart(HashSet<usize>),
     /// Rolled back at the commit.
     RolledBack,
@@ -249,12 +252,21 @@ impl<S: Store> Worker<S> {
             Some(Candidate { tenant: tenant.clone(), message: held.delivery.message.as_ref().ok()? })
         });
         let candidates: Vec<_> = readable.collect();
-        // `None` for a refused message, which is then handled alone and dead-lettered.
-        let admissions: Vec<Option<Admitted<S::Guard>>> =
-            match self.store.admit_batch(&mut tx, &candidates).await {
-                Ok(admissions) => admissions.into_iter().map(Result::ok).collect(),
-                Err(error) => return Attempt::Outage(error.into()),
+        let admissions = match self.store.admit_batch(&mut tx, &candidates).await {
+            Ok(admissions) => admissions,
+            Err(error) => return Attempt::Outage(error.into()),
+        };
+        let is_early = |admission: &Result<_, Refusal>| admission.as_ref().is_err_and(waits_for_its_time);
+        let early = admissions.iter().enumerate().filter(|(_, admission)| is_early(admission));
+        let early: HashSet<usize> = early.map(|(at, _)| at).collect();
+        if !early.is_empty() {
+            return match self.store.rollback(tx).await {
+                Ok(()) => Attempt::Apart(with_those_behind(part, early)),
+                Err(error) => Attempt::Outage(error.into()),
             };
+        }
+        // `None` for a refused message, which is then handled alone and dead-lettered.
+        let admissions: Vec<Option<Admitted<S::Guard>>> = admissions.into_iter().map(Result::ok).collect();
         match self.held_places(&mut tx, &candidates, &admissions).await {
             Ok(places) if places.is_empty() => {}
             Ok(places) => {

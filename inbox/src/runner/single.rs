@@ -71,6 +71,12 @@ impl Step {
     }
 }
 
+/// Returns whether a refused message waits until the database's clock accepts it.
+pub(super) fn waits_for_its_time(refusal: &Refusal) -> bool {
+    let Refusal::FromTheFuture { generated_at, newest_accepted_at, .. } = refusal else { return false };
+    *generated_at - *newest_accepted_at < FUTURE_NEAR
+}
+
 /// Returns what is forgotten of a message after a copy of it. A held dead letter continues the
 /// count of failures.
 fn forget_of(copy: &Duplicate) -> Forget {
@@ -403,9 +409,7 @@ impl<S: Store> Worker<S> {
             }
             return Step::Failed((FailureKind::Database, None), error.into(), None);
         };
-        if let Refusal::FromTheFuture { generated_at, newest_accepted_at, .. } = &refusal
-            && *generated_at - *newest_accepted_at < FUTURE_NEAR
-        {
+        if waits_for_its_time(&refusal) {
             return Step::Failed((FailureKind::Database, None), Box::new(refusal), None);
         }
         Step::Bury(NewDeadLetter::new(Reason::from(&refusal), refusal.to_string(), 0))

@@ -16,7 +16,7 @@ use inbox::{
     Backoff, Consumer, ConsumerBuilder, CrashPoint, DeadLetterQuery, Dialect, Handler, HandlerError, Inbox,
     Reason, RedriveOptions, RunError, Shutdown,
 };
-use message::{Malformed, Message, MessageId};
+use message::{Malformed, Message, MessageId, OrderingKey};
 use sqlx::Transaction;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -29,6 +29,7 @@ cases! { "inbox/runner":
         refused_and_malformed_deliveries_are_dead_lettered_and_settled,
         a_message_refused_by_its_time_is_dead_lettered_and_counted_once,
         a_message_from_the_near_future_waits_for_its_time,
+        no_message_of_its_key_overtakes_one_from_the_near_future,
         a_crash_between_commit_and_settle_is_harmless,
         a_crash_between_effect_and_commit_is_harmless,
         lost_sessions_and_settlements_are_harmless,
@@ -287,6 +288,30 @@ async fn a_message_from_the_near_future_waits_for_its_time<DB: TestDatabase>(dat
         broker.drained().await;
         running.stop().await;
         assert!(DB::effects(&database.pool, "billing").await.contains(&payload));
+    }
+    assert_eq!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap(), []);
+}
+
+/// Goal: while a message waits for its time, the later messages of its key wait behind it, and
+/// other keys go on. Oracle: the order of the effects, of single messages and of a batch.
+async fn no_message_of_its_key_overtakes_one_from_the_near_future<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for (round, batch) in [None, NonZeroUsize::new(4)].into_iter().enumerate() {
+        let name = |payload: &str| format!("{payload} {round}");
+        let ahead = inbox.window().newest_accepted_at() + Duration::from_millis(500);
+        let key = OrderingKey::new(name("k")).unwrap();
+        let early = message_of(ahead, &name("early")).with_key(key.clone());
+        let behind = message(&name("behind")).with_key(key);
+        let broker = Broker::new([early, message(&name("other")), behind]);
+        let consuming = builder(&inbox, &broker, Effect::works());
+        let running = start(match batch {
+            Some(batch) => consuming.batch(batch),
+            None => consuming,
+        });
+        broker.drained().await;
+        running.stop().await;
+        let effects = DB::effects(&database.pool, "billing").await;
+        assert_eq!(effects[3 * round..], ["other", "early", "behind"].map(name));
     }
     assert_eq!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap(), []);
 }
