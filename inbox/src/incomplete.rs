@@ -66,7 +66,7 @@ impl Incomplete {
 impl<DB: Dialect> Inbox<DB> {
     /// Dead-letters the messages whose first chunk arrived too long ago. Returns how many.
     pub(crate) async fn expire_incomplete(&self) -> Result<u64, StoreError> {
-        let before = back(self.window().now, self.options().incomplete_retention);
+        let before = back(self.settled_window().now, self.options().incomplete_retention);
         let what = "list incomplete messages";
         let mut connection = self.acquire(what).await?;
         let overdue = DB::incomplete(&mut connection, self.statements(), Some(before), EXPIRED_MAX)

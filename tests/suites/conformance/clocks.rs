@@ -1,9 +1,12 @@
 //! A database server whose clock is wrong by days for a while.
 
+use std::num::NonZeroU32;
+
 use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
-use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Tenant};
+use inbox::{Admission, ConsumerName, Gathered, Inbox, InboxOptions, Tenant};
 use libtest_mimic::Trial;
-use message::{EventType, Fingerprint, Message, Topic};
+use message::chunk::{Encoding, Splitter};
+use message::{EventType, Fingerprint, Message, SizeLimit, Topic};
 use outbox::Outbox;
 use saga::{Run, Sagas};
 use sqlx::Postgres;
@@ -59,6 +62,19 @@ impl Memories {
         Ok(is_new)
     }
 
+    /// Keeps the first chunk of a message.
+    async fn keep_a_chunk(&self) -> Outcome {
+        let whole = Message::new(Topic::new("orders")?, EventType::new("order.placed")?, "x".repeat(5_000));
+        let limit = SizeLimit { destination: "the test", message_bytes_max: 2_000 };
+        let splitter = Splitter { limit, encoding: Encoding::Raw, chunked_bytes_max: 1 << 20 };
+        let chunks = splitter.split(&whole)?.ok_or("it is larger than the limit")?;
+        let mut tx = self.inbox.begin().await?;
+        let gathered = tx.gather(&ConsumerName::new("billing")?, &Tenant::none(), &chunks[0]).await?;
+        assert!(matches!(gathered, Gathered::Kept { held: 1, .. }), "{gathered:?}");
+        drop(tx.commit().await?);
+        Ok(())
+    }
+
     /// Returns whether the request was free, and completes it.
     async fn is_free(&self) -> Result<bool, Failure> {
         let id = KeyId::of_texts("tenant-1", "charge", "order-7")?;
@@ -93,8 +109,8 @@ fn order() -> Result<Message, Failure> {
 
 /// Goal: one wrong clock is no reason to forget. While the server's clock is ahead by more than
 /// every retention, maintenance runs in a process from before and in one that starts. Then the
-/// clock is corrected. Oracle: the earlier message, request and saga are still known, and a new
-/// message takes effect.
+/// clock is corrected. Oracle: the earlier message, request and saga are still known, the chunk
+/// still waits for the others, and a new message takes effect.
 async fn days_ahead(stage: Stage) -> Outcome {
     let cluster = Cluster::start_with_clock(&stage).await?;
     let database = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
@@ -102,6 +118,7 @@ async fn days_ahead(stage: Stage) -> Outcome {
     let message = order()?;
     assert!(old.is_new(&message).await?);
     assert!(old.is_free().await?);
+    old.keep_a_chunk().await?;
     let mut tx = Outbox::new().begin(&database.service).await?;
     old.sagas.start(&mut tx, "checkout", "order-7", &1_i64).await?;
     tx.commit().await?;
@@ -124,6 +141,8 @@ async fn days_ahead(stage: Stage) -> Outcome {
         println!("{which}: {:?}", memories.inbox.window());
         assert!(!memories.is_new(&message).await?, "the message was forgotten");
         assert!(!memories.is_free().await?, "the request was forgotten");
+        let waiting = memories.inbox.incomplete(NonZeroU32::MAX).await?;
+        assert_eq!(waiting.len(), 1, "the chunk was given up");
         assert_eq!(database.integer(finished).await?, 1, "the saga was forgotten");
         assert!(memories.is_new(&order()?).await?, "no new message is taken any more");
     }

@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
+use crate::inbox::chunks::chunks_of;
 use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, json, message, message_of};
 use inbox::{
-    Admission, AdmitError, ConfirmError, Inbox, InboxOptions, OpenError, PayloadComparison, Refusal, Tenant,
+    Admission, AdmitError, ConfirmError, Gathered, Inbox, InboxOptions, OpenError,
+    PayloadComparison, Refusal, Tenant,
 };
 use message::Message;
 use migrations::Dialect as Name;
@@ -192,7 +195,8 @@ pub(super) async fn a_part_of_maintenance_that_fails_keeps_no_other_back<DB: Tes
 }
 
 /// Goal: a single reading of a database clock that is far ahead forgets nothing. Oracle: a message
-/// of some days ago is still a duplicate when the clock is right again.
+/// of some days ago is still a duplicate when the clock is right again, and a chunk still waits for
+/// the others.
 async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else { return };
     let schema = database.schema.clone().unwrap();
@@ -203,6 +207,11 @@ async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres() {
     let right = database.inbox().await;
     let remembered = message_of(right.window().now - 5 * DAY, "remembered");
     assert!(consume(&right, &remembered).await.unwrap());
+    let mut tx = right.begin().await.unwrap();
+    let chunk = chunks_of(&message(&"x".repeat(5_000))).swap_remove(0);
+    let gathered = tx.gather(&consumer("billing"), &Tenant::none(), &chunk).await.unwrap();
+    assert!(matches!(gathered, Gathered::Kept { held: 1, .. }), "{gathered:?}");
+    drop(tx.commit().await.unwrap());
     admin(
         "CREATE FUNCTION {schema}clock_timestamp() RETURNS timestamptz LANGUAGE sql \
         AS $$SELECT pg_catalog.clock_timestamp() + interval '10 days'$$",
@@ -217,6 +226,7 @@ async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres() {
     let error = jumped.maintain().await.unwrap_err();
     assert!(matches!(error, OpenError::ClocksDiffer { .. }), "{error}");
     assert!(!consume(&right, &remembered).await.unwrap(), "a duplicate as before");
+    assert_eq!(right.incomplete(NonZeroU32::MAX).await.unwrap().len(), 1, "no chunk was given up");
     database.drop_schema().await;
 }
 
