@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use message::crash_points::reached;
-use message::{Committed, Delivery, DeliveryToken, Settlement};
+use message::{Delivery, DeliveryToken, Settlement};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use super::lag::{self, LagGauges};
 use super::many::Sorted;
 use super::options::RunnerOptions;
 use super::shutdown::Shutdown;
+use super::single::Done;
 use super::store::Store;
 use super::worker::Worker;
 use crate::attempts::error_text;
@@ -74,7 +75,7 @@ pub enum RunError {
 
 /// The result of a worker.
 enum Finished {
-    One(Box<Held>, Option<Committed>),
+    One(Box<Held>, Option<Done>),
     Many(Sorted),
 }
 
@@ -100,7 +101,8 @@ pub(super) struct Drive<S> {
     /// Deliveries of the current session that are not settled yet.
     unsettled: BTreeSet<DeliveryToken>,
     session: u64,
-    /// Number of deliveries received in the current session, by place (a partition, a queue).
+    /// Number of deliveries received in the current session, by place (a partition, a queue);
+    /// without those that ended as duplicates or as chunks that are kept.
     seen: HashMap<String, usize>,
     /// Cancelled when the current session is lost, because its waiting deliveries come again.
     give_up: CancellationToken,
@@ -244,10 +246,12 @@ impl<S: Store> Drive<S> {
     }
 
     /// Returns whether another process may have had a delivery in hand when it ended: the broker
-    /// flags a redelivery, or the delivery is among the first of its place. Kafka flags nothing; it
-    /// redelivers at most as many messages as a process with this prefetch had in hand.
+    /// flags a redelivery, or the delivery is among the first of its place. Kafka flags nothing. Of
+    /// the messages that it redelivers, a process with this prefetch had at most so many in hand;
+    /// the others were settled, behind one that was not, and come as duplicates or as chunks that
+    /// are kept.
     fn is_suspect(&mut self, delivery: &Delivery) -> bool {
-        let place = delivery.origin.split('@').next().unwrap_or_default();
+        let place = place_of(delivery);
         let seen = match self.seen.get_mut(place) {
             Some(seen) => seen,
             None => self.seen.entry(place.to_owned()).or_default(),
@@ -262,8 +266,8 @@ impl<S: Store> Drive<S> {
             let (worker, give_up) = (Arc::clone(&self.worker), self.give_up.clone());
             let host = self.worker.host.clone();
             self.running.spawn(host.run(async move {
-                let proof = worker.run_one(&held, &give_up).await.ok();
-                Finished::One(Box::new(held), proof)
+                let done = worker.run_one(&held, &give_up).await.ok();
+                Finished::One(Box::new(held), done)
             }));
         }
         let Some(batch_max) = self.settings.batch else { return };
@@ -283,9 +287,9 @@ impl<S: Store> Drive<S> {
         let mut next = Some(first);
         while let Some(finished) = next {
             match finished? {
-                Finished::One(held, proof) => {
+                Finished::One(held, done) => {
                     self.key_queues.finished(&held);
-                    settlements.extend(self.settlement(&held, proof));
+                    settlements.extend(self.settlement(&held, done));
                 }
                 Finished::Many(sorted) => self.sorted(sorted, &mut settlements),
             }
@@ -297,8 +301,8 @@ impl<S: Store> Drive<S> {
 
     fn sorted(&mut self, sorted: Sorted, settlements: &mut Vec<Settlement>) {
         self.is_batch_running = false;
-        for (held, proof) in sorted.settled {
-            settlements.extend(self.settlement(&held, Some(proof)));
+        for (held, done) in sorted.settled {
+            settlements.extend(self.settlement(&held, Some(done)));
         }
         for held in sorted.released {
             settlements.extend(self.settlement(&held, None));
@@ -315,12 +319,15 @@ impl<S: Store> Drive<S> {
 
     /// Returns `None` for a delivery of a lost session: its token is no longer valid, and the
     /// message comes again.
-    fn settlement(&self, held: &Held, proof: Option<Committed>) -> Option<Settlement> {
+    fn settlement(&mut self, held: &Held, done: Option<Done>) -> Option<Settlement> {
         let token = held.delivery.token;
         if held.session != self.session || !self.unsettled.contains(&token) {
             return None;
         }
-        let Some(proof) = proof else { return Some(Settlement::release(token)) };
+        let Some(Done { proof, is_handled }) = done else { return Some(Settlement::release(token)) };
+        if !is_handled && let Some(seen) = self.seen.get_mut(place_of(&held.delivery)) {
+            *seen = seen.saturating_sub(1);
+        }
         match Settlement::done(&held.delivery, proof) {
             Ok(settlement) => Some(settlement),
             Err(error) => {
@@ -463,6 +470,11 @@ impl<S: Store> Drive<S> {
             }
         })))
     }
+}
+
+/// Returns the place that a delivery comes from: its partition or queue.
+fn place_of(delivery: &Delivery) -> &str {
+    delivery.origin.split('@').next().unwrap_or_default()
 }
 
 /// Runs background work and logs its failure. Work that fails or panics is tried again at the next

@@ -9,14 +9,14 @@
 use std::collections::{HashSet, VecDeque};
 use std::error::Error;
 
-use message::{Committed, Message, MessageId};
+use message::{Message, MessageId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::crash::CrashPoint;
 use super::key_queues::{Held, Lane};
-use super::single::waits_for_its_time;
+use super::single::{Done, waits_for_its_time};
 use super::store::{Admitted, Store};
 use super::worker::{Worker, closed, is_innocent};
 use crate::attempts::{Forget, error_text};
@@ -29,7 +29,7 @@ use crate::refusal::Refusal;
 #[derive(Debug, Default)]
 pub(super) struct Sorted {
     /// Committed.
-    pub(super) settled: Vec<(Held, Committed)>,
+    pub(super) settled: Vec<(Held, Done)>,
     /// To be handled one by one, in this order.
     pub(super) singles: Vec<Held>,
     /// Not handled, because the worker was told to give up.
@@ -92,8 +92,8 @@ struct Fresh<'a, G> {
 }
 
 enum Attempt {
-    /// Committed: a proof per delivery, `None` for those that were refused.
-    Done(Vec<Option<Committed>>),
+    /// Committed: the end of each delivery, `None` for those that were refused.
+    Done(Vec<Option<Done>>),
     /// The handler failed on this one.
     Culprit(usize),
     /// These are handled alone. They wait for their time, behind such a message of their key, or
@@ -137,10 +137,10 @@ impl<S: Store> Worker<S> {
                 outages = 0;
             }
             match attempt {
-                Attempt::Done(proofs) => {
-                    for (Placed { at, held, .. }, proof) in part.into_iter().zip(proofs) {
-                        match proof {
-                            Some(proof) => sorted.settled.push((held, proof)),
+                Attempt::Done(ends) => {
+                    for (Placed { at, held, .. }, done) in part.into_iter().zip(ends) {
+                        match done {
+                            Some(done) => sorted.settled.push((held, done)),
                             None => {
                                 // It will become a dead letter that holds its key, but is not
                                 // stored yet.
@@ -277,7 +277,8 @@ impl<S: Store> Worker<S> {
             }
             Err(error) => return Attempt::Outage(error.into()),
         }
-        let admitted: Vec<_> = admissions.iter().map(Option::is_some).collect();
+        let handled: Vec<Option<bool>> =
+            admissions.iter().map(|admission| admission.as_ref().map(Result::is_ok)).collect();
         let (mut applied, mut duplicates) = (Vec::new(), 0);
         let mut run: Vec<Fresh<'_, S::Guard>> = Vec::new();
         for (at, (admission, candidate)) in admissions.into_iter().zip(&candidates).enumerate() {
@@ -315,7 +316,9 @@ impl<S: Store> Worker<S> {
                 tracing::debug!(consumer = %self.consumer, duplicates, message_ids = ids.join(" "), "batch applied");
                 applied.iter().for_each(|id| self.crash(CrashPoint::AfterCommit, *id));
                 let mut proofs = proofs.into_iter();
-                Attempt::Done(admitted.into_iter().map(|yes| yes.then(|| proofs.next()).flatten()).collect())
+                let done =
+                    |is_handled: Option<bool>| Some(Done { is_handled: is_handled?, proof: proofs.next()? });
+                Attempt::Done(handled.into_iter().map(done).collect())
             }
             Err(error) if is_innocent(&error) => Attempt::Outage(error.into()),
             Err(error) => {

@@ -30,7 +30,7 @@ use crate::store_error::StoreError;
 /// The outcome of one attempt.
 enum Step {
     /// Its effect is committed, now or earlier.
-    Settle(Committed),
+    Settle(Done),
     /// It must be dead-lettered.
     Bury(NewDeadLetter),
     /// It failed. Contains the whole message if the delivery is the chunk that completed it.
@@ -52,6 +52,21 @@ const ENDS_BESIDE_MAX: u32 = 2;
 
 /// How often a process asks for a message that another process handles.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The end of a delivery that can be settled.
+#[derive(Debug)]
+pub(super) struct Done {
+    /// The proof of the commit.
+    pub(super) proof: Committed,
+    /// Whether it was handled now: it is neither a duplicate nor a chunk that is only kept.
+    pub(super) is_handled: bool,
+}
+
+impl Done {
+    fn now(proof: Committed) -> Self {
+        Self { proof, is_handled: true }
+    }
+}
 
 impl Step {
     /// Marks a failure to keep a chunk, as distinct from a failure of the whole message.
@@ -117,18 +132,15 @@ pub(super) enum Noted {
 
 impl<S: Store> Worker<S> {
     /// Works on a delivery until it can be settled, or until it must give up while waiting.
-    pub(super) async fn run_one(
-        &self,
-        held: &Held,
-        give_up: &CancellationToken,
-    ) -> Result<Committed, GivenUp> {
+    pub(super) async fn run_one(&self, held: &Held, give_up: &CancellationToken) -> Result<Done, GivenUp> {
         let delivery = &held.delivery;
         let message = match &delivery.message {
             Ok(message) => message,
             Err(malformed) => {
                 self.meter.refused(Reason::Malformed);
                 let grave = NewDeadLetter::new(Reason::Malformed, malformed.problem.clone(), 0);
-                return self.store_dead_letter(delivery, &Tenant::none(), grave, give_up).await;
+                let stored = self.store_dead_letter(delivery, &Tenant::none(), grave, give_up).await;
+                return stored.map(Done::now);
             }
         };
         let span = self.process_span(message, &delivery.origin);
@@ -142,19 +154,22 @@ impl<S: Store> Worker<S> {
         message: &Message,
         mut course: Course,
         give_up: &CancellationToken,
-    ) -> Result<Committed, GivenUp> {
+    ) -> Result<Done, GivenUp> {
         let tenant = match self.tenant(message) {
             Ok(tenant) => tenant,
             Err(problem) => {
                 self.meter.refused(Reason::NoTenant);
                 let grave = NewDeadLetter::new(Reason::NoTenant, problem, 0);
-                return self.store_dead_letter(delivery, &Tenant::none(), grave, give_up).await;
+                let stored = self.store_dead_letter(delivery, &Tenant::none(), grave, give_up).await;
+                return stored.map(Done::now);
             }
         };
         loop {
             match self.attempt(&tenant, message, &mut course).await {
-                Step::Settle(proof) => return Ok(proof),
-                Step::Bury(grave) => return self.store_dead_letter(delivery, &tenant, grave, give_up).await,
+                Step::Settle(done) => return Ok(done),
+                Step::Bury(grave) => {
+                    return self.store_dead_letter(delivery, &tenant, grave, give_up).await.map(Done::now);
+                }
                 Step::Failed(failing, error, whole) => {
                     if let Some(grave) =
                         self.note_failure(&tenant, message, &mut course, (failing, &*error), give_up).await?
@@ -162,7 +177,8 @@ impl<S: Store> Worker<S> {
                         let refused = error.downcast_ref::<Refusal>().map(Reason::from);
                         let reason = refused.unwrap_or(grave.reason);
                         let grave = NewDeadLetter { reason, whole, ..grave };
-                        return self.store_dead_letter(delivery, &tenant, grave, give_up).await;
+                        let stored = self.store_dead_letter(delivery, &tenant, grave, give_up).await;
+                        return stored.map(Done::now);
                     }
                 }
                 Step::Away(error) => self.wait_out(&mut course.outages, &*error, give_up).await?,
@@ -299,7 +315,7 @@ impl<S: Store> Worker<S> {
                 {
                     return Err(Step::Failed((FailureKind::Chunk, None), error.into(), None));
                 }
-                let step = self.commit(tx).await.of_chunk();
+                let step = self.commit(tx).await.of_chunk().without_handler();
                 if let Step::Settle(_) = &step {
                     self.meter.chunk();
                     tracing::debug!(held, count, "chunk kept");
@@ -393,7 +409,7 @@ impl<S: Store> Worker<S> {
         let dead_letter = dead_letter.map(tracing::field::display);
         tracing::debug!(%processed_at, dead_letter, "duplicate suppressed");
         self.meter.duplicates(1);
-        self.commit(tx).await
+        self.commit(tx).await.without_handler()
     }
 
     /// Returns the step for a message that was not admitted.
@@ -418,7 +434,7 @@ impl<S: Store> Worker<S> {
     async fn commit(&self, tx: S::Tx) -> Step {
         match self.store.commit(tx).await {
             Ok(proofs) => match proofs.into_iter().next() {
-                Some(proof) => Step::Settle(proof),
+                Some(proof) => Step::Settle(Done::now(proof)),
                 None => Step::Failed((FailureKind::Database, None), "the commit proved nothing".into(), None),
             },
             Err(error) if is_innocent(&error) => {

@@ -12,6 +12,8 @@ use crate::inbox::broker::Broker;
 use crate::inbox::chunks::chunks_of;
 use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::failures::{BATCHES, dead_letters, in_batches};
+use crate::inbox::held_keys::signature;
+use crate::inbox::runner::{Effect, builder, start};
 use crate::inbox::{keyed, message};
 use async_trait::async_trait;
 use inbox::{
@@ -27,6 +29,7 @@ cases! { "inbox/ends":
     every {
         a_message_that_ends_its_process_is_given_up_alone,
         a_message_in_chunks_that_ends_its_process_is_given_up_whole,
+        duplicates_before_a_message_that_ends_its_process_do_not_hide_it,
         a_redrive_that_ends_its_process_is_given_up,
     }
     postgres {
@@ -165,6 +168,38 @@ async fn a_message_in_chunks_that_ends_its_process_is_given_up_whole<DB: TestDat
         assert!(letter.error.contains("5 processes ended"), "{}", letter.error);
         assert!(inbox.incomplete(NonZeroU32::MAX).await.unwrap().is_empty(), "its chunks are forgotten");
         assert!(DB::effects(&database.pool, "billing").await.is_empty());
+    }
+}
+
+/// Goal: a message that ends its process is counted and given up even if the broker brings back,
+/// unmarked, many messages before it that were settled. Kafka does: its offset stays at the oldest
+/// message that is not settled. Oracle: the processes that ended, the one dead letter.
+async fn duplicates_before_a_message_that_ends_its_process_do_not_hide_it<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let settled: Vec<Message> = (0..5 * PREFETCH.get()).map(|number| message(&number.to_string())).collect();
+    let broker = Broker::new(settled.clone());
+    let running = start(builder(&inbox, &broker, Effect::works()));
+    broker.drained().await;
+    running.stop().await;
+    for batch in BATCHES {
+        let ends = message("ends its process");
+        let mut ended = 0;
+        loop {
+            let broker = Broker::new(settled.iter().cloned().chain([ends.clone()]));
+            broker.says_nothing_of_redeliveries();
+            if !live(&inbox, &broker, batch).await {
+                break;
+            }
+            ended += 1;
+            assert!(ended <= 6, "it goes on ending processes");
+        }
+        let dead = dead_letters(&inbox).await;
+        let [letter] = &dead[..] else { panic!("{dead:?}") };
+        assert_eq!((letter.reason, &letter.payload[..]), (Reason::Poison, ENDS));
+        assert_eq!(DB::effects(&database.pool, "billing").await.len(), settled.len());
+        inbox.discard(letter.id, &signature()).await.unwrap();
     }
 }
 
