@@ -45,6 +45,9 @@ pub trait Store: Backend {
     /// Begins the transaction of a list, whose statements go by an index and sort no table.
     const BEGIN_BY_INDEX: &'static str;
 
+    /// Begins a transaction that changes what it finds in the same way.
+    const BEGIN_CHANGE_BY_INDEX: &'static str;
+
     /// Renders the SQL.
     fn saga_statements(schema: Option<&Identifier>) -> Self::SagaStatements;
 

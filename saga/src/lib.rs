@@ -103,6 +103,7 @@ mod sagas;
 mod sqlite;
 mod statements;
 mod stop;
+mod stranded;
 mod tables;
 pub mod telemetry;
 mod worker;

@@ -8,7 +8,7 @@ use inbox::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MIN, Backoff, CALL_TIMEOUT_
 /// The shortest lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);
 /// The longest lease, and so the longest wait for a worker that died.
-const LEASE_MAX: Duration = Duration::from_secs(3_600);
+pub(crate) const LEASE_MAX: Duration = Duration::from_secs(3_600);
 /// The shortest pause between two looks at the database.
 pub(crate) const POLL_MIN: Duration = Duration::from_millis(2);
 /// The longest span of time that is stored: a century.

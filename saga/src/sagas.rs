@@ -21,6 +21,7 @@ use crate::key::SagaId;
 use crate::options::WorkerOptions;
 use crate::record::{SagaRecord, State};
 use crate::registry::{Registry, SagaFunction};
+use crate::stranded::Passes;
 use crate::tables::Tables;
 use crate::telemetry;
 use crate::worker::Finishing;
@@ -41,6 +42,7 @@ pub(crate) struct Inner<DB: Dialect> {
     /// Notified of a start, a reply or a decision in this process.
     pub(crate) notify: Notify,
     pub(crate) finishing: Finishing,
+    pub(crate) passes: Passes,
     #[cfg(feature = "testing")]
     pub(crate) hook: Option<crate::hook::Hook>,
 }
@@ -241,6 +243,7 @@ impl<DB: Dialect> SagasBuilder<DB> {
             options,
             notify,
             finishing: Finishing::default(),
+            passes: Passes::default(),
             #[cfg(feature = "testing")]
             hook: self.hook,
         })))

@@ -15,11 +15,13 @@ use time::OffsetDateTime;
 use crate::admin::{Decision, Overdue, SagaQuery};
 use crate::dialect::{Dialect, Replied};
 use crate::key::SagaId;
+use crate::options::LEASE_MAX;
 use crate::record::{
     Commits, GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn,
 };
 use crate::rows;
 use crate::statements::Shared;
+use crate::stranded::SLICE;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -39,6 +41,14 @@ pub(crate) struct Skipped<'a> {
     /// Whether the saga is stuck at it: then the step accepts a result in any state, and before it
     /// has begun.
     pub(crate) is_stuck_here: bool,
+}
+
+/// What was done about a slice of sagas that are far ahead.
+pub(crate) struct Slice {
+    /// Number of sagas that were made due.
+    pub(crate) woken: u64,
+    /// The time of the last saga of the slice; none if there is no other slice.
+    pub(crate) end: Option<OffsetDateTime>,
 }
 
 fn of_saga<DB: Dialect>(statement: &Statement, id: &SagaId) -> Query<DB> {
@@ -129,6 +139,27 @@ impl<DB: Dialect> Tables<DB> {
         kinds: &[(String, u16)],
     ) -> Result<Vec<bool>> {
         DB::due_kinds(connection, &self.own, kinds).await
+    }
+
+    /// Makes sagas of a type and version due whose next turn is further ahead than `pause_max`
+    /// although they wait for no step; those that a worker holds, after `pause_max`. Looks at those
+    /// after a time, at most [`SLICE`].
+    pub(crate) async fn wake_stranded(
+        &self,
+        connection: &mut DB::Connection,
+        kind: &(String, u16),
+        pause_max: Duration,
+        after: Option<OffsetDateTime>,
+    ) -> Result<Slice> {
+        let of_kind = |statement: &Statement| {
+            Query::<DB>::new(statement).bind(&kind.0).bind(kind.1).bind(pause_max).bind(after)
+        };
+        let mut tx = connection.begin_with(DB::BEGIN_CHANGE_BY_INDEX).await?;
+        let last = of_kind(&self.shared.far_ahead).bind(SLICE).first(&mut tx).await?;
+        let end: Option<OffsetDateTime> = last.map(|row| row.get("wake_at")).transpose()?;
+        let woken = of_kind(&self.shared.wake_stranded).bind(end).run(&mut tx).await?;
+        tx.commit().await?;
+        Ok(Slice { woken, end })
     }
 
     /// Resets the failures of a saga, if it is held.
@@ -332,15 +363,16 @@ impl<DB: Dialect> Tables<DB> {
         of_saga::<DB>(&self.shared.retry, id).changes_one(connection).await
     }
 
-    /// Has a running saga undone: at once if no worker owns it, otherwise by its worker. Returns
-    /// whether it was running.
+    /// Has a running saga undone: at once if no worker owns it, otherwise by its worker. A lease
+    /// that ends further ahead than the longest one ends now. Returns whether it was running.
     pub(crate) async fn cancel(
         &self,
         connection: &mut DB::Connection,
         id: &SagaId,
         reason: &str,
     ) -> Result<bool> {
-        of_saga::<DB>(&self.shared.cancel, id).bind(reason).changes_one(connection).await
+        let cancelled = of_saga::<DB>(&self.shared.cancel, id).bind(reason).bind(LEASE_MAX);
+        cancelled.changes_one(connection).await
     }
 
     /// Locks a saga until the transaction ends, and reads it without its contents.

@@ -82,6 +82,21 @@ migrations::statements! {
     due_kinds = "SELECT kind.place FROM unnest($1::text[], $2::integer[]) WITH ORDINALITY AS kind (type, version, place) \
         CROSS JOIN LATERAL (SELECT FROM {schema}saga AS s WHERE s.type = kind.type AND s.version = kind.version \
             AND s.wake_at <= statement_timestamp() LIMIT 1) AS due";
+    /// The end of a slice of what is far ahead, in the order of the index of due sagas; none for
+    /// the last slice.
+    far_ahead = "SELECT wake_at FROM {schema}saga WHERE type = $1 AND version = $2
+            AND wake_at > greatest(statement_timestamp() + $3 * interval '1 microsecond', $4)
+        ORDER BY type, version, wake_at OFFSET $5 LIMIT 1";
+    /// Sagas that wait for no step, or whose worker holds them, and are further ahead than any
+    /// pause or lease. A live worker renews its leases long before the new end.
+    wake_stranded = "
+        UPDATE {schema}saga AS s SET wake_at = clock_timestamp()
+            + CASE WHEN s.worker IS NULL THEN 0 ELSE $3 END * interval '1 microsecond'
+        WHERE s.ctid = ANY (ARRAY(SELECT far.place FROM (
+            SELECT ctid AS place FROM {schema}saga WHERE type = $1 AND version = $2
+                AND wake_at > greatest(statement_timestamp() + $3 * interval '1 microsecond', $4)
+                AND wake_at <= coalesce($5, 'infinity') AND (waits_for IS NULL OR worker IS NOT NULL)
+            ORDER BY type, version, wake_at FOR NO KEY UPDATE SKIP LOCKED) AS far))";
     steps = "SELECT {step_columns}, result FROM {schema}saga_step WHERE type = $1 AND id = $2 ORDER BY position";
     look_steps = "SELECT {step_columns}, NULL::text AS result FROM {schema}saga_step WHERE type = $1 AND id = $2 \
         ORDER BY position";
@@ -161,7 +176,8 @@ migrations::statements! {
             cancel = CASE WHEN worker IS NULL THEN NULL ELSE $3 END, \
             state = CASE WHEN worker IS NULL THEN 'undoing' ELSE state END, \
             reason = CASE WHEN worker IS NULL THEN $3 ELSE reason END, \
-            wake_at = CASE WHEN worker IS NULL THEN clock_timestamp() ELSE wake_at END, \
+            wake_at = CASE WHEN worker IS NULL OR wake_at > clock_timestamp() + $4 * interval '1 microsecond' \
+                THEN clock_timestamp() ELSE wake_at END, \
             attempts = CASE WHEN worker IS NULL THEN 0 ELSE attempts END, \
             waits_for = CASE WHEN worker IS NULL THEN NULL ELSE waits_for END, \
             waiting_since = CASE WHEN worker IS NULL THEN NULL ELSE waiting_since END, \

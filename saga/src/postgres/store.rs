@@ -44,6 +44,8 @@ impl Store for Postgres {
     /// The settings hold for any statistics.
     const BEGIN_BY_INDEX: &'static str = "BEGIN READ ONLY; SET LOCAL enable_seqscan = off; \
         SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off";
+    const BEGIN_CHANGE_BY_INDEX: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
+        SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off";
 
     fn saga_statements(schema: Option<&Identifier>) -> Statements {
         Statements::new(schema)

@@ -56,6 +56,13 @@ migrations::statements! {
     got_on = "UPDATE saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
     renew = "UPDATE saga SET wake_at = {now} + $4 WHERE {held}";
     steps = "SELECT {step_columns}, result FROM saga_step WHERE type = $1 AND id = $2 ORDER BY position";
+    far_ahead = "SELECT wake_at FROM saga WHERE type = $1 AND version = $2
+            AND wake_at > max({now} + $3, coalesce($4, 0))
+        ORDER BY wake_at LIMIT 1 OFFSET $5";
+    wake_stranded = "
+        UPDATE saga SET wake_at = {now} + CASE WHEN worker IS NULL THEN 0 ELSE $3 END
+        WHERE type = $1 AND version = $2 AND wake_at > max({now} + $3, coalesce($4, 0))
+            AND wake_at <= coalesce($5, 9223372036854775807) AND (waits_for IS NULL OR worker IS NOT NULL)";
     look_steps = "SELECT {step_columns}, NULL AS result FROM saga_step WHERE type = $1 AND id = $2 ORDER BY position";
     mailbox = "SELECT step, payload FROM saga_reply WHERE type = $1 AND id = $2";
     insert_step = "{step_inserted}";
@@ -118,7 +125,8 @@ migrations::statements! {
         UPDATE saga
             SET cancel = CASE WHEN worker IS NULL THEN NULL ELSE $3 END, state = CASE WHEN worker IS NULL
             THEN 'undoing' ELSE state END, reason = CASE WHEN worker IS NULL THEN $3 ELSE reason END,
-            wake_at = CASE WHEN worker IS NULL THEN {now} ELSE wake_at END, attempts = CASE WHEN worker IS
+            wake_at = CASE WHEN worker IS NULL OR wake_at > {now} + $4 THEN {now} ELSE wake_at END,
+            attempts = CASE WHEN worker IS
             NULL THEN 0 ELSE attempts END, waits_for = CASE WHEN worker IS NULL THEN NULL ELSE waits_for
             END, waiting_since = CASE WHEN worker IS NULL THEN NULL ELSE waiting_since END, stuck_at = NULL
             WHERE type = $1 AND id = $2 AND state = 'running'";

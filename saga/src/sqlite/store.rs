@@ -25,6 +25,7 @@ impl Store for Sqlite {
     type SagaStatements = Statements;
 
     const BEGIN_BY_INDEX: &'static str = "BEGIN";
+    const BEGIN_CHANGE_BY_INDEX: &'static str = "BEGIN IMMEDIATE";
 
     fn saga_statements(schema: Option<&Identifier>) -> Statements {
         Statements::new(schema)

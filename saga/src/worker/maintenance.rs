@@ -1,4 +1,5 @@
-//! Forgets sagas that ended long ago, and reports overdue ones.
+//! Forgets sagas that ended long ago, wakes those that a wrong clock has postponed, and reports
+//! overdue ones.
 
 use std::time::Duration;
 
@@ -24,6 +25,9 @@ pub(super) async fn keep_running<DB: Dialect>(sagas: Sagas<DB>) {
         }
         if let Err(error) = sagas.forget_decisions().await {
             tracing::debug!(%error, "old decisions about sagas were not forgotten");
+        }
+        if let Err(error) = sagas.wake_stranded().await {
+            tracing::warn!(%error, "sagas with a turn far ahead were not looked at; it is tried again");
         }
         match sagas.overdue(OVERDUE).await {
             Ok(overdue) => report(&overdue),

@@ -5,7 +5,7 @@
 //! | `claims` | claims due sagas, fairly between types |
 //! | `drive` | one saga, from the claim to its next pause |
 //! | `finishing` | ends sagas, many in one statement |
-//! | `maintenance` | forgets sagas that ended long ago, and reports overdue ones |
+//! | `maintenance` | forgets ended sagas, wakes stranded ones, and reports overdue ones |
 //! | `renewal` | renews the leases of all running sagas with one statement |
 //! | `room` | how many more sagas to claim, and when |
 

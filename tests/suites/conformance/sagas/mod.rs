@@ -77,6 +77,8 @@ trait Tables: Dialect {
     const EFFECTS: &str;
     /// Moves the end of every saga a year back.
     const AGE: &str;
+    /// Moves the next turn of every saga two days ahead, as a clock that was wrong has set it.
+    const AHEAD: &str;
     /// Writes an effect.
     fn apply(
         connection: &mut Self::Connection,
@@ -95,6 +97,7 @@ impl Tables for Postgres {
         UPDATE saga SET wake_at = now() - interval '1 second' WHERE wake_at IS NOT NULL";
     const EFFECTS: &str = "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, what text NOT NULL)";
     const AGE: &str = "UPDATE saga SET ended_at = ended_at - interval '1 year'";
+    const AHEAD: &str = "UPDATE saga SET wake_at = wake_at + interval '2 days'";
 
     async fn apply(connection: &mut Self::Connection, what: String) -> Result<(), sqlx::Error> {
         sqlx::query(APPLY).bind(what).execute(connection).await.map(drop)
@@ -110,6 +113,7 @@ impl Tables for Sqlite {
         UPDATE saga SET wake_at = 1 WHERE wake_at IS NOT NULL";
     const EFFECTS: &str = "CREATE TABLE effect (id INTEGER PRIMARY KEY, what TEXT NOT NULL)";
     const AGE: &str = "UPDATE saga SET ended_at = 1 WHERE ended_at IS NOT NULL";
+    const AHEAD: &str = "UPDATE saga SET wake_at = wake_at + 172800000000";
 
     async fn apply(connection: &mut Self::Connection, what: String) -> Result<(), sqlx::Error> {
         sqlx::query(APPLY).bind(what).execute(connection).await.map(drop)

@@ -8,6 +8,7 @@ saga_cases! { "saga/operators":
     a_stuck_saga_is_listed_and_goes_on_after_a_retry,
     a_waiting_saga_is_cancelled_at_once,
     a_saga_in_hand_is_cancelled_after_its_step,
+    a_saga_of_a_worker_from_a_clock_that_was_days_ahead_is_cancelled,
     a_saga_cancelled_while_it_finishes_is_undone,
     a_saga_cancelled_while_its_last_attempt_fails_is_undone,
     a_saga_cancelled_after_its_end_stays_as_it_is,
@@ -92,6 +93,19 @@ async fn a_waiting_saga_is_cancelled_at_once<DB: Tables>(db: Database<DB>) {
     assert_eq!(undone(&sagas, "a").await, "cancelled by alice: ticket 7");
     worker.stop().await;
     assert_eq!(effects(&db).await, ["one", "undo one"]);
+}
+
+/// Goal: a saga whose worker died while the server's clock was days ahead is cancelled at once, not
+/// when its lease is over. Oracle: it is undone.
+async fn a_saga_of_a_worker_from_a_clock_that_was_days_ahead_is_cancelled<DB: Tables>(db: Database<DB>) {
+    let sagas = failing(&db, Counter::default(), 0).open().await.unwrap();
+    start(&db, &sagas, "a", 0).await;
+    db.execute("UPDATE saga SET worker = 'gone', epoch = epoch + 1").await.unwrap();
+    db.execute(DB::AHEAD).await.unwrap();
+    operator(&db).await.cancel(&id("a"), &alice()).await.unwrap();
+    let worker = Worker::of(&sagas);
+    assert_eq!(undone(&sagas, "a").await, "cancelled by alice: ticket 7");
+    worker.stop().await;
 }
 
 /// Runs a saga and cancels it when its worker comes to this place.

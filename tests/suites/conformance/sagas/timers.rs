@@ -8,6 +8,7 @@ saga_cases! { "saga/timers":
     a_pause_that_is_over_at_once_goes_on,
     a_century_is_accepted_and_more_is_refused,
     a_pause_that_is_woken_too_early_waits_on,
+    sagas_that_a_clock_ahead_has_postponed_are_woken,
 }
 
 async fn a_pause_holds_no_process_and_ends_once<DB: Tables>(db: Database<DB>) {
@@ -91,4 +92,40 @@ async fn a_pause_that_is_woken_too_early_waits_on<DB: Tables>(db: Database<DB>) 
     until(&sagas, "a", "asleep again", asleep).await;
     assert_eq!((runs.get(), effects(&db).await.len()), (2, 0));
     worker.stop().await;
+}
+
+/// Goal: sagas that started, failed or lost their worker while the server's clock was days ahead go
+/// on once it is right, and no other one wakes early. Oracle: what is due after a pass.
+async fn sagas_that_a_clock_ahead_has_postponed_are_woken<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, is_long: i64| {
+            if is_long == 1 {
+                saga.sleep("pause", Duration::from_secs(30 * 86_400)).await?;
+            }
+            saga.step("after", async |tx| Ok(DB::apply(tx, String::from("after")).await?)).await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "long", 1).await;
+    let worker = Worker::of(&sagas);
+    until(&sagas, "long", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
+    worker.stop().await;
+    for name in ["started", "held"] {
+        start(&db, &sagas, name, 0).await;
+    }
+    db.execute("UPDATE saga SET worker = 'gone' WHERE id = 'held'").await.unwrap();
+    assert_eq!(sagas.wake_stranded().await.unwrap(), 0, "no clock was wrong");
+    db.execute(DB::AHEAD).await.unwrap();
+    assert_eq!(sagas.wake_stranded().await.unwrap(), 2);
+    assert_eq!(sagas.wake_stranded().await.unwrap(), 0);
+    let (long, _) = show(&sagas, "long").await;
+    assert_eq!((long.wake_at.unwrap() - long.started_at).whole_days(), 32, "it sleeps on");
+    let (held, _) = show(&sagas, "held").await;
+    let wait = held.wake_at.unwrap() - held.started_at;
+    assert!((3_599..=3_660).contains(&wait.whole_seconds()), "as if its worker had just renewed it: {wait}");
+    let worker = Worker::of(&sagas);
+    finished(&sagas, "started").await;
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["after"]);
 }

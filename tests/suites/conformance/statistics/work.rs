@@ -118,5 +118,6 @@ pub(super) async fn sagas(database: &Database<Postgres>) -> Outcome {
     worker.abort();
     waited?;
     sagas.forget().await?;
+    sagas.wake_stranded().await?;
     Ok(())
 }

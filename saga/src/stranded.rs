@@ -1,0 +1,75 @@
+//! Wakes sagas whose next turn was noted by a server clock that was ahead.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use message::shield;
+use time::OffsetDateTime;
+
+use crate::dialect::Dialect;
+use crate::error::StoreError;
+use crate::options::LEASE_MAX;
+use crate::sagas::Sagas;
+
+/// Maximum sagas of a type and version that one pass looks at. Most of them sleep for long, which
+/// is right; reading them takes some milliseconds.
+pub(crate) const SLICE: u32 = 10_000;
+
+/// Where the last pass over each type and version ended; none where it looked at all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Passes(Mutex<HashMap<(String, u16), OffsetDateTime>>);
+
+impl Passes {
+    fn after(&self, kind: &(String, u16)) -> Option<OffsetDateTime> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(kind).copied()
+    }
+
+    fn ended(&self, kind: &(String, u16), at: Option<OffsetDateTime>) {
+        let mut passes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match at {
+            Some(at) => passes.insert(kind.clone(), at),
+            None => passes.remove(kind),
+        };
+    }
+}
+
+impl<DB: Dialect> Sagas<DB> {
+    /// Makes registered sagas due that wait for no step and whose next turn is further ahead than
+    /// any backoff or lease: the server's clock was ahead when it was noted. Those whose worker may
+    /// be alive become due after the longest lease. Returns how many there were. Looks at up to
+    /// 10,000 sagas of each type and version; the next call continues there. A running worker does
+    /// this once a minute.
+    ///
+    /// A timer that began while the clock was ahead cannot be told from a long one: it fires at its
+    /// time, unless the saga is cancelled.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what was woken until then stays so. Runs to its end even if this call is
+    /// dropped.
+    pub async fn wake_stranded(&self) -> Result<u64, StoreError> {
+        let sagas = self.clone();
+        shield(async move {
+            let inner = &sagas.0;
+            let mut woken = 0;
+            let pause_max = LEASE_MAX.max(inner.options.backoff.max);
+            for kind in inner.registry.runnable() {
+                let mut connection = sagas.acquire().await?;
+                let after = inner.passes.after(&kind);
+                let waking = inner.tables.wake_stranded(&mut connection, &kind, pause_max, after);
+                let slice = sagas.call("wake sagas that a wrong clock has postponed", waking).await?;
+                inner.passes.ended(&kind, slice.end);
+                woken += slice.woken;
+                if slice.woken > 0 {
+                    tracing::warn!(
+                        saga_type = kind.0,
+                        version = kind.1,
+                        sagas = slice.woken,
+                        "the server's clock was ahead when these sagas were postponed; they are due now"
+                    );
+                }
+            }
+            Ok(woken)
+        })
+        .await
+    }
+}
