@@ -13,7 +13,7 @@ use super::store::KeyStore;
 use crate::decision::Signature;
 use crate::store_error::StoreError;
 
-/// A key whose lease has expired.
+/// A key whose lease has expired, or ends further ahead than any lease can.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StuckKey {
     /// The key.
@@ -24,7 +24,8 @@ pub struct StuckKey {
     pub holder: Uuid,
     /// When its holder claimed it or last renewed the lease.
     pub claimed_at: OffsetDateTime,
-    /// When its lease expired.
+    /// When its lease expired. If that is more than [`LEASE_MAX`](super::LEASE_MAX) ahead, the
+    /// database's clock was ahead when the lease was given.
     pub lease_until: OffsetDateTime,
     /// The policy for it: [`OnExpired::Refuse`] waits for an operator, anything else for the next
     /// caller.
@@ -87,7 +88,9 @@ pub struct Decided {
 
 impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// Returns the keys whose lease has expired and that no caller has taken over, the oldest
-    /// expiry first. Cancel-safe.
+    /// expiry first. Keys whose lease ends more than [`LEASE_MAX`](super::LEASE_MAX) ahead come
+    /// last: the database's clock was ahead when it was given. If the holder is alive, its next
+    /// renewal corrects that. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`] when the database refused or is unavailable.
@@ -100,6 +103,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// given, when another holder has had it since. The audit stores who decided and why; the key
     /// stores who decided. On PostgreSQL the role must own the tables, or have the right to write
     /// `decided_by` and to insert into `idempotency_audit`.
+    ///
     /// # Errors
     /// [`DecideError`]. Run it to its end.
     pub async fn decide(

@@ -6,7 +6,7 @@ use message::Fingerprint;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::options::OnExpired;
+use super::options::{LEASE_MAX, OnExpired};
 use super::record::{Ending, Found, Record, State};
 
 /// When to ask again for a key held by a transaction: it is unknown how long it takes.
@@ -65,8 +65,9 @@ pub(crate) fn decide(found: Found, asked: &Asked) -> Decision {
     match state {
         State::InProgress { .. } if holder == asked.holder => Decision::Held { attempt },
         State::InProgress { lease_until } if lease_until > now => {
-            let left = lease_until - now;
-            Decision::InFlight { retry_after: left.try_into().unwrap_or(BUSY_RETRY_AFTER) }
+            let left = Duration::try_from(lease_until - now).unwrap_or(BUSY_RETRY_AFTER);
+            // A clock that was ahead may have set it further away than any lease ends.
+            Decision::InFlight { retry_after: left.min(LEASE_MAX) }
         }
         // The last holder may require an operator, whatever this caller's policy is.
         State::InProgress { lease_until } if record.refuses || asked.on_expired == OnExpired::Refuse => {

@@ -111,8 +111,8 @@ pub trait KeyStore: Backend {
         change: Change<'_>,
     ) -> impl Future<Output = Result<Option<Record>>> + Send;
 
-    /// Decides about a key whose lease has expired and stores the decision. If a holder is given,
-    /// it must be the last one. Returns whether there was such a key.
+    /// Decides about a stuck key and stores the decision. If a holder is given, it must be the last
+    /// one. Returns whether there was such a key.
     fn decide(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
@@ -128,15 +128,16 @@ pub trait KeyStore: Backend {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Decided>>> + Send;
 
-    /// Returns the keys whose lease has expired, the oldest expiry first.
+    /// Returns the keys whose lease has expired, the oldest expiry first, and those whose lease
+    /// ends further ahead than [`LEASE_MAX`](super::LEASE_MAX).
     fn stuck(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<StuckKey>>> + Send;
 
-    /// Returns those of them that were not reported yet, at most `limit`, and marks them as
-    /// reported.
+    /// Returns those of the expired ones that were not reported yet, at most `limit`, and marks
+    /// them as reported.
     fn report(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,

@@ -57,8 +57,11 @@ migrations::statements! {
         // Keys in progress whose lease has expired, found by the index on it. A key without a lease
         // is found after its retention, by the index on that: finding it earlier would need a scan
         // of every row.
-        is_stuck = "k.state = 'in_progress' AND (k.lease_until <= statement_timestamp()
-            OR (k.lease_until IS NULL AND k.expires_at <= statement_timestamp()))";
+        has_lapsed = "k.lease_until <= statement_timestamp()
+            OR (k.lease_until IS NULL AND k.expires_at <= statement_timestamp())";
+        // A lease that ends further ahead than the longest one, LEASE_MAX: the server's clock was
+        // ahead when it was given. A live holder's next renewal corrects it.
+        is_too_long = "k.lease_until > statement_timestamp() + interval '24 hours'";
     }
 
     /// Claims a key that has no row. The primary key decides, by its index and not by a snapshot,
@@ -116,7 +119,7 @@ migrations::statements! {
             SET state = $5, outcome = $6, reported_at = NULL, expires_at = greatest(k.expires_at,
             statement_timestamp() + (k.expires_at - k.claimed_at)), claimed_at = statement_timestamp(),
             lease_until = CASE
-            WHEN $5 = 'in_progress' THEN greatest(k.lease_until, statement_timestamp() + $7)
+            WHEN $5 = 'in_progress' THEN statement_timestamp() + $7
             END, processed_at = CASE WHEN $5 IN ('succeeded', 'failed') THEN statement_timestamp() END
             WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4
             AND k.state = 'in_progress' RETURNING {record_columns}";
@@ -131,19 +134,21 @@ migrations::statements! {
         END, expires_at = greatest(k.expires_at, statement_timestamp() + (k.expires_at - k.claimed_at)),
             claimed_at = statement_timestamp()
             WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.state = 'in_progress'
-            AND coalesce(k.lease_until, k.claimed_at) <= statement_timestamp() AND ($8::uuid IS NULL OR k.holder = $8)
+            AND (coalesce(k.lease_until, k.claimed_at) <= statement_timestamp() OR {is_too_long})
+            AND ($8::uuid IS NULL OR k.holder = $8)
             RETURNING k.scope, k.operation, k.key)
         INSERT INTO {schema}idempotency_audit (actor, note, action, scope, operation, key)
             SELECT $5, $6, $7, scope, operation, key FROM decided";
     decisions = "
         SELECT actor, note, action, scope, operation, key, at FROM {schema}idempotency_audit ORDER BY seq DESC LIMIT $1";
     stuck = "
-        SELECT {stuck_columns} FROM {schema}idempotency_key AS k WHERE {is_stuck}
+        SELECT {stuck_columns} FROM {schema}idempotency_key AS k
+            WHERE k.state = 'in_progress' AND ({has_lapsed} OR {is_too_long})
             ORDER BY coalesce(k.lease_until, k.claimed_at) LIMIT $1";
     report = "
         UPDATE {schema}idempotency_key AS k SET reported_at = statement_timestamp()
-            WHERE k.ctid = ANY (ARRAY(SELECT k.ctid FROM {schema}idempotency_key AS k WHERE {is_stuck}
-            AND k.reported_at IS NULL ORDER BY coalesce(k.lease_until, k.claimed_at)
+            WHERE k.ctid = ANY (ARRAY(SELECT k.ctid FROM {schema}idempotency_key AS k
+            WHERE k.state = 'in_progress' AND ({has_lapsed}) AND k.reported_at IS NULL ORDER BY coalesce(k.lease_until, k.claimed_at)
             LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING {stuck_columns}";
     /// Calls the database's own function, which runs with the owner's rights.
     forget_decisions = "SELECT {schema}idempotency_purge_audit($1, $2)";

@@ -8,10 +8,11 @@ use uuid::Uuid;
 use migrations::{Backend as _, Identifier};
 
 use super::values;
+use crate::day::ahead;
 use crate::decision::Signature;
 use crate::keys::record::{Found, Record, State};
 use crate::keys::store::{Ask, Change, KeyStore, decided, stuck_key};
-use crate::keys::{Decided, Decision, Ending, KeyId, OnExpired, StuckKey};
+use crate::keys::{Decided, Decision, Ending, KeyId, LEASE_MAX, OnExpired, StuckKey};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Query<'q> = sqlx::query::Query<'q, Sqlite, <Sqlite as sqlx::Database>::Arguments>;
@@ -38,8 +39,10 @@ const FINISH: &str = "INSERT OR REPLACE INTO idempotency_key (scope, operation, 
 const CHANGE: &str = "UPDATE idempotency_key SET state = $4, lease_until = $5, outcome = $6, claimed_at = $7, \
         processed_at = $8, expires_at = $7 + (expires_at - claimed_at), decided_by = $9, reported_at = NULL \
     WHERE scope = $1 AND operation = $2 AND key = $3";
+/// Also keys whose lease is too long, as on PostgreSQL.
 const STUCK: &str = "SELECT * FROM idempotency_key WHERE state = 'in_progress' \
-        AND lease_until <= CAST(unixepoch('subsec') * 1000000 AS INTEGER) ORDER BY lease_until LIMIT $1";
+        AND (lease_until <= CAST(unixepoch('subsec') * 1000000 AS INTEGER) \
+            OR lease_until > CAST(unixepoch('subsec') * 1000000 AS INTEGER) + $2) ORDER BY lease_until LIMIT $1";
 const REPORT: &str = "UPDATE idempotency_key SET reported_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) \
     WHERE rowid IN (SELECT rowid FROM idempotency_key WHERE state = 'in_progress' AND reported_at IS NULL \
         AND lease_until <= CAST(unixepoch('subsec') * 1000000 AS INTEGER) ORDER BY lease_until LIMIT $1) RETURNING *";
@@ -148,10 +151,7 @@ impl KeyStore for Sqlite {
         let (state, outcome) = match change {
             Change::End(ending, outcome) => (State::Ended(ending), Some(outcome)),
             Change::Release => (State::Released, None),
-            Change::Renew(lease) => {
-                let renewed = values::time(now.saturating_add(values::span(lease)))?;
-                in_progress(renewed.max(lease_until))
-            }
+            Change::Renew(lease) => in_progress(values::time(now.saturating_add(values::span(lease)))?),
             Change::Lapse => in_progress(values::time(now)?.min(lease_until)),
         };
         write(&mut tx, id, (state, outcome), now, None).await?;
@@ -171,7 +171,9 @@ impl KeyStore for Sqlite {
         let now = now(&mut tx).await?;
         let Some(record) = find(&mut tx, id).await? else { return Ok(false) };
         let State::InProgress { lease_until } = record.state else { return Ok(false) };
-        if lease_until > values::time(now)? || holder.is_some_and(|holder| holder != record.holder) {
+        let now_at = values::time(now)?;
+        let is_leased = lease_until > now_at && lease_until <= ahead(now_at, LEASE_MAX);
+        if is_leased || holder.is_some_and(|holder| holder != record.holder) {
             return Ok(false);
         }
         let state = match decision {
@@ -191,11 +193,11 @@ impl KeyStore for Sqlite {
     }
 
     async fn stuck(pool: &SqlitePool, _statements: &(), limit: u32) -> Result<Vec<StuckKey>> {
-        stuck_keys(STUCK, pool, limit).await
+        stuck_keys(sqlx::query(STUCK).bind(limit).bind(values::span(LEASE_MAX)), pool).await
     }
 
     async fn report(pool: &SqlitePool, _statements: &(), limit: u32) -> Result<Vec<StuckKey>> {
-        stuck_keys(REPORT, pool, limit).await
+        stuck_keys(sqlx::query(REPORT).bind(limit), pool).await
     }
 
     async fn forget(pool: &SqlitePool, _statements: &(), until: OffsetDateTime, limit: u32) -> Result<u64> {
@@ -255,8 +257,8 @@ fn bind_claim<'q>(query: Query<'q>, ask: &'q Ask, now: i64) -> Query<'q> {
         .bind(ask.asked.on_expired == OnExpired::Refuse)
 }
 
-async fn stuck_keys(statement: &'static str, pool: &SqlitePool, limit: u32) -> Result<Vec<StuckKey>> {
-    let rows = sqlx::query(statement).bind(limit).fetch_all(pool).await?;
+async fn stuck_keys(query: Query<'_>, pool: &SqlitePool) -> Result<Vec<StuckKey>> {
+    let rows = query.fetch_all(pool).await?;
     rows.iter()
         .map(|row| {
             let name = (row.try_get("scope")?, row.try_get("operation")?, row.try_get("key")?);

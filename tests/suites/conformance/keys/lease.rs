@@ -17,6 +17,7 @@ key_cases! { "keys/lease":
         a_renewed_lease_is_not_taken_over,
         a_key_given_back_is_free_at_once,
         a_stuck_key_waits_for_the_operator,
+        a_lease_from_a_clock_that_was_days_ahead_is_left_to_the_operator,
         a_claim_whose_caller_is_gone_is_given_back,
         every_scope_operation_and_key_is_its_own_request,
         an_expired_outcome_frees_the_key_and_fences_its_old_holder,
@@ -124,6 +125,34 @@ async fn a_key_given_back_is_free_at_once<DB: Keys>(db: Database<DB>) {
     assert!(matches!(claim(&keys, "k", "b").await, Claimed::Conflict { .. }), "it still names its request");
     let Claimed::Acquired(holder) = claim(&keys, "k", "a").await else { panic!() };
     assert_eq!(holder.attempt(), 2);
+}
+
+/// Goal: a lease that was given while the server's clock was days ahead is not kept for days. A
+/// live holder's next renewal corrects it; of a holder that is gone, an operator decides. No caller
+/// takes the key over by itself. Oracle: the list, the answers to another caller, the decision.
+async fn a_lease_from_a_clock_that_was_days_ahead_is_left_to_the_operator<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    let some = NonZeroU32::new(10).unwrap();
+    let operator = IdempotencyKeys::open(db.admin.clone(), KeyOptions::default()).await.unwrap();
+    let signed = Signature { actor: "alice".into(), note: "asked the bank".into(), selection: None };
+    let Claimed::Acquired(holder) = claim(&keys, "k", "a").await else { panic!() };
+    db.execute(DB::AHEAD).await.unwrap();
+    holder.renew().await.unwrap();
+    assert_eq!(operator.stuck(some).await.unwrap(), [], "its holder is alive");
+    let Claimed::InFlight { retry_after } = claim(&keys, "k", "a").await else { panic!() };
+    assert!(retry_after <= inbox::keys::LEASE_DEFAULT, "{retry_after:?}");
+
+    db.execute(DB::AHEAD).await.unwrap();
+    drop(holder);
+    let Claimed::InFlight { retry_after } = claim(&keys, "k", "a").await else { panic!() };
+    assert!(retry_after <= inbox::keys::LEASE_MAX, "{retry_after:?}");
+    let stuck = operator.stuck(some).await.unwrap();
+    let found: Vec<_> = stuck.iter().map(|stuck| stuck.id.key().as_str()).collect();
+    assert_eq!(found, ["k"]);
+    let decided = operator.decide(&key("k"), Some(stuck[0].holder), Decision::Release, &signed).await;
+    assert!(decided.unwrap(), "it is stuck");
+    let Claimed::Acquired(second) = claim(&keys, "k", "a").await else { panic!() };
+    assert_eq!(second.attempt(), 2);
 }
 
 async fn a_stuck_key_waits_for_the_operator<DB: Keys>(db: Database<DB>) {

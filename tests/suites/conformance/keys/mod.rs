@@ -67,6 +67,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 trait Keys: Dialect {
     /// Ends every lease.
     const LAPSE: &str;
+    /// Moves the end of every lease two days ahead, as a clock that was wrong has set it.
+    const AHEAD: &str;
     /// Ends the retention of every outcome.
     const EXPIRE: &str;
     /// Makes every key 23 hours older.
@@ -82,6 +84,7 @@ trait Keys: Dialect {
 impl Keys for Postgres {
     const LAPSE: &str =
         "UPDATE idempotency_key SET lease_until = now() - interval '1 second' WHERE state = 'in_progress'";
+    const AHEAD: &str = "UPDATE idempotency_key SET lease_until = lease_until + interval '2 days'";
     const EXPIRE: &str = "UPDATE idempotency_key SET expires_at = now() - interval '1 second'";
     const AGE: &str = "UPDATE idempotency_key SET claimed_at = claimed_at - interval '23 hours', \
         expires_at = expires_at - interval '23 hours'";
@@ -98,6 +101,7 @@ impl Keys for Postgres {
 
 impl Keys for Sqlite {
     const LAPSE: &str = "UPDATE idempotency_key SET lease_until = 1 WHERE state = 'in_progress'";
+    const AHEAD: &str = "UPDATE idempotency_key SET lease_until = lease_until + 172800000000";
     const EXPIRE: &str = "UPDATE idempotency_key SET expires_at = 1";
     const AGE: &str = "UPDATE idempotency_key SET claimed_at = claimed_at - 82800000000, \
         expires_at = expires_at - 82800000000";
