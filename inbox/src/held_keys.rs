@@ -35,14 +35,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
+use std::time::Duration;
 
 use message::{MessageId, shield};
 use sqlx::{ColumnIndex, Decode, Row, Type};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::attempts::Forget;
+use crate::attempts::{Attempt, Forget};
 use crate::batch::Candidate;
+use crate::day::ahead;
 use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
 use crate::dialect::{Dialect, Key, parts::Guards};
 use crate::error::RedriveError;
@@ -372,11 +374,14 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Locks a held message for its redrive. Returns `None` when it is not due, or when the handler
-    /// has no effect for its kind: then it waits for a process that knows the kind.
+    /// has no effect for its kind: then it waits for a process that knows the kind. A message whose
+    /// next attempt is further away than `pause_max` is due: the database's clock was ahead when it
+    /// failed.
     pub(crate) async fn lock_turn(
         &self,
         id: DeadLetterId,
         handler: &dyn Handler<DB>,
+        pause_max: Duration,
     ) -> Result<Option<HeldTurn<DB>>, StoreError> {
         let failed = StoreError::during;
         let mut tx = self.begin().await?;
@@ -395,7 +400,9 @@ impl<DB: Dialect> Inbox<DB> {
         let attempt = DB::attempt(&mut tx, self.statements(), letter.key())
             .await
             .map_err(failed("look up the attempts"))?;
-        if attempt.as_ref().is_some_and(|attempt| attempt.next_at > self.window().now) {
+        let now = self.window().now;
+        let waits = |attempt: &Attempt| attempt.next_at > now && attempt.next_at <= ahead(now, pause_max);
+        if attempt.as_ref().is_some_and(waits) {
             return Ok(None);
         }
         let (Some(message_id), Ok(tenant)) = (letter.message_id, Tenant::new(letter.scope.as_str())) else {

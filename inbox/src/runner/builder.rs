@@ -16,6 +16,7 @@ use super::kinds::{Kinds, UnknownKinds};
 use super::options::RunnerOptions;
 use super::parts::{Parts, Runner};
 use super::shutdown::StopSignal;
+use super::single::pause_max;
 use super::status::ConsumerStatus;
 use super::store::InboxStore;
 use super::tracing_spans::JoinTraces;
@@ -455,6 +456,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
             handler_timeout,
             after_dead_letter,
             guarded,
+            pause_max: pause_max(settings.backoff),
             process: Uuid::now_v7(),
         };
         let parts = Parts {

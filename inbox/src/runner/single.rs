@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use message::{Committed, Delivery, Message, MessageId};
+use message::{Backoff, Committed, Delivery, Message, MessageId};
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -90,6 +90,12 @@ impl Step {
 pub(super) fn waits_for_its_time(refusal: &Refusal) -> bool {
     let Refusal::FromTheFuture { generated_at, newest_accepted_at, .. } = refusal else { return false };
     *generated_at - *newest_accepted_at < FUTURE_NEAR
+}
+
+/// Returns the maximum time between two attempts of a message. Waits that are noted beyond it come
+/// from a clock that was ahead.
+pub(super) fn pause_max(backoff: Backoff) -> Duration {
+    backoff.max.max(RETRY_AFTER_MAX)
 }
 
 /// Returns what is forgotten of a message after a copy of it. A held dead letter continues the
@@ -285,7 +291,7 @@ impl<S: Store> Worker<S> {
             // A waiting message is not in hand.
             self.store.put_down(&this).await.map_err(away)?;
             if must_wait {
-                return Err(Step::Later(left.min(self.backoff.max.max(RETRY_AFTER_MAX))));
+                return Err(Step::Later(left.min(pause_max(self.backoff))));
             }
             drop(permit.take());
             let all = self.permits.acquire_many(self.permits_max).await.map_err(closed);

@@ -19,6 +19,7 @@ use inbox::{
     RedriveOptions, Redriven, Requested, Resolution, Signature, Tenant,
 };
 use message::{Delivery, DeliveryToken, Message, OrderingKey, Topic};
+use migrations::Dialect as Name;
 
 cases! { "inbox/held_keys":
     every {
@@ -29,6 +30,7 @@ cases! { "inbox/held_keys":
         a_held_message_that_fails_holds_those_behind_it,
         a_held_message_is_tried_again_after_a_backoff,
         a_held_message_waits_out_an_outage,
+        a_clock_that_was_days_ahead_keeps_no_held_message_waiting,
         two_consumers_that_take_turns_keep_the_order,
         held_messages_are_redriven_after_a_restart_that_lets_keys_go_on,
         a_held_message_is_not_redriven_before_its_turn,
@@ -293,6 +295,37 @@ async fn a_held_message_waits_out_an_outage<DB: TestDatabase>(database: &Databas
     none_is_open(&inbox).await;
     running.stop().await;
     assert_eq!(effects(database).await, ["b"]);
+}
+
+/// Goal: a held message that failed while the server's clock was days ahead is tried again once the
+/// clock is right, like a delivery. Oracle: its effect, while its next attempt is due in two days.
+async fn a_clock_that_was_days_ahead_keeps_no_held_message_waiting<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let rejects = Rejects::these(["a"]);
+    let messages = ["a", "b", "c"].map(|payload| keyed("k", payload));
+    let id = messages[1].id;
+    let broker = Broker::new(messages);
+    let running = start(holding(&inbox, &broker, rejects.handler(), None).redrive_interval(None));
+    broker.drained().await;
+    running.stop().await;
+    let pause = Some(inbox::Backoff { first: Duration::from_secs(60), max: Duration::from_secs(60) });
+    let failed = inbox.record_failure(&consumer("billing"), &Tenant::none(), id, "not yet", pause).await;
+    assert_eq!(failed.unwrap().attempts, 1);
+    let mut tx = database.admin.begin().await.unwrap();
+    let statement = match DB::DIALECT {
+        Name::Postgres => "UPDATE inbox_attempt SET next_at = next_at + interval '2 days'",
+        Name::Sqlite => "UPDATE inbox_attempt SET next_at = next_at + 172800000000",
+    };
+    DB::sql(&mut tx, statement).await.unwrap();
+    tx.commit().await.unwrap();
+    let letters = dead_letters(&inbox).await;
+    inbox.discard(of(&letters, "a").id, &signature()).await.unwrap();
+    let running = start(holding(&inbox, &broker, rejects.handler(), None));
+    none_is_open(&inbox).await;
+    running.stop().await;
+    assert_eq!(effects(database).await, ["b", "c"]);
 }
 
 /// Goal: the order of each key holds while two consumers take the session from each other, messages
