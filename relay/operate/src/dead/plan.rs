@@ -79,10 +79,28 @@ pub async fn plan_at_most(
     check_named(places, filter, &messages, help).await?;
     let more = messages.len() > limit;
     messages.truncate(limit);
+    if more {
+        check_part(change, &messages)?;
+    }
     sort(&mut messages);
     let first = if more { "the first " } else { "" };
     let selection = format!("{filter}: {first}{} chosen", messages.len());
     Ok(Plan { selection, messages, more, is_named: !filter.ids.is_empty() })
+}
+
+/// Refuses to discard only these of the messages that a filter chose, if some are of an inbox: what
+/// is held behind them would take effect, although it was to be discarded too.
+fn check_part(change: &Change, messages: &[DeadMessage]) -> Result<(), OperateError> {
+    if *change != Change::Discard || messages.iter().all(|message| message.source != DeadSource::Inbox) {
+        return Ok(());
+    }
+    let text = format!(
+        "more than {} messages match, and some are dead letters of an inbox: messages that are held behind the \
+         first ones would take effect",
+        messages.len()
+    );
+    let help = "narrow the filter, or use `relay dead discard`, which discards all that match";
+    Err(OperateError::refused(text, help))
 }
 
 /// Sorts the dead letters of each inbox, and so those of each key, by arrival. They are listed by
@@ -191,5 +209,21 @@ fn meaning(message: &DeadMessage) -> String {
         "held" => String::from("held: it leaves once what is before it has left"),
         "scheduled" => String::from("scheduled: it leaves at its time"),
         state => closed(state),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operate::dead::filter::tests::entry;
+
+    #[test]
+    fn no_part_of_what_may_hold_others_is_discarded() {
+        let letter = DeadMessage { source: DeadSource::Inbox, ..entry(2) };
+        let requeue = Change::Requeue { accept_late: false };
+        assert!(check_part(&Change::Discard, &[entry(1), entry(2)]).is_ok());
+        assert!(check_part(&requeue, &[letter.clone()]).is_ok());
+        let refused = check_part(&Change::Discard, &[entry(1), letter]).unwrap_err().to_string();
+        assert!(refused.contains("more than 2 messages match"), "{refused}");
     }
 }
