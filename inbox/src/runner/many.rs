@@ -6,7 +6,7 @@
 //! cause (at the commit, or one that may affect every message and repeats) halves the batch.
 //! Messages whose key is held by a dead letter are taken out in the same way.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::error::Error;
 
 use message::{Message, MessageId};
@@ -16,7 +16,7 @@ use tracing::Instrument as _;
 
 use super::crash::CrashPoint;
 use super::key_queues::{Held, Lane};
-use super::single::{Done, waits_for_its_time};
+use super::single::{Done, forget_of, waits_for_its_time};
 use super::store::{Admitted, Store};
 use super::worker::{Worker, closed, is_innocent};
 use crate::attempts::{Forget, error_text};
@@ -277,6 +277,16 @@ impl<S: Store> Worker<S> {
             }
             Err(error) => return Attempt::Outage(error.into()),
         }
+        let mut forgotten: BTreeMap<Forget, Vec<(&Tenant, MessageId)>> = BTreeMap::new();
+        for (at, placed) in &suspects {
+            let forget = match admissions.get(*at) {
+                Some(Some(Ok(_))) => Forget::All,
+                Some(Some(Err(copy))) => forget_of(copy),
+                // A refused message is in hand until it has been handled alone.
+                Some(None) | None => continue,
+            };
+            forgotten.entry(forget).or_default().extend(placed.name());
+        }
         let handled: Vec<Option<bool>> =
             admissions.iter().map(|admission| admission.as_ref().map(Result::is_ok)).collect();
         let (mut applied, mut duplicates) = (Vec::new(), 0);
@@ -302,10 +312,14 @@ impl<S: Store> Worker<S> {
         if let Err(attempt) = self.apply_run(&mut tx, &mut run).await {
             return attempt;
         }
-        if !noted.is_empty()
-            && let Err(error) = self.store.forget_attempts(&mut tx, &noted, Forget::All).await
-        {
-            return if error.is_transient() { Attempt::Outage(error.into()) } else { Attempt::RolledBack };
+        for (forget, messages) in forgotten {
+            if let Err(error) = self.store.forget_attempts(&mut tx, &messages, forget).await {
+                return if error.is_transient() {
+                    Attempt::Outage(error.into())
+                } else {
+                    Attempt::RolledBack
+                };
+            }
         }
         applied.iter().for_each(|id| self.crash(CrashPoint::AfterEffect, *id));
         match self.store.commit(tx).await {

@@ -100,7 +100,7 @@ pub(super) fn pause_max(backoff: Backoff) -> Duration {
 
 /// Returns what is forgotten of a message after a copy of it. A held dead letter continues the
 /// count of failures.
-fn forget_of(copy: &Duplicate) -> Forget {
+pub(super) fn forget_of(copy: &Duplicate) -> Forget {
     if copy.dead_letter.is_some() { Forget::Uncounted } else { Forget::All }
 }
 

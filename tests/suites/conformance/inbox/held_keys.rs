@@ -31,6 +31,7 @@ cases! { "inbox/held_keys":
         a_held_message_is_tried_again_after_a_backoff,
         a_held_message_waits_out_an_outage,
         a_clock_that_was_days_ahead_keeps_no_held_message_waiting,
+        copies_of_a_held_message_do_not_reset_its_count,
         two_consumers_that_take_turns_keep_the_order,
         held_messages_are_redriven_after_a_restart_that_lets_keys_go_on,
         a_held_message_is_not_redriven_before_its_turn,
@@ -326,6 +327,31 @@ async fn a_clock_that_was_days_ahead_keeps_no_held_message_waiting<DB: TestDatab
     none_is_open(&inbox).await;
     running.stop().await;
     assert_eq!(effects(database).await, ["b", "c"]);
+}
+
+/// Goal: copies of a held message that come alone or in a batch change nothing about its failures
+/// and its backoff. Oracle: what is noted of its attempts.
+async fn copies_of_a_held_message_do_not_reset_its_count<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let rejects = Rejects::these(["a"]);
+    let messages = ["a", "b"].map(|payload| keyed("k", payload));
+    let copy = messages[1].clone();
+    let broker = Broker::new(messages);
+    let running = start(holding(&inbox, &broker, rejects.handler(), None).redrive_interval(None));
+    broker.drained().await;
+    running.stop().await;
+    let (billing, scope) = (consumer("billing"), Tenant::none());
+    let backoff = Some(inbox::Backoff::MESSAGES);
+    inbox.record_failure(&billing, &scope, copy.id, "not yet", backoff).await.unwrap();
+    let noted = inbox.attempt(&billing, &scope, copy.id).await.unwrap();
+    assert_eq!(noted.as_ref().map(|attempt| attempt.attempts), Some(1));
+    for (round, batch) in BATCHES.into_iter().enumerate() {
+        let broker = Broker::new([keyed("x", &format!("other {round}")), copy.clone()]);
+        let running = start(holding(&inbox, &broker, rejects.handler(), batch).redrive_interval(None));
+        broker.drained().await;
+        running.stop().await;
+        assert_eq!(inbox.attempt(&billing, &scope, copy.id).await.unwrap(), noted, "{batch:?}");
+    }
 }
 
 /// Goal: the order of each key holds while two consumers take the session from each other, messages
