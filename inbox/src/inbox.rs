@@ -186,6 +186,32 @@ impl<DB: Dialect> Inbox<DB> {
     /// command to run), days are missing and cannot be created, or the database is unavailable. On
     /// PostgreSQL behind a pool without `after_release` it is not cancel-safe; run it to its end.
     pub async fn open(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
+        let inbox = Self::open_as_it_is(pool, options).await?;
+        if inbox.memory().reading.retained_from.is_none() {
+            let mut connection = inbox.acquire("give a connection").await?;
+            DB::begin_memory(&mut connection, inbox.statements(), inbox.window().keep_from())
+                .await
+                .map_err(StoreError::during("note where its memory begins"))?;
+        }
+        inbox.refresh().await?;
+        inbox.ensure_days().await?;
+        Ok(inbox)
+    }
+
+    /// Opens an inbox for operators: checks the schema and reads what is there. Unlike
+    /// [`open`](Self::open), neither decides where its memory begins nor creates days, because that
+    /// depends on the options of its consumers.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), except for missing days.
+    #[doc(hidden)]
+    pub async fn open_for_operators(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
+        let inbox = Self::open_as_it_is(pool, options).await?;
+        inbox.learn_days().await?;
+        Ok(inbox)
+    }
+
+    async fn open_as_it_is(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         options.check()?;
         let statements = DB::statements(options.schema.as_ref());
         let mut connection = pool.acquire().await.map_err(StoreError::during("give a connection"))?;
@@ -199,16 +225,8 @@ impl<DB: Dialect> Inbox<DB> {
             ahead: Duration::ZERO,
         };
         let (memory, steady) = (Mutex::new(memory), SteadyClock::start());
-        let inbox = Self(Arc::new(Inner { pool, statements, options, memory, steady }));
-        if reading.retained_from.is_none() {
-            DB::begin_memory(&mut connection, inbox.statements(), inbox.window().keep_from())
-                .await
-                .map_err(StoreError::during("note where its memory begins"))?;
-        }
         drop(connection);
-        inbox.refresh().await?;
-        inbox.ensure_days().await?;
-        Ok(inbox)
+        Ok(Self(Arc::new(Inner { pool, statements, options, memory, steady })))
     }
 
     /// Returns the options with which it was opened.
@@ -221,6 +239,14 @@ impl<DB: Dialect> Inbox<DB> {
     #[must_use]
     pub fn pool(&self) -> &Pool<DB> {
         &self.0.pool
+    }
+
+    /// Returns whether it has been opened for a consumer, or for another use that stores messages.
+    /// Before that it is empty.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn has_memory(&self) -> bool {
+        self.memory().reading.retained_from.is_some()
     }
 
     /// Returns the window of ids that it accepts now, by the database's clock as last read.

@@ -190,6 +190,18 @@ impl<DB: Dialect> Inbox<DB> {
         self.ensure_range(&mut connection, range).await
     }
 
+    /// Learns which days of the window can hold rows, and creates none.
+    pub(crate) async fn learn_days(&self) -> Result<(), StoreError> {
+        let (first, last) = self.window().days(self.options().days_ahead);
+        let first = first.max(Day::of(self.window().retained_from));
+        let mut connection = self.acquire("give a connection").await?;
+        let existing = DB::days(&mut connection, self.statements(), (first, last))
+            .await
+            .map_err(StoreError::during("list the inbox's partitions"))?;
+        self.learn_partitions(existing);
+        Ok(())
+    }
+
     /// Makes sure that a day can hold rows; does nothing for a day before memory begins. Uses a
     /// connection outside the pool: the caller holds a connection of the pool, so with a pool of
     /// one it would wait forever.

@@ -9,7 +9,7 @@ use crate::inbox::chunks::chunks_of;
 use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, json, message, message_of};
 use inbox::{
-    Admission, AdmitError, ConfirmError, Gathered, Inbox, InboxOptions, OpenError,
+    Admission, AdmitError, ConfirmError, DeadLetterQuery, Gathered, Inbox, InboxOptions, OpenError,
     PayloadComparison, Refusal, Tenant,
 };
 use message::Message;
@@ -20,6 +20,7 @@ cases! { "inbox/retention":
         a_replay_after_expiry_is_refused_by_every_process,
         many_processes_open_and_maintain_at_once,
         options_out_of_bounds_are_refused,
+        an_operator_does_not_begin_the_memory_of_an_inbox,
         a_part_of_maintenance_that_fails_keeps_no_other_back,
         a_missing_schema_says_what_to_run,
     }
@@ -192,6 +193,22 @@ pub(super) async fn a_part_of_maintenance_that_fails_keeps_no_other_back<DB: Tes
     assert!(failures() > before);
     let left = inbox.attempt(&consumer("billing"), &Tenant::none(), id).await.unwrap();
     assert_eq!(left, None, "purged all the same");
+}
+
+/// Goal: an operator who looks at an inbox before its first consumer does not decide how far back
+/// it remembers; it looks empty. Oracle: a message of an age that only the consumer's retention
+/// accepts takes effect once; the operator sees the dead letter that comes later.
+async fn an_operator_does_not_begin_the_memory_of_an_inbox<DB: TestDatabase>(database: &Database<DB>) {
+    let open = || Inbox::open_for_operators(database.pool.clone(), database.options());
+    let operator = open().await.unwrap();
+    assert!(!operator.has_memory());
+    assert_eq!(operator.dead_letters(&DeadLetterQuery::default()).await.unwrap(), []);
+    let options = InboxOptions { retention: 17 * DAY, ..database.options() };
+    let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
+    let old = message_of(inbox.window().now - 16 * DAY, "old");
+    assert!(consume(&inbox, &old).await.unwrap());
+    assert!(!consume(&inbox, &old).await.unwrap());
+    assert!(open().await.unwrap().has_memory());
 }
 
 /// Goal: a single reading of a database clock that is far ahead forgets nothing. Oracle: a message
