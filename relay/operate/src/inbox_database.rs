@@ -80,7 +80,7 @@ async fn opened<DB: Store + outbox::Dialect>(
     schema: Option<Identifier>,
 ) -> Result<Inbox<DB>, OperateError> {
     let of_inbox = InboxOptions { schema, ..InboxOptions::default() };
-    Ok(open_with(options, async |pool| Inbox::open(pool, of_inbox).await).await?)
+    Ok(open_with(options, async |pool| Inbox::open_for_operators(pool, of_inbox).await).await?)
 }
 
 /// Makes the same call on either database.
@@ -128,13 +128,14 @@ impl InboxDatabase {
         Ok(on!(self, inbox => inbox.known(id))?)
     }
 
-    /// Returns the time before which messages are not remembered.
+    /// Returns the time before which messages are not remembered: now, before its first consumer.
     pub(crate) fn remembers_from(&self) -> OffsetDateTime {
-        match self {
+        let (has_memory, window) = match self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(inbox) => inbox.window().retained_from,
-            Self::Sqlite(inbox) => inbox.window().retained_from,
-        }
+            Self::Postgres(inbox) => (inbox.has_memory(), inbox.window()),
+            Self::Sqlite(inbox) => (inbox.has_memory(), inbox.window()),
+        };
+        if has_memory { window.retained_from } else { window.now }
     }
 
     pub(crate) async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, OperateError> {
