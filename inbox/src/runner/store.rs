@@ -331,7 +331,8 @@ impl<DB: Dialect> InboxStore<DB> {
     }
 }
 
-/// Number of consecutive requests that may fail before the database counts as unavailable.
+/// Number of consecutive requests that may fail transiently before the database counts as
+/// unavailable.
 const REDRIVES_FAILED_MAX: u32 = 3;
 
 /// Maximum number of requests for redrives per read.
@@ -553,9 +554,10 @@ impl<DB: Dialect> Store for InboxStore<DB> {
                 }
                 match self.carry_out(request).await {
                     Ok(()) => failures = 0,
-                    // A single failure does not block the requests behind it.
-                    Err(error) if failures < REDRIVES_FAILED_MAX => {
-                        failures += 1;
+                    // A single failure does not block the requests behind it, and neither do those
+                    // that say nothing about the database.
+                    Err(error) if !error.is_transient() || failures < REDRIVES_FAILED_MAX => {
+                        failures += u32::from(error.is_transient());
                         let (dead_letter, error) = (request.dead_letter, error_text(&error));
                         tracing::warn!(%dead_letter, error, "a redrive that was requested waits");
                     }

@@ -31,6 +31,7 @@ cases! { "inbox/held_redrives":
         another_payload_under_the_id_of_a_message_is_not_a_held_copy,
         a_message_whose_day_is_forgotten_is_not_held,
         a_held_message_is_compared_by_its_content,
+        requests_that_cannot_be_read_block_no_others,
     }
     postgres {
         a_failure_after_the_handler_began_is_counted_and_ends_no_look_on_postgres,
@@ -62,6 +63,32 @@ fn reasons(letters: &[DeadLetter]) -> Vec<(&str, &str)> {
 
 async fn noted<DB: TestDatabase>(tx: &mut Tx<DB>, message: &Message) -> Result<(), HandlerError> {
     Ok(DB::apply(tx, "billing", message).await?)
+}
+
+/// Goal: requests for redrives that fail for a reason of their own, more of them than an outage
+/// takes, do not block the requests behind them. Oracle: the effect of the last one.
+async fn requests_that_cannot_be_read_block_no_others<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let payloads = ["0", "1", "2", "3", "4", "last"];
+    let rejects = Rejects::these(payloads);
+    let broker = Broker::new(payloads.map(message));
+    let running = start(builder(&inbox, &broker, rejects.handler()));
+    broker.drained().await;
+    running.stop().await;
+    let letters = dead_letters(&inbox).await;
+    for payload in payloads {
+        request(&inbox, of(&letters, payload)).await;
+    }
+    let place = database.schema.as_ref().map(|schema| format!("{schema}.")).unwrap_or_default();
+    let last = of(&letters, "last").id;
+    let unreadable = format!("UPDATE {place}inbox_dead_letter SET headers = '5' WHERE id <> '{last}'");
+    let mut tx = database.admin.begin().await.unwrap();
+    DB::sql(&mut tx, Box::leak(unreadable.into_boxed_str())).await.unwrap();
+    tx.commit().await.unwrap();
+    rejects.repair("last");
+    let running = start(builder(&inbox, &broker, rejects.handler()).redrive_interval(SOON));
+    until("the last one is redriven", async || effects(database).await == ["last"]).await;
+    running.stop().await;
 }
 
 /// Goal: a process that does not know the kind of a held message leaves it alone, whatever it does
