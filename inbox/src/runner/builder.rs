@@ -297,6 +297,10 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     ///
     /// The tenant is part of a message's identity: a copy for which the function returns another
     /// tenant takes effect again. Drain the consumer before a release that changes the function.
+    ///
+    /// A large message can come in chunks. The function is called with each chunk: its envelope and
+    /// headers are those of the whole message, its payload is a part of the whole. So take the
+    /// tenant from the envelope or a header, not from the payload.
     #[must_use]
     pub fn tenant(self, tenant_of: impl Fn(&Message) -> Tenant + Send + Sync + 'static) -> Self {
         self.try_tenant(move |message| Ok::<_, Infallible>(tenant_of(message)))
@@ -305,7 +309,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// Does the same as [`tenant`](Self::tenant), for a function that can refuse a message without
     /// a tenant or with an invalid name. A refused message is dead-lettered with the reason
     /// [`Reason::NoTenant`](crate::Reason::NoTenant) and the error. As with
-    /// [`tenant`](Self::tenant), every copy of a message needs the same answer.
+    /// [`tenant`](Self::tenant), every copy and every chunk of a message needs the same answer.
     #[must_use]
     pub fn try_tenant<E: std::fmt::Display>(
         mut self,

@@ -97,8 +97,18 @@ impl<S: Store> Worker<S> {
 
     /// Returns the tenant of a message, or why it is unknown.
     pub(super) fn tenant(&self, message: &Message) -> Result<Tenant, String> {
-        catch_unwind(AssertUnwindSafe(|| (self.tenant_of)(message)))
-            .unwrap_or_else(|_| Err(String::from("the function for tenants panicked")))
+        let tenant = catch_unwind(AssertUnwindSafe(|| (self.tenant_of)(message)))
+            .unwrap_or_else(|_| Err(String::from("the function for tenants panicked")));
+        tenant.map_err(|problem| match &message.chunk {
+            Some(chunk) => {
+                let (number, count) = (chunk.index() + 1, chunk.count());
+                format!(
+                    "{problem}; this is chunk {number} of {count}: only its envelope and headers are those of the \
+                     whole message, so the function for tenants must not read the payload"
+                )
+            }
+            None => problem,
+        })
     }
 
     /// Reads a malformed delivery as a foreign producer's message, if the consumer can.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::inbox::broker::Broker;
+use crate::inbox::chunks::chunks_of;
 use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::runner::{Effect, builder, start};
 use crate::inbox::{consumer, keyed, message};
@@ -29,6 +30,7 @@ cases! { "inbox/failures":
         a_failure_that_looks_like_an_outage_counts_while_others_succeed,
         a_failure_without_others_is_capped_by_age,
         a_message_whose_scope_cannot_be_told_is_dead_lettered,
+        a_tenant_read_from_the_payload_of_a_chunk_is_explained,
         a_redrive_that_is_requested_is_carried_out_once,
     }
     postgres {
@@ -199,6 +201,21 @@ async fn a_message_whose_scope_cannot_be_told_is_dead_lettered<DB: TestDatabase>
         assert!(dead.iter().all(|letter| letter.reason == Reason::NoTenant && letter.message().is_err()));
     }
     assert_eq!(DB::effects(&database.pool, "billing").await, ["fine 0", "fine 1"]);
+}
+
+/// Goal: where a function for tenants fails because it reads the payload of a chunk, the dead
+/// letter says so. Oracle: its error.
+async fn a_tenant_read_from_the_payload_of_a_chunk_is_explained<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let chunk = chunks_of(&message(&"x".repeat(5_000))).swap_remove(0);
+    let broker = Broker::new([chunk]);
+    let consuming = builder(&inbox, &broker, Effect::works()).try_tenant(|_| Err("the payload is not JSON"));
+    let running = start(consuming);
+    broker.drained().await;
+    running.stop().await;
+    let dead = dead_letters(&inbox).await;
+    assert_eq!((dead.len(), dead[0].reason), (1, Reason::NoTenant));
+    assert!(dead[0].error.starts_with("the payload is not JSON; this is chunk 1 of "), "{}", dead[0].error);
 }
 
 /// Goal: a redrive that an operator requests happens once, in a process with the handler. Oracle:
