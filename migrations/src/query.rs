@@ -76,7 +76,10 @@ values! {
     Option<Duration>: span => Self::Integer(span.map(micros));
 }
 
-fn micros(span: Duration) -> i64 {
+/// Returns a length of time in microseconds, at most `i64::MAX`.
+#[doc(hidden)]
+#[must_use]
+pub fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
@@ -245,7 +248,7 @@ macro_rules! smaller_integers {
     };
 }
 
-smaller_integers! { u16 i32 u32 u64 }
+smaller_integers! { u16 u32 u64 }
 
 impl sealed::Sealed for Duration {}
 
@@ -341,8 +344,13 @@ fn micros_of(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX)
 }
 
+/// Returns the time of so many microseconds since 1970.
+///
+/// # Errors
+/// `Decode` for a time beyond the year 9999.
 #[cfg(feature = "sqlite")]
-fn at_micros(micros: i64) -> Result<OffsetDateTime> {
+#[doc(hidden)]
+pub fn at_micros(micros: i64) -> Result<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1_000)
         .map_err(|error| sqlx::Error::Decode(error.into()))
 }

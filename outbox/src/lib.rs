@@ -49,6 +49,7 @@ pub mod connect;
 mod crash_points;
 #[cfg(feature = "testing")]
 pub mod crash_points;
+mod decided;
 pub mod dialect;
 mod drift;
 pub mod enqueue_error;

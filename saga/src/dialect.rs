@@ -79,7 +79,7 @@ pub trait Store: Backend {
     /// See [`Tables::finish_all`](crate::tables::Tables::finish_all).
     fn finish_sagas(
         connection: &mut Self::Connection,
-        statements: (&Shared, &Self::SagaStatements),
+        statements: &Self::SagaStatements,
         endings: &[(&Held, &str)],
     ) -> impl Future<Output = Result<Vec<bool>>> + Send;
 

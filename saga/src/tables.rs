@@ -275,10 +275,7 @@ impl<DB: Dialect> Tables<DB> {
         connection: &mut DB::Connection,
         endings: &[(&Held, &str)],
     ) -> Result<Vec<bool>> {
-        if let [(held, output)] = endings {
-            return Ok(vec![self.turn(connection, held, &Turn::Finish { output }).await?]);
-        }
-        DB::finish_sagas(connection, (&self.shared, &self.own), endings).await
+        DB::finish_sagas(connection, &self.own, endings).await
     }
 
     /// Puts a reply into the mailbox and wakes the saga.

@@ -93,10 +93,9 @@ fn counts(sources: &[Source]) -> Vec<Count> {
         }
     }
     let product = || sources.iter().filter(|file| part(&file.path) == Some("product"));
-    let seams: Vec<Seam> = product().flat_map(|file| seams(&file.text)).collect();
-    add(String::from("product: traits that a database implements"), seams.len());
-    let methods = seams.iter().map(|seam| seam.methods).sum();
-    add(String::from("product: methods that a database implements"), methods);
+    let methods: Vec<usize> = product().flat_map(|file| methods_of_a_database(&file.text)).collect();
+    add(String::from("product: traits that a database implements"), methods.len());
+    add(String::from("product: methods that a database implements"), methods.iter().sum());
     counts
 }
 
@@ -113,27 +112,21 @@ fn names_outside(file: &Source, name: &str, sibling: &str) -> bool {
     !is_own && file.text.to_ascii_lowercase().contains(name)
 }
 
-/// A trait implemented for PostgreSQL.
-#[derive(Debug, PartialEq)]
-struct Seam {
-    methods: usize,
-}
-
-fn seams(text: &str) -> Vec<Seam> {
-    let mut seams = Vec::new();
-    let mut open: Option<Seam> = None;
+/// Returns the number of methods of each trait that is implemented for PostgreSQL.
+fn methods_of_a_database(text: &str) -> Vec<usize> {
+    let mut traits = Vec::new();
+    let mut open: Option<usize> = None;
     for line in text.lines() {
-        let is_seam = line.starts_with("impl") && line.ends_with(" for Postgres {");
-        if is_seam {
-            open = Some(Seam { methods: 0 });
+        if line.starts_with("impl") && line.ends_with(" for Postgres {") {
+            open = Some(0);
         } else if line == "}" {
-            seams.extend(open.take());
-        } else if let Some(seam) = &mut open {
+            traits.extend(open.take());
+        } else if let Some(methods) = &mut open {
             let method = line.strip_prefix("    ").unwrap_or_default();
-            seam.methods += usize::from(method.starts_with("fn ") || method.starts_with("async fn "));
+            *methods += usize::from(method.starts_with("fn ") || method.starts_with("async fn "));
         }
     }
-    seams
+    traits
 }
 
 #[cfg(test)]

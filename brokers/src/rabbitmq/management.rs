@@ -321,45 +321,52 @@ impl Queue {
         self.effective_policy_definition.as_object()?.get(name)
     }
 
+    /// Returns a setting of the declaration, or else of the policy.
+    fn value(&self, name: &str) -> Option<&Value> {
+        self.argument(name).or_else(|| self.of_policy(name))
+    }
+
     /// Returns a text of the declaration, or else of the policy.
     fn text(&self, name: &str) -> Option<String> {
-        let value = self.argument(name).or_else(|| self.of_policy(name));
-        value.and_then(Value::as_str).map(str::to_owned)
+        self.value(name).and_then(Value::as_str).map(str::to_owned)
+    }
+
+    /// Returns the number that RabbitMQ applies.
+    fn number(&self, name: &str) -> Option<i64> {
+        match [self.argument(name), self.of_policy(name)].map(|value| value.and_then(Value::as_i64)) {
+            [Some(argument), Some(of_policy)] => Some(applied(argument, of_policy)),
+            [argument, of_policy] => argument.or(of_policy),
+        }
+    }
+
+    fn millis(&self, name: &str) -> Option<Duration> {
+        self.number(name)?.try_into().ok().map(Duration::from_millis)
     }
 }
 
 impl From<Queue> for QueueFacts {
     fn from(queue: Queue) -> Self {
-        let argument = |name: &str| queue.argument(name);
-        let of_policy = |name: &str| queue.of_policy(name);
-        let value = |name: &str| argument(name).or_else(|| of_policy(name));
-        let text = |name: &str| queue.text(name);
-        let number = |name: &str| {
-            let numbers = [argument(name), of_policy(name)].map(|value| value.and_then(Value::as_i64));
-            match numbers {
-                [Some(argument), Some(of_policy)] => Some(applied(argument, of_policy)),
-                [argument, of_policy] => argument.or(of_policy),
-            }
-        };
-        let millis = |name: &str| number(name).and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
-        let kind =
-            queue.kind.clone().or_else(|| text("queue-type")).unwrap_or_else(|| String::from("classic"));
-        // Only here a policy comes before the argument, and only in quorum queues.
+        let kind = queue
+            .kind
+            .clone()
+            .or_else(|| queue.text("queue-type"))
+            .unwrap_or_else(|| String::from("classic"));
+        // The policy comes first for this setting alone, and only in quorum queues.
         let overflow = match kind.as_str() {
-            "quorum" => of_policy("overflow").or_else(|| argument("overflow")),
-            _ => value("overflow"),
+            "quorum" => queue.of_policy("overflow").or_else(|| queue.argument("overflow")),
+            _ => queue.value("overflow"),
         };
         let settings = QueueSettings {
             kind,
             durable: queue.durable,
             transient: queue.auto_delete || queue.exclusive,
-            bounded: value("max-length").is_some() || value("max-length-bytes").is_some(),
+            bounded: queue.value("max-length").is_some() || queue.value("max-length-bytes").is_some(),
             overflow: overflow.and_then(Value::as_str).map(str::to_owned),
-            delivery_limit: number("delivery-limit"),
-            dead_letter_exchange: text("dead-letter-exchange"),
+            delivery_limit: queue.number("delivery-limit"),
+            dead_letter_exchange: queue.text("dead-letter-exchange"),
             dead_letters_lost: None,
-            message_ttl: millis("message-ttl"),
-            expires: millis("expires"),
+            message_ttl: queue.millis("message-ttl"),
+            expires: queue.millis("expires"),
             members: queue.members.as_ref().map(Vec::len),
         };
         Self { queue: queue.name, settings: Some(settings) }

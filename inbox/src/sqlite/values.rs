@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use message::Fingerprint;
+use migrations::query;
 use time::OffsetDateTime;
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
@@ -23,13 +24,12 @@ pub(super) fn micros(at: OffsetDateTime) -> i64 {
 
 /// Returns a duration in microseconds.
 pub(super) fn span(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+    query::micros(duration)
 }
 
 /// Decodes the time of a column.
 pub(super) fn time(micros: i64) -> Result<OffsetDateTime, sqlx::Error> {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1_000)
-        .map_err(|error| sqlx::Error::Decode(error.into()))
+    query::at_micros(micros)
 }
 
 /// Decodes the fingerprint of a column.

@@ -17,6 +17,7 @@ use crate::admin::status::{
     Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedSummary, RelayStatus,
 };
 use crate::admin::{LogAdmin, Operation};
+use crate::decided::has_an_edit;
 use crate::log::failure::within;
 use crate::log::{Cursor, EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, row, stored};
 use crate::postgres::brief::Brief;
@@ -119,6 +120,7 @@ migrations::statements! {
                 ORDER BY id LIMIT 1) AS m ON true
             ORDER BY e.id";
         given_up = GIVEN_UP;
+        has_an_edit = has_an_edit!();
         same_segment = SAME_SEGMENT;
         unbounded = UNBOUNDED;
     }
@@ -135,9 +137,7 @@ migrations::statements! {
     list_discarded(message_id = "d.message_id") = "
         WITH given_up AS MATERIALIZED (
             SELECT max(a.seq) FILTER (WHERE a.action = 'discard') AS discarded,
-                coalesce(max(a.seq) FILTER (WHERE a.action = 'edit')
-                    > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue' AND a.actor = 'relay forget'), 0), false)
-                AS edited {given_up}),
+                coalesce({has_an_edit}, false) AS edited {given_up}),
         chosen AS MATERIALIZED (
             SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
                 coalesce(e.key, m.key) AS key, m.kind, coalesce(e.attempts, 0) AS attempts, coalesce(e.fault, d.fault) AS fault,

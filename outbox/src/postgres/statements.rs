@@ -1,5 +1,7 @@
 //! The SQL of the reader and the checkpoint store, rendered once per log.
 
+use crate::decided::{ends_with_a_discard, has_an_edit};
+
 /// Maximum young rows that are checked with a mark. Checks only a difference in which fewer ids
 /// were given out, and so all of its young rows.
 pub(super) const YOUNG_LOOKED_AT: i64 = 10_000;
@@ -7,21 +9,26 @@ pub(super) const YOUNG_LOOKED_AT: i64 = 10_000;
 /// The messages, by message id, that an operator of relay $1 has discarded as the last decision.
 /// Entry ids would not do, because they are given out again after a sequence was set back. An edit
 /// is not a decision here. The caller's SELECT list goes in front.
-pub(super) const GIVEN_UP: &str = "
+pub(super) const GIVEN_UP: &str = concat!(
+    "
     FROM {schema}outbox_audit AS a WHERE a.relay = $1 GROUP BY a.message_id
-    HAVING max(a.seq) FILTER (WHERE a.action = 'discard') > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)";
+    HAVING ",
+    ends_with_a_discard!()
+);
 
-/// True where the last decision of relay $1 about the message of row `of` was to discard it. `relay
-/// forget` withdraws such a decision, and the next relay of the name publishes the message.
-pub(super) const DISCARDED: &str = "coalesce((SELECT max(a.seq) FILTER (WHERE a.action = 'discard')
-        > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)
-    FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = {of}.message_id), false)";
+/// True where the last decision of relay $1 about the message of row `of` was to discard it.
+pub(super) const DISCARDED: &str = concat!(
+    "coalesce((SELECT ",
+    ends_with_a_discard!(),
+    " FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = {of}.message_id), false)"
+);
 
-/// True where an operator of relay $1 has edited the message of row `of`. `relay forget` removes
-/// the edited copy, and the next relay of the name publishes the message as it was enqueued.
-pub(super) const EDITED: &str = "coalesce((SELECT max(a.seq) FILTER (WHERE a.action = 'edit')
-        > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue' AND a.actor = 'relay forget'), 0)
-    FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = {of}.message_id), false)";
+/// True where an operator of relay $1 has edited the message of row `of`.
+pub(super) const EDITED: &str = concat!(
+    "coalesce((SELECT ",
+    has_an_edit!(),
+    " FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = {of}.message_id), false)"
+);
 
 migrations::statements! {
     parts {

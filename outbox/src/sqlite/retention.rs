@@ -5,8 +5,10 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use migrations::query::micros;
 use sqlx::{Connection as _, SqliteConnection};
 
+use crate::decided::{ends_with_a_discard, has_an_edit};
 use crate::log::{EntryId, LogError, RelayName, stored};
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
 use crate::sqlite::reader::id_of;
@@ -99,12 +101,14 @@ const FORGET: [&str; 6] = [
     "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0",
     "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0",
     "DELETE FROM outbox_relay WHERE relay = ?1 AND shard = 0",
-    "INSERT INTO outbox_audit (actor, relay, id, message_id, action, note)
-     SELECT 'relay forget', ?1, max(a.id), a.message_id, 'requeue', 'the relay was forgotten'
-     FROM outbox_audit AS a WHERE a.relay = ?1 GROUP BY a.message_id
-     HAVING max(a.seq) FILTER (WHERE a.action = 'discard') > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)
-        OR max(a.seq) FILTER (WHERE a.action = 'edit')
-            > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue' AND a.actor = 'relay forget'), 0)",
+    concat!(
+        "INSERT INTO outbox_audit (actor, relay, id, message_id, action, note)
+         SELECT 'relay forget', ?1, max(a.id), a.message_id, 'requeue', 'the relay was forgotten'
+         FROM outbox_audit AS a WHERE a.relay = ?1 GROUP BY a.message_id HAVING ",
+        ends_with_a_discard!(),
+        " OR ",
+        has_an_edit!()
+    ),
     "INSERT INTO outbox_operation (actor, relay, action, selection, note)
      SELECT 'relay forget', ?1, 'resume', kind || iif(name = '', '', ' ' || name), 'the relay was forgotten'
      FROM outbox_pause WHERE relay = ?1 ORDER BY kind, name",
@@ -130,7 +134,7 @@ async fn passed(connection: &mut SqliteConnection) -> Result<Option<(i64, String
 /// Returns the last entry that is old enough; 0 when there is none.
 async fn last_old(connection: &mut SqliteConnection, keep: Duration) -> Result<i64, LogError> {
     let last: Option<i64> = sqlx::query_scalar(&SQL.last_old)
-        .bind(i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
+        .bind(micros(keep))
         .fetch_optional(connection)
         .await
         .map_err(LogError::during("look for old entries"))?;
@@ -213,7 +217,7 @@ impl LogRetention for SqliteLog {
 
     async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError> {
         let failed = || LogError::during("remove old decisions");
-        let keep = i64::try_from(keep.as_micros()).unwrap_or(i64::MAX);
+        let keep = micros(keep);
         let mut connection = self.connect().await?;
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
         let next: i64 = sqlx::query_scalar(&SQL.next_decisions)

@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use crate::decided::{ends_with_a_discard, has_an_edit};
+
 /// The present in microseconds. The clock is the machine's: a SQLite file has no server.
 pub(super) const NOW: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
 
@@ -20,17 +22,19 @@ pub(super) const TRACE: &str = "CASE WHEN octet_length(traceparent) <= 64
         AND coalesce(octet_length(tracestate), 0) <= 8192 THEN traceparent END AS traceparent,
     CASE WHEN octet_length(tracestate) <= 8192 THEN tracestate END AS tracestate";
 
-/// True where the last decision of relay ?1 about the message of row `of` was to discard it. `relay
-/// forget` withdraws such a decision, and the next relay of the name publishes the message.
-pub(super) const DISCARDED: &str = "coalesce((SELECT max(a.seq) FILTER (WHERE a.action = 'discard')
-        > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)
-    FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = {of}.message_id), 0)";
+/// True where the last decision of relay ?1 about the message of row `of` was to discard it.
+pub(super) const DISCARDED: &str = concat!(
+    "coalesce((SELECT ",
+    ends_with_a_discard!(),
+    " FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = {of}.message_id), 0)"
+);
 
-/// True where an operator of relay ?1 has edited the message of row `of`. `relay forget` removes
-/// the edited copy, and the next relay of the name publishes the message as it was enqueued.
-pub(super) const EDITED: &str = "coalesce((SELECT max(a.seq) FILTER (WHERE a.action = 'edit')
-        > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue' AND a.actor = 'relay forget'), 0)
-    FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = {of}.message_id), 0)";
+/// True where an operator of relay ?1 has edited the message of row `of`.
+pub(super) const EDITED: &str = concat!(
+    "coalesce((SELECT ",
+    has_an_edit!(),
+    " FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = {of}.message_id), 0)"
+);
 
 // The same for a parked entry, from its copy `p` or its row `m`. The length is taken of a column:
 // taking that of an expression would read the value.

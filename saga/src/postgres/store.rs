@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use migrations::Identifier;
-use migrations::query::Query;
+use migrations::query::{Query, micros};
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use time::OffsetDateTime;
 
@@ -33,19 +33,23 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// A length of time in microseconds.
-fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+/// Begins a transaction whose statements go by an index and sort no table.
+macro_rules! begin_by_index {
+    ($begin:literal) => {
+        concat!(
+            $begin,
+            "; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off"
+        )
+    };
 }
 
 impl Store for Postgres {
     type SagaStatements = Statements;
 
     /// The settings hold for any statistics.
-    const BEGIN_BY_INDEX: &'static str = "BEGIN READ ONLY; SET LOCAL enable_seqscan = off; \
-        SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off";
-    const BEGIN_CHANGE_BY_INDEX: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
-        SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off";
+    const BEGIN_BY_INDEX: &'static str =
+        concat!(begin_by_index!("BEGIN READ ONLY"), "; SET LOCAL enable_incremental_sort = off");
+    const BEGIN_CHANGE_BY_INDEX: &'static str = begin_by_index!("BEGIN ISOLATION LEVEL READ COMMITTED");
 
     fn saga_statements(schema: Option<&Identifier>) -> Statements {
         Statements::new(schema)
@@ -94,7 +98,7 @@ impl Store for Postgres {
 
     async fn finish_sagas(
         connection: &mut PgConnection,
-        (_, statements): (&Shared, &Statements),
+        statements: &Statements,
         endings: &[(&Held, &str)],
     ) -> Result<Vec<bool>> {
         let Columns { types, ids, epochs } = Columns::of(endings.iter().map(|(held, _)| *held));

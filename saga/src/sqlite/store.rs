@@ -74,7 +74,7 @@ impl Store for Sqlite {
 
     async fn finish_sagas(
         connection: &mut SqliteConnection,
-        (statements, _): (&Shared, &Statements),
+        statements: &Statements,
         endings: &[(&Held, &str)],
     ) -> Result<Vec<bool>> {
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await?;

@@ -104,10 +104,6 @@ impl Machine {
         self.readmitted.contains(&id) || self.unstored.is_newer(id)
     }
 
-    fn answered(&mut self) {
-        self.unstored.answered();
-    }
-
     /// Takes in due exceptions: scheduled, retrying, discarded. `uniform` in `0.0..1.0` spreads the
     /// retries.
     pub fn due(&mut self, exceptions: Vec<Exception>, uniform: f64) {
@@ -147,7 +143,7 @@ impl Machine {
                 ExceptionState::Held | ExceptionState::Dead => {}
             }
         }
-        self.answered();
+        self.unstored.answered();
     }
 
     /// Notes that a due entry waits for an earlier one of its key. It stays due, and is read again.
@@ -182,7 +178,7 @@ impl Machine {
     /// Takes in the pauses that operators have set.
     pub fn pauses(&mut self, paused: Paused) {
         self.requeue |= self.blocks.set_paused(paused);
-        self.answered();
+        self.unstored.answered();
     }
 
     /// Returns which held entries to read now.
@@ -200,7 +196,7 @@ impl Machine {
     /// Takes in names of queues.
     pub fn names(&mut self, names: HeldQueues) {
         self.blocks.walked(names);
-        self.answered();
+        self.unstored.answered();
     }
 
     /// Holds the entries that wait in the window for held ones, if there is no room for those.
@@ -227,7 +223,7 @@ impl Machine {
                 self.blocks.held.read(queue, read);
             }
         }
-        self.answered();
+        self.unstored.answered();
         self.queue_freed();
     }
 
