@@ -182,7 +182,7 @@ fn a_release_names_its_base_images_by_digest() {
     assert_eq!(unpinned.collect::<Vec<_>>(), Vec::<&str>::new());
 }
 
-/// Whoever can move a tag of an action can publish in our name.
+/// A tag can be moved to another commit, which would then publish in our name.
 #[test]
 fn workflows_name_actions_by_commit() {
     for entry in std::fs::read_dir(folder().join("../../.github/workflows")).unwrap() {

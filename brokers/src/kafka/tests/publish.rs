@@ -88,7 +88,8 @@ async fn a_refused_batch_blames_nobody_then_the_culprit_is_found_one_by_one() {
             break;
         }
     }
-    // Suspect is what had been sent by the time of the refusal: how many, the speed of the machine decides.
+    // Suspect is all that had been sent by the time of the refusal. How many that is depends on the
+    // machine.
     let Some(([culprit, others @ ..], [last])) = outcomes.split_last_chunk() else {
         panic!("{outcomes:?}");
     };
