@@ -5,7 +5,7 @@
 
 use crate::outbox::support::{Database, Follower, SMALL, granted, on, relay, source};
 use outbox::NewMessage;
-use outbox::log::{EntryId, Fenced, HeldAsk, LogOptions, LogReader, Mark, PageLimit, QueueName};
+use outbox_log::{EntryId, Fenced, HeldAsk, LogOptions, LogReader, Mark, PageLimit, QueueName};
 use sqlx::Postgres;
 
 // At night only: when other suites change tables at the same time, the server discards the
@@ -352,7 +352,7 @@ async fn questions_about_an_open_difference_read_nothing_that_has_left() {
         prepare(&db, "ANALYZE outbox_message").await;
 
         let (_, entries) =
-            outbox::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+            outbox_log::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
         let lag = asked(&db, async || {
             let lag = entries.lag(&relay()).await.unwrap();
             let waiting: Vec<_> = lag.iter().map(|topic| (topic.topic.as_str(), topic.unread)).collect();

@@ -4,8 +4,8 @@
 
 use crate::outbox::support::{Database, TestDialect, granted, on, postgres_database, relay, source};
 use migrations::{Identifier, Line, MigrateError, Migrator, SchemaError};
-use outbox::log::{LogError, LogOptions};
 use outbox::{Dialect, NewMessage, Outbox};
+use outbox_log::{LogError, LogOptions};
 use sqlx::{Connection, Executor, PgConnection, Postgres, Sqlite};
 
 cases! { "migrations/runner":
@@ -134,7 +134,7 @@ async fn the_printed_script_makes_the_same_schema_by_hand_in_a_schema_of_its_own
         tx.commit().await.unwrap();
         db.run("SELECT \"order\".outbox_enqueue('orders', '')").await;
         let options = LogOptions::default().schema(Some(schema));
-        let log = outbox::log::open(&db.relay_url(), source(), options).unwrap();
+        let log = outbox_log::open(&db.relay_url(), source(), options).unwrap();
         let (_, cursor) = granted(&mut log.checkpoint_store(&relay(), "a").await.unwrap()).await;
         let reader = log.reader(&relay()).await.unwrap();
         assert_eq!(crate::outbox::support::Follower::new(reader, cursor).all().await.len(), 2);

@@ -5,7 +5,7 @@
 
 use migrations::{Identifier, Line, Migrator, Roles, Template};
 use outbox::NewMessage;
-use outbox::log::{Fenced, LogOptions};
+use outbox_log::{Fenced, LogOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Postgres};
 use tests::Role;
 use tests::roles::grant;
@@ -353,12 +353,12 @@ async fn an_observer_sees_states_and_no_content() {
         let mut checkpoint_store = db.checkpoint_store("a").await;
         let (lease, _) = granted(&mut checkpoint_store).await;
         let url = Role::Observer.url(&db.url).unwrap();
-        let admin = outbox::admin::open(url.as_str(), source(), LogOptions::default()).unwrap();
+        let admin = outbox_log::admin::open(url.as_str(), source(), LogOptions::default()).unwrap();
         let relays = admin.relays().await.unwrap();
         assert_eq!((relays.len(), relays[0].backlog.entries_max), (1, 1));
         // The lease is free.
         assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
-        let log = outbox::log::open(url.as_str(), source(), LogOptions::default()).unwrap();
+        let log = outbox_log::open(url.as_str(), source(), LogOptions::default()).unwrap();
         let taken =
             log.checkpoint_store(&relay(), "observer").await.unwrap().acquire(super::support::TTL).await;
         assert!(taken.is_err(), "an observer leads nothing");
