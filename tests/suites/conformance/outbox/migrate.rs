@@ -1,5 +1,5 @@
-//! The tables of the outbox as the runner makes them, and the errors of relays on a schema that does
-//! not fit. How a database gets later versions is in `versions`.
+//! The tables of the outbox as the runner makes them, and the errors of relays on a schema that
+//! does not fit. How a database gets later versions is in `versions`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -75,8 +75,9 @@ async fn an_upgrade_keeps_and_converts_the_rows<DB: Dialect>(stage: Stage) -> Ou
     Ok(())
 }
 
-/// Goal: an administrator applies by hand only what is missing. Oracle: the printed versions satisfy
-/// the program, and make the same rows and schema; a version that it does not know is refused.
+/// Goal: an administrator applies by hand only what is missing. Oracle: the printed versions
+/// satisfy the program, and make the same rows and schema; a version that it does not know is
+/// refused.
 async fn a_script_continues_where_the_database_stands<DB: Dialect>(stage: Stage) -> Outcome {
     let db = populated::<DB>(&stage).await?;
     let migrator = program::<DB>(ALL);
