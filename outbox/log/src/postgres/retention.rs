@@ -1,5 +1,5 @@
 //! Segments of the log in PostgreSQL. The database's own functions decide about them, under the
-//! lock that keeps the decision valid: `migrations/sql/postgres/outbox/0003_segments.sql`.
+//! lock that keeps the decision valid: `migrations/sql/postgres/outbox/0001_outbox.sql`.
 
 use std::time::Duration;
 
