@@ -17,9 +17,11 @@ const LOCK: &str = "SELECT pg_advisory_xact_lock(8031170788430771316)";
 
 /// Lifts the time limits of a role or database, which are meant for services: a migration takes as
 /// long as its table is large. `transaction_timeout` exists since PostgreSQL 17. `lock_timeout`
-/// stays: it is how long others queue behind a migration that waits for a table.
-const NO_TIME_LIMITS: &str = "SELECT set_config(name, '0', true) FROM pg_settings
-    WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
+/// stays: it is how long others queue behind a migration that waits for a table. The view
+/// `pg_settings` would need a temporary file, which not every role may have.
+const NO_TIME_LIMITS: &str = "SELECT set_config(name, '0', true) FROM (VALUES ('statement_timeout'),
+    ('idle_in_transaction_session_timeout'), ('transaction_timeout')) AS limits (name)
+    WHERE current_setting(name, true) IS NOT NULL";
 
 impl Backend for Postgres {
     const DIALECT: Dialect = Dialect::Postgres;

@@ -129,14 +129,23 @@ impl InboxDatabase {
         Ok(on!(self, inbox => inbox.known(id))?)
     }
 
+    /// Returns whether a consumer has opened it. Before that it is empty and has forgotten nothing.
+    pub(crate) fn has_memory(&self) -> bool {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(inbox) => inbox.has_memory(),
+            Self::Sqlite(inbox) => inbox.has_memory(),
+        }
+    }
+
     /// Returns the time before which messages are not remembered: now, before its first consumer.
     pub(crate) fn remembers_from(&self) -> OffsetDateTime {
-        let (has_memory, window) = match self {
+        let window = match self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(inbox) => (inbox.has_memory(), inbox.window()),
-            Self::Sqlite(inbox) => (inbox.has_memory(), inbox.window()),
+            Self::Postgres(inbox) => inbox.window(),
+            Self::Sqlite(inbox) => inbox.window(),
         };
-        if has_memory { window.retained_from } else { window.now }
+        if self.has_memory() { window.retained_from } else { window.now }
     }
 
     pub(crate) async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, OperateError> {

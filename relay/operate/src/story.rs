@@ -266,7 +266,8 @@ async fn at_consumers(
             continue;
         }
         let remembers_from = place.database.remembers_from();
-        let is_forgotten = made_at(id).is_some_and(|at| at < remembers_from);
+        let is_older = made_at(id).is_some_and(|at| at < remembers_from);
+        let is_forgotten = is_older && place.database.has_memory();
         let error = is_forgotten
             .then(|| format!("this inbox remembers messages made since {}", seconds::text(remembers_from)));
         let state = if is_forgotten { "forgotten" } else { "not seen" };

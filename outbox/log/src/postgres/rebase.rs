@@ -73,8 +73,8 @@ const PAUSE: Duration = Duration::from_millis(225);
 const MOMENT: &str = "250ms";
 
 /// Lifts the limit of a role for whole transactions, in servers that know it (PostgreSQL 17).
-const NO_TRANSACTION_TIMEOUT: &str =
-    "SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout'";
+const NO_TRANSACTION_TIMEOUT: &str = "SELECT set_config('transaction_timeout', '0', true)
+    WHERE current_setting('transaction_timeout', true) IS NOT NULL";
 
 /// A warning for causes in which a sequence was set back: rows that are not read yet may leave out
 /// of order.
