@@ -27,24 +27,28 @@ const FEATURES: [&str; 13] = [
 const RELAY_FEATURES: [&str; 7] =
     ["demo", "kafka", "postgres,kafka", "rabbitmq", "sqs", "otlp,kafka", "page,rabbitmq"];
 
-/// Compiles and documents each selection of features.
+/// Compiles and documents each selection of features, and returns every failure.
 pub(crate) fn check() -> Result<(), String> {
     let toolkit = FEATURES.iter().map(|features| ("outbox-toolkit", *features));
     let relay = RELAY_FEATURES.iter().map(|features| ("outbox-toolkit-relay", *features));
-    for (package, features) in toolkit.chain(relay) {
-        let what = format!("{package}: features {features}");
-        let selected = ["--package", package, "--no-default-features", "--features", features];
-        step(&what, cargo(["clippy"])?.args(selected).args(["--", "-D", "warnings"]))?;
-        // Only selected crates are documented. With several packages, each feature needs the name
-        // of its package.
-        let ours = ours(selected)?;
-        let features: Vec<String> = features.split(',').map(|name| format!("{package}/{name}")).collect();
-        let mut doc =
-            cargo(["doc", "--no-deps", "--no-default-features", "--features", &features.join(",")])?;
-        doc.args(ours.iter().flat_map(|name| ["--package", name])).env("RUSTDOCFLAGS", "-D warnings");
-        step(&format!("{what}: documentation of {} crates", ours.len()), &mut doc)?;
-    }
-    Ok(())
+    let failures: Vec<String> = toolkit
+        .chain(relay)
+        .filter_map(|(package, features)| check_selection(package, features).err())
+        .collect();
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}
+
+fn check_selection(package: &str, features: &str) -> Result<(), String> {
+    let what = format!("{package}: features {features}");
+    let selected = ["--package", package, "--no-default-features", "--features", features];
+    step(&what, cargo(["clippy"])?.args(selected).args(["--", "-D", "warnings"]))?;
+    // Only selected crates are documented. With several packages, each feature needs the name of
+    // its package.
+    let ours = ours(selected)?;
+    let features: Vec<String> = features.split(',').map(|name| format!("{package}/{name}")).collect();
+    let mut doc = cargo(["doc", "--no-deps", "--no-default-features", "--features", &features.join(",")])?;
+    doc.args(ours.iter().flat_map(|name| ["--package", name])).env("RUSTDOCFLAGS", "-D warnings");
+    step(&format!("{what}: documentation of {} crates", ours.len()), &mut doc)
 }
 
 /// Returns our crates in a selection.

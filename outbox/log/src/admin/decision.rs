@@ -13,6 +13,7 @@ use std::fmt;
 use bytes::Bytes;
 use message::text::{InvalidText, check_signature};
 use message::{Fault, Headers};
+#[cfg(any(feature = "sqlite", test))]
 use sha2::{Digest, Sha256};
 
 use crate::admin::entry::ListedEntry;
@@ -261,6 +262,7 @@ pub(crate) struct Content {
     pub(crate) headers: Option<Vec<u8>>,
 }
 
+#[cfg(any(feature = "sqlite", test))]
 #[cfg(any(feature = "sqlite", test))]
 impl Content {
     /// Returns the SHA-256 of payload and headers with their lengths, in hexadecimal.
