@@ -20,4 +20,12 @@ macro_rules! has_an_edit {
     };
 }
 
-pub(crate) use {ends_with_a_discard, has_an_edit};
+/// True in a group of decisions about one message where an operator has ever edited it: the broker
+/// and inboxes may have its edited content, also after `relay forget` has withdrawn the edit.
+macro_rules! was_edited {
+    () => {
+        "count(*) FILTER (WHERE a.action = 'edit') > 0"
+    };
+}
+
+pub(crate) use {ends_with_a_discard, has_an_edit, was_edited};

@@ -961,7 +961,8 @@ COMMENT ON FUNCTION {schema}outbox_forget_relay(text, boolean) IS
 -- A decision stays as long as its message could leave by it: while the log has the row, or a relay
 -- has it parked. Each call looks at a number of lines, oldest first, and continues where the last
 -- one ended, so a call is short and decisions that stay keep no others. A round ends with lines
--- that are all young, or with the last line. A plan that sorts would read all lines behind that
+-- that are all young, or with the last line. Lines with a time ahead of the clock were not written
+-- then, so they are no reason to end. A plan that sorts would read all lines behind that
 -- place.
 CREATE FUNCTION {schema}outbox_forget_decisions(keep interval, lines integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -984,7 +985,7 @@ BEGIN
             HINT = 'Keep them for 30 days or longer, 1 to 10000 at once.';
     END IF;
     SELECT count(*) AS count, max(next.seq) AS last,
-        bool_and(next.at >= clock_timestamp() - keep) AS are_young
+        bool_and(next.at BETWEEN clock_timestamp() - keep AND clock_timestamp()) AS are_young
     INTO seen
     FROM (SELECT a.seq, a.at FROM %home%.outbox_audit AS a
         WHERE a.seq > passed ORDER BY a.seq LIMIT lines) AS next;

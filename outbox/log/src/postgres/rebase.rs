@@ -56,7 +56,7 @@ use crate::postgres::facts::{self, YoungRows};
 use crate::postgres::history::{Cause, CursorFacts, Decision, ServerFacts};
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::retention::is_in_use;
-use crate::postgres::statements::{GIVEN_UP, SAME_SEGMENT};
+use crate::postgres::statements::{GIVEN_UP_OR_EDITED, SAME_SEGMENT};
 use crate::{BrokerTransaction, Cursor, LogError, Progress, stored};
 
 /// Maximum duration of a rebase. Rewriting the rows of a restored log takes longer than any other
@@ -212,20 +212,20 @@ impl Rebase {
                 "SELECT least($1, (SELECT id - 1 FROM {schema}outbox_message ORDER BY id LIMIT 1))",
             ),
             // $1 relay, $2 shard, $3 floor, $4 in flight: their rows may lie below the floor. Lists
-            // parked entries, and entries that an operator gave up: these must not leave, and stay
-            // discarded forever.
+            // parked entries, those that an operator gave up, which stay discarded forever, and those that
+            // left edited: their rows have the content before the edit.
             beside: Template::new(
                 "INSERT INTO {schema}outbox_rebased (relay, shard, id, message_id)
                  SELECT e.relay, e.shard, e.id, e.message_id FROM {schema}outbox_exception AS e
                  WHERE e.relay = $1 AND e.shard = $2 AND (e.id > $3 OR cardinality($4::text::xid8[]) > 0)
                  UNION ALL
-                 SELECT $1, $2, m.id, m.message_id FROM (SELECT a.message_id {given_up}) AS g
+                 SELECT $1, $2, m.id, m.message_id FROM (SELECT a.message_id {kept_back}) AS g
                  CROSS JOIN LATERAL (SELECT id, message_id FROM {schema}outbox_message
                      WHERE message_id = g.message_id AND {same_segment} LIMIT 1) AS m
                  WHERE m.id > $3 OR cardinality($4::text::xid8[]) > 0
                  ON CONFLICT DO NOTHING",
             )
-            .parts(&[("given_up", GIVEN_UP), ("same_segment", SAME_SEGMENT), ("message_id", "g.message_id")])
+            .parts(&[("kept_back", GIVEN_UP_OR_EDITED), ("same_segment", SAME_SEGMENT), ("message_id", "g.message_id")])
             .schema(schema)
             .render(),
             store: render(

@@ -13,7 +13,7 @@ use crate::entries::Labels;
 use crate::postgres::entries::LABELS;
 use crate::postgres::mark::PgMark;
 use crate::postgres::row::text;
-use crate::postgres::statements::{DISCARDED, EDITED, PASSED, SAME_SEGMENT, UNBOUNDED};
+use crate::postgres::statements::{DISCARDED, PASSED, SAME_SEGMENT, UNBOUNDED, WAS_EDITED};
 use crate::postgres::store::ONE_PLAN_HERE;
 use crate::read_only::begin;
 use crate::reconcile::{Row, Rows, stage};
@@ -40,7 +40,7 @@ migrations::statements! {
         of = "m";
         passed = PASSED;
         discarded = DISCARDED;
-        edited = EDITED;
+        edited = WAS_EDITED;
         same_segment = SAME_SEGMENT;
     }
 

@@ -1,6 +1,6 @@
 //! The SQL of the reader and the checkpoint store, rendered once per log.
 
-use crate::decided::{ends_with_a_discard, has_an_edit};
+use crate::decided::{ends_with_a_discard, has_an_edit, was_edited};
 
 /// Maximum young rows that are checked with a mark. Checks only a difference in which fewer ids
 /// were given out, and so all of its young rows.
@@ -16,6 +16,17 @@ pub(super) const GIVEN_UP: &str = concat!(
     ends_with_a_discard!()
 );
 
+/// The messages, by message id, that must not be published from their rows: those that an operator
+/// of relay $1 has given up, and those that left edited. The caller's SELECT list goes in front.
+pub(super) const GIVEN_UP_OR_EDITED: &str = concat!(
+    "
+    FROM {schema}outbox_audit AS a WHERE a.relay = $1 GROUP BY a.message_id
+    HAVING ",
+    ends_with_a_discard!(),
+    " OR ",
+    has_an_edit!()
+);
+
 /// True where the last decision of relay $1 about the message of row `of` was to discard it.
 pub(super) const DISCARDED: &str = concat!(
     "coalesce((SELECT ",
@@ -28,6 +39,13 @@ pub(super) const EDITED: &str = concat!(
     "coalesce((SELECT ",
     has_an_edit!(),
     " FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = {of}.message_id), false)"
+);
+
+/// True where an operator of relay $1 has ever edited the message of row `of`.
+pub(super) const WAS_EDITED: &str = concat!(
+    "(SELECT ",
+    was_edited!(),
+    " FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = {of}.message_id)"
 );
 
 migrations::statements! {

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::entries::Labels;
 use crate::reconcile::{Row, Rows, stage};
 use crate::sqlite::reader::{id_of, text};
-use crate::sqlite::statements::{DISCARDED, EDITED};
+use crate::sqlite::statements::{DISCARDED, WAS_EDITED};
 use crate::{LogError, RelayName, stored};
 
 migrations::statements! {
@@ -32,7 +32,7 @@ migrations::statements! {
                 ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id
             WHERE {is_id}";
         discarded = DISCARDED;
-        edited = EDITED;
+        edited = WAS_EDITED;
         of = "m";
         // A row whose id is not a UUID is not a message.
         is_id = "octet_length(m.message_id) = 36 AND length(replace(m.message_id, '-', '')) = 32

@@ -68,9 +68,10 @@ migrations::statements! {
             SET expired_through = min(max(coalesce(expired_through, ''), ?1), {id_of_now}), expired_at = {now}";
     /// The decisions at which a call looks: ?1 microseconds to keep, ?2 maximum rows. Returns the
     /// place where the next call begins, so that decisions that have to stay keep no others. A
-    /// round ends with rows that are all young, or with the last row.
+    /// round ends with rows that are all young, or with the last row. Rows with a time ahead of
+    /// the clock were not written then, so they are no reason to end.
     next_decisions = "
-        SELECT CASE WHEN count(*) = ?2 AND NOT min(next.at >= {now} - ?1) THEN max(next.seq) ELSE 0 END
+        SELECT CASE WHEN count(*) = ?2 AND NOT min(next.at BETWEEN {now} - ?1 AND {now}) THEN max(next.seq) ELSE 0 END
         FROM (SELECT seq, at FROM outbox_audit WHERE seq > (SELECT decisions_after FROM outbox_retention)
             ORDER BY seq LIMIT ?2) AS next";
     /// ?1 microseconds to keep, ?2 maximum rows to look at. A decision stays as long as its message

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use outbox::sqlite::clock::NOW;
 
-use crate::decided::{ends_with_a_discard, has_an_edit};
+use crate::decided::{ends_with_a_discard, has_an_edit, was_edited};
 
 /// Whether the content of a row of the log is too large to be copied when it is parked (above 1
 /// MiB).
@@ -29,6 +29,13 @@ pub(super) const EDITED: &str = concat!(
     "coalesce((SELECT ",
     has_an_edit!(),
     " FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = {of}.message_id), 0)"
+);
+
+/// True where an operator of relay ?1 has ever edited the message of row `of`.
+pub(super) const WAS_EDITED: &str = concat!(
+    "(SELECT ",
+    was_edited!(),
+    " FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = {of}.message_id)"
 );
 
 // The same for a parked entry, from its copy `p` or its row `m`. The length is taken of a column:
