@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
+use time::OffsetDateTime;
 
 use crate::admin::entry::due;
 use crate::failure::within;
@@ -49,6 +50,19 @@ impl PostgresLog {
         rows.iter().map(|row| segment(row).map_err(LogError::during("read a segment"))).collect()
     }
 
+    /// Returns how long to keep what is old, by the server's clock, so that it is as old by this
+    /// machine's clock: what is removed does not come back when a clock that was ahead is corrected.
+    async fn by_both_clocks(
+        &self,
+        connection: &mut PgConnection,
+        keep: Duration,
+    ) -> Result<Duration, LogError> {
+        let query = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(connection);
+        let read = async { query.await.map_err(LogError::during("read the server's clock")) };
+        let server: OffsetDateTime = within(self.options.call_timeout, read).await?;
+        Ok(keep.saturating_add(ahead(server, OffsetDateTime::now_utc())))
+    }
+
     /// Empties a segment, or returns why not.
     async fn empty(
         &self,
@@ -73,6 +87,11 @@ impl PostgresLog {
         }
         Ok(Some(HeldBack::Busy))
     }
+}
+
+/// Returns how far the server's clock is ahead of this machine's clock.
+fn ahead(server: OffsetDateTime, own: OffsetDateTime) -> Duration {
+    Duration::try_from(server - own).unwrap_or_default()
 }
 
 /// Returns whether the error is `lock_not_available` or `deadlock_detected`.
@@ -115,6 +134,7 @@ impl LogRetention for PostgresLog {
 
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError> {
         let mut connection = self.retention().await?;
+        let keep = self.by_both_clocks(&mut connection, keep).await?;
         let mut expired = Expired { bytes: Some(0), ..Expired::default() };
         let mut segments = self.list(&mut connection, keep).await?;
         // The oldest first: a row that was written later may show the age of one whose time lies in
@@ -134,6 +154,7 @@ impl LogRetention for PostgresLog {
 
     async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError> {
         let mut connection = self.retention().await?;
+        let keep = self.by_both_clocks(&mut connection, keep).await?;
         let statement = self.render(FORGET_DECISIONS);
         let query = sqlx::query_scalar(&statement)
             .bind(keep.as_secs_f64())
@@ -165,5 +186,18 @@ impl LogRetention for PostgresLog {
             "parked" => Err(ForgetError::Parked { relay, entries: parked.unsigned_abs() }),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use time::macros::datetime;
+
+    #[test]
+    fn a_server_clock_that_is_ahead_shortens_no_retention() {
+        let own = datetime!(2026-03-15 12:00 UTC);
+        assert_eq!(ahead(own + Duration::from_secs(3 * 86_400), own), Duration::from_secs(3 * 86_400));
+        assert_eq!(ahead(own - Duration::from_secs(60), own), Duration::ZERO);
     }
 }
