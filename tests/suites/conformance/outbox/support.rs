@@ -172,12 +172,8 @@ impl TestDialect for Postgres {
     }
 }
 
-/// Creates an empty database on the server of `OUTBOX_POSTGRES_URL`. Returns its URL.
-pub async fn postgres_database() -> Option<String> {
-    database_with("").await
-}
-
-/// Does the same as [`postgres_database`], with options of `CREATE DATABASE`.
+/// Creates an empty database on the server of `OUTBOX_POSTGRES_URL`, with these options of `CREATE
+/// DATABASE`. Returns its URL.
 pub async fn database_with(how: &str) -> Option<String> {
     std::env::var_os("OUTBOX_POSTGRES_URL")?;
     Some(copies::postgres(how).await.unwrap())
