@@ -29,7 +29,7 @@ impl Show {
         places.close().await;
         let told = told?;
         format.print(&told, text)?;
-        // A place that is away does not hide the findings of the others.
+        // An unreachable database does not hide the findings of the others.
         let failure = away.into_iter().map(Failure::from).fold(None, first);
         failure.map_or(Ok(Exit::Success), Err)
     }

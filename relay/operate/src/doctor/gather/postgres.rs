@@ -42,7 +42,7 @@ pub(in crate::doctor) struct Gathered {
     pub(in crate::doctor) topics: Vec<String>,
 }
 
-/// Gathers everything.
+/// Gathers all facts about one database.
 pub(in crate::doctor) async fn gather(
     url: &str,
     allow_plaintext: bool,
