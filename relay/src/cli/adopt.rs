@@ -15,15 +15,16 @@ use super::failure::Failure;
 use super::output::{self, Format, or_dash, table};
 use super::signature::Signature;
 
-/// The migration from another outbox, and back.
+/// Actions on a foreign outbox table.
 #[derive(Debug, Subcommand)]
 pub enum Adopt {
-    /// Check the table, and print the SQL that `over` would run, for an administrator.
+    /// Check the table, and print the SQL that `over` would run, so that an administrator can run
+    /// it.
     Plan(Plan),
     /// Install a trigger that hands each new row over to the outbox in the producer's own
     /// transaction, and import the waiting rows. Both happen in one transaction.
     ///
-    /// Stop the old relay first, unless it is Debezium. Exits with 3 when open writers hold the
+    /// Stop the old relay first, unless it is Debezium. Exits with 3 if open transactions lock the
     /// table for longer than --lock-timeout; then nothing has changed.
     Over(Decide),
     /// Give the table back to the old relay by removing the trigger. Nothing else changes.
@@ -33,8 +34,8 @@ pub enum Adopt {
     /// Show whether the trigger exists, is enabled and matches this configuration, how many rows
     /// wait, and which roles cannot insert. Reads only.
     ///
-    /// Exits with 2 when new rows are not handed over or a role lacks rights, with 3 when rows
-    /// still wait for the old relay.
+    /// Exits with 2 if new rows are not handed over or a role lacks rights, with 3 if rows still
+    /// wait for the old relay.
     Status(Target),
 }
 
@@ -44,7 +45,8 @@ pub struct Target {
     #[command(flatten)]
     pipeline: OnePipeline,
 
-    /// The URL of the same database for the owner of the old table. Default: the pipeline's URL.
+    /// The URL of the same database, with the owner of the old table as the user. Default: the
+    /// pipeline's URL.
     #[command(flatten)]
     owner: DatabaseUrl,
 
@@ -74,7 +76,7 @@ pub struct Decide {
     #[command(flatten)]
     signature: Signature,
 
-    /// How long to wait for open writers; new writers wait meanwhile.
+    /// How long to wait for open transactions that write to the table. New writes wait meanwhile.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
     lock_timeout: Duration,
 }

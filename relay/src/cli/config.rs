@@ -14,9 +14,8 @@ use crate::config::{Config, Effective, EffectiveSetting, Overrides, schema};
 /// The location of the configuration.
 #[derive(Debug, Clone, Args)]
 pub struct ConfigFile {
-    /// The configuration file. Settings of the environment
-    /// (RELAY__<PIPELINE>__<SECTION>__<SETTING>) override it. Default: relay.toml in the working
-    /// directory, then /etc/relay/relay.toml.
+    /// The configuration file. Environment variables (RELAY__<PIPELINE>__<SECTION>__<SETTING>)
+    /// override it. Default: relay.toml in the working directory, then /etc/relay/relay.toml.
     #[arg(long = "config", value_name = "FILE", env = "RELAY_CONFIG")]
     path: Option<PathBuf>,
 }
@@ -70,7 +69,7 @@ pub(crate) struct OnePipeline {
     #[command(flatten)]
     pub(crate) config: ConfigFile,
 
-    /// The pipeline; required when the configuration has several.
+    /// The pipeline. Required if the configuration has several.
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 }
@@ -117,15 +116,15 @@ fn names(config: &Config) -> String {
 /// Actions on the configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Parse and check the configuration, and print the settings in force without secrets. Connects
-    /// to nothing.
+    /// Check the configuration, and print the effective settings without secrets. Opens no
+    /// connection.
     Check(ConfigFile),
     /// Show every setting in force, its value without secrets, and where it comes from.
     Show {
         #[command(flatten)]
         file: ConfigFile,
 
-        /// Print a TOML file with the origins as comments, instead of a table or JSON.
+        /// Print a TOML file with the sources as comments, instead of a table or JSON.
         #[arg(long)]
         toml: bool,
     },

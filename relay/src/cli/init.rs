@@ -31,7 +31,7 @@ pub struct Init {
     #[command(flatten)]
     database: DatabaseUrl,
 
-    /// The PostgreSQL schema of the tables. Default: the search_path's.
+    /// The PostgreSQL schema of the tables. Default: the search_path.
     #[arg(long, value_name = "NAME")]
     schema: Option<String>,
 
@@ -39,8 +39,8 @@ pub struct Init {
     #[arg(long, value_name = "SERVERS", value_delimiter = ',', group = "broker")]
     kafka: Vec<String>,
 
-    /// Publish to RabbitMQ: amqp[s]://user@host/vhost. A URL with a password is refused here: it
-    /// belongs in the variable.
+    /// Publish to RabbitMQ: amqp[s]://user@host/vhost. A URL with a password is refused here: put
+    /// it in the variable.
     #[arg(long, value_name = "URL", env = "RELAY_RABBITMQ_URL", hide_env_values = true, group = "broker")]
     rabbitmq: Option<String>,
 

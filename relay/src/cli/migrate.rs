@@ -29,26 +29,26 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Actions on the tables.
 #[derive(Debug, Subcommand)]
 pub enum Migrate {
-    /// Apply the missing migrations, in one transaction per line. Safe to run from many processes
-    /// at once.
+    /// Apply missing migrations, with one transaction per line. Several processes can run it at
+    /// once.
     Up(Target),
-    /// Show applied and missing migrations. Exits with 2 when this build does not fit a database.
+    /// Show applied and missing migrations. Exits with 2 if a schema does not match this build.
     Status(Target),
-    /// Print the SQL, with its bookkeeping, for an administrator who runs it by hand.
+    /// Print the SQL, so that an administrator can run it by hand. Includes the statements that
+    /// record the applied versions.
     Sql(Script),
     /// Print the SQL that creates PostgreSQL roles of least privilege: producer, relay, consumer,
     /// claimant, observer, migrator.
     ///
-    /// Run it as the owner of the tables, after `migrate up` and again after each upgrade, or let
-    /// this command run it (--apply). The roles cannot log in: make your services' users members of
-    /// them.
+    /// Run it as the owner of the tables, after `migrate up` and again after each upgrade, or use
+    /// --apply. The roles cannot log in: add the users of your services to them.
     Roles(RolesScript),
 }
 
 /// Databases, and the tables in them.
 #[derive(Debug, Args)]
 pub struct Target {
-    /// Only these lines of tables. Default: all.
+    /// Only these lines (groups of tables). Can be repeated. Default: all.
     #[arg(long = "line", value_enum, value_name = "LINE")]
     lines: Vec<LineName>,
 
@@ -69,11 +69,11 @@ pub struct Script {
     #[command(flatten)]
     target: Target,
 
-    /// The dialect, if no database is named.
+    /// The SQL dialect, if no database is given.
     #[arg(long, value_enum, value_name = "DIALECT", conflicts_with_all = ["named_database", "pipeline"])]
     dialect: Option<DialectName>,
 
-    /// The first version to print; earlier versions are already applied.
+    /// The first version to print. Earlier versions must already be applied.
     #[arg(long, value_name = "VERSION", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
     from: i32,
 }
@@ -85,7 +85,7 @@ pub(crate) enum LineName {
     Outbox,
     /// The tables of consumers.
     Inbox,
-    /// The tables of services that take idempotency keys.
+    /// The tables of services that use idempotency keys.
     Idempotency,
     /// The tables of services that run sagas.
     Saga,

@@ -12,10 +12,10 @@ pub(crate) use operate::text::harmless;
 /// Format of the results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// A table for people.
+    /// Tables.
     #[default]
     Table,
-    /// JSON for machines; durations in seconds.
+    /// JSON, with durations in seconds.
     Json,
 }
 

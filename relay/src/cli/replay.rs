@@ -30,7 +30,7 @@ pub struct Replay {
     #[command(flatten)]
     pipeline: OnePipeline,
 
-    /// The message: its place in the log, or its message id. May be repeated.
+    /// Position in the log, or message id. Can be repeated.
     #[arg(long = "id", value_name = "ID", conflicts_with_all = ["topic", "key", "from_id", "to_id", "since", "until", "all"])]
     ids: Vec<MessageRef>,
 
@@ -42,15 +42,15 @@ pub struct Replay {
     #[arg(long, value_name = "KEY")]
     key: Option<OrderingKey>,
 
-    /// Only from this place in the log. Default: from the oldest kept message.
+    /// Only from this position in the log on. Default: the oldest message in the outbox.
     #[arg(long, value_name = "ID")]
     from_id: Option<i64>,
 
-    /// Only up to this place in the log. Default: up to the relay's cursor.
+    /// Only up to this position in the log. Default: the relay's cursor.
     #[arg(long, value_name = "ID")]
     to_id: Option<i64>,
 
-    /// Only messages enqueued at this time or later: how long ago (2h, 7d), or a time
+    /// Only messages enqueued at this time or later. An age (2h, 7d) or a time
     /// (2026-01-31T12:00:00Z).
     #[arg(long, value_name = "WHEN")]
     since: Option<Moment>,
@@ -59,19 +59,19 @@ pub struct Replay {
     #[arg(long, value_name = "WHEN")]
     until: Option<Moment>,
 
-    /// Every kept message that was published.
+    /// All published messages that are still in the outbox.
     #[arg(long, conflicts_with_all = ["topic", "key", "from_id", "to_id", "since", "until"])]
     all: bool,
 
-    /// Maximum number of messages a second. Default: as fast as the broker confirms.
+    /// Maximum messages per second. Default: as fast as the broker confirms.
     #[arg(long, value_name = "MESSAGES")]
     rate: Option<NonZeroU32>,
 
-    /// Count the messages, and send nothing.
+    /// Count the messages, but send nothing.
     #[arg(long)]
     dry_run: bool,
 
-    /// Do not ask before sending messages that were not named individually.
+    /// Do not ask for confirmation if messages are selected by a filter or --all.
     #[arg(long)]
     yes: bool,
 

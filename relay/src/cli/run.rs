@@ -32,9 +32,9 @@ pub struct Run {
     #[command(flatten)]
     config: ConfigFile,
 
-    /// Stop when everything that had committed has left. Exits with 3 when messages remain that
-    /// wait for an operator (dead, or with a missing topic or queue), or when a signal came first.
-    /// Exits with 2 when a database refuses its pipeline. Scheduled messages wait for the next run.
+    /// Stop when every committed message is published. Exits with 3 if messages are left that need
+    /// an operator (dead, or with a missing topic or queue), or if a signal stops it first. Exits
+    /// with 2 if a database refuses its pipeline. Scheduled messages wait for the next run.
     #[arg(long)]
     once: bool,
 
@@ -42,8 +42,7 @@ pub struct Run {
     #[arg(long, value_enum, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
 
-    /// The events to log: a level, or directives such as info,relay=debug. The variable RELAY_LOG
-    /// does the same.
+    /// The log level, or directives such as info,relay=debug.
     #[arg(long, value_name = "LEVEL", env = log::VARIABLE)]
     log_level: Option<String>,
 }

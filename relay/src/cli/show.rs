@@ -16,7 +16,7 @@ pub struct Show {
     #[command(flatten)]
     place: Where,
 
-    /// The message: its message id, its place in the log, or the id of its dead letter.
+    /// Message id, position in the log, or id of the dead letter.
     #[arg(value_name = "ID")]
     id: MessageRef,
 }

@@ -25,7 +25,7 @@ pub struct Status {
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 
-    /// Repeat every two seconds, or at the given interval, until a signal stops it.
+    /// Repeat every 2s, or at this interval, until a signal stops it.
     #[arg(long, value_name = "EVERY", num_args = 0..=1, default_missing_value = "2s")]
     watch: Option<Time>,
 }

@@ -35,15 +35,15 @@ pub struct Tail {
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
 
-    /// Show payloads as well. The audit keeps who looked, and why.
+    /// Also show payloads. The audit records who looked, and why.
     #[arg(long, requires = "note")]
     payloads: bool,
 
-    /// The name of the person who looks at payloads, for the audit.
+    /// Your name, for the audit. Only with --payloads.
     #[arg(long, value_name = "NAME", env = "USER")]
     actor: Option<String>,
 
-    /// The reason, for the audit.
+    /// The reason, for the audit. Only with --payloads.
     #[arg(long, value_name = "TEXT", requires = "payloads")]
     note: Option<String>,
 }

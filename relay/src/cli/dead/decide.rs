@@ -23,23 +23,22 @@ pub struct Decide {
     #[command(flatten)]
     place: Where,
 
-    /// The message: its place in the log, its message id, or the id of the dead letter. May be
-    /// repeated.
+    /// Position in the log, message id, or id of the dead letter. Can be repeated.
     #[arg(long = "id", value_name = "ID", conflicts_with_all = CONDITIONS, conflicts_with = "all")]
     ids: Vec<MessageRef>,
 
     #[command(flatten)]
     conditions: Conditions,
 
-    /// Every dead message.
+    /// All dead messages.
     #[arg(long, conflicts_with_all = CONDITIONS)]
     all: bool,
 
-    /// Show which messages would be decided about, and decide nothing.
+    /// Show the messages that would be changed, but change nothing.
     #[arg(long)]
     dry_run: bool,
 
-    /// Do not ask before deciding about messages that were not named individually.
+    /// Do not ask for confirmation if messages are selected by a filter or --all.
     #[arg(long)]
     yes: bool,
 
@@ -53,7 +52,7 @@ pub struct Requeue {
     #[command(flatten)]
     decide: Decide,
 
-    /// In an inbox, also apply messages older than its memory. Find out first whether they took
+    /// In an inbox, also apply messages older than its retention. Find out first whether they took
     /// effect: the inbox cannot know.
     #[arg(long)]
     accept_late: bool,
@@ -66,19 +65,19 @@ pub struct Edit {
     #[command(flatten)]
     place: Where,
 
-    /// The message: its place in the log, or its message id.
+    /// Position in the log, or message id.
     #[arg(long, value_name = "ID")]
     id: MessageRef,
 
-    /// The file that holds the new payload.
+    /// A file that contains the new payload.
     #[arg(long, value_name = "FILE")]
     payload_file: Option<PathBuf>,
 
-    /// A header; may be repeated. All headers together replace the old ones.
+    /// A header. Can be repeated: the given headers replace all old ones.
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
 
-    /// Show which message would be edited, and change nothing.
+    /// Show the message that would be edited, but change nothing.
     #[arg(long)]
     dry_run: bool,
 

@@ -21,17 +21,17 @@ use decide::{Decide, Skip};
 pub enum Sagas {
     /// List sagas, oldest first. Default: only those that have not ended.
     List(List),
-    /// Show a saga and its steps with their times, but no input, result or reply.
+    /// Show a saga and its steps with their times, but without input, results and replies.
     Show(Which),
     /// List sagas that need an operator, oldest first.
     Stuck(Stuck),
-    /// Let a stuck saga continue where it stopped, with its attempts counted from zero.
+    /// Continue a stuck saga where it stopped. Its attempts are counted from zero.
     Retry(Decide),
     /// Cancel a running saga and undo its steps.
     Cancel(Decide),
     /// Skip the undo of a step of a stuck saga, or the step itself, which then needs a result.
     Skip(Skip),
-    /// List the decisions, latest first.
+    /// List decisions, latest first.
     Audit(Audit),
 }
 
@@ -102,13 +102,13 @@ pub struct Audit {
 /// A state, as the command line spells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StateName {
-    /// The steps run.
+    /// Its steps are running.
     Running,
-    /// The steps are being undone.
+    /// Its steps are being undone.
     Undoing,
-    /// The saga ran to its end.
+    /// All steps are done.
     Finished,
-    /// Everything is undone.
+    /// All steps are undone.
     Undone,
 }
 
