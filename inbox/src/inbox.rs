@@ -191,7 +191,7 @@ impl<DB: Dialect> Inbox<DB> {
             let mut connection = inbox.acquire("give a connection").await?;
             DB::begin_memory(&mut connection, inbox.statements(), inbox.window().keep_from())
                 .await
-                .map_err(StoreError::during("note where its memory begins"))?;
+                .map_err(StoreError::during("store from when it remembers ids"))?;
         }
         inbox.refresh().await?;
         inbox.ensure_days().await?;

@@ -372,7 +372,7 @@ async fn a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres() 
     until("it is dead", async || dead_letters(&inbox).await[0].reason == Reason::Poison).await;
     running.stop().await;
     let letter = &dead_letters(&inbox).await[0];
-    assert!(letter.attempts == 2 && letter.error.contains("did not end within"), "{letter:?}");
+    assert!(letter.attempts == 2 && letter.error.contains("did not finish within"), "{letter:?}");
     let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(3601)%' AND state = 'active' \
         AND pid <> pg_backend_pid()";
     let sleeping: i64 = sqlx::query_scalar(sleeping).fetch_one(&database.admin).await.unwrap();
