@@ -32,7 +32,7 @@ pub async fn consumers(
     places: &Places,
     operator: &Operator,
 ) -> Result<(Vec<ConsumerLine>, Vec<OperateError>), OperateError> {
-    operator.permit(Role::Viewer, "look at consumers")?;
+    operator.permit(Role::Viewer, "view consumers")?;
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
     for place in &places.inboxes {
         let remembers_from = place.database.remembers_from();

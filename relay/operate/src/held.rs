@@ -57,7 +57,7 @@ pub struct Held {
 /// # Errors
 /// [`OperateError`] when the operator may not view parked messages.
 pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateError> {
-    operator.permit(Role::Viewer, "look at parked messages")?;
+    operator.permit(Role::Viewer, "view parked messages")?;
     let mut held = Held { away: places.away.clone(), ..Held::default() };
     for (number, place) in places.outboxes.iter().enumerate() {
         let name = place.pipeline.as_str();

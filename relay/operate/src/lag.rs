@@ -37,7 +37,7 @@ pub async fn lag(
     places: &Places,
     operator: &Operator,
 ) -> Result<(Vec<LagLine>, Vec<OperateError>), OperateError> {
-    operator.permit(Role::Viewer, "look at the backlog")?;
+    operator.permit(Role::Viewer, "view the backlog")?;
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
     for place in &places.outboxes {
         match place.entries.lag(&place.pipeline).await {

@@ -35,7 +35,7 @@
 //! | [`error`] | [`OperateError`]: the reason of a failure, and what to do next |
 
 #[cfg(not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
-compile_error!("no relay publishes without a broker: switch one on with the feature kafka, rabbitmq or sqs");
+compile_error!("a relay needs a broker: enable the feature kafka, rabbitmq or sqs");
 
 pub mod consumers;
 pub mod dead;

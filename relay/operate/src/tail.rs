@@ -73,11 +73,11 @@ impl<'a> Tail<'a> {
         filter: TailFilter,
         payloads: Option<&Signed>,
     ) -> Result<Self, OperateError> {
-        operator.permit(Role::Viewer, "look at messages")?;
+        operator.permit(Role::Viewer, "view messages")?;
         let place = places.only_outbox()?;
         let about = |error: LogError| OperateError::from(error).about(&place.pipeline);
         if let Some(signed) = payloads {
-            signed.check("look at payloads")?;
+            signed.check("view payloads")?;
             let told = [("topic", &filter.topic), ("key", &filter.key)];
             let told: Vec<String> =
                 told.into_iter().filter_map(|(name, of)| Some(format!("{name}={}", of.as_ref()?))).collect();

@@ -144,9 +144,9 @@ impl Looks {
     pub(crate) fn failed(&mut self, failure: &LogError) {
         self.up.set(0.0);
         if std::mem::take(&mut self.is_up) {
-            warn!(relay = %self.relay, "the metrics of the database are not up to date: {failure}");
+            warn!(relay = %self.relay, "the metrics of the database are out of date: {failure}");
         } else {
-            debug!(relay = %self.relay, "the metrics of the database are not up to date: {failure}");
+            debug!(relay = %self.relay, "the metrics of the database are out of date: {failure}");
         }
     }
 }

@@ -40,7 +40,7 @@ impl fmt::Display for DeadSource {
 
 /// The error for a word that names no source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no source; known are outbox and inbox")]
+#[error("{0:?} is not a source; use outbox or inbox")]
 pub struct UnknownSource(String);
 
 impl FromStr for DeadSource {

@@ -240,7 +240,7 @@ async fn a_message_whose_day_is_forgotten_is_not_held<DB: TestDatabase>(database
     dead(&inbox, &gone, Reason::Held).await;
     let letters = dead_letters(&inbox).await;
     assert_eq!(reasons(&letters), [("gone", "too_old")]);
-    assert_eq!(letters[0].error, "its day was forgotten before it could be held behind another");
+    assert_eq!(letters[0].error, "its day was deleted before it could be held behind another");
     let (billing, works) = (consumer("billing"), Effect::works());
     let redrive = async |options| inbox.redrive(&billing, letters[0].id, &works, options).await;
     let refused = redrive(RedriveOptions::default()).await;

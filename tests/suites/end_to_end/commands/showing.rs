@@ -102,16 +102,16 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
     assert_eq!(state, (&json!("discarded"), &json!(null)), "{gone}");
 
     for (id, parts) in [
-        ("order-7", &["order-7 is no id of a message"][..]),
-        ("987654", &["987654 is in none of the outboxes and inboxes"]),
-        ("01900000-0000-7000-8000-00000000beef", &["made at 2024-", "in none of the outboxes"]),
+        ("order-7", &["order-7 is not a message id"][..]),
+        ("987654", &["987654 is in none of the searched outboxes and inboxes"]),
+        ("01900000-0000-7000-8000-00000000beef", &["created at 2024-", "in none of the searched outboxes"]),
     ] {
         Ran::with(&config, &["show", id]).await?.refused(2, parts)?;
     }
     Ran::with(&config, &["retention", "--keep", "0s"]).await?.done()?;
     Ran::with(&config, &["show", &ids[0]])
         .await?
-        .refused(2, &["is not there any more, or never was", "removed"])?;
+        .refused(2, &["is no longer there, or never was", "deleted"])?;
     let story = shown(&config, &id).await?;
     assert_eq!(
         (&story["outboxes"], &story["inboxes"][0]["state"]),

@@ -22,7 +22,7 @@ pub(crate) async fn viewer(stage: Stage) -> Outcome {
     for (path, fields) in CHANGES {
         let answer = eve.post(path, fields).await?;
         assert_eq!(answer.status, 403, "{path}: {}", answer.body);
-        assert!(answer.body.contains("eve is viewer and may not"), "{path}: {}", answer.body);
+        assert!(answer.body.contains("eve has the role viewer and may not"), "{path}: {}", answer.body);
     }
     let rows = served.rows().await?;
     let chosen = [("what", "discard"), ("row", &rows[0]), ("expected", "1"), ("reason", "forged")];
@@ -84,7 +84,7 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
     .await?;
     // A form that was loaded during an earlier pause.
     let stale = ann.post("/resume", &[&pause[..], &[("since", "1764201600123456000")]].concat()).await?;
-    assert!(stale.status == 409 && stale.body.contains("paused anew by ann: look first"), "{}", stale.body);
+    assert!(stale.status == 409 && stale.body.contains("paused again by ann: look first"), "{}", stale.body);
     assert_eq!(ann.post("/resume", &[&pause[..], &[("since", "once")]].concat()).await?.status, 400);
     assert_eq!(ann.post("/resume", &pause).await?.status, 303);
     assert_eq!(ann.post("/resume", &pause).await?.status, 409);

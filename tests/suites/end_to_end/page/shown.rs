@@ -117,7 +117,7 @@ pub(crate) async fn payloads(stage: Stage) -> Outcome {
     assert!(shown.status == 200 && shown.body.contains("PAYLOAD-CANARY"), "{}", shown.body);
     assert_eq!(served.workload.database.integer(operations).await?, 4);
     let gone = ann.post("/message/payload", &[("id", "999999"), ("reason", "x")]).await?;
-    assert!(gone.status == 422 && gone.body.contains("no place has the payload"), "{}", gone.body);
+    assert!(gone.status == 422 && gone.body.contains("payload of 999999 not found"), "{}", gone.body);
     assert_eq!(served.workload.database.integer(operations).await?, 4);
     assert!(!served.relay.log()?.contains("CANARY"));
     served.relay.stop().await

@@ -71,7 +71,7 @@ async fn ask(
 ) -> Result<Gathered, Unreachable> {
     let (before, asked) = (SystemTime::now(), Instant::now());
     let row = rows(connection, None, SERVER).await?.into_iter().next();
-    let row = row.ok_or_else(|| Unreachable::operator("the server does not tell what it is"))?;
+    let row = row.ok_or_else(|| Unreachable::operator("the server does not report its version"))?;
     let took = asked.elapsed();
     let replica: bool = get(&row, "replica")?;
     let pid: i32 = get(&row, "pid")?;
