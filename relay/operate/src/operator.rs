@@ -121,7 +121,7 @@ mod tests {
         assert!(viewer.operator.permit(Role::Viewer, "look").is_ok());
         let refused = viewer.check("requeue").unwrap_err();
         assert_eq!(refused.kind(), OperateErrorKind::Forbidden);
-        assert!(refused.to_string().contains("eve is viewer and may not requeue"), "{refused}");
+        assert!(refused.to_string().contains("eve has the role viewer and may not requeue"), "{refused}");
     }
 
     #[test]

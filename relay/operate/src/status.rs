@@ -379,7 +379,7 @@ impl PipelineStatus {
         }
         for (state, text) in [
             ("dead", "dead: requeue or discard them"),
-            ("held", "waiting behind an earlier message with the same key, or their topic is stopped"),
+            ("held", "waiting behind an earlier message with the same key, or because a topic is stopped"),
             ("retrying", "retrying: they failed and will be retried"),
         ] {
             let (passes, lasts) = (state == "retrying", self.exceptions_age_seconds.get(state).copied());
@@ -456,7 +456,7 @@ mod tests {
         assert!(told[0].contains("host-1") && told[0].ends_with("for 2m5s"), "{told:?}");
         assert!(told[1].contains("process 7") && told[1].ends_with("for 1m30s"), "{told:?}");
         assert!(told[2].starts_with("1 message is dead") && told[2].ends_with("for 1h"), "{told:?}");
-        assert!(told[3].starts_with("12 messages are held"), "{told:?}");
+        assert!(told[3].starts_with("12 messages are waiting"), "{told:?}");
         assert_eq!(status.stuck(), 13);
         let hidden =
             OpenTransaction { pid: 7, application_name: blocker.0.into(), state: None, age_seconds: None };
@@ -505,8 +505,9 @@ mod tests {
     fn a_leader_without_trouble_waits_for_nothing() {
         let status = PipelineStatus { state: "leading", ..PipelineStatus::of("orders", None, None) };
         assert_eq!(status.waits(), []);
-        let behind =
-            |status: &PipelineStatus| status.waits().iter().any(|it| it.why.contains("its broker is unavailable"));
+        let behind = |status: &PipelineStatus| {
+            status.waits().iter().any(|it| it.why.contains("its broker is unavailable"))
+        };
         let fresh = PipelineStatus { oldest_pending_age_seconds: Some(29.0), ..status.clone() };
         assert_eq!(fresh.waits(), []);
         let mut late = PipelineStatus {

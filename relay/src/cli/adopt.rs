@@ -86,7 +86,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     // PostgreSQL treats zero as no limit, and counts in milliseconds.
     match (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(&duration) {
         true => Ok(duration),
-        false => Err(String::from("it is between 1ms and 1h")),
+        false => Err(String::from("choose a value from 1ms to 1h")),
     }
 }
 
@@ -116,7 +116,8 @@ impl Target {
         let (pipeline, adoption) = self.pipeline.read_with_adoption()?;
         let Some(adoption) = adoption else {
             let text = format!("the pipeline {} has no section [pipeline.adopt]", pipeline.name);
-            let help = "it names the old table and its columns: docs/configuration.md#pipelineadopt";
+            let help =
+                "add it: it describes the old table and its columns (docs/configuration.md#pipelineadopt)";
             return Err(Failure::with_help(Exit::Usage, text, help));
         };
         let schema = pipeline.database.schema().cloned();
@@ -135,7 +136,7 @@ impl Plan {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let plan = adopt::plan(&self.target.table()?, &viewer(), self.back).await?;
         for grant in &plan.grants {
-            eprintln!("grant this first, or producers fail: {grant}");
+            eprintln!("run this first, otherwise producers fail: {grant}");
         }
         if let (Some(waiting), false) = (plan.waiting, self.back) {
             eprintln!("waiting rows: {waiting}");
@@ -166,10 +167,14 @@ fn told(adopted: &Adopted, format: Format) -> Result<Exit, Failure> {
     }
     match (adopted.outcome, &adopted.publication) {
         ("adopted", Some(_)) => {
-            eprintln!("start the relay when `relay adopt status` shows the slot through, not before");
+            eprintln!(
+                "next: start the relay, but only when `relay adopt status` shows that the slot is through"
+            );
         }
-        ("adopted", None) => eprintln!("now: relay run; what waited leaves first"),
-        ("given back", _) => eprintln!("now: relay run --once until it exits with 0, then the old relay"),
+        ("adopted", None) => eprintln!("next: relay run; it publishes the imported rows first"),
+        ("given back", _) => {
+            eprintln!("next: repeat relay run --once until it exits with 0, then start the old relay")
+        }
         _ => {}
     }
     Ok(Exit::Success)
@@ -199,7 +204,7 @@ fn shown(status: &AdoptStatus) -> String {
     }
     for slot in &status.slots {
         let through = if slot.is_through { "is through" } else { "is not through yet" };
-        let reader = if slot.is_active { "" } else { ", and nobody reads it" };
+        let reader = if slot.is_active { "" } else { ", and it is inactive" };
         let doubt = slot.doubt.as_ref().map(|doubt| format!("; {doubt}")).unwrap_or_default();
         text.push_str(&format!("\nslot {} {through}{reader}{doubt}", slot.slot));
     }

@@ -56,7 +56,7 @@ impl ConfigFile {
             Ok(_) => true,
         };
         PLACES.iter().find(is_there).map(PathBuf::from).ok_or_else(|| {
-            let text = format!("there is no configuration: neither {} is there", PLACES.join(" nor "));
+            let text = format!("there is no configuration: neither {} exists", PLACES.join(" nor "));
             let help = "name it with --config FILE or RELAY_CONFIG; `relay init` writes one";
             Failure::with_help(Exit::Usage, text, help)
         })
@@ -104,7 +104,7 @@ impl OnePipeline {
 /// Returns the pipeline with this name.
 pub(crate) fn find<'a>(config: &'a Config, name: &str) -> Result<&'a PipelineConfig, Failure> {
     config.pipeline(name).ok_or_else(|| {
-        let help = format!("known here: {}", names(config));
+        let help = format!("configured pipelines: {}", names(config));
         Failure::with_help(Exit::Usage, format_args!("no pipeline is called {name:?}"), help)
     })
 }

@@ -117,7 +117,7 @@ fn shown(lines: &[KeyLine]) -> String {
 
 fn audited(lines: &[DecidedLine]) -> String {
     if lines.is_empty() {
-        return String::from("no decision");
+        return String::from("no decisions");
     }
     let rows = lines.iter().map(|line| {
         let DecidedLine { at, actor, action, scope, operation, key, note } = line;

@@ -216,7 +216,7 @@ async fn needs_nothing(goal: &Goal, lines: &[Line]) -> Option<String> {
     tokio::time::timeout(LOOK_TIMEOUT, looked).await.ok()?.ok()?;
     let is_whole = outcomes.iter().all(|outcome| outcome.problem.is_none());
     let database = outcomes.first().map(|outcome| output::one_line(&outcome.database))?;
-    is_whole.then(|| format!("-- {database} is up to date: nothing of this script is missing there\n"))
+    is_whole.then(|| format!("-- {database} is up to date: it needs nothing from this script\n"))
 }
 
 async fn each(goal: &Goal, lines: &[Line], act: Act, outcomes: &mut Vec<Outcome>) -> Result<(), Failure> {
@@ -284,7 +284,7 @@ pub(crate) async fn run_script(goal: &Goal, script: String) -> Result<(), Failur
     let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
     let mut connection = connected(options.application_name("relay migrate"), &database).await?;
     let ran = sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(&mut connection).await;
-    ran.map_err(|error| failed("make the roles", error).about(&database))?;
+    ran.map_err(|error| failed("create the roles", error).about(&database))?;
     close(connection).await
 }
 

@@ -101,7 +101,7 @@ async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
                 LOOK_INTERVAL
             }
             Err(error) => {
-                warn!(relay = %name, "it is not known whether everything has left: {error}");
+                warn!(relay = %name, "cannot find out whether all messages are published: {error}");
                 FAILED_INTERVAL
             }
         };

@@ -69,7 +69,11 @@ pub(crate) fn table<const N: usize>(
 
 /// Returns the text for an empty list. `is_whole` is false when a place did not answer.
 pub(crate) fn nothing_waits(is_whole: bool) -> String {
-    String::from(if is_whole { "nothing waits" } else { "nothing was found, but not every place answered" })
+    String::from(if is_whole {
+        "no messages found"
+    } else {
+        "nothing was found, but not every database answered"
+    })
 }
 
 /// Returns a value, or a dash if it is missing.

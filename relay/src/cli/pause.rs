@@ -85,9 +85,7 @@ impl Pause {
                     "takes effect within a second; messages already handed to the broker are still delivered"
                 );
                 if pause::is_unknown(&places, &scope).await {
-                    eprintln!(
-                        "no message of {scope} is in the outbox: is the name right? it is paused anyway"
-                    );
+                    eprintln!("the outbox has no message of {scope}: is the name right? It is paused anyway");
                 }
             }
             _ => eprintln!("takes effect within a second"),

@@ -108,8 +108,7 @@ impl Replay {
         }
         if let Some(topic) = swallowed(&pipeline, &planned) {
             eprintln!(
-                "{topic} goes to a FIFO queue, which takes a message that it has had within 5 minutes for a repetition and \
-                 drops it: replay the youngest again later"
+                "{topic} is published to a FIFO queue, which drops a message that it already received within the last 5 minutes: replay the newest messages again later"
             );
         }
         let options = ReplayOptions { rate: self.rate, stop: stop()? };
@@ -224,15 +223,17 @@ fn text(Shown { plan, published, .. }: &Shown<'_>, is_sent: bool) -> String {
         lines.push(format!("not sent: {}", told.join(", ")));
     }
     if let Some(removed) = plan.removed_until {
-        let from = plan
-            .kept_from
-            .map_or_else(|| String::from("nothing is kept"), |edge| format!("kept from {} on", edge.id));
-        lines.push(format!("retention has removed messages made until {}: {from}", seconds::text(removed)));
+        let from = plan.kept_from.map_or_else(
+            || String::from("the log is empty"),
+            |edge| format!("the log begins at {}", edge.id),
+        );
+        lines
+            .push(format!("retention has deleted messages created until {}: {from}", seconds::text(removed)));
     }
     if is_sent {
         lines.push(format!("published {published} of {}, with their ids", plan.chosen));
     } else if plan.chosen > 0 {
-        lines.push(String::from("nothing was sent: a dry run"));
+        lines.push(String::from("dry run: nothing was sent"));
     }
     lines.join("\n")
 }

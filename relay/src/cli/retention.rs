@@ -56,7 +56,7 @@ impl Retention {
             };
             for warning in segments.iter().filter_map(|segment| segment.warning.as_ref()) {
                 exit = Exit::Unavailable;
-                eprintln!("{name}: old history stays: {warning}");
+                eprintln!("{name}: old messages cannot be deleted: {warning}");
             }
             shown.extend(segments);
         }

@@ -81,7 +81,7 @@ impl RolesScript {
         }
         let url = self.owner.read()?.ok_or_else(|| {
             let text =
-                "--apply needs a database: set RELAY_DATABASE_URL, or give --database-file or --database";
+                "--apply needs a database: set RELAY_DATABASE_URL, or pass --database-file or --database";
             Failure::new(Exit::Usage, text)
         })?;
         let options = LogOptions::default().allow_plaintext(self.allow_plaintext);

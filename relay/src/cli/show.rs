@@ -40,7 +40,7 @@ fn text(story: &Story) -> String {
     parts.extend(story.outboxes.iter().map(in_outbox));
     if story.outboxes.is_empty() {
         parts.push(String::from(
-            "in none of the outboxes: it came from elsewhere, or retention has removed it",
+            "in none of the outboxes: it comes from another system, or retention has deleted it",
         ));
     }
     if !story.inboxes.is_empty() {
@@ -102,7 +102,7 @@ fn in_outbox(part: &OutboxPart) -> String {
         ("headers", headers),
         ("traceparent", part.traceparent.clone()),
         ("payload", Some(payload)),
-        ("replay", (!part.in_log).then(|| String::from("not possible: its row is gone from the log"))),
+        ("replay", (!part.in_log).then(|| String::from("not possible: its row is no longer in the log"))),
     ];
     let told = lines.into_iter().filter_map(|(name, value)| Some(format!("{name:<14}{}", value?)));
     told.collect::<Vec<_>>().join("\n")

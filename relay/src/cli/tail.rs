@@ -61,7 +61,7 @@ impl Tail {
             reason: self.note.unwrap_or_default(),
         });
         let mut tail = Following::begin(&places, &viewer(), filter, signed.as_ref()).await?;
-        eprintln!("{}: what the relay passes from now on", pipeline.name);
+        eprintln!("{}: messages that the relay publishes or parks from now on", pipeline.name);
         let mut left = self.limit.unwrap_or(usize::MAX);
         let mut ended = pin!(tokio::signal::ctrl_c());
         let mut told = String::new();

@@ -89,7 +89,7 @@ impl Running {
     pub async fn finish(self) {
         self.stop.cancel();
         if tokio::time::timeout(FLUSH_MAX, self.task).await.is_err() {
-            warn!("the collector did not take the last traces and metrics within {FLUSH_MAX:?}");
+            warn!("the collector did not accept the last traces and metrics within {FLUSH_MAX:?}");
         }
     }
 }

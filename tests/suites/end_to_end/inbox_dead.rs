@@ -68,7 +68,7 @@ async fn unanswered() -> Outcome {
     let inbox = ["--inbox", "sqlite:/nowhere/inbox.db"];
     let listed = relay(&[&["dead", "list"][..], &inbox].concat()).await?;
     let told = String::from_utf8_lossy(&listed.stdout);
-    assert!(!listed.status.success() && told.contains("not every place answered"), "{told}");
+    assert!(!listed.status.success() && told.contains("not every database answered"), "{told}");
     let redrive = relay(&[&["dead", "redrive", "--all", "--dry-run"][..], &inbox].concat()).await?;
     let told = String::from_utf8_lossy(&redrive.stderr);
     assert!(!redrive.status.success() && !told.contains("restrict it to a database"), "{told}");
@@ -118,7 +118,7 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     let dry = json(&database.url, &[&redrive[..], &["--dry-run"]].concat()).await?;
     assert_eq!((outcomes(&dry), audit(&database.url).await?.len()), (vec!["would requeue"; 2], 0));
     let (code, told) = run(&database.url, &redrive).await?;
-    assert!(code == Some(2) && told.contains("--yes"), "nobody can be asked: {told}");
+    assert!(code == Some(2) && told.contains("--yes"), "stdin is not a terminal: {told}");
     let redrive = [&redrive[..], &["--yes"]].concat();
     assert_eq!(outcomes(&json(&database.url, &redrive).await?), ["requested", "requested"]);
     assert_eq!(outcomes(&json(&database.url, &redrive).await?), ["already requested by ann"; 2]);

@@ -110,7 +110,7 @@ impl Decide {
             let question =
                 format!("{} {} dead messages ({})?", change.as_str(), plan.messages.len(), plan.selection);
             if !confirm(&question)? {
-                return Err(Failure::new(Exit::Usage, "not confirmed; nothing was decided"));
+                return Err(Failure::new(Exit::Usage, "not confirmed; nothing was changed"));
             }
         }
         let total = plan.messages.len();
@@ -155,10 +155,10 @@ impl Edit {
         let exit = told(report, format)?;
         let id = &self.id;
         if !self.dry_run && !is_dead {
-            eprintln!("the relay tries it again by itself: relay show --pipeline {owner} {id}");
+            eprintln!("the relay retries it automatically: relay show --pipeline {owner} {id}");
         } else if !self.dry_run {
             eprintln!(
-                "it stays dead until it is requeued: relay dead requeue --pipeline {owner} --id {id} --note WHY"
+                "it stays dead until you requeue it: relay dead requeue --pipeline {owner} --id {id} --note WHY"
             );
         }
         Ok(exit)
@@ -174,8 +174,12 @@ fn told(report: Report, format: Format) -> Result<Exit, Failure> {
 /// Asks a person. Fails without a terminal, so that nothing is decided.
 pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        let help = "add --yes where nobody can answer";
-        return Err(Failure::with_help(Exit::Usage, format_args!("{question} nobody can be asked"), help));
+        let help = "add --yes to skip the confirmation";
+        return Err(Failure::with_help(
+            Exit::Usage,
+            format_args!("{question} confirmation is needed, but stdin is not a terminal"),
+            help,
+        ));
     }
     eprint!("{question} [y/N] ");
     std::io::stderr().flush()?;

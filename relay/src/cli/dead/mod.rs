@@ -150,7 +150,7 @@ impl List {
         } else {
             show::list(&listed.messages, listed.away.is_empty(), format)?;
             if listed.more {
-                eprintln!("there are more than {}: --limit shows more, --count how many", self.limit);
+                eprintln!("there are more than {}: --limit shows more, --count counts them", self.limit);
             }
         }
         // A place that is away does not hide the messages of the others.
@@ -181,7 +181,7 @@ impl List {
                 }
             });
         }
-        all.ok_or_else(|| OperateError::refused("no state is asked for", "add --state dead"))
+        all.ok_or_else(|| OperateError::refused("no state is selected", "add --state dead"))
     }
 }
 

@@ -47,7 +47,7 @@ struct Decided {
 }
 
 fn json(text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|error| format!("not JSON: {error}; a text is written '\"text\"'"))
+    serde_json::from_str(text).map_err(|error| format!("not JSON: {error}; write a string as '\"text\"'"))
 }
 
 impl Decide {

@@ -140,7 +140,7 @@ impl Sagas {
                 let sagas = SagaDatabase::open(&place.goal()?).await?;
                 let listed = sagas.list(&viewer(), &query).await?;
                 sagas.close().await;
-                show::list(&listed, "no saga", format)?;
+                show::list(&listed, "no sagas", format)?;
                 Ok(Exit::Success)
             }
             Self::Stuck(Stuck { place, saga_type, limit }) => {
@@ -159,7 +159,7 @@ impl Sagas {
                 let found = sagas.show(&viewer(), &id).await?;
                 sagas.close().await;
                 let Some((saga, steps)) = found else {
-                    let help = "one that has ended is forgotten after a while; `relay sagas list --ended` shows the others";
+                    let help = "an ended saga is deleted after its retention; `relay sagas list --ended` shows the others";
                     return Err(Failure::with_help(Exit::Usage, format_args!("there is no saga {id}"), help));
                 };
                 show::one(&saga, &steps, format)

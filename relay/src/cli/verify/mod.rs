@@ -105,7 +105,7 @@ impl Verify {
         if let (Some(since), Some(until)) = (self.since, self.until)
             && since.0 <= until.0
         {
-            let message = format_args!("--since {since} is not longer ago than --until {until}");
+            let message = format_args!("--since {since} must be longer ago than --until {until}");
             return Err(Failure::new(Exit::Usage, message));
         }
         let ago = |time: Option<Time>| time.map(|time| time.0);

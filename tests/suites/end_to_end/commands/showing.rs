@@ -134,7 +134,7 @@ pub(super) async fn topics_that_are_behind_are_told_and_watched<DB: Dialect>(
     let lag = || async { Ran::with(&config, &["lag", "--output", "json"]).await?.done()?.json() };
     assert_eq!(lag().await?, json!([]));
     let nothing = Ran::with(&config, &["lag"]).await?.done()?;
-    assert_eq!(nothing.out.trim(), "nothing waits");
+    assert_eq!(nothing.out.trim(), "no messages found");
     workload.place_many(2, 6).await?;
     let lines = lag().await?;
     let topic = workload.topic.as_str();
@@ -178,7 +178,7 @@ pub(super) async fn what_is_published_now_is_told<DB: Dialect>(
     let relay = RelayProcess::start(&stage, &config)?;
     tests::eventually("the first message has left", || async {
         let lag = Ran::with(&config, &["lag"]).await?.done()?;
-        Ok(lag.out.contains("nothing waits").then_some(()))
+        Ok(lag.out.contains("no messages found").then_some(()))
     })
     .await?;
     let plain = ["tail", "--key", "a", "--limit", "3", "--output", "json"];
@@ -188,7 +188,7 @@ pub(super) async fn what_is_published_now_is_told<DB: Dialect>(
         RelayProcess::start_command(&stage, &config, &open)?,
     );
     for tail in [&plain, &open] {
-        tail.tells("what the relay passes from now on").await?;
+        tail.tells("messages that the relay publishes or parks from now on").await?;
     }
     for key in ["a", "b", "a", "b", "a"] {
         workload.place(key).await?;
@@ -226,7 +226,7 @@ async fn parked_ones_are_told_again<DB: Dialect>(
         config,
         &["tail", "--key", "large", "--limit", "2", "--output", "json"],
     )?;
-    tail.tells("what the relay passes from now on").await?;
+    tail.tells("messages that the relay publishes or parks from now on").await?;
     let bytes = workload.broker.oversize_bytes().ok_or("every message fits")?;
     let mut tx = workload.begin().await?;
     let message = NewMessage::new(&workload.topic).key("large").payload("x".repeat(bytes));

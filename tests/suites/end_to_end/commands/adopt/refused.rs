@@ -31,9 +31,9 @@ const CASES: [Case; 38] = [
     (
         "ALTER TABLE @ DROP COLUMN type",
         PENDING,
-        &["has no column type", "columns.kind", "its columns are id, topic"],
+        &["has no column type", "columns.kind", "the columns are id, topic"],
     ),
-    ("DROP TABLE @", PENDING, &["there is no table @", "look at `table`"]),
+    ("DROP TABLE @", PENDING, &["there is no table @", "check `table`"]),
     ("CREATE SCHEMA s@; ALTER TABLE @ SET SCHEMA s@", PENDING, &["there is no table", "table = \"s@.@\""]),
     (
         "ALTER TABLE @ RENAME TO base_@; CREATE VIEW @ AS SELECT * FROM base_@",
@@ -63,11 +63,7 @@ const CASES: [Case; 38] = [
         PENDING,
         &["an invalid topic", "the id \"7\": \"no spaces\"", "A-Z a-z 0-9"],
     ),
-    (
-        "UPDATE @ SET aggregate_id = repeat('k', 256)",
-        PENDING,
-        &["an invalid key", "1 to 255 bytes"],
-    ),
+    ("UPDATE @ SET aggregate_id = repeat('k', 256)", PENDING, &["an invalid key", "1 to 255 bytes"]),
     ("UPDATE @ SET type = ''", PENDING, &["an invalid kind"]),
     ("UPDATE @ SET id = NULL", PENDING, &["an id that does not fit into a header", "columns.id"]),
     ("UPDATE @ SET payload = NULL", PENDING, &["with no payload", "null_payload = \"empty\""]),
@@ -84,7 +80,11 @@ const CASES: [Case; 38] = [
         PENDING,
         &["order_by is missing, and id has the type uuid"],
     ),
-    ("ALTER TABLE @ ALTER topic TYPE bytea USING 'x'", PENDING, &["columns.topic = topic has the type bytea"]),
+    (
+        "ALTER TABLE @ ALTER topic TYPE bytea USING 'x'",
+        PENDING,
+        &["columns.topic = topic has the type bytea"],
+    ),
     (
         "SELECT 1",
         "columns = { topic = \"topic\", key = \"aggregate_id\" }\npublication = \"nope_@\"\n",
@@ -105,7 +105,7 @@ const CASES: [Case; 38] = [
     (
         "CREATE PUBLICATION part_@ FOR TABLE @ WHERE (id > 5); ALTER TABLE @ REPLICA IDENTITY FULL",
         "columns = { topic = \"topic\", key = \"aggregate_id\" }\npublication = \"part_@\"\n",
-        &["part_@ has some rows or columns of @ only"],
+        &["part_@ has only some rows or columns of @"],
     ),
     (
         "CREATE PUBLICATION empty_@",
@@ -118,7 +118,7 @@ const CASES: [Case; 38] = [
       NEW.payload); RETURN NULL; END'; CREATE TRIGGER by_hand AFTER INSERT ON @ FOR EACH ROW \
       EXECUTE FUNCTION by_hand_@()",
         PENDING,
-        &["the trigger by_hand of @ hands rows over already", "drop the trigger"],
+        &["the trigger by_hand of @ already hands rows over", "drop the trigger"],
     ),
     (
         "GRANT INSERT ON @ TO outbox_test_observer",
@@ -133,7 +133,7 @@ const CASES: [Case; 38] = [
     (
         "SELECT 1",
         "columns = { topic = \"Topic\", key = \"aggregate_id\" }\n",
-        &["has no column Topic", "columns.topic", "its columns are id, topic"],
+        &["has no column Topic", "columns.topic", "the columns are id, topic"],
     ),
     (
         "SELECT 1",
@@ -143,7 +143,7 @@ const CASES: [Case; 38] = [
     (
         "ALTER TABLE @ ALTER payload TYPE text USING 'no JSON'",
         "columns = { topic = \"topic\", key = { column = \"payload\", path = [\"n\"] } }\npending = \"sent_at\"\n",
-        &["a row that waits in @ has no JSON in a column that a path leads into", "without a path"],
+        &["a waiting row in @ has invalid JSON in a column with a path", "without a path"],
     ),
     (
         "SELECT 1",
@@ -160,7 +160,7 @@ const CASES: [Case; 38] = [
     (
         "SELECT 1",
         "columns = { topic = \"topic\", key = \"aggregate_id\" }\nonly = { column = \"listener\", value = \"a\" }\n",
-        &["has no column listener, which is only"],
+        &["has no column listener, which only"],
     ),
     ("SELECT 1", DELETE, &["@ has no primary key", "`pending`"]),
     (
