@@ -183,7 +183,10 @@ async fn refused_alone(stage: Stage) -> Outcome {
         .await?;
     let mut shown = String::new();
     stream.read_to_string(&mut shown).await?;
-    assert!(shown.contains("this process does not run the pipeline, because it was refused"), "{shown}");
+    assert!(
+        shown.contains("this process does not run the pipeline, because the pipeline was refused"),
+        "{shown}"
+    );
     let address = relay.address("serving /metrics").await?;
     workload.database.append(&workload.topic, "k", "healthy").await?;
     arrive(&workload, &["healthy"]).await?;

@@ -28,7 +28,7 @@ pub async fn serve<Fut>(
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                warn!(target: crate::LOG, "a connection for {what} could not be accepted: {error}");
+                warn!(target: crate::LOG, "could not accept a connection for {what}: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

@@ -66,9 +66,9 @@ impl Fields {
         match self.0.iter().find(|(_, value)| is_wrong(value)) {
             Some((_, value)) if value.len() > VALUE_BYTES_MAX => {
                 let bytes = value.len();
-                Err(Problem::bad(format!("a field has {bytes} bytes; at most {VALUE_BYTES_MAX} are taken")))
+                Err(Problem::bad(format!("a field has {bytes} bytes; the maximum is {VALUE_BYTES_MAX}")))
             }
-            Some(_) => Err(Problem::bad(String::from("a field has a NUL character"))),
+            Some(_) => Err(Problem::bad(String::from("a field contains a NUL character"))),
             None => Ok(()),
         }
     }

@@ -64,7 +64,7 @@ pub(crate) async fn hostile(stage: Stage) -> Outcome {
     let bulk = [&which[..], &[("reason", HOSTILE), ("expected", asked.field("expected")?)]].concat();
     assert!(asked.status == 200 && !asked.body.contains("<script>alert"), "{}", asked.body);
     let done = ann.post("/dead/decide", &bulk).await?;
-    assert!(done.body.contains("1 of 1 as asked") && !done.body.contains("<script>alert"), "{}", done.body);
+    assert!(done.body.contains("1 of 1 done") && !done.body.contains("<script>alert"), "{}", done.body);
     served.relay.stop().await
 }
 

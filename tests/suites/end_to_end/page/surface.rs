@@ -77,7 +77,7 @@ pub(crate) async fn refused_starts(stage: Stage) -> Outcome {
             &format!("[page]\nlisten = \"0.0.0.0:0\"\nbehind_proxy = true\n{USERS}"),
             "its host names are unknown",
         ),
-        (&format!("[page]\nlisten = \"127.0.0.1:0\"\n{short}"), "at least 12 are needed"),
+        (&format!("[page]\nlisten = \"127.0.0.1:0\"\n{short}"), "the minimum is 12"),
         (
             "[page]\nlisten = \"127.0.0.1:0\"\ntls = { cert_file = \"/nowhere\", key_file = \"/nowhere\" }\n",
             "cert_file",
