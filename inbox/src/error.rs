@@ -17,7 +17,7 @@ use crate::store_error::StoreError;
 #[non_exhaustive]
 pub enum OpenError {
     /// An option is out of bounds.
-    #[error("the {what} of {value:?} is out of bounds; choose a value from {min:?} to {max:?}")]
+    #[error("the {what} of {value:?} is out of bounds; choose {min:?} to {max:?}")]
     OutOfBounds {
         /// The option.
         what: &'static str,
@@ -29,10 +29,7 @@ pub enum OpenError {
         max: Duration,
     },
     /// `days_ahead` is zero or more than the database creates.
-    #[error(
-        "days_ahead of {days} is out of bounds; choose a value from 1 to {}",
-        crate::inbox::DAYS_AHEAD_MAX
-    )]
+    #[error("days_ahead of {days} is out of bounds; choose 1 to {}", crate::inbox::DAYS_AHEAD_MAX)]
     DaysAhead {
         /// The value given.
         days: u32,

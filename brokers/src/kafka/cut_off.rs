@@ -23,7 +23,9 @@ pub(super) struct CutOff {
 
 /// Error of a client without any broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("kafka's client has no broker left: the cluster named none; a new client asks the bootstrap servers")]
+#[error(
+    "the kafka client knows no broker, because the cluster reported none; a new client contacts the bootstrap servers"
+)]
 pub(super) struct IsCutOff;
 
 impl CutOff {

@@ -38,7 +38,7 @@ pub(super) struct Starts {
 
 /// Error of a partition that is assigned and will not be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}[{}] is assigned and not read: its committed offset is unknown ({code})", place.0, place.1)]
+#[error("{}[{}] is assigned but not read: its committed offset is unknown ({code})", place.0, place.1)]
 pub(super) struct NotBegun {
     place: Place,
     code: Code,
