@@ -36,7 +36,7 @@ pub trait Handler<DB: Dialect>: Send + Sync {
     ) -> Result<Option<Vec<u8>>, HandlerError>;
 
     /// Returns whether the handler has an effect for messages of this kind; by default, for all
-    /// kinds. A dead letter of another kind is not redriven with it, but by a process that knows
+    /// kinds. It does not redrive dead letters of other kinds: they wait for a process that knows
     /// the kind.
     fn knows(&self, _kind: &EventType) -> bool {
         true

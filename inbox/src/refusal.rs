@@ -26,7 +26,7 @@ pub enum Refusal {
         stored: Fingerprint,
         /// The fingerprint of the payload that arrived now.
         received: Fingerprint,
-        /// When the first took effect.
+        /// When the stored message took effect.
         processed_at: OffsetDateTime,
     },
     /// The id was already used by another source, with the same or another payload. Either two
@@ -47,7 +47,7 @@ pub enum Refusal {
         stored: String,
         /// The source of the message that arrived now.
         received: String,
-        /// When the first took effect.
+        /// When the stored message took effect.
         processed_at: OffsetDateTime,
     },
     /// The id is older than the inbox remembers, so it is unknown whether it took effect.

@@ -1,4 +1,4 @@
-//! Remembering and forgetting on PostgreSQL.
+//! Retention of message ids on PostgreSQL.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Remembering and forgetting on SQLite.
+//! Retention of message ids on SQLite.
 
 use sqlx::{Sqlite, SqliteConnection, SqlitePool};
 

@@ -31,7 +31,7 @@ pub struct HeldLine {
     pub state: &'static str,
     /// Its last error.
     pub error: Option<String>,
-    /// The time since which it waits.
+    /// When it began to wait.
     #[serde(serialize_with = "seconds::serialize")]
     pub since: OffsetDateTime,
     /// The time until the next attempt, in seconds.

@@ -25,7 +25,7 @@ pub struct PipelineStatus {
     pub pipeline: String,
     /// `leading`, `idle` (no relay holds the lease), `expired`, `new` (never led) or `unknown`.
     pub state: &'static str,
-    /// Whether its messages leave in transactions of the broker, according to the configuration.
+    /// Whether it publishes in broker transactions, according to the configuration.
     pub is_transactional: bool,
     /// The reason why nothing more is known, or a probable error in the name.
     pub problem: Option<String>,

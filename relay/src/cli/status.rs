@@ -82,7 +82,7 @@ fn state(shown: &PipelineStatus) -> String {
     format!("{}{how}", shown.state)
 }
 
-/// Returns system identifier and timeline of the cursor.
+/// Returns the system identifier and the timeline of the cursor.
 fn cursor_of(shown: &PipelineStatus) -> String {
     match (&shown.cursor_system_identifier, shown.cursor_timeline, shown.cursor_is_of_this_server) {
         (Some(system), Some(timeline), Some(true)) => format!("{system}/{timeline}"),

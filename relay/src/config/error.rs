@@ -46,7 +46,7 @@ impl Diagnostic for ConfigError {
 /// The file to which errors point.
 pub(crate) struct File {
     pub(crate) path: PathBuf,
-    /// The content with every secret masked, as many bytes long as the file.
+    /// The content with every secret masked. It has the same length in bytes as the file.
     pub(crate) masked: String,
 }
 

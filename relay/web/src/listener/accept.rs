@@ -9,7 +9,7 @@ use tracing::warn;
 
 use super::guests::{Admitted, Bounds, Guests};
 
-/// Pause after the system had no room for another connection.
+/// Pause after `accept` failed because the system had no resources left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until dropped. Calls `answer` for each connection with a place; `answer` reports requests
