@@ -64,11 +64,11 @@ impl Forget {
     }
 }
 
-/// Number of processes that may end with a message in hand before we give it up.
+/// Number of processes that may end with a message in hand before it is dead-lettered.
 const ENDS_MAX: u32 = 5;
 
 impl InHand {
-    /// Returns why the message is given up, once [`ENDS_MAX`] processes ended with it in hand.
+    /// Returns why the message is dead-lettered, once [`ENDS_MAX`] processes ended with it in hand.
     pub(crate) fn given_up(&self) -> Option<String> {
         let ends = self.ends;
         (ends >= ENDS_MAX).then(|| {

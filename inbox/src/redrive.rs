@@ -59,17 +59,17 @@ pub enum Redriven {
     },
 }
 
-/// The outcome of taking a requested redrive in hand.
+/// The outcome of starting a requested redrive.
 pub(crate) enum Taken {
     /// Another process has it, or has carried it out.
     Elsewhere,
     /// The dead letter is closed, missing, or has no message id.
     Unnamed,
-    /// It is noted that the process has the message in hand.
+    /// The database now records that the process has the message in hand.
     Noted {
         /// Its dead letter.
         letter: Box<DeadLetter>,
-        /// Why it is given up without another attempt.
+        /// Why it is dead-lettered without another attempt.
         given_up: Option<String>,
     },
 }
@@ -111,8 +111,8 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(Taken::Noted { letter: Box::new(letter), given_up: ended })
     }
 
-    /// Notes that a process has the message of a dead letter in hand. Returns why it is given up,
-    /// once too many processes have ended with it in hand.
+    /// Records that a process has the message of a dead letter in hand. Returns why no further
+    /// attempt is made, once too many processes have ended with it in hand.
     pub(crate) async fn take_letter(
         &self,
         connection: &mut DB::Connection,

@@ -1,5 +1,5 @@
 //! Tracks assigned partitions that librdkafka has not begun to read, and detects those that it has
-//! given up. Pure.
+//! abandoned. Pure.
 //!
 //! librdkafka begins a partition at the offset that the group has committed. The coordinator may
 //! refuse to return it, because it has just moved or is not available. Then librdkafka reports that

@@ -33,8 +33,8 @@ pub(super) enum Kind {
     Unknown,
     /// No answer: unreachable, or too late. The outcome is unknown.
     Lost,
-    /// Nothing listens at the address any more, so this is not a silent queue. The outcome is
-    /// unknown, because an earlier attempt may have arrived.
+    /// Nothing listens at the address, so this is not a silent queue. The outcome is unknown,
+    /// because an earlier attempt may have arrived.
     Away,
     /// SQS will never take it.
     Refused,

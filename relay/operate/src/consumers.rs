@@ -24,7 +24,7 @@ pub struct ConsumerLine {
 pub const PERIOD: Duration = Duration::from_secs(3_600);
 
 /// Returns what the consumers of all inboxes did within the last hour and what waits there, and the
-/// errors of places that are away. Cancel-safe.
+/// errors of unreachable databases. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view consumers.

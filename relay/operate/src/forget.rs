@@ -1,4 +1,4 @@
-//! Removes a relay that is gone for good.
+//! Removes a relay that will not return.
 
 use outbox_log::RelayName;
 use outbox_log::retention::ForgetError;

@@ -47,7 +47,7 @@ pub struct Held {
     pub keys: Vec<HeldLine>,
     /// Whether more messages wait than were examined.
     pub more: bool,
-    /// The errors of places that are away.
+    /// The errors of unreachable databases.
     pub away: Vec<OperateError>,
 }
 

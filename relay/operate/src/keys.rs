@@ -83,7 +83,7 @@ macro_rules! on {
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view keys, or when the database has no such tables or
-/// is away.
+/// is unreachable.
 pub async fn stuck(
     tables: &Tables,
     operator: &Operator,

@@ -28,8 +28,8 @@ pub struct LagLine {
     pub oldest_age_seconds: Option<f64>,
 }
 
-/// Returns the lag of each topic with messages that have not left, and the errors of places that
-/// are away. Cancel-safe.
+/// Returns the lag of each topic with unpublished messages, and the errors of unreachable
+/// databases. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view the backlog.

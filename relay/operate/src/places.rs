@@ -168,7 +168,7 @@ impl Places {
         &self.outboxes
     }
 
-    /// Returns the errors of places that are away.
+    /// Returns the errors of unreachable databases.
     #[must_use]
     pub fn away(&self) -> &[OperateError] {
         &self.away

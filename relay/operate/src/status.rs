@@ -169,7 +169,7 @@ const PASSED_WITHIN_SECONDS: f64 = 30.0;
 /// A hundred years.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Returns the status of pipelines, in their order. If a database is away, its pipelines are
+/// Returns the status of pipelines, in their order. If a database is unreachable, its pipelines are
 /// `unknown`. Cancel-safe.
 ///
 /// # Errors

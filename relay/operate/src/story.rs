@@ -34,7 +34,7 @@ pub struct Story {
     pub inboxes: Vec<InboxPart>,
     /// The decisions about it, latest first, as far back as the audit is read.
     pub decisions: Vec<AuditLine>,
-    /// The errors of places that are away.
+    /// The errors of unreachable databases.
     pub away: Vec<String>,
 }
 
@@ -126,7 +126,7 @@ pub struct InboxPart {
     pub dead_letter: Option<String>,
 }
 
-/// Returns the story of a message. Places that are away do not hide the others. Cancel-safe.
+/// Returns the history of a message. Unreachable databases do not hide the others. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view messages, or when no place knows the message: it
@@ -336,7 +336,7 @@ async fn decisions(
     id: Option<Uuid>,
     away: &mut Vec<OperateError>,
 ) -> Vec<AuditLine> {
-    // The places that are away are already reported.
+    // The unreachable databases are already reported.
     let here =
         Places { outboxes: places.outboxes.clone(), inboxes: places.inboxes.clone(), away: Vec::new() };
     let look_back = NonZeroU32::new(LOOK_BACK).unwrap_or(NonZeroU32::MIN);

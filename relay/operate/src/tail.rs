@@ -95,7 +95,7 @@ impl<'a> Tail<'a> {
     }
 
     /// Returns the messages that the relay has passed since the last call, in the order of the log.
-    /// They are followed by formerly parked messages that have left or were given up since. Not
+    /// They are followed by formerly parked messages that were published or discarded since. Not
     /// cancel-safe: messages can be missed.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl<'a> Tail<'a> {
         Ok(lines)
     }
 
-    /// Returns the parked messages that have left or were given up.
+    /// Returns the parked messages that were published or discarded.
     async fn left(&self, now: &Extent) -> Result<Vec<TailLine>, LogError> {
         let (mut left, mut after) = (Vec::new(), EntryId::default());
         if self.parked.is_empty() {

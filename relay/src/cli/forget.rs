@@ -1,4 +1,4 @@
-//! `relay forget`: removes a relay that is gone for good.
+//! `relay forget`: removes a relay that will not return.
 
 use clap::Args;
 use operate::forget::forget;

@@ -209,8 +209,8 @@ impl Act {
 /// Timeout for the look of `relay migrate sql` at a database that it need not reach.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Returns a comment for a script that a database does not need. Returns `None` when the
-/// database is away or lacks something.
+/// Returns a comment for a script that a database does not need. Returns `None` when the database
+/// is unreachable or lacks something.
 async fn needs_nothing(goal: &Goal, lines: &[Line]) -> Option<String> {
     let mut outcomes = Vec::new();
     let looked = each(goal, lines, Act::Look, &mut outcomes);

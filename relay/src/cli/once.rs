@@ -72,8 +72,8 @@ async fn reaches(mut status: watch::Receiver<Status>, is_reached: impl Fn(&Role)
 }
 
 /// Waits until the relay has settled everything committed, whichever process leads. Dead messages,
-/// those held behind them, paused and scheduled ones stay. Waits forever while database or broker
-/// are away. Cancel-safe.
+/// messages held behind them, and paused and scheduled ones stay. Waits forever while the database
+/// or the broker is unreachable. Cancel-safe.
 async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
     let mut quiet = 0;
     let mut blocked_since: Option<Instant> = None;

@@ -55,7 +55,8 @@ impl Change {
         }
     }
 
-    /// Returns whether it applies to an entry that is retried in vain until an operator acts.
+    /// Returns whether it applies to an entry that is retried without success until an operator
+    /// acts.
     pub(crate) fn takes_retrying(&self) -> bool {
         !matches!(self, Self::Requeue { .. })
     }

@@ -83,8 +83,8 @@ pub struct Listed {
 /// Lists at most `limit` waiting messages. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not view parked messages. [`Listed::away`] has the places
-/// that are away.
+/// [`OperateError`] when the operator may not view parked messages. [`Listed::away`] has the errors
+/// of unreachable databases.
 pub async fn list(
     places: &Places,
     operator: &Operator,
@@ -104,8 +104,8 @@ pub async fn list(
 /// Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not view parked messages. [`Listed::away`] has the places
-/// that are away.
+/// [`OperateError`] when the operator may not view parked messages. [`Listed::away`] has the errors
+/// of unreachable databases.
 pub async fn page(
     places: &Places,
     operator: &Operator,

@@ -34,7 +34,7 @@ pub struct Plan {
 const NOT_DEAD: &str = "`relay dead list` shows dead messages, and with --state other parked ones";
 
 /// Finds the messages of a decision: dead ones and, if they are named by id and the decision
-/// permits it, entries that are retried in vain until an operator acts. Changes nothing.
+/// permits it, entries that are retried without success until an operator acts. Changes nothing.
 /// Cancel-safe.
 ///
 /// # Errors
@@ -111,7 +111,7 @@ fn sort(messages: &mut [DeadMessage]) {
     });
 }
 
-/// Adds the named entries that are retried in vain until an operator acts.
+/// Adds the named entries that are retried without success until an operator acts.
 async fn add_waiting(places: &Places, filter: &Filter, messages: &mut Vec<DeadMessage>) {
     let is_missing = |id: &&MessageRef| !messages.iter().any(|message| id.names(message));
     let ids: Vec<MessageRef> = filter.ids.iter().filter(is_missing).cloned().collect();

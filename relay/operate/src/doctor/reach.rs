@@ -32,7 +32,7 @@ async fn admitted(pipeline: &PipelineConfig) -> Vec<Finding> {
     let Ok(url) = pipeline.database.url() else { return Vec::new() };
     let (options, schema) = (pipeline.database.options(), pipeline.database.schema());
     let asked = super::gather::postgres::admitted(url.expose_secret(), options.allow_plaintext, schema);
-    // Other findings report a database that is away, has no tables or is not PostgreSQL.
+    // Other findings report a database that is unreachable, has no tables or is not PostgreSQL.
     let Ok(facts) = asked.await else { return Vec::new() };
     let lacking = facts.relay.as_ref().and_then(super::grants::lacking);
     lacking.into_iter().chain(facts.shared_session.then(|| super::postgres::pooler(true))).collect()

@@ -109,7 +109,7 @@ fn missing(facts: &TransactionFacts, known: &Known) -> Option<Finding> {
     })
 }
 
-/// Warns about several topics of marks. A relay has one for each time it began anew; the cluster
+/// Warns about several topics of marks. A relay has one for each time it started over; the cluster
 /// does not show whether that was on purpose.
 fn several(facts: &TransactionFacts, known: Option<&Known>) -> Option<Finding> {
     let is_own = |topic: &str| known.is_some_and(|known| known.topic == topic);

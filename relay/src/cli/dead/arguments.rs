@@ -59,7 +59,7 @@ pub(crate) struct Where {
 
 impl Where {
     /// Returns the places that may have one of these messages. If every id is a place in the log,
-    /// only outboxes are opened, so an inbox that is away does not matter.
+    /// only outboxes are opened, so an unreachable inbox does not matter.
     pub(crate) async fn open_for(&self, ids: &[MessageRef]) -> Result<Places, Failure> {
         let is_of_outbox = !ids.is_empty() && ids.iter().all(|id| id.uuid().is_none());
         match self.source {

@@ -153,7 +153,7 @@ impl List {
                 eprintln!("there are more than {}: --limit shows more, --count counts them", self.limit);
             }
         }
-        // A place that is away does not hide the messages of the others.
+        // An unreachable database does not hide the messages of the others.
         let away = listed.away.into_iter().map(Failure::from).fold(None, super::failure::first);
         away.map_or(Ok(Exit::Success), Err)
     }
@@ -208,7 +208,7 @@ impl Audit {
         places.close().await;
         let audited = audited?;
         show::audit(&audited.lines, audited.away.is_empty(), format)?;
-        // A place that is away does not hide the decisions of the others.
+        // An unreachable database does not hide the decisions of the others.
         let away = audited.away.into_iter().map(Failure::from).fold(None, super::failure::first);
         away.map_or(Ok(Exit::Success), Err)
     }

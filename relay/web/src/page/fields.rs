@@ -21,7 +21,8 @@ pub(crate) struct Fields(Vec<(String, String)>);
 const VALUE_BYTES_MAX: usize = message::text::NOTE_BYTES_MAX;
 
 impl Fields {
-    /// Returns the first value of a name unchanged: spaces belong to a value that nobody typed.
+    /// Returns the first value of a name unchanged: the value was not typed, so its spaces belong
+    /// to it.
     pub(crate) fn exact(&self, name: &str) -> &str {
         self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str())
     }

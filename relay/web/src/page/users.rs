@@ -62,7 +62,7 @@ impl Turns {
 
     fn of(&self, peer: Option<IpAddr>) -> Arc<Semaphore> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        // The other peers hold no turn any more.
+        // The other peers no longer hold a turn.
         peers.retain(|_, turns| turns.strong_count() > 0);
         peers.get(&peer).and_then(Weak::upgrade).unwrap_or_else(|| {
             let turns = Arc::new(Semaphore::new(WRONG_WAITERS));

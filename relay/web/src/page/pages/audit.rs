@@ -39,7 +39,7 @@ pub(crate) async fn show(
     let places = app.with_inboxes(app.outboxes("")?, "").await;
     let audited = audit(&places, &operator, LINES_MAX).await;
     places.close().await;
-    // A place that is away does not hide the others.
+    // An unreachable database does not hide the others.
     let Audited { lines, away: mut errors } =
         audited.map_err(|error| Problem::from(error).shown_to(&operator))?;
     let mut lines: Vec<Line> = lines.into_iter().map(Line::from).collect();

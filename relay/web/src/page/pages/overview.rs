@@ -58,7 +58,7 @@ pub(crate) async fn show(Asker(operator): Asker, State(app): State<Arc<App>>, ur
     Html(Frame::new(Some(&operator), Tab::Overview, "Pipelines").live(&uri).page(&body))
 }
 
-/// Formats a sum over all pipelines, with a mark if a database is away and its pipelines are
+/// Formats a sum over all pipelines, with a mark if a database is unreachable and its pipelines are
 /// missing from the sum.
 fn total(all: &[&PipelineStatus], of: fn(&PipelineStatus) -> u64) -> String {
     let known: Vec<u64> = all.iter().filter(|it| it.state != "unknown").map(|it| of(it)).collect();
