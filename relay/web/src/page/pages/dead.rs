@@ -212,7 +212,7 @@ fn links(query: &Fields, state: &str, from: Option<Bookmark>, listed: &Listed) -
     let first = with_query("/dead", &[&pairs[..], &[("state", state)]].concat());
     html! {
         @if from.is_some() || listed.next.is_some() {
-            nav class="pieces" aria-label="Pieces of the list" {
+            nav class="pieces" aria-label="Pages of the list" {
                 @if from.is_some() { a href=(first) { "← First page" } }
                 @if let Some(next) = listed.next {
                     a rel="next" href=(with_query("/dead", &[&pairs[..], &[("state", state), ("from", &next.to_string())]].concat())) { "Next →" }
