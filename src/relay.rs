@@ -223,8 +223,8 @@ impl RelayBuilder {
         self
     }
 
-    /// Sets how long messages are kept after every relay has passed them: 3 days by default, for
-    /// ever with `None`. Operators' decisions are kept for three years, or for ever with `None`.
+    /// Sets how long messages are kept after every relay has passed them: 3 days by default,
+    /// forever with `None`. Operators' decisions are kept for three years, or forever with `None`.
     pub fn keep(mut self, keep: Option<Duration>) -> Self {
         self.keep = keep;
         self

@@ -27,7 +27,7 @@ impl InvalidSetting {
         if bounds.contains(&value) {
             return Ok(());
         }
-        let problem = format!("is {value}; accepted are {} to {}", bounds.start(), bounds.end());
+        let problem = format!("is {value}; choose a value from {} to {}", bounds.start(), bounds.end());
         Err(Self::new(format!("{section}.{setting}"), problem))
     }
 
@@ -43,8 +43,9 @@ impl InvalidSetting {
     ) -> Result<(), Self> {
         Self::unless_within(section, &format!("{setting} (bytes)"), value.len(), 1..=bytes_max)?;
         if value.chars().any(char::is_control) || value.trim() != value {
-            let problem =
-                format!("{value:?} is no name; leave out control characters and spaces at its ends");
+            let problem = format!(
+                "{value:?} is not a valid name; remove control characters and leading or trailing spaces"
+            );
             return Err(Self::new(format!("{section}.{setting}"), problem));
         }
         Ok(())

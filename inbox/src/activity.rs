@@ -61,10 +61,10 @@ impl<DB: Dialect> Inbox<DB> {
     /// # Errors
     /// [`StoreError`].
     pub async fn activity(&self, period: Duration) -> Result<Vec<Activity>, StoreError> {
-        let mut connection = self.acquire("count what consumers did").await?;
+        let mut connection = self.acquire("count what consumers have done").await?;
         let since = OffsetDateTime::now_utc() - period;
         let from = day::floor(since);
-        let failed = StoreError::during("count what consumers did");
+        let failed = StoreError::during("count what consumers have done");
         let rows = DB::activity(&mut connection, self.statements(), from, ACTIVITY_COUNTED_MAX).await;
         let mut all = by_consumer(rows.map_err(failed)?);
         add_counted(&mut all, self.counts(&mut connection, since).await?);

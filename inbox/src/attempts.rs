@@ -64,17 +64,18 @@ impl Forget {
     }
 }
 
-/// Number of processes that may end with a message in hand before we give it up.
+/// Number of processes that may end with a message in hand before it is dead-lettered.
 const ENDS_MAX: u32 = 5;
 
 impl InHand {
-    /// Returns why the message is given up, once [`ENDS_MAX`] processes ended with it in hand.
+    /// Returns why the message is dead-lettered, once [`ENDS_MAX`] processes ended with it in hand.
     pub(crate) fn given_up(&self) -> Option<String> {
         let ends = self.ends;
         (ends >= ENDS_MAX).then(|| {
             format!(
-                "{ends} processes ended while they had it in hand, the last ones with nothing else: its handler ends \
-                 them (an abort, a stack overflow, no memory left)"
+                "{ends} processes ended while they handled this message, the last ones while they handled \
+                 nothing else: its handler probably kills the process (an abort, a stack overflow, out of \
+                 memory)"
             )
         })
     }
@@ -171,7 +172,7 @@ impl<DB: Dialect> Inbox<DB> {
             if pause.is_some() {
                 DB::postpone(&mut tx, inbox.statements(), key, delay)
                     .await
-                    .map_err(failed("note when to try again"))?;
+                    .map_err(failed("store the time of the next attempt"))?;
             }
             tx.commit().await.map_err(failed("commit a failed attempt"))?;
             Ok(Failures { attempts, age, delay })
@@ -189,7 +190,7 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<bool, StoreError> {
         let (inbox, consumer, scope) = (self.clone(), consumer.clone(), scope.clone());
         shield(async move {
-            let what = "look whether a message is being handled";
+            let what = "check whether a message is being handled";
             let tx = inbox.begin_raw(what).await?;
             DB::is_being_handled(tx, inbox.statements(), key(&consumer, &scope, id))
                 .await
@@ -209,11 +210,11 @@ impl<DB: Dialect> Inbox<DB> {
         scope: &Tenant,
         id: MessageId,
     ) -> Result<Option<Attempt>, StoreError> {
-        let mut connection = self.acquire("look up the attempts").await?;
+        let mut connection = self.acquire("read the attempts").await?;
         let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
         DB::attempt(&mut connection, self.statements(), key)
             .await
-            .map_err(StoreError::during("look up the attempts"))
+            .map_err(StoreError::during("read the attempts"))
     }
 }
 

@@ -71,14 +71,14 @@ impl<'de> serde::Deserialize<'de> for Members<'de> {
             type Value = Members<'de>;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object that names no member twice")
+                f.write_str("an object without duplicate members")
             }
 
             fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members = BTreeMap::new();
                 while let Some((name, value)) = map.next_entry::<String, &RawValue>()? {
                     if members.insert(name, value).is_some() {
-                        return Err(serde::de::Error::custom("a member is named twice"));
+                        return Err(serde::de::Error::custom("a member occurs twice"));
                     }
                 }
                 Ok(Members(members))

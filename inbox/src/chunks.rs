@@ -22,7 +22,7 @@ use crate::telemetry;
 
 /// The outcome of gathering a message that may be a chunk.
 #[derive(Debug, Clone, PartialEq)]
-#[must_use = "a whole message is to be admitted"]
+#[must_use = "a whole message must be admitted"]
 pub enum Gathered {
     /// It is whole, or was the last missing chunk: admit this message, in the same transaction.
     Whole(Message),
@@ -163,16 +163,17 @@ impl<DB: Dialect> Inbox<DB> {
         let statements = self.statements();
         let promised_bytes = DB::hold_set(tx, statements, set, message, chunk.bytes())
             .await
-            .map_err(failed("hold a set of chunks"))?;
+            .map_err(failed("lock a set of chunks"))?;
         // After the lock: a transaction that completed the message before has committed by now.
-        let stored = DB::find(tx, statements, set.key).await.map_err(failed("look for an inbox row"))?;
+        let stored = DB::find(tx, statements, set.key).await.map_err(failed("find an inbox row"))?;
         if let Some(stored) = stored {
             DB::remove_set(tx, statements, set).await.map_err(failed("remove late chunks"))?;
             return Ok(Gathered::Duplicate(compare(stored, consumer, message, self.options().sources)?));
         }
         if promised_bytes != chunk.bytes() {
             let problem = format!(
-                "it says that the whole has {} bytes, an earlier chunk said {promised_bytes}",
+                "it gives {} bytes as the size of the whole message, but an earlier chunk gave \
+                 {promised_bytes}",
                 chunk.bytes()
             );
             return Err(Refusal::Chunk { id: message.id, problem }.into());
@@ -206,7 +207,7 @@ impl<DB: Dialect> Inbox<DB> {
         let set = ChunkSet { key: key(consumer, scope, id), fingerprint: chunk.fingerprint() };
         DB::has_chunk(connection, self.statements(), set, chunk)
             .await
-            .map_err(StoreError::during("look for a chunk"))
+            .map_err(StoreError::during("find a chunk"))
     }
 
     /// Refuses a chunk that is invalid or belongs to a message too large for this inbox.
@@ -217,8 +218,8 @@ impl<DB: Dialect> Inbox<DB> {
         if chunk.bytes() > bytes_max as u64 {
             let bytes = chunk.bytes();
             return Err(refused(format!(
-                "the whole has {bytes} bytes; this inbox puts together at most {bytes_max}: raise chunked_bytes_max, then \
-                 publish the message again"
+                "the whole message has {bytes} bytes, but this inbox assembles at most {bytes_max}: raise \
+                 chunked_bytes_max, then publish the message again"
             )));
         }
         Ok(())

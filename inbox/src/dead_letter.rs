@@ -317,7 +317,9 @@ impl DeadLetter {
             _ => {}
         }
         if self.headers.iter().any(|(name, _)| name.strip_prefix(CHUNK_PREFIX).is_some_and(is_chunk)) {
-            return Err(String::from("it is one chunk of a message, and the others are not here"));
+            return Err(String::from(
+                "it is a single chunk of a message, and the other chunks are not stored",
+            ));
         }
         let wrong = |error: message::InvalidText| error.to_string();
         let required =
@@ -393,9 +395,9 @@ impl<DB: Dialect> Inbox<DB> {
     /// # Errors
     /// [`StoreError`].
     pub async fn dead_letter_by_id(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, StoreError> {
-        let mut connection = self.acquire("look up a dead letter").await?;
+        let mut connection = self.acquire("read a dead letter").await?;
         DB::dead_letter(&mut connection, self.statements(), id, false)
             .await
-            .map_err(StoreError::during("look up a dead letter"))
+            .map_err(StoreError::during("read a dead letter"))
     }
 }

@@ -179,18 +179,18 @@ impl<DB: Dialect> Inbox<DB> {
         after: i64,
         limit: u32,
     ) -> Result<Vec<Decision>, StoreError> {
-        let mut connection = self.acquire("look for redrives that were requested").await?;
+        let mut connection = self.acquire("list requested redrives").await?;
         DB::requests(&mut connection, self.statements(), consumer.as_str(), after, limit)
             .await
-            .map_err(StoreError::during("look for redrives that were requested"))
+            .map_err(StoreError::during("list requested redrives"))
     }
 
     /// Notes why a requested redrive did not succeed; the dead letter stays open.
     pub(crate) async fn fail_request(&self, number: i64, outcome: &str) -> Result<(), StoreError> {
-        let mut connection = self.acquire("note what came of a redrive").await?;
+        let mut connection = self.acquire("store the outcome of a redrive").await?;
         DB::finish_request(&mut connection, self.statements(), number, outcome)
             .await
-            .map_err(StoreError::during("note what came of a redrive"))?;
+            .map_err(StoreError::during("store the outcome of a redrive"))?;
         Ok(())
     }
 }

@@ -37,8 +37,8 @@ pub enum OpenError {
     /// The database's clock is ahead of this process's clock. Only days that are old enough by both
     /// clocks were forgotten.
     #[error(
-        "the database's clock says {database}, this process's {process}: nothing is forgotten by the first alone; \
-         correct the one that is wrong"
+        "the database's clock shows {database}, but this process's clock shows {process}: the inbox deletes \
+         only days that have expired by both clocks; correct the wrong one"
     )]
     ClocksDiffer {
         /// The database's time.
@@ -60,9 +60,9 @@ pub enum OpenError {
     Schema(#[from] MigrateError),
     /// Days that must be stored have no partition, and this role could not create them.
     #[error(
-        "the inbox has no partition for {first} to {last} and this role could not create it; let a role that \
-         may maintain the inbox at least every {} days, or grant this one EXECUTE on inbox_create_days and \
-         inbox_expire_days (`relay migrate roles` prints every grant)",
+        "the inbox has no partition for {first} to {last}, and this role could not create it; run the \
+         maintenance with a role that may create it, at least every {} days, or grant this role EXECUTE on \
+         inbox_create_days and inbox_expire_days (`relay migrate roles` prints all grants)",
         crate::window::DAYS_AHEAD_DEFAULT
     )]
     DaysMissing {
@@ -106,8 +106,8 @@ pub enum AdmitError {
     /// the whole with [`Inbox::dead_letter_whole`](crate::Inbox::dead_letter_whole), which forgets
     /// the chunks.
     #[error(
-        "all chunks of message {} came, but together they have the fingerprint {found} instead of {promised}: one was \
-         damaged or is of another message; publish it again from its outbox",
+        "all chunks of message {} have arrived, but together they have the fingerprint {found} instead of \
+         {promised}: one is damaged or belongs to another message; publish the message again from its outbox",
         .whole.id
     )]
     Damaged {
@@ -121,7 +121,7 @@ pub enum AdmitError {
     /// The day of the message expired while it was being admitted. Admit it again in a new
     /// transaction, which refuses it if it is too old by now.
     #[error(
-        "the day {day} of message {id} was expired by another process; admit it again in a new transaction"
+        "another process expired the day {day} of message {id}; admit the message again in a new transaction"
     )]
     Expired {
         /// The message.
@@ -168,7 +168,7 @@ pub enum CommitError {
     },
     /// The connection was lost before the answer arrived. Do not settle: the delivery comes again,
     /// and the inbox knows whether it took effect.
-    #[error("the outcome of the commit is unknown: its answer did not arrive")]
+    #[error("the outcome of the commit is unknown: no answer arrived")]
     Unknown {
         /// The error that came instead of an answer.
         #[source]
@@ -214,7 +214,7 @@ pub enum RedriveError {
     },
     /// The dead letter belongs to another consumer.
     #[error(
-        "dead letter {id} belongs to consumer {owner}, not to {asked}; redrive it with that consumer's handler"
+        "dead letter {id} belongs to consumer {owner}, not to {asked}; redrive it with the handler of {owner}"
     )]
     OtherConsumer {
         /// The dead letter.
@@ -226,7 +226,8 @@ pub enum RedriveError {
     },
     /// The handler has no effect for messages of this kind. The dead letter stays unchanged.
     #[error(
-        "dead letter {id} has the kind {kind}, for which this program has no handler; use a version that has one"
+        "dead letter {id} has the kind {kind}, for which this program has no handler; use a version with a \
+         handler for it"
     )]
     UnknownKind {
         /// The dead letter.
@@ -247,7 +248,8 @@ pub enum RedriveError {
     },
     /// The stored dead letter is not a message, because the delivery was malformed.
     #[error(
-        "dead letter {id} cannot be redriven: {problem}; discard it, and let its producer send a correct one"
+        "dead letter {id} cannot be redriven: {problem}; discard it, and have the producer send a correct \
+         message"
     )]
     NotAMessage {
         /// The dead letter.

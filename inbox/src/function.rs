@@ -119,7 +119,7 @@ pub struct WithFacts;
 /// An `async fn(&mut Tx, E)` or `async fn(&mut Tx, E, &Received)`.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no handler of an event",
+    message = "`{Self}` is not a handler for an event",
     note = "write `async fn(&mut Tx<DB>, E) -> Result<(), HandlerError>`, optionally with a third argument \
             `&Received`; `E` implements `Event` and `DeserializeOwned`, and the future is `Send`"
 )]
@@ -157,7 +157,7 @@ where
 /// An `async fn(&mut Tx, &Message)` or `async fn(&mut Tx, &Message, &Received)`.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no handler of a message",
+    message = "`{Self}` is not a handler for a message",
     note = "write `async fn(&mut Tx<DB>, &Message) -> Result<(), HandlerError>`, optionally with a third \
             argument `&Received`; its future is `Send`"
 )]
@@ -192,7 +192,7 @@ where
 /// An `async fn(&mut Tx, Vec<E>)` or `async fn(&mut Tx, Vec<E>, &[Received])`.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no handler of many events",
+    message = "`{Self}` is not a handler for a batch of events",
     note = "write `async fn(&mut Tx<DB>, Vec<E>) -> Result<(), HandlerError>`, optionally with a third argument \
             `&[Received]`; `E` implements `Event` and `DeserializeOwned`, and the future is `Send`"
 )]
@@ -256,7 +256,8 @@ fn event_of<E: Event + DeserializeOwned>(message: &Message) -> Result<E, Handler
         let (kind, event) = (&message.kind, std::any::type_name::<E>());
         let problem = json_problem(&error);
         HandlerError::reject(format!(
-            "the payload of kind {kind} is not the JSON of {event}: {problem}; correct the producer or the type"
+            "the payload of kind {kind} is not valid JSON for {event}: {problem}; correct the producer or \
+             the type"
         ))
     })
 }

@@ -26,7 +26,7 @@ use crate::telemetry;
 
 /// The outcome of admitting a message that was not refused.
 #[derive(Debug)]
-#[must_use = "a fresh message is to be handled, a duplicate is not"]
+#[must_use = "handle a fresh message, and skip a duplicate"]
 pub enum Admission<DB: Dialect> {
     /// It has not taken effect: handle it in this transaction.
     Fresh(Guard<DB>),
@@ -108,7 +108,7 @@ impl<DB: Dialect> Guard<DB> {
         if rows == 1 {
             return Ok(());
         }
-        let problem = "the transaction does not hold the inbox row: it is another one, or was rolled back";
+        let problem = "this transaction does not contain the inbox row: it is a different transaction, or it was rolled back";
         Err(StoreError::new(what, SqlErrorKind::Refused, problem))
     }
 
@@ -193,7 +193,7 @@ impl<DB: Dialect> Inbox<DB> {
         if self.options().payloads == PayloadComparison::CanonicalJson && stored.fingerprint != received {
             let noted = DB::canonical(connection, self.statements(), key)
                 .await
-                .map_err(StoreError::during("look for the content of a message"))?;
+                .map_err(StoreError::during("find the content of a message"))?;
             if noted.is_some() && noted == canonical_content(message) {
                 stored.fingerprint = received;
             }
@@ -324,11 +324,11 @@ impl<DB: Dialect> Inbox<DB> {
         scope: &Tenant,
         message: &Message,
     ) -> Result<Committed, ConfirmError> {
-        let mut connection = self.acquire("look for an inbox row").await?;
+        let mut connection = self.acquire("find an inbox row").await?;
         let key = key(consumer, scope, message.id);
         let stored = DB::find(&mut connection, self.statements(), key)
             .await
-            .map_err(StoreError::during("look for an inbox row"))?;
+            .map_err(StoreError::during("find an inbox row"))?;
         let proven = match (stored, message.chunk.as_deref()) {
             (Some(stored), _) => {
                 self.duplicate(&mut connection, stored, (consumer, key), message).await??;

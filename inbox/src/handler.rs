@@ -36,7 +36,7 @@ pub trait Handler<DB: Dialect>: Send + Sync {
     ) -> Result<Option<Vec<u8>>, HandlerError>;
 
     /// Returns whether the handler has an effect for messages of this kind; by default, for all
-    /// kinds. A dead letter of another kind is not redriven with it, but by a process that knows
+    /// kinds. It does not redrive dead letters of other kinds: they wait for a process that knows
     /// the kind.
     fn knows(&self, _kind: &EventType) -> bool {
         true
@@ -167,7 +167,8 @@ impl HandlerError {
     /// Makes the error of a handler that ran longer than `timeout`.
     pub(crate) fn of_timeout(timeout: Duration) -> Self {
         let reason = format!(
-            "the handler did not end within {timeout:?} and was rolled back; make it faster, or raise handler_timeout"
+            "the handler did not finish within {timeout:?} and was rolled back; make it faster, or raise \
+             handler_timeout"
         );
         Self { timed_out: true, ..Self::retry(reason) }
     }
@@ -175,7 +176,8 @@ impl HandlerError {
     /// Makes the error of a handler that ignored a failed statement, so that its transaction can
     /// only be rolled back.
     pub(crate) fn of_broken_transaction(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::retry("the handler left a broken transaction").with_source(error)
+        Self::retry("the handler ignored a failed statement, so its transaction was rolled back")
+            .with_source(error)
     }
 
     /// Returns whether the handler reached its timeout.
@@ -209,7 +211,7 @@ impl From<serde_json::Error> for HandlerError {
         if error.is_io() {
             return Self::retry("reading JSON failed").with_source(error);
         }
-        Self::reject(format!("the JSON was not understood: {}", json_problem(&error)))
+        Self::reject(format!("invalid JSON: {}", json_problem(&error)))
     }
 }
 
@@ -234,7 +236,7 @@ pub(crate) fn json_problem(error: &serde_json::Error) -> String {
             return format!("{prefix}{found}, expected {expected}");
         }
     }
-    format!("a value that the type does not accept, at {place}")
+    format!("a value that does not fit the type, at {place}")
 }
 
 impl From<sqlx::Error> for HandlerError {
@@ -278,7 +280,7 @@ mod tests {
         for (json, part) in [
             (r#"{"cents":"s3cret"}"#, "invalid type: string, expected i64 at line 1"),
             ("{}", "missing field `cents`"),
-            (r#"{"s3cret":1}"#, "does not accept, at line 1"),
+            (r#"{"s3cret":1}"#, "does not fit the type, at line 1"),
             (r#"{"cents""#, "EOF while parsing"),
         ] {
             let error = HandlerError::from(serde_json::from_str::<Order>(json).unwrap_err());

@@ -181,7 +181,7 @@ impl<DB: Dialect> HeldTurn<DB> {
         let given_up = inbox.take_letter(&mut self.tx, &self.letter, process).await?;
         let failing = self.failing();
         let noted = self.tx.commit().await;
-        noted.map_err(|error| StoreError::broken("note what is redriven", error))?;
+        noted.map_err(|error| StoreError::broken("record what is redriven", error))?;
         let id = self.letter.id;
         let failed = given_up.map(|problem| failing(RedriveError::NotAMessage { id, problem }));
         Ok((self.letter, failed))
@@ -256,7 +256,7 @@ pub trait HeldKeys: Guards {
 
 /// Returns the error text of a held message.
 pub(crate) fn held_behind(holder: DeadLetterId) -> String {
-    format!("held behind dead letter {holder}, which is of the same key and came before it")
+    format!("held behind dead letter {holder}, which has the same key and arrived earlier")
 }
 
 impl<DB: Dialect> Inbox<DB> {
@@ -270,7 +270,7 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Vec<Option<DeadLetterId>>, StoreError> {
         DB::holders(connection, self.statements(), consumer.as_str(), keys)
             .await
-            .map_err(StoreError::during("look for what holds a key"))
+            .map_err(StoreError::during("find what holds a key"))
     }
 
     /// Returns the first open dead letter that holds the key of each of these messages, in their
@@ -325,7 +325,7 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Option<DeadLetterId>, StoreError> {
         DB::holder_before(tx, self.statements(), id)
             .await
-            .map_err(StoreError::during("look for what holds a key"))
+            .map_err(StoreError::during("find what holds a key"))
     }
 
     /// Returns the first held message of each of the next keys after `after`. Cancel-safe.
@@ -335,7 +335,7 @@ impl<DB: Dialect> Inbox<DB> {
         after: Option<&HeldKey>,
         limit: u32,
     ) -> Result<Vec<HeldFirst>, StoreError> {
-        let what = "look for held messages whose turn it is";
+        let what = "find the next held messages";
         let mut connection = self.acquire(what).await?;
         DB::held_firsts(&mut connection, self.statements(), consumer.as_str(), after, limit)
             .await
@@ -350,7 +350,7 @@ impl<DB: Dialect> Inbox<DB> {
         since: OffsetDateTime,
         limit: u32,
     ) -> Result<Option<HashSet<HeldKey>>, StoreError> {
-        let what = "look whether dead letters were closed";
+        let what = "check whether dead letters were closed";
         let mut connection = self.acquire(what).await?;
         let closed = DB::closed_since(&mut connection, self.statements(), since, limit)
             .await
@@ -369,7 +369,7 @@ impl<DB: Dialect> Inbox<DB> {
         consumer: &ConsumerName,
         keys: &[HeldKey],
     ) -> Result<Vec<Option<DeadLetterId>>, StoreError> {
-        let mut connection = self.acquire("look for what holds a key").await?;
+        let mut connection = self.acquire("find what holds a key").await?;
         self.holders(&mut connection, consumer, keys).await
     }
 
@@ -394,19 +394,19 @@ impl<DB: Dialect> Inbox<DB> {
         if let Ok(message) = letter.message()
             && !handler.knows(&message.kind)
         {
-            tracing::info!(dead_letter = %id, kind = %message.kind, "a held message waits for a process that knows its kind");
+            tracing::info!(dead_letter = %id, kind = %message.kind, "a held message waits for a process with a handler for its kind");
             return Ok(None);
         }
         let attempt = DB::attempt(&mut tx, self.statements(), letter.key())
             .await
-            .map_err(failed("look up the attempts"))?;
+            .map_err(failed("read the attempts"))?;
         let now = self.window().now;
         let waits = |attempt: &Attempt| attempt.next_at > now && attempt.next_at <= ahead(now, pause_max);
         if attempt.as_ref().is_some_and(waits) {
             return Ok(None);
         }
         let (Some(message_id), Ok(tenant)) = (letter.message_id, Tenant::new(letter.scope.as_str())) else {
-            tracing::error!(dead_letter = %id, "a held message has no id or tenant any more; discard it");
+            tracing::error!(dead_letter = %id, "a held message no longer has an id or tenant; discard it");
             return Ok(None);
         };
         let failures = attempt.map(|attempt| attempt.attempts);
@@ -447,10 +447,10 @@ impl<DB: Dialect> Inbox<DB> {
         let (inbox, consumer, tenant) = (self.clone(), consumer.clone(), tenant.clone());
         shield(async move {
             let failed = StoreError::during;
-            let mut tx = inbox.begin_raw("begin a dead letter").await?;
+            let mut tx = inbox.begin_raw("begin to store a dead letter").await?;
             let rows = DB::fail_held(&mut tx, inbox.statements(), id, (reason, &error, attempts))
                 .await
-                .map_err(failed("give a held message up"))?;
+                .map_err(failed("dead-letter a held message"))?;
             inbox.forget_failures(&mut tx, key(&consumer, &tenant, message_id)).await?;
             tx.commit().await.map_err(failed("commit a dead letter"))?;
             Ok(rows > 0)
@@ -461,6 +461,6 @@ impl<DB: Dialect> Inbox<DB> {
     async fn forget_failures(&self, connection: &mut DB::Connection, key: Key<'_>) -> Result<(), StoreError> {
         DB::forget_attempts(connection, self.statements(), &[key], Forget::All)
             .await
-            .map_err(StoreError::during("forget the attempts of a held message"))
+            .map_err(StoreError::during("delete the attempts of a held message"))
     }
 }

@@ -84,11 +84,11 @@ pub struct InboxOptions {
     pub retention: Duration,
     /// How far ahead of the database's clock an id may be: up to one day, 5 minutes by default.
     pub skew_max: Duration,
-    /// How long resolved dead letters are kept: 30 days by default. Open ones are kept for ever.
+    /// How long resolved dead letters are kept: 30 days by default. Open ones are kept forever.
     pub dead_letter_retention: Duration,
     /// How long decisions of operators are kept: [`AUDIT_RETENTION_MIN`] to
     /// [`AUDIT_RETENTION_MAX`], [three years](AUDIT_RETENTION_DEFAULT) by default. A redrive that
-    /// was not carried out yet is kept for ever.
+    /// was not carried out yet is kept forever.
     pub audit_retention: Duration,
     /// How long the chunks of a message wait for the missing ones: 1 minute to [`RETENTION_MAX`],
     /// 24 hours by default. After that, the next maintenance dead-letters the message as
@@ -191,7 +191,7 @@ impl<DB: Dialect> Inbox<DB> {
             let mut connection = inbox.acquire("give a connection").await?;
             DB::begin_memory(&mut connection, inbox.statements(), inbox.window().keep_from())
                 .await
-                .map_err(StoreError::during("note where its memory begins"))?;
+                .map_err(StoreError::during("store from when it remembers ids"))?;
         }
         inbox.refresh().await?;
         inbox.ensure_days().await?;

@@ -28,7 +28,7 @@ impl Incomplete {
     /// match the dead letter.
     fn into_letter(self, fragment: Bytes) -> DeadLetter {
         let error = format!(
-            "{} of {} bytes came since {}: {}; publish it again from its outbox",
+            "{} of {} bytes have arrived since {}: {}; publish the message again from its outbox",
             fragment.len(),
             self.bytes,
             self.begun_at,
@@ -100,7 +100,7 @@ impl<DB: Dialect> Inbox<DB> {
         tx.commit().await.map_err(failed("commit the expiry of an incomplete message"))?;
         telemetry::incomplete(&letter.consumer);
         tracing::error!(consumer = letter.consumer, scope = letter.scope, message_id = %letter.subject,
-            error = letter.error, "incomplete: dead-lettered");
+            error = letter.error, "an incomplete message was dead-lettered");
         Ok(true)
     }
 }

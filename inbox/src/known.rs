@@ -46,10 +46,10 @@ impl<DB: Dialect> Inbox<DB> {
     /// # Errors
     /// [`StoreError`].
     pub async fn known(&self, id: Uuid) -> Result<Vec<Known>, StoreError> {
-        let mut connection = self.acquire("look a message up").await?;
+        let mut connection = self.acquire("look up a message").await?;
         DB::known(&mut connection, self.statements(), id)
             .await
-            .map_err(StoreError::during("look a message up"))
+            .map_err(StoreError::during("look up a message"))
     }
 
     /// Returns what a duplicate of a message would get, without a duplicate: when the message took
@@ -64,7 +64,7 @@ impl<DB: Dialect> Inbox<DB> {
         tenant: &Tenant,
         id: MessageId,
     ) -> Result<Option<Duplicate>, StoreError> {
-        let what = "look the outcome of a message up";
+        let what = "look up the outcome of a message";
         let mut connection = self.acquire(what).await?;
         let stored = DB::find(&mut connection, self.statements(), key(consumer, tenant, id))
             .await

@@ -42,7 +42,7 @@
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
 
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
-compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
+compile_error!("choose a database: enable the feature `postgres` or `sqlite`");
 
 mod activity;
 mod attempts;

@@ -90,7 +90,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// Adds the counts of a process to the current minute. Cancel-safe, but then it is unknown
     /// whether they were added.
     pub(crate) async fn add_counts(&self, consumer: &ConsumerName, counts: Counts) -> Result<(), StoreError> {
-        let what = "store what was counted";
+        let what = "store counts of consumers";
         let mut connection = self.acquire(what).await?;
         let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         let counts = (whole(counts.applied), whole(counts.duplicates));
@@ -101,7 +101,7 @@ impl<DB: Dialect> Inbox<DB> {
 
     /// Forgets minutes that are older than [`KEEP`].
     pub(crate) async fn purge_minutes(&self, now: OffsetDateTime) -> Result<(), StoreError> {
-        let what = "purge counts of minutes";
+        let what = "delete old counts of consumers";
         let mut connection = self.acquire(what).await?;
         DB::purge_minutes(&mut connection, self.statements(), now - KEEP)
             .await
@@ -116,10 +116,10 @@ impl<DB: Dialect> Inbox<DB> {
         from: OffsetDateTime,
     ) -> Result<Vec<(String, i64, i64)>, StoreError> {
         let counts = DB::counts(connection, self.statements(), from).await;
-        let counts = counts.map_err(StoreError::during("read what consumers counted"));
+        let counts = counts.map_err(StoreError::during("read counts of consumers"));
         match counts {
             Err(error) if !error.is_transient() => {
-                tracing::debug!(error = error_text(&error), "counts of duplicates could not be read");
+                tracing::debug!(error = error_text(&error), "could not read the counts of duplicates");
                 Ok(Vec::new())
             }
             counts => counts,

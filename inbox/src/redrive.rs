@@ -59,17 +59,17 @@ pub enum Redriven {
     },
 }
 
-/// The outcome of taking a requested redrive in hand.
+/// The outcome of starting a requested redrive.
 pub(crate) enum Taken {
     /// Another process has it, or has carried it out.
     Elsewhere,
     /// The dead letter is closed, missing, or has no message id.
     Unnamed,
-    /// It is noted that the process has the message in hand.
+    /// The database now records that the process has the message in hand.
     Noted {
         /// Its dead letter.
         letter: Box<DeadLetter>,
-        /// Why it is given up without another attempt.
+        /// Why it is dead-lettered without another attempt.
         given_up: Option<String>,
     },
 }
@@ -95,7 +95,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// handler ends the process, the next process finds the note.
     pub(crate) async fn take_request(&self, request: &Decision, process: Uuid) -> Result<Taken, StoreError> {
         let failed = StoreError::during;
-        let what = "note what is redriven";
+        let what = "record what is redriven";
         let mut tx = self.begin_raw(what).await?;
         if !DB::is_requested(&mut tx, self.statements(), request.number).await.map_err(failed(what))? {
             return Ok(Taken::Elsewhere);
@@ -111,15 +111,15 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(Taken::Noted { letter: Box::new(letter), given_up: ended })
     }
 
-    /// Notes that a process has the message of a dead letter in hand. Returns why it is given up,
-    /// once too many processes have ended with it in hand.
+    /// Records that a process has the message of a dead letter in hand. Returns why no further
+    /// attempt is made, once too many processes have ended with it in hand.
     pub(crate) async fn take_letter(
         &self,
         connection: &mut DB::Connection,
         letter: &DeadLetter,
         process: Uuid,
     ) -> Result<Option<String>, StoreError> {
-        let (failed, keys) = (StoreError::during("note what is redriven"), [letter.key()]);
+        let (failed, keys) = (StoreError::during("record what is redriven"), [letter.key()]);
         let take = async {
             let taken = DB::take_in_hand(connection, self.statements(), &keys, process).await?;
             let owner = taken.first().and_then(|taken: &InHand| taken.owner);
@@ -135,7 +135,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// Removes the note, because the process survived the handler. Counted failures stay, unless
     /// the message was given up: then counting restarts with the next decision.
     pub(crate) async fn put_letter_down(&self, key: Key<'_>, is_given_up: bool) -> Result<(), StoreError> {
-        let what = "note that a redrive has ended";
+        let what = "record that a redrive has ended";
         let mut connection = self.acquire(what).await?;
         let forget = if is_given_up { Forget::All } else { Forget::Uncounted };
         DB::forget_attempts(&mut connection, self.statements(), &[key], forget)
@@ -160,17 +160,17 @@ impl<DB: Dialect> Inbox<DB> {
             // The request stays open, so it is tried again; that attempt finds whatever was
             // committed.
             Err(RedriveError::Commit(error)) if !error.is_rolled_back() => {
-                tracing::warn!(dead_letter = %id, error = error_text(&error), "redriven with an unknown outcome");
+                tracing::warn!(dead_letter = %id, error = error_text(&error), "the outcome of a redrive is unknown");
                 return Ok(());
             }
             Err(error @ RedriveError::UnknownKind { .. }) => {
-                tracing::info!(dead_letter = %id, %error, "a redrive waits for another process");
+                tracing::info!(dead_letter = %id, %error, "a redrive waits for a process with a handler for the message's kind");
                 return Ok(());
             }
             Err(RedriveError::Store(error)) if error.is_transient() => return Err(error),
             Err(error) => error.report(),
         };
-        tracing::warn!(dead_letter = %id, outcome, "redrive that was requested had no effect");
+        tracing::warn!(dead_letter = %id, outcome, "a requested redrive had no effect");
         self.fail_request(number, &outcome).await
     }
 
@@ -189,7 +189,7 @@ impl<DB: Dialect> Inbox<DB> {
         if let Some(number) = request
             && !DB::is_requested(&mut tx, self.statements(), number)
                 .await
-                .map_err(failed("look at a request"))?
+                .map_err(failed("read a request"))?
         {
             return Ok(Redriven::Elsewhere);
         }
@@ -206,7 +206,7 @@ impl<DB: Dialect> Inbox<DB> {
         if let Some(number) = request {
             DB::finish_request(&mut tx, self.statements(), number, resolution.as_str())
                 .await
-                .map_err(failed("note what came of a redrive"))?;
+                .map_err(failed("store the outcome of a redrive"))?;
         }
         self.close(tx, id, resolution).await
     }

@@ -1,4 +1,4 @@
-//! Reasons to refuse a message: with an error, before any effect.
+//! Reasons why a message is refused with an error, before any effect.
 
 use message::{Fault, Fingerprint, Message, MessageId};
 use time::OffsetDateTime;
@@ -13,9 +13,9 @@ pub enum Refusal {
     /// The id was already used with another payload: a bug of the producer. Silently applying or
     /// dropping either copy would lose an effect.
     #[error(
-        "message {id} was processed at {processed_at} by consumer {consumer} with fingerprint {stored}, and came \
-         again with {received}: its producer used one id for two payloads; correct the producer, then send the \
-         second payload under an id of its own"
+        "message {id} was processed at {processed_at} by consumer {consumer} with fingerprint {stored}, and \
+         arrived again with {received}: the producer used one id for two payloads; correct the producer, \
+         then send the second payload with a new id"
     )]
     KeyReused {
         /// The id.
@@ -26,16 +26,17 @@ pub enum Refusal {
         stored: Fingerprint,
         /// The fingerprint of the payload that arrived now.
         received: Fingerprint,
-        /// When the first took effect.
+        /// When the stored message took effect.
         processed_at: OffsetDateTime,
     },
     /// The id was already used by another source, with the same or another payload. Either two
     /// producers derived ids from equal parts, or one outbox is published through two pipelines.
     /// Taking the second message for a copy would silently lose its effect.
     #[error(
-        "message {id} of source {stored} was processed at {processed_at} by consumer {consumer}, and source {received} \
-         sent its id too: where both derive ids, put the source into the parts and send the message under an id of its \
-         own; where they are pipelines of one outbox, give both one `source`"
+        "message {id} from source {stored} was processed at {processed_at} by consumer {consumer}, and \
+         source {received} sent the same id: if both producers derive ids, include the source in the derived \
+         parts and send this message with a new id; if the sources are pipelines of one outbox, give both \
+         the same `source`"
     )]
     OtherSource {
         /// The id.
@@ -46,13 +47,14 @@ pub enum Refusal {
         stored: String,
         /// The source of the message that arrived now.
         received: String,
-        /// When the first took effect.
+        /// When the stored message took effect.
         processed_at: OffsetDateTime,
     },
     /// The id is older than the inbox remembers, so it is unknown whether it took effect.
     #[error(
-        "message {id} was generated at {generated_at}; the inbox remembers ids from {oldest_accepted_at} on, so it \
-         is unknown whether this one took effect; find out, then redrive it with late messages accepted, or discard it"
+        "message {id} was generated at {generated_at}, but the inbox remembers only ids from \
+         {oldest_accepted_at} on, so it is unknown whether this message took effect; find out, then redrive \
+         it with late messages accepted, or discard it"
     )]
     TooOld {
         /// The id.
@@ -65,8 +67,8 @@ pub enum Refusal {
     /// The id's time is further ahead of the database's clock than the allowed skew. Such an id
     /// could outlive its record.
     #[error(
-        "message {id} was generated at {generated_at}, but the newest accepted time is {newest_accepted_at}: correct \
-         the producer's clock, then redrive the message when that time has come"
+        "message {id} was generated at {generated_at}, but the newest accepted time is {newest_accepted_at}: \
+         correct the producer's clock, and redrive the message when its time has come"
     )]
     FromTheFuture {
         /// The id.
@@ -78,7 +80,8 @@ pub enum Refusal {
     },
     /// A chunk was admitted as if it were a whole message.
     #[error(
-        "message {id} is only chunk {} of {count}: hand every message to `gather` first, and admit what is whole",
+        "message {id} is only chunk {} of {count}: pass every message to `gather` first, and admit whole \
+         messages only",
         .index + 1
     )]
     Fragment {
@@ -90,7 +93,7 @@ pub enum Refusal {
         count: u32,
     },
     /// A chunk that cannot be part of its message.
-    #[error("a chunk of message {id} cannot be kept: {problem}")]
+    #[error("a chunk of message {id} cannot be stored: {problem}")]
     Chunk {
         /// The id.
         id: MessageId,

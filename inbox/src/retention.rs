@@ -84,7 +84,7 @@ impl<DB: Dialect> Inbox<DB> {
         // A failure is ignored: these counts are only informative, and a role may lack the right to
         // purge them.
         if let Err(error) = self.purge_minutes(self.window().now).await {
-            tracing::debug!(error = error_text(&error), "counts of minutes were not purged");
+            tracing::debug!(error = error_text(&error), "could not delete old counts of consumers");
         }
         telemetry::maintained(created, expired);
         match parts.failed {
@@ -175,7 +175,7 @@ impl<DB: Dialect> Inbox<DB> {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(error = error_text(&error), "old decisions were not purged");
+                    tracing::debug!(error = error_text(&error), "could not delete old decisions");
                     break;
                 }
             }

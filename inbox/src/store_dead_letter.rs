@@ -94,7 +94,7 @@ impl<DB: Dialect> Inbox<DB> {
                 // Further copies are refused by their time. Without a row, no record shows that a
                 // held message took no effect, so an operator decides.
                 Outcome::Forgotten if letter.reason == Reason::Held => {
-                    let error = format!("its day was forgotten before it could be {}", letter.error);
+                    let error = format!("its day was deleted before it could be {}", letter.error);
                     DeadLetter { reason: Reason::TooOld, error, ..letter }
                 }
                 Outcome::Forgotten => letter,
@@ -160,19 +160,19 @@ impl<DB: Dialect> Inbox<DB> {
         letter: &DeadLetter,
         chunks: Option<Fingerprint>,
     ) -> Result<(Transaction<'static, DB>, DeadLetterId), StoreError> {
-        let mut tx = self.begin_raw("begin a dead letter").await?;
+        let mut tx = self.begin_raw("begin to store a dead letter").await?;
         let failed = StoreError::during;
         if let Some(fingerprint) = chunks {
             DB::remove_set(&mut tx, self.statements(), ChunkSet { key: letter.key(), fingerprint })
                 .await
-                .map_err(failed("forget the chunks of a dead letter"))?;
+                .map_err(failed("delete the chunks of a dead letter"))?;
         }
         // For a redelivery without an id, the broker does not identify which of several equal
         // arrivals it repeats. So one of their dead letters counts it.
         let repeated = if letter.is_nameless() {
             DB::fingerprint_of_dead_letter(&mut tx, self.statements(), letter.key())
                 .await
-                .map_err(failed("look for the dead letter of a redelivery"))?
+                .map_err(failed("find the dead letter of a redelivery"))?
         } else {
             None
         };
@@ -191,7 +191,7 @@ impl<DB: Dialect> Inbox<DB> {
         let failed = StoreError::during;
         DB::forget_attempts(&mut tx, self.statements(), &[letter.key()], Forget::All)
             .await
-            .map_err(failed("forget the attempts of a dead letter"))?;
+            .map_err(failed("delete the attempts of a dead letter"))?;
         // An earlier error would have ended this call, so the transaction is intact and COMMIT
         // commits.
         tx.commit().await.map_err(failed("commit a dead letter"))?;

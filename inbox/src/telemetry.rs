@@ -13,27 +13,27 @@ use crate::refusal::Refusal;
 
 /// Every metric of this crate.
 pub const METRICS: &[Metric] = &[
-    Metric::counter("inbox_received_total", &["consumer"], "deliveries taken from the broker"),
+    Metric::counter("inbox_received_total", &["consumer"], "deliveries received from the broker"),
     Metric::counter("inbox_applied_total", &["consumer"], "messages whose effect was committed"),
     Metric::counter("inbox_duplicates_total", &["consumer"], "deliveries suppressed as duplicates"),
+    Metric::counter("inbox_skipped_total", &["consumer"], "messages skipped because their kind is unknown"),
     Metric::counter(
-        "inbox_skipped_total",
+        "inbox_chunks_total",
         &["consumer"],
-        "calls for messages of unknown kinds that were skipped",
+        "chunks stored until the rest of their message arrives",
     ),
-    Metric::counter("inbox_chunks_total", &["consumer"], "chunks kept until the others come"),
     Metric::counter(
         "inbox_incomplete_total",
         &["consumer"],
-        "messages dead-lettered because chunks did not come in time",
+        "messages dead-lettered because some chunks did not arrive in time",
     ),
     Metric::counter(
         "inbox_refused_total",
         &["consumer", "reason"],
-        "messages refused before any effect; by their time: `too_old`, `from_the_future`",
+        "messages refused before any effect; because of their time: `too_old`, `from_the_future`",
     ),
     Metric::counter("inbox_failed_total", &["consumer"], "failed attempts that were counted"),
-    Metric::counter("inbox_timed_out_total", &["consumer"], "calls of handlers that did not end in time"),
+    Metric::counter("inbox_timed_out_total", &["consumer"], "handler calls that exceeded their timeout"),
     Metric::gauge(
         "inbox_handlers_blocked",
         &["consumer"],
@@ -42,41 +42,40 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         "inbox_dead_total",
         &["consumer", "reason"],
-        "deliveries dead-lettered; `held`: those that wait behind a dead letter of their key, \
-         counted again when they fail",
+        "deliveries dead-lettered; `held` messages wait behind a dead letter of their key, and are counted \
+         again if they fail",
     ),
     Metric::counter("inbox_settled_total", &["consumer"], "deliveries acknowledged to the broker"),
     Metric::counter("inbox_released_total", &["consumer"], "deliveries handed back to the broker"),
     Metric::counter(
         "inbox_outages_total",
         &["consumer"],
-        "failed attempts that were not counted: the database, or something that a handler needs, was \
-         unavailable",
+        "failed attempts that were not counted, because the database or another service that the handler \
+         needs was unavailable",
     ),
     Metric::counter("inbox_sessions_lost_total", &["consumer"], "broker sessions lost"),
     Metric::gauge("inbox_held_deliveries", &["consumer"], "deliveries received and not settled yet"),
     Metric::gauge(
         "inbox_lag_messages",
         &["consumer", "topic"],
-        "messages that wait at the broker for this consumer, if it reports them; `NaN` while unknown",
+        "messages waiting at the broker for this consumer, if the broker reports them; `NaN` while unknown",
     ),
     Metric::histogram(
         "inbox_handle_seconds",
         &["consumer"],
-        "from admission to commit of one message or batch",
+        "time from admission to commit of one message or batch",
     ),
     Metric::counter("inbox_days_created_total", &[], "partitions created"),
-    Metric::counter("inbox_expired_total", &[], "days (PostgreSQL) or rows (SQLite) forgotten"),
+    Metric::counter("inbox_expired_total", &[], "expired days (PostgreSQL) or rows (SQLite) deleted"),
     Metric::counter(
         "inbox_maintenance_failures_total",
         &["part"],
-        "parts of the inbox's maintenance that failed, and are tried again with the next one",
+        "parts of the inbox's maintenance that failed; the next maintenance retries them",
     ),
     Metric::counter(
         "idempotency_claims_total",
         &["operation", "result"],
-        "claims of keys, by what they came to; refused by their time: `too_old`, \
-         `too_far_ahead`",
+        "claims of keys, by result; refused because of their time: `too_old`, `too_far_ahead`",
     ),
     Metric::counter(
         "idempotency_completed_total",
@@ -86,13 +85,13 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         "idempotency_not_completed_total",
         &["operation"],
-        "outcomes that were not stored: late holders, failed commits",
+        "outcomes that were not stored, because the holder was late or the commit failed",
     ),
     Metric::counter("idempotency_forgotten_total", &[], "expired keys deleted"),
     Metric::counter(
         "idempotency_leases_expired_total",
         &["operation", "on_expired"],
-        "leases of keys that expired without an outcome; with `refuse` an operator has to decide",
+        "leases of keys that expired without an outcome; with `refuse`, an operator must decide",
     ),
 ];
 

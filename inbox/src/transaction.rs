@@ -291,7 +291,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// Refuses to continue after the transaction has ended: later writes would commit by
     /// themselves.
     async fn check_open(&mut self) -> Result<(), StoreError> {
-        let what = "go on in a transaction";
+        let what = "continue a transaction";
         match DB::is_open(&mut self.tx).await.map_err(StoreError::during(what))? {
             true => Ok(()),
             false => Err(StoreError::new(what, SqlErrorKind::Refused, ENDED)),
@@ -330,7 +330,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
             let set = ChunkSet { key, fingerprint: chunk.fingerprint() };
             let is_kept = DB::has_chunk(&mut self.tx, self.inbox.statements(), set, chunk).await;
             let is_kept = is_kept.map_err(|error| CommitError::RolledBack {
-                reason: "the look before the commit failed, so an earlier statement has aborted it",
+                reason: "the check before the commit failed, so an earlier statement has aborted the transaction",
                 source: Some(Box::new(error)),
             })?;
             if !is_kept {
@@ -341,8 +341,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
     }
 }
 
-const UNADMITTED: &str = "chunks were put together to a message that was not admitted";
-const GONE: &str = "its inbox rows are gone: it was rolled back, to a savepoint or wholly";
+const UNADMITTED: &str = "an assembled message was not admitted";
+const GONE: &str = "its inbox rows are missing: it was rolled back, completely or to a savepoint";
 
 /// Interprets a failed COMMIT. Only an error for a violated constraint or a lost conflict proves
 /// that nothing was committed. After any other error (connection lost, server shutting down) it is

@@ -47,13 +47,13 @@ pub struct Chunk {
 #[non_exhaustive]
 pub enum InvalidChunk {
     /// The number of chunks is 0 or above [`CHUNKS_MAX`].
-    #[error("a message in {count} chunks: accepted are 1 to {CHUNKS_MAX}")]
+    #[error("a message in {count} chunks is not accepted; the number must be 1 to {CHUNKS_MAX}")]
     Count {
         /// The number given.
         count: u32,
     },
     /// The index is not below the number of chunks.
-    #[error("chunk {index} of {count}: indices go from 0 to one less than the count")]
+    #[error("chunk {index} of {count}: the index must be less than the count")]
     Index {
         /// The index given.
         index: u32,
@@ -61,7 +61,7 @@ pub enum InvalidChunk {
         count: u32,
     },
     /// The payload cannot fill this many chunks, or is too large.
-    #[error("{bytes} bytes do not make {count} chunks that all hold something, or are too many")]
+    #[error("{bytes} bytes cannot be split into {count} non-empty chunks, or are too many")]
     Split {
         /// The bytes of the whole payload.
         bytes: u64,
@@ -69,7 +69,9 @@ pub enum InvalidChunk {
         count: u32,
     },
     /// The chunk's payload does not have the length that its attributes promise.
-    #[error("chunk {index} of {count} has {found} bytes; of a payload of {bytes} bytes it holds {expected}")]
+    #[error(
+        "chunk {index} of {count} has {found} bytes; in a payload of {bytes} bytes it must have {expected}"
+    )]
     Length {
         /// The index.
         index: u32,

@@ -122,7 +122,7 @@ fn hostile_attributes_are_refused_with_what_is_wrong() {
         ("chunkindex", "4294967297", "chunkindex"),
         ("chunkcount", "0", "in 0 chunks"),
         ("chunkcount", "1000000", "in 1000000 chunks"),
-        ("chunkcount", "6", "10 bytes do not make 6 chunks"),
+        ("chunkcount", "6", "10 bytes cannot be split into 6 non-empty chunks"),
         ("chunkbytes", "0", "0 bytes"),
         ("chunkbytes", "18446744073709551615", "too many"),
         ("chunkbytes", &long, "whole number"),

@@ -33,8 +33,7 @@ pub enum InvalidId {
     },
     /// A UUID without a generation time.
     #[error(
-        "message id {value} is a UUID of version {version}, which carries no generation time; send version 7, \
-         or map it with MessageId::derived"
+        "message id {value} is a UUID of version {version}, which has no generation time; send version 7, or map it with MessageId::derived"
     )]
     NotTimeOrdered {
         /// The UUID.
@@ -43,15 +42,13 @@ pub enum InvalidId {
         version: usize,
     },
     /// A version 7 UUID with a generation time after the year 9999.
-    #[error(
-        "message id {value} says that it was made after the year 9999; send the present time in milliseconds"
-    )]
+    #[error("message id {value} contains a time after the year 9999; use the current time in milliseconds")]
     NoSuchTime {
         /// The UUID.
         value: Uuid,
     },
     /// The time lies before 1970, where version 7 begins, or after the year 9999.
-    #[error("the time {at} cannot be part of a message id; it must lie between 1970 and the year 9999")]
+    #[error("the time {at} cannot be part of a message id; it must be between 1970 and the year 9999")]
     TimeOutOfRange {
         /// The time.
         at: OffsetDateTime,

@@ -8,7 +8,7 @@ use uuid::Uuid;
 /// The inbox makes it once a guard's transaction has committed. It names one delivery, and settling
 /// that delivery consumes it.
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "a delivery that is not settled comes again"]
+#[must_use = "an unsettled delivery is redelivered"]
 pub struct Committed {
     subject: Uuid,
 }

@@ -1,5 +1,5 @@
-//! Parsers of operators' input, as functions of plain values, for the fuzz targets. Not part of the
-//! API.
+//! Parsers of operators' input, as functions of plain values, for the fuzz targets. They are not
+//! part of the API.
 
 use std::path::Path;
 

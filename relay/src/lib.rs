@@ -15,9 +15,7 @@
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
 
 #[cfg(not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
-compile_error!(
-    "the program publishes to nothing: switch on a broker with the feature kafka, rabbitmq or sqs"
-);
+compile_error!("the relay needs a broker: enable the feature kafka, rabbitmq or sqs");
 
 pub mod cli;
 pub mod config;

@@ -48,13 +48,12 @@ pub(super) fn begin_at_the_end(
         Ok(Some(refusal)) => {
             tracing::warn!(
                 target: "brokers::kafka", origin, error = %refusal,
-                "start = \"latest\" does not hold: the group has members already, and only a group without any can \
-                 begin at the end of a topic that is new to it; it begins at the oldest message"
+                "start = \"latest\" does not apply: the group already has members, and only a group without members can start at the end of a topic that is new to it; it starts at the oldest message"
             );
             Ok(())
         }
         Err(error) => {
-            let text = format!("{origin}: cannot find out where the group begins: {error}");
+            let text = format!("{origin}: cannot find out where the group starts: {error}");
             Err(SubscriptionError::lost(text).with_source(error))
         }
     }
@@ -149,10 +148,10 @@ impl Cluster<'_> {
         if !left.is_empty() {
             tracing::warn!(
                 target: "brokers::kafka", partitions = ?left, error = %failure,
-                "start = \"latest\" does not hold for partitions whose leaders do not answer: they begin at their oldest messages"
+                "start = \"latest\" does not apply to partitions whose leaders do not answer: they start at their oldest messages"
             );
         }
-        tracing::info!(target: "brokers::kafka", partitions = ends.count(), of = count, "a new group begins at the end");
+        tracing::info!(target: "brokers::kafka", partitions = ends.count(), of = count, "a new group starts at the end");
         Ok(ends)
     }
 

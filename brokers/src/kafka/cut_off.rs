@@ -4,8 +4,8 @@
 //! Kafka 4.1 on one node, `broker.session.timeout.ms` exceeded). librdkafka forgets brokers that
 //! are not listed, and can forget its bootstrap servers with them. Then it never connects again,
 //! even after the cluster has recovered (2.12.1, watched for 100 s; confluentinc/librdkafka#5301).
-//! A new client does connect. The statistics show it: they contain no broker any more. A broker
-//! that is merely down stays in them.
+//! A new client does connect. The statistics show this state: they no longer contain a broker. A
+//! broker that is merely down stays in them.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,9 @@ pub(super) struct CutOff {
 
 /// Error of a client without any broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("kafka's client has no broker left: the cluster named none; a new client asks the bootstrap servers")]
+#[error(
+    "the kafka client knows no broker, because the cluster reported none; a new client contacts the bootstrap servers"
+)]
 pub(super) struct IsCutOff;
 
 impl CutOff {

@@ -72,8 +72,7 @@ fn advice(code: Code) -> &'static str {
             "grant this user WRITE and DESCRIBE on the transactional ids that begin with outbox/ (a prefixed ACL)"
         }
         Code::InvalidTransactionTimeout => {
-            "the cluster refuses transactions as long as the lease: raise transaction.max.timeout.ms, or shorten \
-             engine.lease_ttl"
+            "the cluster refuses transactions that last as long as the lease: raise transaction.max.timeout.ms, or shorten engine.lease_ttl"
         }
         Code::Authentication
         | Code::SaslAuthenticationFailed
@@ -82,11 +81,10 @@ fn advice(code: Code) -> &'static str {
         | Code::SecurityDisabled => "check kafka.sasl: mechanism, username, password",
         Code::SSL => "check kafka.tls: the certificate authority, the host name, the client certificate",
         Code::InconsistentGroupProtocol => {
-            "the group's other members use another assignor: give this consumer a group of its own"
+            "the group's other members use another assignor: give this consumer its own group"
         }
         Code::InvalidTimestamp => {
-            "the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms do not admit this \
-             host's time: compare the clocks of relay and brokers, or raise the limits"
+            "the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms do not accept this host's time: compare the clocks of relay and brokers, or raise the limits"
         }
         Code::InvalidRecord => "the topic refuses such records (a compacted topic needs a key)",
         _ => "see the brokers' logs",

@@ -114,7 +114,7 @@ impl GroupConfig {
     pub fn check(&self) -> Result<(), InvalidSetting> {
         InvalidSetting::unless_name("kafka", "group", &self.group, GROUP_BYTES_MAX)?;
         if self.topics.is_empty() == self.partitions.is_empty() {
-            let problem = "give either topics (shared by the group) or partitions (fixed), and not both";
+            let problem = "set topics (shared by the group) or partitions (fixed), but not both";
             return Err(InvalidSetting::new("kafka.topics", problem));
         }
         let named = self.topics.iter().chain(self.partitions.iter().map(|partition| &partition.topic));

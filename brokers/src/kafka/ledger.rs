@@ -103,7 +103,7 @@ impl Ledger {
         (token, redelivered)
     }
 
-    /// Returns whether a delivery is still this member's to settle.
+    /// Returns whether this member may still settle a delivery.
     pub(super) fn knows(&self, token: DeliveryToken) -> bool {
         self.tokens.contains_key(&token)
     }

@@ -61,8 +61,7 @@ pub(super) fn forward(level: Level, facility: &str, text: &str) {
         _ if is_expected(facility, text) => tracing::debug!(target: "librdkafka", facility, "{text}"),
         _ if is_loss(facility, text) => tracing::error!(
             target: "brokers::kafka",
-            "records were removed from kafka before this group had read them; keep them for longer than \
-             consumers can lag behind, and send what is missing again with `relay replay`: {text}"
+            "kafka deleted records before this group had read them; raise the retention above the lag of the consumers, and send the missing messages again with `relay replay`: {text}"
         ),
         Level::Emerg | Level::Alert | Level::Critical | Level::Error => {
             tracing::error!(target: "librdkafka", facility, "{text}");

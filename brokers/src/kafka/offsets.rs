@@ -60,7 +60,7 @@ pub(super) fn correct(
             is_elsewhere = true;
             tracing::warn!(
                 target: "brokers::kafka", %topic, partition, offset = found.offset,
-                "the committed offset belongs to an earlier topic of this name; the partition is read from its beginning"
+                "the committed offset belongs to an earlier topic with this name; the partition is read from its beginning"
             );
         }
         begins.push((found.place, right.unwrap_or(found.offset)));
@@ -71,7 +71,7 @@ pub(super) fn correct(
     match commit(consumer, inflow, &corrected, CommitMode::Sync) {
         Err(error) if is_elsewhere => Err(failed("correct", error)),
         Err(error) => {
-            tracing::debug!(target: "brokers::kafka", %error, "offsets get their marks with the next commit");
+            tracing::debug!(target: "brokers::kafka", %error, "offsets get their topic ids at the next commit");
             Ok(begins)
         }
         Ok(()) => Ok(begins),

@@ -71,12 +71,12 @@ const IN_FLIGHT_MAX: u8 = 5;
 pub(super) fn check(name: &str, value: &str) -> Result<(), InvalidSetting> {
     let refused = |problem: String| Err(InvalidSetting::new(format!("kafka.properties.{name}"), problem));
     if GUARANTEES.contains(&name) {
-        return refused(String::from("cannot be set: order and durability rest on its fixed value"));
+        return refused(String::from("cannot be set: order and durability depend on its fixed value"));
     }
     if matches!(name, "max.in.flight" | "max.in.flight.requests.per.connection")
         && !value.parse().is_ok_and(|requests: u8| (1..=IN_FLIGHT_MAX).contains(&requests))
     {
-        return refused(format!("is {value:?}; order allows 1 to {IN_FLIGHT_MAX}"));
+        return refused(format!("is {value:?}; only 1 to {IN_FLIGHT_MAX} keep the order"));
     }
     if let Some((_, setting)) = SETTINGS.iter().find(|(property, _)| *property == name) {
         return refused(format!("is set by {setting}; remove it here"));

@@ -118,7 +118,7 @@ impl Pump {
         }
     }
 
-    /// Takes over messages and events from librdkafka, as far as there is room.
+    /// Moves messages and events out of librdkafka while there is room.
     fn fill(&mut self) {
         let mut empty = 0;
         while empty < EMPTY_MAX && self.pace() {

@@ -1,5 +1,5 @@
 //! Tracks assigned partitions that librdkafka has not begun to read, and detects those that it has
-//! given up. Pure.
+//! abandoned. Pure.
 //!
 //! librdkafka begins a partition at the offset that the group has committed. The coordinator may
 //! refuse to return it, because it has just moved or is not available. Then librdkafka reports that
@@ -38,7 +38,7 @@ pub(super) struct Starts {
 
 /// Error of a partition that is assigned and will not be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}[{}] is assigned and not read: its committed offset is unknown ({code})", place.0, place.1)]
+#[error("{}[{}] is assigned but not read: its committed offset is unknown ({code})", place.0, place.1)]
 pub(super) struct NotBegun {
     place: Place,
     code: Code,

@@ -56,7 +56,7 @@ impl Backlog {
         self.changed.notify_waiters();
     }
 
-    /// Records that no more messages come.
+    /// Records that no more messages will arrive.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_waiters();
@@ -121,7 +121,7 @@ impl Backlog {
 }
 
 impl State {
-    /// Queues a topic for its turn, if one of its messages may be taken.
+    /// Queues a topic for its turn if one of its messages may be sent.
     fn look_at(&mut self, topic: &Topic, windows_max: usize) {
         if let Some(queue) = self.topics.get_mut(topic)
             && !queue.is_ready

@@ -202,7 +202,7 @@ mod tests {
     fn a_value_out_of_bounds_is_named_with_its_bounds() {
         let config = Config { connections: 0, ..Config::new("amqp://localhost") };
         let error = config.check().unwrap_err();
-        assert_eq!(error.to_string(), "rabbitmq.connections: is 0; accepted are 1 to 16");
+        assert_eq!(error.to_string(), "rabbitmq.connections: is 0; choose a value from 1 to 16");
         for hostile in [" x", "x\0y", "x\ny", &"x".repeat(256)] {
             let config = Config { exchange: hostile.to_owned(), ..Config::new("amqp://localhost") };
             assert!(config.check().unwrap_err().setting.starts_with("rabbitmq.exchange"));

@@ -38,7 +38,7 @@ impl Connection {
         self.end.bounds(answer)
     }
 
-    /// Waits until no answer can come any more. Cancel-safe.
+    /// Waits until no further answer can arrive. Cancel-safe.
     pub(super) async fn passed(&self) {
         self.end.passed().await;
     }

@@ -21,8 +21,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How long to wait for an answer once the connection is over: the client tells most waiting
-/// callers the cause. It is also the time that the client gets to close in order.
+/// How long to wait for an answer once the connection is over: the client reports the cause to most
+/// waiting callers. It is also the time that the client gets for an orderly close.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A handle of the client's socket, until the socket is closed.

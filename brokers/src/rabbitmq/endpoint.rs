@@ -82,7 +82,7 @@ impl Endpoint {
         }
         if config.password.is_some() || config.password_file.is_some() {
             if password.is_some() {
-                let problem = "the url holds a password as well; write it in one place only";
+                let problem = "the url also contains a password; set it in one place only";
                 return Err(invalid("password", problem));
             }
             let pair = (config.password.clone(), config.password_file.clone());
@@ -260,11 +260,10 @@ fn parse(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
                 uri.authority.host = host.trim_matches(['[', ']']).to_owned();
             }
         }
-        _ => return Err(invalid("url", format!("names no host; it {shape}"))),
+        _ => return Err(invalid("url", format!("has no host; it {shape}"))),
     }
     if parsed.path() == "/" {
-        let problem = "ends in a slash, which names a virtual host without a name; leave the slash out for the \
-                       virtual host /, or write it as /%2f";
+        let problem = "ends with a slash, which means a virtual host with an empty name; omit the slash for the virtual host /, or write /%2f";
         return Err(invalid("url", problem));
     }
     if parsed.path().is_empty() {
@@ -292,11 +291,10 @@ fn parameters(names: &[Cow<'_, str>]) -> String {
     });
     match instead {
         Some((name, setting)) => {
-            format!("has the parameter {name:?} after a ?; leave it out, and set rabbitmq.{setting} instead")
+            format!("has the parameter {name:?} after a ?; remove it, and set rabbitmq.{setting} instead")
         }
         None => String::from(
-            "has parameters after a ?, which are not supported; leave them out, and use the settings of this section \
-             (a ? in a password is written as %3F)",
+            "has parameters after a ?, which are not supported; remove them, and use the settings of this section (write a ? in a password as %3F)",
         ),
     }
 }
@@ -360,11 +358,11 @@ mod tests {
             ("rabbit:5672", "must be amqp"),
             ("http://s3cret@rabbit", "must be amqp"),
             ("u:s3cret@127.0.0.1", "must be amqp"),
-            ("amqp://me:s3cret@rabbit/", "without a name"),
+            ("amqp://me:s3cret@rabbit/", "with an empty name"),
             ("amqp://me:s3cret@rabbit?heartbeat=3", "rabbitmq.heartbeat_secs"),
             ("amqp://me@rabbit?x=1&auth_mechanism=s3cret", "rabbitmq.auth"),
             ("amqp://me@rabbit?s3cret=1", "%3F"),
-            ("amqp:///shop", "names no host"),
+            ("amqp:///shop", "has no host"),
             ("amqp://u:p@s3cret/x9@rabbit", "%40"),
             ("amqp://u:p@s3cret@rabbit", "%40"),
             ("amqp://u:p/s3cret@rabbit", "%40"),

@@ -183,7 +183,9 @@ impl Lane {
             }
             left = if self.connection.is_blocked() { timeout } else { left - slice };
             if left == timeout && !is_told {
-                tracing::warn!("rabbitmq blocks publishers (memory or disk alarm); waiting for its end");
+                tracing::warn!(
+                    "rabbitmq blocks publishers (memory or disk alarm); waiting until the alarm ends"
+                );
                 is_told = true;
             }
         }

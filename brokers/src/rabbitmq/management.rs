@@ -169,7 +169,7 @@ impl Management {
         match self.get::<Exchange>(&["exchanges", &self.vhost, exchange])?.0 {
             None => Ok(Some(format!("there is no exchange {exchange:?}"))),
             Some(found) => Ok(unbound(&found, &self.bindings(exchange)?, key)
-                .then(|| format!("no binding of the exchange {exchange:?} takes the routing key {key:?}"))),
+                .then(|| format!("no binding of the exchange {exchange:?} matches the routing key {key:?}"))),
         }
     }
 
@@ -206,9 +206,7 @@ impl Management {
         }
         let body = answer.body_mut().read_json();
         let body = body.map_err(|error| {
-            InspectError::operator(format!(
-                "the answer of the management API is not what RabbitMQ sends: {error}"
-            ))
+            InspectError::operator(format!("the management API sent an unexpected answer: {error}"))
         })?;
         Ok((Some(body), clock))
     }
@@ -219,10 +217,10 @@ pub(super) fn check(text: &str, allow_plaintext: bool) -> Result<Url, InvalidSet
     let shape = "write http[s]://host[:port]";
     let url = Url::parse(text).map_err(|error| invalid("management_url", format!("{error}; {shape}")))?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err(invalid("management_url", format!("is no address of the management API; {shape}")));
+        return Err(invalid("management_url", format!("is not an address of the management API; {shape}")));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        let problem = "holds credentials; remove them: the management API is asked with the user of AMQP";
+        let problem = "contains credentials; remove them: the management API is queried as the AMQP user";
         return Err(invalid("management_url", problem));
     }
     if url.scheme() == "http" {

@@ -229,8 +229,7 @@ impl RabbitmqSubscription {
                 self.consumers.clear();
                 self.received.clear();
                 Err(SubscriptionError::operator(format!(
-                    "{queue} is a stream, not a queue: messages that arrive while this consumer is away would \
-                     be skipped; bind a quorum queue to the same exchange, and consume that"
+                    "{queue} is a stream, not a queue: messages that arrive while this consumer is down would be skipped; bind a quorum queue to the same exchange, and consume from that"
                 )))
             }
             Err(error) => Err(fault::of_subscription(error)),
@@ -274,8 +273,7 @@ impl RabbitmqSubscription {
         let deliveries = delivery_count(properties);
         if deliveries >= DELIVERIES_WARNED && deliveries > self.deliveries_max {
             self.deliveries_max = deliveries;
-            tracing::warn!(%queue, deliveries, "a message was delivered again and again; RabbitMQ 4 drops it after 20 \
-                deliveries: give the queue a dead-letter exchange or a higher delivery-limit");
+            tracing::warn!(%queue, deliveries, "a message was redelivered many times; RabbitMQ 4 drops it after 20 deliveries: give the queue a dead-letter exchange or a higher delivery-limit");
         }
     }
 

@@ -147,7 +147,7 @@ impl Config {
         if !parsed.username().is_empty() || parsed.password().is_some() {
             return Err(invalid(
                 "endpoint_url",
-                "holds credentials; use access_key_id and secret_access_key",
+                "contains credentials; use access_key_id and secret_access_key instead",
             ));
         }
         match parsed.scheme() {
@@ -183,7 +183,7 @@ impl Config {
         if let (None, None) = key {
             return match secret {
                 (None, None) => Ok(None),
-                _ => Err(invalid("access_key_id", "missing; a secret is given")),
+                _ => Err(invalid("access_key_id", "missing, although a secret is set")),
             };
         }
         let key = Secret::from_pair(ACCESS_KEY, key.0, key.1)?;

@@ -33,8 +33,8 @@ pub(super) enum Kind {
     Unknown,
     /// No answer: unreachable, or too late. The outcome is unknown.
     Lost,
-    /// Nothing listens at the address any more, so this is not a silent queue. The outcome is
-    /// unknown, because an earlier attempt may have arrived.
+    /// Nothing listens at the address, so this is not a silent queue. The outcome is unknown,
+    /// because an earlier attempt may have arrived.
     Away,
     /// SQS will never take it.
     Refused,
@@ -110,8 +110,7 @@ impl Failure {
                  sqs:SendMessage and the use of its key"
             )),
             Kind::Unknown => PublishError::topic_unavailable(format!(
-                "sqs refuses requests for queue {queue} with an error that is not known here: {text}; see what it \
-                 means for this account and queue"
+                "sqs refuses requests for queue {queue} with an unknown error: {text}; check what it means for this account and queue"
             )),
             Kind::Busy | Kind::Throttled => {
                 PublishError::topic_busy(format!("sqs accepts no messages for queue {queue} now: {text}"))
@@ -167,8 +166,7 @@ impl Failure {
                 format!("the request to sqs cannot be made: {text}; check region and endpoint_url")
             }
             Kind::Unverified => format!(
-                "the sqs server did not prove who it is: {text}; check endpoint_url and the certificate authority \
-                 in sqs.tls.ca_file"
+                "could not verify the identity of the sqs server: {text}; check endpoint_url and the certificate authority in sqs.tls.ca_file"
             ),
             Kind::Refused | Kind::Unknown => format!("sqs refused the request: {text}"),
             Kind::Intercepted => {

@@ -84,7 +84,7 @@ fn check(failed: &[BatchResultErrorEntry]) -> Result<(), Failure> {
         tracing::debug!(
             code = entry.code(),
             message,
-            "sqs has taken a delivery back; it will be redelivered"
+            "a delivery is no longer valid at sqs; it will be redelivered"
         );
     }
     Ok(())

@@ -111,7 +111,7 @@ struct SqsSubscription {
     polls: JoinSet<Result<Page, Failure>>,
     /// Whether the last request came back full: then several at once pay off.
     busy: bool,
-    /// Received and not yet handed out.
+    /// Pages that were received but not yet handed out.
     pages: VecDeque<Page>,
     receipts: HashMap<DeliveryToken, String>,
     lag: LagWatch,

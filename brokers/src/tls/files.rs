@@ -27,7 +27,7 @@ impl Tls {
         if self.cert_file.is_some() != self.key_file.is_some() {
             let (given, missing) =
                 if self.cert_file.is_some() { ("cert_file", "key_file") } else { ("key_file", "cert_file") };
-            let problem = format!("missing; {given} is given, and mutual TLS needs both");
+            let problem = format!("missing, although {given} is set; mutual TLS needs both");
             return Err(InvalidSetting::new(format!("{prefix}.{missing}"), problem));
         }
         Ok(())
@@ -68,7 +68,7 @@ pub(crate) type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
     match found.map_err(|error| named(path, error))? {
-        none if none.is_empty() => Err(named(path, "holds no certificate in PEM")),
+        none if none.is_empty() => Err(named(path, "contains no PEM certificate")),
         certificates => Ok(certificates),
     }
 }
@@ -100,7 +100,7 @@ mod tests {
     fn a_file_without_a_usable_certificate_is_named() {
         let garbage = "-----BEGIN CERTIFICATE-----\nZ2FyYmFnZQ==\n-----END CERTIFICATE-----\n";
         for (content, problem) in
-            [("", "holds no certificate"), ("not PEM", "holds no certificate"), (garbage, "")]
+            [("", "contains no PEM certificate"), ("not PEM", "contains no PEM certificate"), (garbage, "")]
         {
             let path = std::env::temp_dir().join(format!("{}-ca.pem", uuid::Uuid::now_v7()));
             std::fs::write(&path, content).unwrap();

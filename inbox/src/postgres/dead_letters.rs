@@ -182,7 +182,7 @@ pub(super) fn decode(row: &PgRow) -> Result<DeadLetter, sqlx::Error> {
         payload: Bytes::from(payload),
         payload_bytes: row.try_get::<i64, _>("payload_bytes")?.unsigned_abs(),
         reason: word("reason")?.as_deref().and_then(Reason::from_word).ok_or_else(|| {
-            sqlx::Error::Decode("the reason of a dead letter is one that this build does not know".into())
+            sqlx::Error::Decode("a dead letter has a reason that this build does not know".into())
         })?,
         error: row.try_get("error")?,
         attempts: count("attempts")?,

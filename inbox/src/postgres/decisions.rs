@@ -100,7 +100,7 @@ fn decode(row: &PgRow) -> Result<Decision, sqlx::Error> {
         consumer: row.try_get("consumer")?,
         action: Action::from_word(&action).ok_or_else(|| {
             sqlx::Error::Decode(
-                "the decision about a dead letter is one that this build does not know".into(),
+                "a decision about a dead letter is of a kind that this build does not know".into(),
             )
         })?,
         accept_late: row.try_get("accept_late")?,

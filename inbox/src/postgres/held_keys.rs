@@ -28,7 +28,9 @@ impl HeldKeys for Postgres {
         let mut holders = vec![None; keys.len()];
         for (place, id) in found {
             let holder = usize::try_from(place - 1).ok().and_then(|at| holders.get_mut(at));
-            let unasked = || sqlx::Error::Decode("a dead letter holds a key that was not asked for".into());
+            let unasked = || {
+                sqlx::Error::Decode("the database returned a holder for a key that was not requested".into())
+            };
             *holder.ok_or_else(unasked)? = Some(DeadLetterId(id));
         }
         Ok(holders)

@@ -115,7 +115,7 @@ impl AppliedIds for PostgresMemory {
     }
 
     async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Remembered>, StoreError> {
-        let failed = || StoreError::during("look messages up in the inbox");
+        let failed = || StoreError::during("look up messages in the inbox");
         let scope = self.scope().map(str::to_owned);
         let mut tx = begin(&mut self.connection, self.statement_timeout).await.map_err(failed())?;
         let rows: Vec<RememberedTuple> = sqlx::query_as(&self.find)
@@ -130,7 +130,7 @@ impl AppliedIds for PostgresMemory {
     }
 
     async fn unfinished(&mut self, ids: &[Uuid]) -> Result<Vec<(Uuid, Unfinished)>, StoreError> {
-        let failed = || StoreError::during("look for attempts and dead letters");
+        let failed = || StoreError::during("find attempts and dead letters");
         let scope = self.scope().map(str::to_owned);
         let mut tx = begin(&mut self.connection, self.statement_timeout).await.map_err(failed())?;
         let rows: Vec<(Uuid, Option<bool>)> = sqlx::query_as(&self.unfinished)
@@ -145,7 +145,7 @@ impl AppliedIds for PostgresMemory {
     }
 
     async fn retained_from(&mut self) -> Result<Option<OffsetDateTime>, StoreError> {
-        let failed = || StoreError::during("read where memory begins");
+        let failed = || StoreError::during("read from when the inbox remembers ids");
         let mut tx = begin(&mut self.connection, self.statement_timeout).await.map_err(failed())?;
         let found = sqlx::query_scalar(&self.retained).fetch_optional(&mut *tx).await.map_err(failed())?;
         tx.commit().await.map_err(failed())?;

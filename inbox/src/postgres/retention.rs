@@ -1,4 +1,4 @@
-//! Remembering and forgetting on PostgreSQL.
+//! Retention of message ids on PostgreSQL.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn is_to_be_tried_again(error: &sqlx::Error, attempt: u32) -> bool {
     let is_due = SqlErrorKind::of(error) == SqlErrorKind::Conflict && attempt < TRIES;
     if is_due {
         let delay = BACKOFF.delay(attempt, rand::random());
-        tracing::debug!(attempt, ?delay, "days of the inbox are in use; trying again");
+        tracing::debug!(attempt, ?delay, "days of the inbox are in use; retrying");
         tokio::time::sleep(delay).await;
     }
     is_due
@@ -112,7 +112,10 @@ async fn partitions(connection: &mut PgConnection, statements: &Statements) -> R
         match name.strip_prefix(PREFIX).and_then(Day::from_suffix) {
             Some(day) => days.push(day),
             None => {
-                tracing::warn!(partition = name, "a partition of inbox_message that the inbox did not make");
+                tracing::warn!(
+                    partition = name,
+                    "inbox_message has a partition that the inbox did not create"
+                );
             }
         }
     }

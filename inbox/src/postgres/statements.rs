@@ -2,25 +2,26 @@
 
 migrations::statements! {
     parts {
-        // One more mark in the transaction for each row where `is_marked` is true. The marks are
-        // counted in a setting that is local to the transaction: a mark goes with its row, be it
-        // with the transaction or with a savepoint.
+        // Adds one mark to the transaction for each row where `is_marked` is true. The marks are
+        // counted in a setting that is local to the transaction, so a mark disappears together with
+        // its row when the transaction or a savepoint is rolled back.
         mark = "CASE WHEN {is_marked}::boolean THEN set_config('inbox.marks',
             (coalesce(nullif(current_setting('inbox.marks', true), ''), '0')::bigint + 1)::text, true) END";
-        // A new row tells its time, its session and its transaction.
+        // A new row returns its time, its session and its transaction.
         new_rows = "ON CONFLICT (message_id, consumer, scope) DO NOTHING";
         admitted = "processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint, {mark}";
-        // By name, not with a star: PostgreSQL refuses a statement that a connection has prepared
-        // once a migration adds a column to it.
+        // Columns are named, without a star: otherwise PostgreSQL refuses a prepared statement once
+        // a migration has added a column.
         letter = "id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
             headers, traceparent, tracestate, octet_length(payload)::bigint AS payload_bytes, reason, error, attempts,
             deliveries, origin, dead_at, resolution, resolved_at, seq";
-        // Whether a dead letter tells the newest failure of its delivery. Of one that no tenant was
-        // known for, held is news: it can be redriven.
+        // Whether a dead letter takes the newest failure of its delivery. If its tenant was
+        // unknown, `held` is an improvement, because it can then be redriven.
         tells_anew = "d.resolution IS NULL AND d.reason <> 'held'
             AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope')
             AND (EXCLUDED.reason <> 'held' OR d.reason = 'no_scope')";
-        // A dead letter that holds its key: its message may yet take effect. A chunk alone cannot.
+        // A dead letter that holds its key, because its message may still take effect. A single
+        // chunk cannot.
         holds = "resolution IS NULL AND key IS NOT NULL AND message_id IS NOT NULL
             AND reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held')
             AND NOT headers @? '$[*][0] ? (@ == \"ce_chunkindex\")'";
@@ -90,8 +91,8 @@ migrations::statements! {
         WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
     purge_minutes = "DELETE FROM {schema}inbox_minute WHERE minute < $1";
 
-    /// Makes the set, or locks it: whoever holds it is the only one that looks whether its chunks
-    /// are all there. What the first chunk said about the whole stays.
+    /// Creates the set, or locks it: only the holder of the lock checks whether all its chunks are
+    /// there. The set keeps the size that the first chunk gave for the whole message.
     hold_set = "INSERT INTO {schema}inbox_chunk_set AS s (message_id, consumer, scope, fingerprint, bytes, topic, key, \
         kind, source, time, content_type) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT \
         (message_id, consumer, scope, fingerprint) DO UPDATE SET bytes = s.bytes RETURNING bytes";
@@ -131,7 +132,7 @@ migrations::statements! {
     create_days = "SELECT {schema}inbox_create_days($1, $2)";
     expire_days = "SELECT * FROM {schema}inbox_expire_days($1)";
 
-    /// A row that only said that the message is in hand begins with this failure.
+    /// If the row only recorded that the message is in hand, this is its first failure.
     count_attempt = "INSERT INTO {schema}inbox_attempt AS a \
         (message_id, consumer, scope, attempts, last_error, next_at) VALUES ($1, $2, $3, $5, $4, clock_timestamp()) \
         ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = a.attempts + $5, last_error = $4, \
@@ -142,7 +143,8 @@ migrations::statements! {
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     attempt = "SELECT attempts, last_error, first_failed_at, next_at FROM {schema}inbox_attempt \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND last_error <> ''";
-    /// In one order, so that two processes wait for each other and do not deadlock.
+    /// Rows are locked in one order, so that two processes wait for each other instead of
+    /// deadlocking.
     take_in_hand = "INSERT INTO {schema}inbox_attempt AS a \
         (message_id, consumer, scope, attempts, last_error, next_at, in_hand) \
         SELECT id, $1, scope, 0, '', clock_timestamp(), $4::uuid \
@@ -150,7 +152,8 @@ migrations::statements! {
         ORDER BY scope, id ON CONFLICT (consumer, scope, message_id) DO UPDATE SET \
         in_hand = coalesce(a.in_hand, $4) \
         RETURNING message_id, scope, attempts, ends, next_at, nullif(in_hand, $4)";
-    /// For the question whether a row can be had at once: longer than the server takes to answer.
+    /// Used to test whether a row can be locked immediately. It is longer than the server takes to
+    /// answer.
     wait_for_a_moment = "SET LOCAL lock_timeout = '20ms'";
     take_over = "UPDATE {schema}inbox_attempt SET ends = ends + 1, in_hand = $5 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND in_hand = $4";
@@ -160,8 +163,9 @@ migrations::statements! {
         "DELETE FROM {schema}inbox_attempt WHERE {attempts_of}";
     put_down_counted(condition = "a.in_hand IS NOT NULL") =
         "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE {attempts_of}";
-    /// A message that ended as a dead letter may be held, and its failures count on. Only the
-    /// oldest failures are looked at, so that this costs the same however many messages fail.
+    /// The attempts of a dead letter stay: it may be held, and its failures are still counted. Only
+    /// the oldest failures are examined, so that the cost does not depend on the number of failing
+    /// messages.
     purge_attempts = "DELETE FROM {schema}inbox_attempt WHERE ctid = ANY (ARRAY(\
         SELECT k.ctid FROM (SELECT consumer, scope, message_id FROM (\
             SELECT * FROM {schema}inbox_attempt ORDER BY first_failed_at LIMIT 10000) AS a \
@@ -171,9 +175,9 @@ migrations::statements! {
         CROSS JOIN LATERAL (SELECT ctid FROM {schema}inbox_attempt AS k WHERE k.consumer = a.consumer \
             AND k.scope = a.scope AND k.message_id = a.message_id LIMIT 1 FOR UPDATE SKIP LOCKED) AS k))";
 
-    /// One letter of a delivery, unless the one there is was given up: then nobody waits for that
-    /// one any more. An open letter takes what happened last, except for what would keep it from
-    /// being redriven, and one that is held keeps its place.
+    /// Each delivery has one dead letter, unless that one was discarded: then a new one is stored.
+    /// An open dead letter takes the last reason, except for a reason that would prevent a redrive,
+    /// and a held one keeps its place.
     store_dead_letter = "INSERT INTO {schema}inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, message_id, topic, \
         key, kind, source, time, content_type, headers, traceparent, tracestate, payload, reason, error, attempts, \
         origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \
@@ -188,11 +192,12 @@ migrations::statements! {
         ORDER BY deliveries, seq LIMIT 1";
     dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1";
     lock_dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";
-    /// Also those that are closed. No id is nil.
+    /// Includes closed dead letters. No id is nil.
     dead_letters = "SELECT {letter}, CASE WHEN $4 THEN payload ELSE '' END AS payload FROM {schema}inbox_dead_letter \
         WHERE ($1::text IS NULL OR consumer = $1) AND id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') \
         ORDER BY id LIMIT $3";
-    /// From consumer to consumer by the index of what is open, however many are closed.
+    /// Goes from consumer to consumer by the index of open dead letters, so that closed ones cost
+    /// nothing.
     open_dead_letters = "WITH RECURSIVE whose (name) AS ( \
         SELECT coalesce($1, (SELECT consumer FROM {schema}inbox_dead_letter WHERE resolution IS NULL \
             ORDER BY consumer LIMIT 1)) COLLATE pg_catalog.\"C\" UNION ALL \

@@ -80,9 +80,9 @@ impl AppliedIds for SqliteMemory {
             .bind(json(ids))
             .fetch_all(&mut self.connection)
             .await
-            .map_err(StoreError::during("look messages up in the inbox"))?;
+            .map_err(StoreError::during("look up messages in the inbox"))?;
         let rows = rows.into_iter().map(remembered).collect::<Result<_, _>>();
-        rows.map_err(StoreError::during("look messages up in the inbox"))
+        rows.map_err(StoreError::during("look up messages in the inbox"))
     }
 
     async fn unfinished(&mut self, ids: &[Uuid]) -> Result<Vec<(Uuid, Unfinished)>, StoreError> {
@@ -92,7 +92,7 @@ impl AppliedIds for SqliteMemory {
             .bind(json(ids))
             .fetch_all(&mut self.connection)
             .await
-            .map_err(StoreError::during("look for attempts and dead letters"))?;
+            .map_err(StoreError::during("find attempts and dead letters"))?;
         Ok(rows.into_iter().map(|(id, is_open)| (id.into_uuid(), Unfinished::of(is_open))).collect())
     }
 
@@ -100,7 +100,7 @@ impl AppliedIds for SqliteMemory {
         let found: Option<i64> = sqlx::query_scalar(RETAINED)
             .fetch_optional(&mut self.connection)
             .await
-            .map_err(StoreError::during("read where memory begins"))?;
-        found.map(time).transpose().map_err(StoreError::during("read where memory begins"))
+            .map_err(StoreError::during("read from when the inbox remembers ids"))?;
+        found.map(time).transpose().map_err(StoreError::during("read from when the inbox remembers ids"))
     }
 }

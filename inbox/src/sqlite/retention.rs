@@ -1,4 +1,4 @@
-//! Remembering and forgetting on SQLite.
+//! Retention of message ids on SQLite.
 
 use sqlx::{Sqlite, SqliteConnection, SqlitePool};
 
@@ -62,7 +62,7 @@ impl parts::Retention for Sqlite {
             .bind(values::text(floor(start)))
             .execute(pool)
             .await
-            .map_err(failed("move the beginning of memory"))?;
+            .map_err(failed("store from when the inbox remembers ids"))?;
         let mut expired = 0;
         loop {
             let chunk = sqlx::query(EXPIRE)

@@ -105,8 +105,7 @@ impl AcceptedTimes {
 pub enum Drift {
     /// Its record may have expired, so it is unknown whether it was used before.
     #[error(
-        "token {} was made at {}, and tokens from before {oldest_accepted_at} are not remembered: find out whether it \
-         took effect, then make a new one if it did not",
+        "token {} was generated at {}, and tokens from before {oldest_accepted_at} are no longer remembered: find out whether it took effect, and generate a new one if it did not",
         token.id,
         token.generated_at
     )]
@@ -118,8 +117,7 @@ pub enum Drift {
     },
     /// It would outlive its record, and sort after everything that others make meanwhile.
     #[error(
-        "token {} was made at {}, and the newest accepted time is {newest_accepted_at}: correct the clock, or the \
-         business time, that it was made from",
+        "token {} was generated at {}, but the newest accepted time is {newest_accepted_at}: correct the clock or the business time that it was generated from",
         token.id,
         token.generated_at
     )]

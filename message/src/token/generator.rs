@@ -26,7 +26,7 @@ impl IdGenerator for ProcessIds {
 
 /// No id can be made at present. The infrastructure's fault; trying again later may help.
 #[derive(Debug, thiserror::Error)]
-#[error("no message id can be made at present")]
+#[error("cannot generate a message id now")]
 pub struct MintError(#[source] Box<dyn Error + Send + Sync>);
 
 impl MintError {

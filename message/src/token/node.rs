@@ -63,13 +63,12 @@ impl NodeTerm {
 pub enum Stale {
     /// The node holds no number: it was lost, given back, or not acquired yet.
     #[error(
-        "this node holds no number, so its ids could be another node's as well; it asks the database for one"
+        "this node has no node number, so its ids might collide with another node's; it requests a number from the database"
     )]
     NoNumber,
     /// The lease was not renewed in time.
     #[error(
-        "this node's lease on number {number} (epoch {epoch}) ended {ago:?} ago without being renewed, and another node \
-         may get the number; see whether the database can be reached"
+        "this node's lease on number {number} (epoch {epoch}) expired {ago:?} ago, and another node may get the number; check whether the database can be reached"
     )]
     Expired {
         /// The number.
@@ -81,7 +80,7 @@ pub enum Stale {
     },
     /// The clock stepped back, or stands still.
     #[error(
-        "the clock is {behind:?} behind the ids of this node, which may be at most {LEAD_MAX:?} ahead: correct it, or wait"
+        "the ids of this node are {behind:?} ahead of the clock, and the maximum is {LEAD_MAX:?}: correct the clock, or wait"
     )]
     Behind {
         /// How far the clock is behind.

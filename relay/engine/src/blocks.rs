@@ -117,7 +117,7 @@ impl Blocks {
         !self.paused.has_queue(queue) && self.stuck.lets_read(queue, from)
     }
 
-    /// Decides about a new entry.
+    /// Decides what to do with a new entry.
     #[must_use]
     pub fn place(&self, topic: &str, key: Option<&str>) -> Place {
         if self.is_empty() {

@@ -23,8 +23,8 @@ pub enum NextStep {
 
 /// Decides the next step after one failure.
 ///
-/// * a lost session: resend, whoever is at fault (wrong credentials stop the session, not the
-///   message);
+/// * a lost session: resend, regardless of the party at fault (wrong credentials stop the session,
+///   not the message);
 /// * a problem of the topic: wait with the whole topic, without counting;
 /// * the broker's or the operator's fault with one message: wait, without counting;
 /// * the message's own fault: count, and after `attempts_max` it is dead.

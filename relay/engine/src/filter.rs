@@ -67,7 +67,10 @@ struct Patterns {
 #[non_exhaustive]
 pub enum InvalidFilter {
     /// More than [`RULES_MAX`] rules.
-    #[error("{0} rules are more than {RULES_MAX}: use patterns with *, or a header that the producer sets")]
+    #[error(
+        "{0} rules are too many, the maximum is {RULES_MAX}: use patterns with *, or a header that the \
+         producer sets"
+    )]
     TooMany(usize),
     /// A rule cannot be used.
     #[error("rule {index}: {problem}")]
@@ -86,12 +89,13 @@ pub enum InvalidFilter {
 pub enum InvalidRule {
     /// It accepts everything.
     #[error(
-        "a rule without a condition accepts everything: give topics, kinds or headers, or leave the rule out"
+        "a rule without a condition matches every message: add topics, kinds or headers, or remove the rule"
     )]
     NoCondition,
     /// More than [`RULES_MAX`].
     #[error(
-        "{count} {what} are more than {RULES_MAX}: use patterns with *, or a header that the producer sets"
+        "{count} {what} are too many, the maximum is {RULES_MAX}: use patterns with *, or a header that the \
+         producer sets"
     )]
     TooMany {
         /// The things of which there are too many.
@@ -100,14 +104,15 @@ pub enum InvalidRule {
         count: usize,
     },
     /// A pattern is empty or too long.
-    #[error("the pattern {pattern:?} must have 1 to {PATTERN_BYTES_MAX} bytes, besides a ! in front of it")]
+    #[error("the pattern {pattern:?} must have 1 to {PATTERN_BYTES_MAX} bytes, not counting a leading !")]
     Pattern {
         /// The beginning of the pattern.
         pattern: String,
     },
     /// A header's name is empty, or name or value is too long.
     #[error(
-        "the header {name:?} must have a name of 1 to {PATTERN_BYTES_MAX} bytes and a value of at most as many"
+        "the header {name:?} must have a name of 1 to {PATTERN_BYTES_MAX} bytes and a value of at most \
+         {PATTERN_BYTES_MAX} bytes"
     )]
     Header {
         /// The beginning of its name.

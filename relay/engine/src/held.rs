@@ -86,7 +86,7 @@ impl QueueHash {
 /// A resting queue: it is not being read back.
 #[derive(Debug, Clone, Copy)]
 struct Resting {
-    /// No held entry that has not been read back has a smaller id.
+    /// Lower bound of the ids of held entries that are not yet read back.
     from: EntryId,
     /// Whether it was released and waits for a walk to find its name.
     is_owed: bool,
@@ -98,8 +98,8 @@ struct Resting {
 #[derive(Debug)]
 struct Active {
     name: QueueName,
-    /// No held entry that has not been read back has a smaller id. `None` when nothing is left to
-    /// read.
+    /// Lower bound of the ids of held entries that are not yet read back. `None` when nothing is
+    /// left to read.
     from: Option<EntryId>,
     /// The first id of the question under way.
     asked: Option<EntryId>,

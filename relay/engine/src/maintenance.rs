@@ -33,7 +33,7 @@ pub struct Maintenance {
     pub log: Arc<dyn LogRetention>,
     /// How long history is kept.
     pub keep: Duration,
-    /// How long decisions of operators are kept; for ever with `None`.
+    /// How long decisions of operators are kept; forever with `None`.
     pub keep_decisions: Option<Duration>,
     /// Reports what happened.
     pub telemetry: History,

@@ -385,7 +385,7 @@ fn refusal_of_broker(error: &LogError) -> Option<&str> {
 fn shared(id: EntryId) -> LogError {
     LogError::Unavailable {
         reason: format!(
-            "two rows that had not left have the id {}, as after a sequence was set back: the later ones get new ids",
+            "two unpublished rows have the same id {}, which can happen after a sequence was set back: the later rows get new ids",
             id.0
         ),
         source: None,

@@ -127,8 +127,8 @@ impl Reader {
                 Answer::Pauses(Paused::of(pauses.into_iter().map(|pause| pause.scope)))
             }
         };
-        // The driver asks one question at a time, so there is room. If the driver is gone, nobody
-        // needs the answer.
+        // The driver asks one question at a time, so there is room. If the driver is gone, the
+        // answer is not needed.
         let _ = self.answers.send(answer).await;
         Ok(())
     }

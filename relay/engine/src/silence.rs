@@ -167,7 +167,7 @@ impl Silence {
         if last == topic { self.last_of_others } else { Some(*at) }
     }
 
-    /// Returns whether it is time to [`forget`](Self::forget).
+    /// Returns whether [`forget`](Self::forget) is due.
     #[must_use]
     pub fn is_large(&self) -> bool {
         self.topics.len() > self.topics_max

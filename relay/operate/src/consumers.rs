@@ -24,7 +24,7 @@ pub struct ConsumerLine {
 pub const PERIOD: Duration = Duration::from_secs(3_600);
 
 /// Returns what the consumers of all inboxes did within the last hour and what waits there, and the
-/// errors of places that are away. Cancel-safe.
+/// errors of unreachable databases. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view consumers.
@@ -32,7 +32,7 @@ pub async fn consumers(
     places: &Places,
     operator: &Operator,
 ) -> Result<(Vec<ConsumerLine>, Vec<OperateError>), OperateError> {
-    operator.permit(Role::Viewer, "look at consumers")?;
+    operator.permit(Role::Viewer, "view consumers")?;
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
     for place in &places.inboxes {
         let remembers_from = place.database.remembers_from();

@@ -21,7 +21,7 @@ pub enum OperateErrorKind {
     NoTables,
     /// Another operator or the relay was faster: look again.
     Conflict,
-    /// A database is away: try again later.
+    /// A database is unreachable: try again later.
     Unavailable,
     /// A promise was broken, or the program itself failed.
     Broken,

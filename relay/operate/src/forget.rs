@@ -1,4 +1,4 @@
-//! Removes a relay that is gone for good.
+//! Removes a relay that will not return.
 
 use outbox_log::RelayName;
 use outbox_log::retention::ForgetError;
@@ -25,7 +25,7 @@ pub async fn forget(
     match retention::log(pipeline)?.forget(relay, discard_parked).await {
         Ok(()) => Ok(()),
         Err(error @ ForgetError::Parked { .. }) => {
-            let help = "look at them with `relay dead list`, or add --discard-parked to give them up";
+            let help = "list them with `relay dead list`, or add --discard-parked to discard them";
             Err(OperateError::refused(error, help))
         }
         Err(ForgetError::Log(error)) => Err(OperateError::from(error).about(&pipeline.name)),

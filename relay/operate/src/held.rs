@@ -31,7 +31,7 @@ pub struct HeldLine {
     pub state: &'static str,
     /// Its last error.
     pub error: Option<String>,
-    /// The time since which it waits.
+    /// When it began to wait.
     #[serde(serialize_with = "seconds::serialize")]
     pub since: OffsetDateTime,
     /// The time until the next attempt, in seconds.
@@ -47,7 +47,7 @@ pub struct Held {
     pub keys: Vec<HeldLine>,
     /// Whether more messages wait than were examined.
     pub more: bool,
-    /// The errors of places that are away.
+    /// The errors of unreachable databases.
     pub away: Vec<OperateError>,
 }
 
@@ -57,7 +57,7 @@ pub struct Held {
 /// # Errors
 /// [`OperateError`] when the operator may not view parked messages.
 pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateError> {
-    operator.permit(Role::Viewer, "look at parked messages")?;
+    operator.permit(Role::Viewer, "view parked messages")?;
     let mut held = Held { away: places.away.clone(), ..Held::default() };
     for (number, place) in places.outboxes.iter().enumerate() {
         let name = place.pipeline.as_str();

@@ -65,7 +65,7 @@ impl InboxDatabase {
     }
 }
 
-/// Connects once: a pool would retry while a server is away.
+/// Connects once: a pool would retry while a server is unreachable.
 #[cfg(feature = "postgres")]
 async fn answers(options: &PgConnectOptions) -> Result<(), OperateError> {
     let connected = timeout(CONNECT_TIMEOUT, options.connect()).await;

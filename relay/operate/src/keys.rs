@@ -83,13 +83,13 @@ macro_rules! on {
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view keys, or when the database has no such tables or
-/// is away.
+/// is unreachable.
 pub async fn stuck(
     tables: &Tables,
     operator: &Operator,
     limit: NonZeroU32,
 ) -> Result<Vec<KeyLine>, OperateError> {
-    operator.permit(Role::Viewer, "look at idempotency keys")?;
+    operator.permit(Role::Viewer, "view idempotency keys")?;
     let keys = Opened::of(tables).await?;
     let stuck = on!(&keys, keys => keys.stuck(limit)).map_err(failed);
     keys.close().await;
@@ -119,8 +119,7 @@ pub async fn decide(
     if was_stuck {
         return Ok(());
     }
-    let help =
-        "`relay keys list` shows the keys that are; one whose lease has not expired may still complete";
+    let help = "`relay keys list` shows stuck keys; a key whose lease has not expired may still complete";
     Err(OperateError::new(OperateErrorKind::Conflict, format_args!("not stuck: {id}")).with_help(help))
 }
 

@@ -28,8 +28,8 @@ pub struct LagLine {
     pub oldest_age_seconds: Option<f64>,
 }
 
-/// Returns the lag of each topic with messages that have not left, and the errors of places that
-/// are away. Cancel-safe.
+/// Returns the lag of each topic with unpublished messages, and the errors of unreachable
+/// databases. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view the backlog.
@@ -37,7 +37,7 @@ pub async fn lag(
     places: &Places,
     operator: &Operator,
 ) -> Result<(Vec<LagLine>, Vec<OperateError>), OperateError> {
-    operator.permit(Role::Viewer, "look at the backlog")?;
+    operator.permit(Role::Viewer, "view the backlog")?;
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
     for place in &places.outboxes {
         match place.entries.lag(&place.pipeline).await {

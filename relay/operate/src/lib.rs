@@ -26,7 +26,7 @@
 //! | [`doctor`] | checks of a pipeline's database, broker and inboxes |
 //! | [`verify`] | compares outbox, broker and inboxes |
 //! | [`retention`] | history, its age, and what holds it back |
-//! | [`forget`](mod@forget) | removes a relay that is gone for good |
+//! | [`forget`](mod@forget) | removes a relay that will not return |
 //! | [`replay`] | publishing messages again |
 //! | [`tail`] | messages that are being published now |
 //! | `pace` | the pace of reads and of messages published again |
@@ -35,7 +35,7 @@
 //! | [`error`] | [`OperateError`]: the reason of a failure, and what to do next |
 
 #[cfg(not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
-compile_error!("no relay publishes without a broker: switch one on with the feature kafka, rabbitmq or sqs");
+compile_error!("a relay needs a broker: enable the feature kafka, rabbitmq or sqs");
 
 pub mod consumers;
 pub mod dead;

@@ -61,7 +61,8 @@ impl Operator {
             return Ok(());
         }
         let (name, role) = (&self.name, self.role.as_str());
-        let text = format!("{name} is {role} and may not {what}: that needs the role {}", needed.as_str());
+        let text =
+            format!("{name} has the role {role} and may not {what}: that needs the role {}", needed.as_str());
         Err(OperateError::new(OperateErrorKind::Forbidden, text))
     }
 }
@@ -95,8 +96,8 @@ impl Signed {
             let bytes = text.len();
             let problem = match () {
                 () if text.trim().is_empty() => String::from("it is empty"),
-                () if bytes > bytes_max => format!("it has {bytes} bytes; at most {bytes_max} are taken"),
-                () if text.contains('\0') => String::from("it has a NUL character"),
+                () if bytes > bytes_max => format!("it has {bytes} bytes; the maximum is {bytes_max}"),
+                () if text.contains('\0') => String::from("it contains a NUL character"),
                 () => continue,
             };
             let text = format!("the audit needs to know {what}: {problem}");
@@ -120,7 +121,7 @@ mod tests {
         assert!(viewer.operator.permit(Role::Viewer, "look").is_ok());
         let refused = viewer.check("requeue").unwrap_err();
         assert_eq!(refused.kind(), OperateErrorKind::Forbidden);
-        assert!(refused.to_string().contains("eve is viewer and may not requeue"), "{refused}");
+        assert!(refused.to_string().contains("eve has the role viewer and may not requeue"), "{refused}");
     }
 
     #[test]
@@ -131,9 +132,9 @@ mod tests {
         for (name, reason, missing) in [
             (" ", "x", "who decides: it is empty"),
             ("ann", " ", "why: it is empty"),
-            ("ann", &long, "why: it has 200000 bytes; at most 2000 are taken"),
-            (&long[..256], "x", "who decides: it has 256 bytes; at most 255 are taken"),
-            ("ann", "a\0b", "why: it has a NUL character"),
+            ("ann", &long, "why: it has 200000 bytes; the maximum is 2000"),
+            (&long[..256], "x", "who decides: it has 256 bytes; the maximum is 255"),
+            ("ann", "a\0b", "why: it contains a NUL character"),
         ] {
             let refused = signed(name, Role::Operator, reason).check("requeue").unwrap_err();
             assert_eq!(refused.kind(), OperateErrorKind::Refused);

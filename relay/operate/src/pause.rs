@@ -47,7 +47,7 @@ impl PauseLine {
 /// # Errors
 /// [`OperateError`] when the operator may not view pauses, or when a place does not answer.
 pub async fn pauses(places: &Places, operator: &Operator) -> Result<Vec<PauseLine>, OperateError> {
-    operator.permit(Role::Viewer, "look at pauses")?;
+    operator.permit(Role::Viewer, "view pauses")?;
     if let Some(error) = places.away.first() {
         return Err(error.clone());
     }
@@ -72,12 +72,12 @@ pub async fn pause(places: &Places, signed: &Signed, scope: &PauseScope) -> Resu
         }
         let text = match in_force(place).await?.into_iter().find(|line| line.paused == scope.to_string()) {
             Some(line) => format!(
-                "{scope} is paused already: by {} at {}, {:?}",
+                "{scope} is already paused by {} since {}: {:?}",
                 line.actor,
                 seconds::text(line.since),
                 line.reason
             ),
-            None => format!("{scope} was paused and resumed by another operator at this moment"),
+            None => format!("another operator has just paused and resumed {scope}"),
         };
         let error = OperateError::new(OperateErrorKind::Conflict, text);
         return Err(about(place, error.with_help("`relay status` shows what is paused")));
@@ -110,14 +110,14 @@ pub async fn resume(
         }
         let lines = in_force(place).await?;
         if let Some(line) = lines.iter().find(|line| line.paused == scope.to_string()) {
-            let text = format!("{scope} was paused anew by {}: {}", line.actor, line.reason);
+            let text = format!("{scope} was paused again by {}: {}", line.actor, line.reason);
             let error = OperateError::new(OperateErrorKind::Conflict, text);
-            return Err(about(place, error.with_help("it stays paused: look at the pause again")));
+            return Err(about(place, error.with_help("it stays paused: check the new pause")));
         }
         let others: Vec<String> = lines.into_iter().map(|line| line.paused).collect();
         let others = if others.is_empty() { String::from("nothing") } else { others.join(", ") };
         let error = OperateError::new(OperateErrorKind::Conflict, format!("{scope} is not paused"));
-        return Err(about(place, error.with_help(format_args!("paused here: {others}"))));
+        return Err(about(place, error.with_help(format_args!("currently paused: {others}"))));
     }
     Ok(())
 }

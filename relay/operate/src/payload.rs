@@ -42,7 +42,7 @@ pub struct Payload {
 /// [`OperateError`] when the operator may not view payloads, gave no reason, when no place has the
 /// payload, or when it is too large to be shown.
 pub async fn payload(places: &Places, signed: &Signed, asked: &MessageRef) -> Result<Payload, OperateError> {
-    signed.check("look at payloads")?;
+    signed.check("view payloads")?;
     let mut away = places.away.clone();
     let mut found = Vec::new();
     for place in &places.outboxes {
@@ -68,8 +68,8 @@ pub async fn payload(places: &Places, signed: &Signed, asked: &MessageRef) -> Re
         return Ok(payload);
     }
     Err(away.into_iter().next().unwrap_or_else(|| {
-        let help = "retention has removed it, or it was never here: `relay show` tells its story";
-        OperateError::refused(format_args!("no place has the payload of {asked}"), help)
+        let help = "retention has deleted it, or it was never here: `relay show` shows its history";
+        OperateError::refused(format_args!("payload of {asked} not found"), help)
     }))
 }
 
@@ -113,8 +113,8 @@ async fn of_letter(
         check_size(letter.payload_bytes)?;
         // Inboxes record only decisions, so the outbox of origin records the view.
         let Some(outbox) = places.outboxes.first() else {
-            let text = "there is no outbox whose audit could keep who looked";
-            return Err(OperateError::refused(text, "name a pipeline, too"));
+            let text = "there is no outbox whose audit could record who looked";
+            return Err(OperateError::refused(text, "also name a pipeline"));
         };
         let Some(letter) = place.database.dead_letter(letter.id).await? else { continue };
         note(outbox, signed, &format!("dead letter {} of {}", letter.id, letter.consumer)).await?;
@@ -137,8 +137,8 @@ fn check_size(bytes: u64) -> Result<(), OperateError> {
     if bytes <= SHOWN_BYTES_MAX {
         return Ok(());
     }
-    let text = format!("the payload has {bytes} bytes, and at most {SHOWN_BYTES_MAX} are shown");
-    Err(OperateError::refused(text, "read it with a program of yours"))
+    let text = format!("the payload has {bytes} bytes; the maximum that is shown is {SHOWN_BYTES_MAX}");
+    Err(OperateError::refused(text, "read it with your own program"))
 }
 
 #[cfg(test)]

@@ -168,7 +168,7 @@ impl Places {
         &self.outboxes
     }
 
-    /// Returns the errors of places that are away.
+    /// Returns the errors of unreachable databases.
     #[must_use]
     pub fn away(&self) -> &[OperateError] {
         &self.away
@@ -180,7 +180,7 @@ impl Places {
             ([place], None) => Ok(place),
             (_, Some(error)) => Err(error.clone()),
             (places, None) => {
-                let text = format!("it takes one pipeline, and {} are named", places.len());
+                let text = format!("this command needs one pipeline, but {} are named", places.len());
                 Err(OperateError::refused(text, "add --pipeline NAME"))
             }
         }

@@ -60,7 +60,7 @@ impl History {
     /// # Errors
     /// [`OperateError`] when the operator may not decide, or when the database does not answer.
     pub async fn expire(&self, operator: &Operator) -> Result<Expired, OperateError> {
-        operator.permit(Role::Operator, "remove history")?;
+        operator.permit(Role::Operator, "delete old messages")?;
         Ok(self.log.expire(self.keep).await?)
     }
 
@@ -69,7 +69,7 @@ impl History {
     /// # Errors
     /// [`OperateError`] when the operator may not view them, or when the database does not answer.
     pub async fn segments(&self, operator: &Operator) -> Result<Vec<SegmentLine>, OperateError> {
-        operator.permit(Role::Viewer, "look at history")?;
+        operator.permit(Role::Viewer, "view old messages")?;
         let segments = self.log.segments(self.keep).await?;
         Ok(segments.into_iter().map(|segment| line(&self.pipeline, segment)).collect())
     }
@@ -102,9 +102,11 @@ fn line(pipeline: &str, segment: Segment) -> SegmentLine {
 fn remedy(pipeline: &str, reason: &HeldBack) -> String {
     match reason {
         HeldBack::Relay(relay) => {
-            format!("; if it is gone for good: relay forget --pipeline {pipeline} {relay}")
+            format!("; if it will not return: relay forget --pipeline {pipeline} {relay}")
         }
-        HeldBack::Parked(_) => format!("; decide about it: relay dead list --pipeline {pipeline}"),
+        HeldBack::Parked(_) => {
+            format!("; decide about these messages: relay dead list --pipeline {pipeline}")
+        }
         _ => String::new(),
     }
 }

@@ -68,7 +68,7 @@ impl SagaDatabase {
         operator: &Operator,
         query: &SagaQuery,
     ) -> Result<Vec<SagaRecord>, OperateError> {
-        operator.permit(Role::Viewer, "look at sagas")?;
+        operator.permit(Role::Viewer, "view sagas")?;
         on!(self, sagas => sagas.list(query)).map_err(failed)
     }
 
@@ -78,7 +78,7 @@ impl SagaDatabase {
         operator: &Operator,
         id: &SagaId,
     ) -> Result<Option<(SagaRecord, Vec<StepRecord>)>, OperateError> {
-        operator.permit(Role::Viewer, "look at sagas")?;
+        operator.permit(Role::Viewer, "view sagas")?;
         on!(self, sagas => sagas.look(id)).map_err(failed)
     }
 
@@ -120,7 +120,7 @@ fn refused(error: DecideError) -> OperateError {
         DecideError::Store(error) => failed(error),
         error @ DecideError::NotNow { .. } => OperateError::new(OperateErrorKind::Conflict, error),
         error @ DecideError::Changed { .. } => OperateError::new(OperateErrorKind::Conflict, error)
-            .with_help("nothing was decided: look at the saga again"),
+            .with_help("nothing was changed: check the saga again"),
         error => OperateError::new(OperateErrorKind::Refused, error),
     }
 }

@@ -25,7 +25,7 @@ pub struct PipelineStatus {
     pub pipeline: String,
     /// `leading`, `idle` (no relay holds the lease), `expired`, `new` (never led) or `unknown`.
     pub state: &'static str,
-    /// Whether its messages leave in transactions of the broker, according to the configuration.
+    /// Whether it publishes in broker transactions, according to the configuration.
     pub is_transactional: bool,
     /// The reason why nothing more is known, or a probable error in the name.
     pub problem: Option<String>,
@@ -169,7 +169,7 @@ const PASSED_WITHIN_SECONDS: f64 = 30.0;
 /// A hundred years.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Returns the status of pipelines, in their order. If a database is away, its pipelines are
+/// Returns the status of pipelines, in their order. If a database is unreachable, its pipelines are
 /// `unknown`. Cancel-safe.
 ///
 /// # Errors
@@ -178,7 +178,7 @@ pub async fn status(
     pipelines: impl IntoIterator<Item = &PipelineConfig>,
     operator: &Operator,
 ) -> Result<Vec<PipelineStatus>, OperateError> {
-    operator.permit(Role::Viewer, "look at pipelines")?;
+    operator.permit(Role::Viewer, "view pipelines")?;
     Ok(join_all(pipelines.into_iter().map(|pipeline| look(pipeline, operator))).await)
 }
 
@@ -220,7 +220,10 @@ async fn look(pipeline: &PipelineConfig, operator: &Operator) -> PipelineStatus 
 fn unknown(others: &[RelayStatus]) -> Option<String> {
     let known: Vec<&str> = others.iter().map(|relay| relay.relay.as_str()).collect();
     (!known.is_empty()).then(|| {
-        format!("no relay has led under this name; this outbox knows {}: is it misspelt?", known.join(", "))
+        format!(
+            "no relay with this name has led; this outbox knows {}: is the name misspelt?",
+            known.join(", ")
+        )
     })
 }
 
@@ -324,18 +327,19 @@ impl PipelineStatus {
         };
         match self.state {
             "unknown" => {
-                let problem = self.problem.as_deref().unwrap_or("it gave no reason");
-                add(true, None, format!("the database cannot be asked: {problem}"));
+                let problem = self.problem.as_deref().unwrap_or("unknown reason");
+                add(true, None, format!("the database does not answer: {problem}"));
             }
             "new" => add(false, None, String::from("no relay has ever led: start one with this pipeline")),
             "idle" => {
-                let text = "nobody leads: the last relay gave its lease back";
+                let text = "no relay leads: the last one released its lease";
                 add(false, self.checkpoint_age_seconds, String::from(text));
             }
             "expired" => {
                 let holder = self.holder.as_deref().unwrap_or("the last relay");
-                let text =
-                    format!("nobody leads: the lease of {holder} has expired and no other relay took it");
+                let text = format!(
+                    "no relay leads: the lease of {holder} has expired, and no other relay has taken over"
+                );
                 add(false, self.checkpoint_age_seconds, text);
             }
             _ => {}
@@ -370,14 +374,13 @@ impl PipelineStatus {
             add(true, *age_seconds, text);
         }
         if let Some(age) = self.behind_seconds() {
-            let text =
-                "messages wait for the leader to pass them on: it is behind, or its broker is away or slow";
+            let text = "messages wait for the leader to publish them: it is behind, or its broker is unavailable or slow";
             add(true, Some(age), String::from(text));
         }
         for (state, text) in [
-            ("dead", "dead: an operator requeues or discards them"),
-            ("held", "held behind an earlier message of their key, or their topic is stopped"),
-            ("retrying", "retrying: they failed, and are tried again when due"),
+            ("dead", "dead: requeue or discard them"),
+            ("held", "waiting behind an earlier message with the same key, or because a topic is stopped"),
+            ("retrying", "retrying: they failed and will be retried"),
         ] {
             let (passes, lasts) = (state == "retrying", self.exceptions_age_seconds.get(state).copied());
             match self.parked(state) {
@@ -387,7 +390,11 @@ impl PipelineStatus {
             }
         }
         if let Some(reason) = &self.history_held_back_by {
-            add(false, self.history_age_seconds, format!("old messages stay in the outbox: {reason}"));
+            add(
+                false,
+                self.history_age_seconds,
+                format!("old messages cannot be deleted from the outbox: {reason}"),
+            );
         }
         waits
     }
@@ -449,7 +456,7 @@ mod tests {
         assert!(told[0].contains("host-1") && told[0].ends_with("for 2m5s"), "{told:?}");
         assert!(told[1].contains("process 7") && told[1].ends_with("for 1m30s"), "{told:?}");
         assert!(told[2].starts_with("1 message is dead") && told[2].ends_with("for 1h"), "{told:?}");
-        assert!(told[3].starts_with("12 messages are held"), "{told:?}");
+        assert!(told[3].starts_with("12 messages are waiting"), "{told:?}");
         assert_eq!(status.stuck(), 13);
         let hidden =
             OpenTransaction { pid: 7, application_name: blocker.0.into(), state: None, age_seconds: None };
@@ -498,8 +505,9 @@ mod tests {
     fn a_leader_without_trouble_waits_for_nothing() {
         let status = PipelineStatus { state: "leading", ..PipelineStatus::of("orders", None, None) };
         assert_eq!(status.waits(), []);
-        let behind =
-            |status: &PipelineStatus| status.waits().iter().any(|it| it.why.contains("its broker is away"));
+        let behind = |status: &PipelineStatus| {
+            status.waits().iter().any(|it| it.why.contains("its broker is unavailable"))
+        };
         let fresh = PipelineStatus { oldest_pending_age_seconds: Some(29.0), ..status.clone() };
         assert_eq!(fresh.waits(), []);
         let mut late = PipelineStatus {

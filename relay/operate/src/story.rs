@@ -34,7 +34,7 @@ pub struct Story {
     pub inboxes: Vec<InboxPart>,
     /// The decisions about it, latest first, as far back as the audit is read.
     pub decisions: Vec<AuditLine>,
-    /// The errors of places that are away.
+    /// The errors of unreachable databases.
     pub away: Vec<String>,
 }
 
@@ -126,14 +126,14 @@ pub struct InboxPart {
     pub dead_letter: Option<String>,
 }
 
-/// Returns the story of a message. Places that are away do not hide the others. Cancel-safe.
+/// Returns the history of a message. Unreachable databases do not hide the others. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view messages, or when no place knows the message: it
 /// was never enqueued, was removed by retention, or is in a place that does not answer. Also when a
 /// place in the log names different messages in different outboxes.
 pub async fn story(places: &Places, operator: &Operator, asked: &MessageRef) -> Result<Story, OperateError> {
-    operator.permit(Role::Viewer, "look at messages")?;
+    operator.permit(Role::Viewer, "view messages")?;
     let which = entry_ref(asked)?;
     let mut away = places.away.clone();
     let mut found = look_up(places, which, &mut away).await;
@@ -178,8 +178,8 @@ fn entry_ref(asked: &MessageRef) -> Result<EntryRef, OperateError> {
     asked.place().map(|id| EntryRef::Id(EntryId(id))).or(asked.uuid().map(EntryRef::MessageId)).ok_or_else(
         || {
             let help =
-                "give its place in the log (a number), its message id or the id of its dead letter (UUIDs)";
-            OperateError::refused(format_args!("{asked} is no id of a message"), help)
+                "give a position in the log (a number), a message id or the id of a dead letter (UUIDs)";
+            OperateError::refused(format_args!("{asked} is not a message id"), help)
         },
     )
 }
@@ -222,7 +222,7 @@ pub(super) fn check_unique(
     }
     let told: Vec<String> =
         found.iter().map(|(place, entry)| format!("{} in {}", entry.message_id, place.pipeline)).collect();
-    let text = format!("{asked} names {} messages: {}", ids.len(), told.join(", "));
+    let text = format!("{asked} matches {} messages: {}", ids.len(), told.join(", "));
     Err(OperateError::refused(text, "add --pipeline, or give the message id"))
 }
 
@@ -268,8 +268,9 @@ async fn at_consumers(
         let remembers_from = place.database.remembers_from();
         let is_older = made_at(id).is_some_and(|at| at < remembers_from);
         let is_forgotten = is_older && place.database.has_memory();
-        let error = is_forgotten
-            .then(|| format!("this inbox remembers messages made since {}", seconds::text(remembers_from)));
+        let error = is_forgotten.then(|| {
+            format!("this inbox remembers messages created since {}", seconds::text(remembers_from))
+        });
         let state = if is_forgotten { "forgotten" } else { "not seen" };
         parts.push(InboxPart { state: String::from(state), error, ..nothing(consumer.as_str()) });
     }
@@ -336,7 +337,7 @@ async fn decisions(
     id: Option<Uuid>,
     away: &mut Vec<OperateError>,
 ) -> Vec<AuditLine> {
-    // The places that are away are already reported.
+    // The unreachable databases are already reported.
     let here =
         Places { outboxes: places.outboxes.clone(), inboxes: places.inboxes.clone(), away: Vec::new() };
     let look_back = NonZeroU32::new(LOOK_BACK).unwrap_or(NonZeroU32::MIN);
@@ -394,8 +395,8 @@ async fn outbox_part(
     let pauses = place.log.pauses(&place.pipeline).await.unwrap_or_default();
     let because = match state {
         "left out" => {
-            let text = "the pipeline's filter takes";
-            let before = "; it was taken where an earlier filter was another";
+            let text = "the pipeline publishes only";
+            let before = "; an earlier filter must have included it";
             Some(format!("{text} {}{}", place.filter, if applied_at.is_some() { before } else { "" }))
         }
         _ => because(&entry, state, &pauses, refusal.as_ref()),
@@ -461,12 +462,11 @@ fn because(
             let error = behind.error.as_deref().unwrap_or("no error is stored");
             format!("it waits behind {}, which is {}: {error}", behind.id, behind.state)
         }
-        (ExceptionState::Held, None, _) => {
-            refused().unwrap_or_else(|| String::from("it leaves when what is before it has left"))
-        }
-        (ExceptionState::Scheduled, _, Some(due)) => format!("it leaves at {due}"),
+        (ExceptionState::Held, None, _) => refused()
+            .unwrap_or_else(|| String::from("it is published once the messages before it are published")),
+        (ExceptionState::Scheduled, _, Some(due)) => format!("it is published at {due}"),
         (ExceptionState::Retrying, _, Some(due)) => {
-            refused().unwrap_or_else(|| format!("it is tried again at {due}"))
+            refused().unwrap_or_else(|| format!("it will be retried at {due}"))
         }
         _ => return None,
     })
@@ -492,14 +492,14 @@ async fn unknown(places: &Places, asked: &MessageRef, id: Option<Uuid>) -> Opera
         };
         may_be_removed |= is_older;
         let expired = seconds::text(expired);
-        kept.push(format!("{}: retention has removed messages made until {expired}", place.pipeline));
+        kept.push(format!("{}: retention has deleted messages created until {expired}", place.pipeline));
     }
-    let made_at = id.and_then(made_at).map(|at| format!(", made at {}", seconds::text(at)));
+    let made_at = id.and_then(made_at).map(|at| format!(", created at {}", seconds::text(at)));
     let made_at = made_at.unwrap_or_default();
     let text = match may_be_removed {
-        true => format!("{asked}{made_at} is not there any more, or never was: {}", kept.join("; ")),
-        false => format!("{asked}{made_at} is in none of the outboxes and inboxes that were looked at"),
+        true => format!("{asked}{made_at} is no longer there, or never was: {}", kept.join("; ")),
+        false => format!("{asked}{made_at} is in none of the searched outboxes and inboxes"),
     };
-    let help = "it was never enqueued or was rolled back, if the configuration names every outbox and inbox";
+    let help = "if the configuration names every outbox and inbox, it was never enqueued or was rolled back";
     OperateError::refused(text, if may_be_removed { "`relay retention` shows what is kept" } else { help })
 }

@@ -73,11 +73,11 @@ impl<'a> Tail<'a> {
         filter: TailFilter,
         payloads: Option<&Signed>,
     ) -> Result<Self, OperateError> {
-        operator.permit(Role::Viewer, "look at messages")?;
+        operator.permit(Role::Viewer, "view messages")?;
         let place = places.only_outbox()?;
         let about = |error: LogError| OperateError::from(error).about(&place.pipeline);
         if let Some(signed) = payloads {
-            signed.check("look at payloads")?;
+            signed.check("view payloads")?;
             let told = [("topic", &filter.topic), ("key", &filter.key)];
             let told: Vec<String> =
                 told.into_iter().filter_map(|(name, of)| Some(format!("{name}={}", of.as_ref()?))).collect();
@@ -95,7 +95,7 @@ impl<'a> Tail<'a> {
     }
 
     /// Returns the messages that the relay has passed since the last call, in the order of the log.
-    /// They are followed by formerly parked messages that have left or were given up since. Not
+    /// They are followed by formerly parked messages that were published or discarded since. Not
     /// cancel-safe: messages can be missed.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl<'a> Tail<'a> {
         Ok(lines)
     }
 
-    /// Returns the parked messages that have left or were given up.
+    /// Returns the parked messages that were published or discarded.
     async fn left(&self, now: &Extent) -> Result<Vec<TailLine>, LogError> {
         let (mut left, mut after) = (Vec::new(), EntryId::default());
         if self.parked.is_empty() {

@@ -15,15 +15,16 @@ use super::failure::Failure;
 use super::output::{self, Format, or_dash, table};
 use super::signature::Signature;
 
-/// The migration from another outbox, and back.
+/// Actions on a foreign outbox table.
 #[derive(Debug, Subcommand)]
 pub enum Adopt {
-    /// Check the table, and print the SQL that `over` would run, for an administrator.
+    /// Check the table, and print the SQL that `over` would run, so that an administrator can run
+    /// it.
     Plan(Plan),
     /// Install a trigger that hands each new row over to the outbox in the producer's own
     /// transaction, and import the waiting rows. Both happen in one transaction.
     ///
-    /// Stop the old relay first, unless it is Debezium. Exits with 3 when open writers hold the
+    /// Stop the old relay first, unless it is Debezium. Exits with 3 if open transactions lock the
     /// table for longer than --lock-timeout; then nothing has changed.
     Over(Decide),
     /// Give the table back to the old relay by removing the trigger. Nothing else changes.
@@ -33,8 +34,8 @@ pub enum Adopt {
     /// Show whether the trigger exists, is enabled and matches this configuration, how many rows
     /// wait, and which roles cannot insert. Reads only.
     ///
-    /// Exits with 2 when new rows are not handed over or a role lacks rights, with 3 when rows
-    /// still wait for the old relay.
+    /// Exits with 2 if new rows are not handed over or a role lacks rights, with 3 if rows still
+    /// wait for the old relay.
     Status(Target),
 }
 
@@ -44,7 +45,8 @@ pub struct Target {
     #[command(flatten)]
     pipeline: OnePipeline,
 
-    /// The URL of the same database for the owner of the old table. Default: the pipeline's URL.
+    /// The URL of the same database, with the owner of the old table as the user. Default: the
+    /// pipeline's URL.
     #[command(flatten)]
     owner: DatabaseUrl,
 
@@ -74,7 +76,7 @@ pub struct Decide {
     #[command(flatten)]
     signature: Signature,
 
-    /// How long to wait for open writers; new writers wait meanwhile.
+    /// How long to wait for open transactions that write to the table. New writes wait meanwhile.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
     lock_timeout: Duration,
 }
@@ -84,7 +86,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     // PostgreSQL treats zero as no limit, and counts in milliseconds.
     match (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(&duration) {
         true => Ok(duration),
-        false => Err(String::from("it is between 1ms and 1h")),
+        false => Err(String::from("choose a value from 1ms to 1h")),
     }
 }
 
@@ -114,7 +116,8 @@ impl Target {
         let (pipeline, adoption) = self.pipeline.read_with_adoption()?;
         let Some(adoption) = adoption else {
             let text = format!("the pipeline {} has no section [pipeline.adopt]", pipeline.name);
-            let help = "it names the old table and its columns: docs/configuration.md#pipelineadopt";
+            let help =
+                "add it: it describes the old table and its columns (docs/configuration.md#pipelineadopt)";
             return Err(Failure::with_help(Exit::Usage, text, help));
         };
         let schema = pipeline.database.schema().cloned();
@@ -133,7 +136,7 @@ impl Plan {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let plan = adopt::plan(&self.target.table()?, &viewer(), self.back).await?;
         for grant in &plan.grants {
-            eprintln!("grant this first, or producers fail: {grant}");
+            eprintln!("run this first, otherwise producers fail: {grant}");
         }
         if let (Some(waiting), false) = (plan.waiting, self.back) {
             eprintln!("waiting rows: {waiting}");
@@ -164,10 +167,14 @@ fn told(adopted: &Adopted, format: Format) -> Result<Exit, Failure> {
     }
     match (adopted.outcome, &adopted.publication) {
         ("adopted", Some(_)) => {
-            eprintln!("start the relay when `relay adopt status` shows the slot through, not before");
+            eprintln!(
+                "next: start the relay, but only when `relay adopt status` shows that the slot is through"
+            );
         }
-        ("adopted", None) => eprintln!("now: relay run; what waited leaves first"),
-        ("given back", _) => eprintln!("now: relay run --once until it exits with 0, then the old relay"),
+        ("adopted", None) => eprintln!("next: relay run; it publishes the imported rows first"),
+        ("given back", _) => {
+            eprintln!("next: repeat relay run --once until it exits with 0, then start the old relay")
+        }
         _ => {}
     }
     Ok(Exit::Success)
@@ -197,7 +204,7 @@ fn shown(status: &AdoptStatus) -> String {
     }
     for slot in &status.slots {
         let through = if slot.is_through { "is through" } else { "is not through yet" };
-        let reader = if slot.is_active { "" } else { ", and nobody reads it" };
+        let reader = if slot.is_active { "" } else { ", and it is inactive" };
         let doubt = slot.doubt.as_ref().map(|doubt| format!("; {doubt}")).unwrap_or_default();
         text.push_str(&format!("\nslot {} {through}{reader}{doubt}", slot.slot));
     }

@@ -58,12 +58,12 @@ where
         // After a long run the faults, and with them the pauses, are counted from one again.
         faults = if begun.elapsed() > WELL_AFTER { 1 } else { faults + 1 };
         let pause = RESTARTS.delay(faults, rand::random());
-        let reason = format!("the pipeline ended by a fault of this program: {fault}");
+        let reason = format!("an internal error ended the pipeline: {fault}");
         if is_once {
             error!(relay = name, "{reason}");
             stop.cancel();
         } else {
-            error!(relay = name, "{reason}; it is started again in {pause:.1?}, other pipelines go on");
+            error!(relay = name, "{reason}; the pipeline restarts in {pause:.1?}, other pipelines continue");
             report(Some((faults, reason)));
         }
         if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {

@@ -14,9 +14,8 @@ use crate::config::{Config, Effective, EffectiveSetting, Overrides, schema};
 /// The location of the configuration.
 #[derive(Debug, Clone, Args)]
 pub struct ConfigFile {
-    /// The configuration file. Settings of the environment
-    /// (RELAY__<PIPELINE>__<SECTION>__<SETTING>) override it. Default: relay.toml in the working
-    /// directory, then /etc/relay/relay.toml.
+    /// The configuration file. Environment variables (RELAY__<PIPELINE>__<SECTION>__<SETTING>)
+    /// override it. Default: relay.toml in the working directory, then /etc/relay/relay.toml.
     #[arg(long = "config", value_name = "FILE", env = "RELAY_CONFIG")]
     path: Option<PathBuf>,
 }
@@ -57,7 +56,7 @@ impl ConfigFile {
             Ok(_) => true,
         };
         PLACES.iter().find(is_there).map(PathBuf::from).ok_or_else(|| {
-            let text = format!("there is no configuration: neither {} is there", PLACES.join(" nor "));
+            let text = format!("there is no configuration: neither {} exists", PLACES.join(" nor "));
             let help = "name it with --config FILE or RELAY_CONFIG; `relay init` writes one";
             Failure::with_help(Exit::Usage, text, help)
         })
@@ -70,7 +69,7 @@ pub(crate) struct OnePipeline {
     #[command(flatten)]
     pub(crate) config: ConfigFile,
 
-    /// The pipeline; required when the configuration has several.
+    /// The pipeline. Required if the configuration has several.
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 }
@@ -105,7 +104,7 @@ impl OnePipeline {
 /// Returns the pipeline with this name.
 pub(crate) fn find<'a>(config: &'a Config, name: &str) -> Result<&'a PipelineConfig, Failure> {
     config.pipeline(name).ok_or_else(|| {
-        let help = format!("known here: {}", names(config));
+        let help = format!("configured pipelines: {}", names(config));
         Failure::with_help(Exit::Usage, format_args!("no pipeline is called {name:?}"), help)
     })
 }
@@ -117,15 +116,15 @@ fn names(config: &Config) -> String {
 /// Actions on the configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Parse and check the configuration, and print the settings in force without secrets. Connects
-    /// to nothing.
+    /// Check the configuration, and print the effective settings without secrets. Opens no
+    /// connection.
     Check(ConfigFile),
     /// Show every setting in force, its value without secrets, and where it comes from.
     Show {
         #[command(flatten)]
         file: ConfigFile,
 
-        /// Print a TOML file with the origins as comments, instead of a table or JSON.
+        /// Print a TOML file with the sources as comments, instead of a table or JSON.
         #[arg(long)]
         toml: bool,
     },

@@ -19,11 +19,11 @@ use super::exit::Exit;
 use super::failure::Failure;
 pub(crate) use operate::tables::Tables as Goal;
 
-/// The URL of a database, by flag, variable or file.
+/// The URL of a database, from a flag, a variable or a file.
 #[derive(Debug, Args)]
 pub(crate) struct DatabaseUrl {
     /// The database: postgres://user@host/database or sqlite:file.db. A URL with a password is
-    /// refused here: it belongs in the variable or in a file.
+    /// refused here: put it in the variable or in a file.
     #[arg(
         long,
         value_name = "URL",
@@ -64,9 +64,9 @@ pub(crate) fn read_url(
 /// A database named on the command line, for commands that also have an argument `pipeline`.
 #[derive(Debug, Args)]
 pub(crate) struct NamedDatabase {
-    /// The database, instead of the configuration's: postgres://user@host/database or
-    /// sqlite:file.db (?mode=rwc creates a missing file). A URL with a password is refused here: it
-    /// belongs in the variable or in a file.
+    /// The database to use instead of the configured ones: postgres://user@host/database or
+    /// sqlite:file.db (?mode=rwc creates a missing file). A URL with a password is refused here:
+    /// put it in the variable or in a file.
     #[arg(
         long,
         value_name = "URL",
@@ -81,8 +81,8 @@ pub(crate) struct NamedDatabase {
     #[arg(long, value_name = "FILE", group = "named_database", conflicts_with = "pipeline")]
     database_file: Option<PathBuf>,
 
-    /// The PostgreSQL schema of the tables; it must exist. Default: the configuration's, or the
-    /// search_path's.
+    /// The PostgreSQL schema of the tables, which must exist. Default: the schema in the
+    /// configuration, or the search_path.
     #[arg(long, value_name = "NAME")]
     pub(crate) schema: Option<Identifier>,
 

@@ -24,24 +24,24 @@ pub struct Doctor {
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 
-    /// Another topic to check, besides those of the latest messages and of the inboxes; may be
-    /// repeated.
+    /// Also check this topic. The topics of the latest messages and of the inboxes are always
+    /// checked. Can be repeated.
     #[arg(long = "topic", value_name = "TOPIC")]
     topics: Vec<String>,
 
-    /// The number of partitions with which a Kafka topic was created; may be repeated.
+    /// The number of partitions that a Kafka topic should have. Can be repeated.
     #[arg(long = "partitions", value_name = "TOPIC=COUNT", value_parser = recorded)]
     partitions: Vec<(String, usize)>,
 
-    /// The role of the services that enqueue.
+    /// The role of services that enqueue messages.
     #[arg(long, value_name = "ROLE", default_value = "outbox_producer")]
     producer: String,
 
-    /// The role of the services that consume.
+    /// The role of services that consume messages.
     #[arg(long, value_name = "ROLE", default_value = "inbox_consumer")]
     consumer: String,
 
-    /// Exit with 2 on warnings as well.
+    /// Exit with 2 also on warnings.
     #[arg(long)]
     strict: bool,
 }
@@ -54,7 +54,7 @@ struct Report {
 }
 
 fn recorded(text: &str) -> Result<(String, usize), String> {
-    let wrong = || format!("{text:?} is not of the form TOPIC=COUNT");
+    let wrong = || format!("{text:?} is not in the form TOPIC=COUNT");
     let (topic, count) = text.rsplit_once('=').ok_or_else(wrong)?;
     Ok((topic.to_owned(), count.parse().map_err(|_| wrong())?))
 }
@@ -139,7 +139,7 @@ impl Report {
             findings.filter(|finding| finding.state == state).count()
         };
         format!(
-            "{checks}\n\n{go_live}\n\n{} passed, {} warned, {} failed, {} could not be found out",
+            "{checks}\n\n{go_live}\n\n{} passed, {} warned, {} failed, {} unknown",
             count(CheckState::Pass),
             count(CheckState::Warn),
             count(CheckState::Fail),

@@ -9,13 +9,13 @@ pub enum Exit {
     /// A promise was broken: a message was lost, duplicated or out of order, or the program itself
     /// failed.
     Broken = 1,
-    /// Usage, configuration or schema: someone must change something before another try makes
-    /// sense. A daemon ends with it only for an error in the configuration itself, and for
-    /// pipelines that no wait heals. It waits for everything else.
+    /// Usage, configuration or schema is wrong: change something before you try again. A daemon
+    /// exits with it only for an error in the configuration itself, and for pipelines that waiting
+    /// cannot help. It waits for everything else.
     Usage = 2,
-    /// A database or broker is unavailable, or messages wait: trying again later can help.
+    /// A database or broker is unavailable, or messages are waiting: a later try may succeed.
     Unavailable = 3,
-    /// Stopped at once by a second signal.
+    /// A second signal stopped the process immediately.
     Interrupted = 130,
 }
 
@@ -44,10 +44,12 @@ impl Exit {
     fn meaning(self) -> &'static str {
         match self {
             Self::Success => "done",
-            Self::Broken => "a promise was broken, or the program failed by itself",
-            Self::Usage => "usage, configuration or schema: change something first",
-            Self::Unavailable => "a database or broker is unavailable, or messages wait: try again later",
-            Self::Interrupted => "stopped at once by a second signal",
+            Self::Broken => "a promise was broken, or the program had an internal error",
+            Self::Usage => "usage, configuration or schema is wrong: change something first",
+            Self::Unavailable => {
+                "a database or broker is unavailable, or messages are waiting: try again later"
+            }
+            Self::Interrupted => "a second signal stopped the process immediately",
         }
     }
 

@@ -1,4 +1,4 @@
-//! `relay forget`: removes a relay that is gone for good.
+//! `relay forget`: removes a relay that will not return.
 
 use clap::Args;
 use operate::forget::forget;
@@ -19,7 +19,7 @@ pub struct Forget {
     #[arg(value_name = "RELAY")]
     relay: String,
 
-    /// Also discard its parked messages: they are never published.
+    /// Also discard its parked messages, which are then never published.
     #[arg(long)]
     discard_parked: bool,
 }

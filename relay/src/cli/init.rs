@@ -31,7 +31,7 @@ pub struct Init {
     #[command(flatten)]
     database: DatabaseUrl,
 
-    /// The PostgreSQL schema of the tables. Default: the search_path's.
+    /// The PostgreSQL schema of the tables. Default: the search_path.
     #[arg(long, value_name = "NAME")]
     schema: Option<String>,
 
@@ -39,8 +39,8 @@ pub struct Init {
     #[arg(long, value_name = "SERVERS", value_delimiter = ',', group = "broker")]
     kafka: Vec<String>,
 
-    /// Publish to RabbitMQ: amqp[s]://user@host/vhost. A URL with a password is refused here: it
-    /// belongs in the variable.
+    /// Publish to RabbitMQ: amqp[s]://user@host/vhost. A URL with a password is refused here: put
+    /// it in the variable.
     #[arg(long, value_name = "URL", env = "RELAY_RABBITMQ_URL", hide_env_values = true, group = "broker")]
     rabbitmq: Option<String>,
 
@@ -110,7 +110,7 @@ impl Init {
     }
 
     fn exists(&self) -> Failure {
-        let help = "name another file with --out, or remove it";
+        let help = "choose another file with --out, or delete it";
         Failure::with_help(Exit::Usage, format_args!("{} exists", self.out.display()), help)
     }
 
@@ -178,7 +178,7 @@ impl Init {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(self.exists()),
             Err(error) => {
-                let help = "name a file in a folder in which you may write with --out";
+                let help = "choose a file in a writable folder with --out";
                 Err(Failure::with_help(Exit::Usage, format_args!("{}: {error}", path.display()), help))
             }
         }
@@ -207,12 +207,8 @@ fn demand_terminal(flag: &str) -> Result<(), Failure> {
     if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
         return Ok(());
     }
-    let help = "give name, database and broker by flags: relay init --help";
-    Err(Failure::with_help(
-        Exit::Usage,
-        format_args!("{flag} is missing, and there is no terminal to ask on"),
-        help,
-    ))
+    let help = "pass name, database and broker as flags: relay init --help";
+    Err(Failure::with_help(Exit::Usage, format_args!("{flag} is missing, and stdin is not a terminal"), help))
 }
 
 fn no_answer(error: dialoguer::Error) -> Failure {

@@ -18,14 +18,14 @@ use super::signature::Signature;
 /// Actions on keys whose lease has expired.
 #[derive(Debug, Subcommand)]
 pub enum Keys {
-    /// List keys whose lease has expired and which no request has taken over, longest expired
-    /// first.
+    /// List keys whose lease has expired and that no request has taken over, starting with the
+    /// longest expired.
     List(List),
     /// Let the next request with the key run again.
     Release(Decide),
-    /// Discard the request: it never runs, and clients that send the key get an error.
+    /// Discard the request: it never runs again, and clients that send the key get an error.
     Discard(Decide),
-    /// List the decisions, latest first.
+    /// List decisions, latest first.
     Audit(List),
 }
 
@@ -50,7 +50,7 @@ pub struct Decide {
     #[arg(long, value_name = "SCOPE")]
     scope: String,
 
-    /// The requested operation, as the list shows it: "POST /orders".
+    /// The operation, as the list shows it, for example "POST /orders".
     #[arg(long, value_name = "OPERATION")]
     operation: String,
 
@@ -117,7 +117,7 @@ fn shown(lines: &[KeyLine]) -> String {
 
 fn audited(lines: &[DecidedLine]) -> String {
     if lines.is_empty() {
-        return String::from("no decision");
+        return String::from("no decisions");
     }
     let rows = lines.iter().map(|line| {
         let DecidedLine { at, actor, action, scope, operation, key, note } = line;

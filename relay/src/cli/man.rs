@@ -22,7 +22,7 @@ impl Man {
     pub(crate) fn execute(&self) -> Result<Exit, Failure> {
         let folder = self.out.display();
         let failed = |error: std::io::Error| {
-            let help = "name a folder in which you may write";
+            let help = "choose a writable folder";
             Failure::with_help(Exit::Usage, format_args!("{folder}: {error}"), help)
         };
         std::fs::create_dir_all(&self.out).map_err(failed)?;

@@ -30,26 +30,26 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Actions on the tables.
 #[derive(Debug, Subcommand)]
 pub enum Migrate {
-    /// Apply the missing migrations, in one transaction per line. Safe to run from many processes
-    /// at once.
+    /// Apply missing migrations, with one transaction per line. Several processes can run it at
+    /// once.
     Up(Target),
-    /// Show applied and missing migrations. Exits with 2 when this build does not fit a database.
+    /// Show applied and missing migrations. Exits with 2 if a schema does not match this build.
     Status(Target),
-    /// Print the SQL, with its bookkeeping, for an administrator who runs it by hand.
+    /// Print the SQL, so that an administrator can run it by hand. Includes the statements that
+    /// record the applied versions.
     Sql(Script),
     /// Print the SQL that creates PostgreSQL roles of least privilege: producer, relay, consumer,
     /// claimant, observer, migrator.
     ///
-    /// Run it as the owner of the tables, after `migrate up` and again after each upgrade, or let
-    /// this command run it (--apply). The roles cannot log in: make your services' users members of
-    /// them.
+    /// Run it as the owner of the tables, after `migrate up` and again after each upgrade, or use
+    /// --apply. The roles cannot log in: add the users of your services to them.
     Roles(RolesScript),
 }
 
 /// Databases, and the tables in them.
 #[derive(Debug, Args)]
 pub struct Target {
-    /// Only these lines of tables. Default: all.
+    /// Only these lines (groups of tables). Can be repeated. Default: all.
     #[arg(long = "line", value_enum, value_name = "LINE")]
     lines: Vec<LineName>,
 
@@ -70,11 +70,11 @@ pub struct Script {
     #[command(flatten)]
     target: Target,
 
-    /// The dialect, if no database is named.
+    /// The SQL dialect, if no database is given.
     #[arg(long, value_enum, value_name = "DIALECT", conflicts_with_all = ["named_database", "pipeline"])]
     dialect: Option<DialectName>,
 
-    /// The first version to print; earlier versions are already applied.
+    /// The first version to print. Earlier versions must already be applied.
     #[arg(long, value_name = "VERSION", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
     from: i32,
 }
@@ -86,7 +86,7 @@ pub(crate) enum LineName {
     Outbox,
     /// The tables of consumers.
     Inbox,
-    /// The tables of services that take idempotency keys.
+    /// The tables of services that use idempotency keys.
     Idempotency,
     /// The tables of services that run sagas.
     Saga,
@@ -209,15 +209,15 @@ impl Act {
 /// Timeout for the look of `relay migrate sql` at a database that it need not reach.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Returns a comment for a script that a database does not need. Returns `None` when the
-/// database is away or lacks something.
+/// Returns a comment for a script that a database does not need. Returns `None` when the database
+/// is unreachable or lacks something.
 async fn needs_nothing(goal: &Goal, lines: &[Line]) -> Option<String> {
     let mut outcomes = Vec::new();
     let looked = each(goal, lines, Act::Look, &mut outcomes);
     tokio::time::timeout(LOOK_TIMEOUT, looked).await.ok()?.ok()?;
     let is_whole = outcomes.iter().all(|outcome| outcome.problem.is_none());
     let database = outcomes.first().map(|outcome| output::one_line(&outcome.database))?;
-    is_whole.then(|| format!("-- {database} is up to date: nothing of this script is missing there\n"))
+    is_whole.then(|| format!("-- {database} is up to date: it needs nothing from this script\n"))
 }
 
 async fn each(goal: &Goal, lines: &[Line], act: Act, outcomes: &mut Vec<Outcome>) -> Result<(), Failure> {
@@ -285,7 +285,7 @@ pub(crate) async fn run_script(goal: &Goal, script: String) -> Result<(), Failur
     let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
     let mut connection = connected(options.application_name("relay migrate"), &database).await?;
     let ran = sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(&mut connection).await;
-    ran.map_err(|error| failed("make the roles", error).about(&database))?;
+    ran.map_err(|error| failed("create the roles", error).about(&database))?;
     close(connection).await
 }
 

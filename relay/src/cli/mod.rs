@@ -102,100 +102,99 @@ pub struct Cli {
 pub enum Command {
     /// Run every pipeline of the configuration until a signal stops it.
     ///
-    /// The first SIGTERM or SIGINT stops reading, waits for outstanding confirmations
-    /// (shutdown_grace), stores the cursors and releases the leases. A second one ends the process
-    /// at once. SIGHUP reloads the configuration.
+    /// At the first SIGTERM or SIGINT, the relay stops reading, waits for outstanding confirmations
+    /// (shutdown_grace), stores the cursors and releases the leases. A second signal ends the
+    /// process immediately. SIGHUP reloads the configuration.
     ///
-    /// Each pipeline waits for what can recover: an unreachable database or broker, a wrong
-    /// password, missing tables or files. Listeners wait for an address that is in use. A wrong
-    /// configuration ends the command with 2. After a pipeline that no wait can heal, the command
-    /// also ends with 2 once it stops.
+    /// Each pipeline waits for problems that can be repaired: an unreachable database or broker, a
+    /// wrong password, missing tables or files. Listeners wait for an address that is in use. If
+    /// the configuration is wrong, the command exits with 2. If waiting cannot help a pipeline, the
+    /// others run, and the command exits with 2 when it is stopped.
     Run(run::Run),
     /// Create and update the tables of outbox, inbox, idempotency keys and sagas.
     #[command(subcommand)]
     Migrate(migrate::Migrate),
-    /// Move a foreign outbox table of PostgreSQL to this outbox without changing its producers, and
-    /// back.
+    /// Move from another outbox table in PostgreSQL to this outbox without changing the producers,
+    /// or move back.
     #[cfg(feature = "postgres")]
     #[command(subcommand)]
     Adopt(adopt::Adopt),
-    /// Show which process leads, what waits and what is parked. Reads only.
+    /// Show which process leads, and which messages wait or are parked. Changes nothing.
     ///
-    /// Exits with 3 when a database is unreachable, or when messages are held, retrying or dead;
-    /// with 2 when a database does not fit this build. Other pipelines are shown in any case.
+    /// Exits with 3 if a database is unreachable, or if messages are held, retrying or dead; with 2
+    /// if a schema does not match this build. The other pipelines are always shown.
     Status(status::Status),
-    /// Write a commented configuration from flags or questions, and test database and broker on the
-    /// way.
+    /// Write a commented configuration. Asks on a terminal for missing values, and tests database
+    /// and broker.
     ///
-    /// Overwrites nothing. The result passes `relay check`.
+    /// Never overwrites a file. The result passes `relay check`.
     Init(init::Init),
-    /// Check the configuration, and the access to databases and brokers.
+    /// Check the configuration and the access to databases and brokers.
     ///
-    /// Quick enough for CI and before a start; publishes nothing. Exits with 2 when something must
-    /// be changed, with 3 when something does not answer.
+    /// Fast enough for CI and for use before a start. Publishes nothing. Exits with 2 if you must
+    /// change something, with 3 if a database or broker does not answer.
     Check(check::Check),
-    /// Check database, broker and inboxes. Prints one line per check with the measured value and
-    /// the remedy, and the go-live checklist.
+    /// Check database, broker and inboxes. Prints the measured value and the remedy of each check,
+    /// and the go-live checklist.
     ///
-    /// Changes nothing. Exits with 0 when nothing failed, with 2 when something must be changed
-    /// (with --strict also on warnings), with 3 when the only failures are services that do not
-    /// answer.
+    /// Changes nothing. Exits with 0 if no check failed, with 2 if you must change something (with
+    /// --strict also on warnings), with 3 if the only failures are services that do not answer.
     Doctor(doctor::Doctor),
-    /// Compare outbox, broker and inboxes: prove that every message took effect once, or name those
-    /// that did not.
+    /// Compare outbox, broker and inboxes: check that every message took effect once, and list
+    /// those that did not.
     ///
-    /// Reads only and does not disturb consumers: it joins no consumer group and settles nothing.
-    /// Exits with 0 when nothing is wrong, with 1 when something is wrong, with 2 or 3 when it
-    /// could not find out.
+    /// Only reads and does not disturb consumers: it joins no consumer group and settles no
+    /// deliveries. Exits with 0 if it finds no problem, with 1 if it finds one, with 2 or 3 if it
+    /// could not compare everything.
     Verify(verify::Verify),
-    /// Remove history that every relay has passed and that is past its retention; show what stays,
+    /// Delete messages older than their retention that every relay has passed. Shows what is kept,
     /// and why.
     ///
-    /// `relay run` does the same once a minute. Never removes a message that a relay has yet to
-    /// publish or that is parked. Exits with 3 when something old enough to be removed is held
-    /// back.
+    /// `relay run` does the same once a minute. Never deletes a message that is parked or that a
+    /// relay has not published yet. Exits with 3 if messages that are old enough cannot be deleted.
     Retention(retention::Retention),
-    /// Forget a relay that is gone for good, so that it no longer holds back history.
+    /// Forget a relay that will not return, so that retention no longer waits for it.
     ///
-    /// Its cursor is removed. If a relay of this name starts again, it publishes everything that is
-    /// still there.
+    /// Its cursor is deleted. If a relay with this name starts again, it publishes every message
+    /// that the outbox still has.
     Forget(forget::Forget),
-    /// Look at messages that relays could not publish or consumers could not apply, and decide
-    /// about them.
+    /// Show messages that relays could not publish or consumers could not apply, and requeue,
+    /// discard or edit them.
     #[command(subcommand)]
     Dead(dead::Dead),
     /// Stop publishing a topic, an ordering key or everything, until it is resumed.
     ///
-    /// A running relay and its successors apply this within a second. Paused messages wait in
-    /// order; others flow.
+    /// Takes effect within a second. Messages already handed to the broker are still delivered.
+    /// Paused messages wait in order, and others are published.
     Pause(pause::Pause),
     /// Resume publishing a topic, an ordering key or everything.
     Resume(pause::Pause),
-    /// Show the whole story of a message: when it was enqueued, when it was published or why it is
-    /// held, and which consumers applied it.
+    /// Show the history of a message: when it was enqueued, when it was published or why it is
+    /// waiting, and which consumers applied it.
     ///
     /// Reads the outboxes and inboxes of the configuration, and changes nothing. Payloads are never
     /// shown.
     Show(show::Show),
-    /// Show how far topics lag: unpublished messages by topic. Reads only.
+    /// Show the number of unpublished messages by topic. Changes nothing.
     Lag(lag::Lag),
-    /// Print messages as the relay passes them, until a signal stops it.
+    /// Print messages as the relay publishes or parks them, until a signal stops it.
     ///
-    /// Payloads are shown only on request, and the audit records that.
+    /// Payloads are shown only with --payloads, and the audit records each use.
     Tail(tail::Tail),
     /// Publish messages again that were already published, with the same ids.
     ///
-    /// Never sends messages that have not left yet, were given up, or were removed by retention.
-    /// Works with and without a running relay. An interrupted replay can be repeated. Exits with 3
-    /// when the broker is away for a minute, or when a signal stops it.
+    /// Never sends messages that are not published yet, were discarded, or were deleted by
+    /// retention. Works with or without a running relay. If a replay was interrupted, run it again.
+    /// Exits with 3 if the broker is unavailable for a minute, or if a signal stops the command.
     Replay(replay::Replay),
-    /// Look at idempotency keys whose holder is gone, and decide about them.
+    /// Show idempotency keys whose holder has disappeared, and release or discard them.
     #[command(subcommand)]
     Keys(keys::Keys),
-    /// Look at sagas, and decide about those that are stuck.
+    /// Show sagas, and retry, cancel or skip those that are stuck.
     #[command(subcommand)]
     Sagas(sagas::Sagas),
-    /// See exactly-once effects survive crashes, on this machine, with nothing installed.
+    /// Demonstrate exactly-once effects despite crashes, on this machine, without installing
+    /// anything.
     #[cfg(feature = "demo")]
     Demo(::demo::Args),
     /// A consumer of the demo, in a process of its own.
@@ -205,7 +204,7 @@ pub enum Command {
         /// The file that describes its task.
         task: std::path::PathBuf,
     },
-    /// Check the configuration, show the settings in force, print the schema.
+    /// Check the configuration, show the effective settings, or print the schema.
     #[command(subcommand)]
     Config(config::ConfigCommand),
     /// Print a completion script for a shell.
@@ -213,7 +212,7 @@ pub enum Command {
         /// The shell.
         shell: Shell,
     },
-    /// Write man pages, one for each command.
+    /// Write a man page for each command.
     Man(man::Man),
 }
 

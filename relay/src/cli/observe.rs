@@ -68,7 +68,7 @@ pub(super) fn export(
 pub(super) fn warn_of_otel() {
     const NAME: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
     if std::env::var_os(NAME).is_some_and(|value| !value.is_empty()) {
-        warn!("{NAME} is set, but this relay was built without its feature `otlp`: nothing is exported");
+        warn!("{NAME} is set, but this relay was built without the feature `otlp`: nothing is exported");
     }
 }
 
@@ -93,7 +93,7 @@ async fn listening<T, E: Display, F: Future<Output = Result<T, E>>>(
         };
         failures += 1;
         let pause = LISTENER.delay(failures, rand::random());
-        warn!("{what} not served: {error}; messages are published meanwhile, tried again in {pause:.1?}");
+        warn!("{what} not served: {error}; messages are published in the meantime, next try in {pause:.1?}");
         failed();
         tokio::time::sleep(pause).await;
     }

@@ -72,8 +72,8 @@ async fn reaches(mut status: watch::Receiver<Status>, is_reached: impl Fn(&Role)
 }
 
 /// Waits until the relay has settled everything committed, whichever process leads. Dead messages,
-/// those held behind them, paused and scheduled ones stay. Waits forever while database or broker
-/// are away. Cancel-safe.
+/// messages held behind them, and paused and scheduled ones stay. Waits forever while the database
+/// or the broker is unreachable. Cancel-safe.
 async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
     let mut quiet = 0;
     let mut blocked_since: Option<Instant> = None;
@@ -101,7 +101,7 @@ async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
                 LOOK_INTERVAL
             }
             Err(error) => {
-                warn!(relay = %name, "it is not known whether everything has left: {error}");
+                warn!(relay = %name, "cannot find out whether all messages are published: {error}");
                 FAILED_INTERVAL
             }
         };

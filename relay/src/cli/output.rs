@@ -12,10 +12,10 @@ pub(crate) use operate::text::harmless;
 /// Format of the results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// A table for people.
+    /// Tables.
     #[default]
     Table,
-    /// JSON for machines; durations in seconds.
+    /// JSON, with durations in seconds.
     Json,
 }
 
@@ -69,7 +69,11 @@ pub(crate) fn table<const N: usize>(
 
 /// Returns the text for an empty list. `is_whole` is false when a place did not answer.
 pub(crate) fn nothing_waits(is_whole: bool) -> String {
-    String::from(if is_whole { "nothing waits" } else { "nothing was found, but not every place answered" })
+    String::from(if is_whole {
+        "no messages found"
+    } else {
+        "nothing was found, but not every database answered"
+    })
 }
 
 /// Returns a value, or a dash if it is missing.

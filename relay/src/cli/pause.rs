@@ -18,7 +18,7 @@ pub struct Pause {
     #[command(flatten)]
     pipeline: OnePipeline,
 
-    /// Only messages of this topic; later messages with their keys wait behind them.
+    /// Only messages of this topic. Later messages with the same keys wait, even in other topics.
     #[arg(long, value_name = "TOPIC")]
     topic: Option<Topic>,
 
@@ -26,15 +26,15 @@ pub struct Pause {
     #[arg(long, value_name = "KEY")]
     key: Option<OrderingKey>,
 
-    /// The whole pipeline.
+    /// All messages of the pipeline.
     #[arg(long)]
     all: bool,
 
-    /// The reason; `relay status` shows it.
+    /// The reason, which `relay status` shows.
     #[arg(long, visible_alias = "note", value_name = "TEXT")]
     reason: String,
 
-    /// The name of the actor, for the audit.
+    /// Your name, for the audit.
     #[arg(long, value_name = "NAME", env = "USER")]
     actor: String,
 }
@@ -85,9 +85,7 @@ impl Pause {
                     "takes effect within a second; messages already handed to the broker are still delivered"
                 );
                 if pause::is_unknown(&places, &scope).await {
-                    eprintln!(
-                        "no message of {scope} is in the outbox: is the name right? it is paused anyway"
-                    );
+                    eprintln!("the outbox has no message of {scope}: is the name right? It is paused anyway");
                 }
             }
             _ => eprintln!("takes effect within a second"),

@@ -22,7 +22,7 @@ pub(crate) struct Candidate {
 pub(crate) enum Patience {
     /// A daemon waits for everything that can recover, even if an operator must act.
     Daemon,
-    /// A run that ends by itself waits for a database that is away, and not for an operator.
+    /// A run that ends by itself waits for an unreachable database, but not for an operator.
     Once,
 }
 

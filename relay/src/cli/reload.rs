@@ -28,7 +28,7 @@ impl Reload {
         let (config, effective) = match self.file.load_without_files(&self.overrides) {
             Ok(loaded) => loaded,
             Err(failure) => {
-                error!("{file} is not applied, the settings before stay in force: {failure}");
+                error!("{file} is not applied, the previous settings stay in effect: {failure}");
                 return;
             }
         };
@@ -36,7 +36,7 @@ impl Reload {
         match &mut self.level_in_force {
             Some(level) if *level != config.log.level => match self.level.set(&config.log.level) {
                 Ok(()) => {
-                    info!("{file} was read again: {LEVEL} is {:?} from now on", config.log.level);
+                    info!("{file} was read again: {LEVEL} is now {:?}", config.log.level);
                     *level = config.log.level;
                     applied = true;
                 }
@@ -52,10 +52,9 @@ impl Reload {
             .filter(|path| path != LEVEL || is_by_flag)
             .collect();
         match (waiting.is_empty(), applied) {
-            (false, _) => warn!(
-                "{file} was read again: these settings apply when the relay is started again: {}",
-                waiting.join(", ")
-            ),
+            (false, _) => {
+                warn!("{file} was read again: these settings apply after a restart: {}", waiting.join(", "))
+            }
             (true, false) => info!("{file} was read again: nothing has changed"),
             (true, true) => {}
         }

@@ -30,7 +30,7 @@ pub struct Replay {
     #[command(flatten)]
     pipeline: OnePipeline,
 
-    /// The message: its place in the log, or its message id. May be repeated.
+    /// Position in the log, or message id. Can be repeated.
     #[arg(long = "id", value_name = "ID", conflicts_with_all = ["topic", "key", "from_id", "to_id", "since", "until", "all"])]
     ids: Vec<MessageRef>,
 
@@ -42,15 +42,15 @@ pub struct Replay {
     #[arg(long, value_name = "KEY")]
     key: Option<OrderingKey>,
 
-    /// Only from this place in the log. Default: from the oldest kept message.
+    /// Only from this position in the log on. Default: the oldest message in the outbox.
     #[arg(long, value_name = "ID")]
     from_id: Option<i64>,
 
-    /// Only up to this place in the log. Default: up to the relay's cursor.
+    /// Only up to this position in the log. Default: the relay's cursor.
     #[arg(long, value_name = "ID")]
     to_id: Option<i64>,
 
-    /// Only messages enqueued at this time or later: how long ago (2h, 7d), or a time
+    /// Only messages enqueued at this time or later. An age (2h, 7d) or a time
     /// (2026-01-31T12:00:00Z).
     #[arg(long, value_name = "WHEN")]
     since: Option<Moment>,
@@ -59,19 +59,19 @@ pub struct Replay {
     #[arg(long, value_name = "WHEN")]
     until: Option<Moment>,
 
-    /// Every kept message that was published.
+    /// All published messages that are still in the outbox.
     #[arg(long, conflicts_with_all = ["topic", "key", "from_id", "to_id", "since", "until"])]
     all: bool,
 
-    /// Maximum number of messages a second. Default: as fast as the broker confirms.
+    /// Maximum messages per second. Default: as fast as the broker confirms.
     #[arg(long, value_name = "MESSAGES")]
     rate: Option<NonZeroU32>,
 
-    /// Count the messages, and send nothing.
+    /// Count the messages, but send nothing.
     #[arg(long)]
     dry_run: bool,
 
-    /// Do not ask before sending messages that were not named individually.
+    /// Do not ask for confirmation if messages are selected by a filter or --all.
     #[arg(long)]
     yes: bool,
 
@@ -108,8 +108,7 @@ impl Replay {
         }
         if let Some(topic) = swallowed(&pipeline, &planned) {
             eprintln!(
-                "{topic} goes to a FIFO queue, which takes a message that it has had within 5 minutes for a repetition and \
-                 drops it: replay the youngest again later"
+                "{topic} is published to a FIFO queue, which drops a message that it already received within the last 5 minutes: replay the newest messages again later"
             );
         }
         let options = ReplayOptions { rate: self.rate, stop: stop()? };
@@ -224,15 +223,17 @@ fn text(Shown { plan, published, .. }: &Shown<'_>, is_sent: bool) -> String {
         lines.push(format!("not sent: {}", told.join(", ")));
     }
     if let Some(removed) = plan.removed_until {
-        let from = plan
-            .kept_from
-            .map_or_else(|| String::from("nothing is kept"), |edge| format!("kept from {} on", edge.id));
-        lines.push(format!("retention has removed messages made until {}: {from}", seconds::text(removed)));
+        let from = plan.kept_from.map_or_else(
+            || String::from("the log is empty"),
+            |edge| format!("the log begins at {}", edge.id),
+        );
+        lines
+            .push(format!("retention has deleted messages created until {}: {from}", seconds::text(removed)));
     }
     if is_sent {
         lines.push(format!("published {published} of {}, with their ids", plan.chosen));
     } else if plan.chosen > 0 {
-        lines.push(String::from("nothing was sent: a dry run"));
+        lines.push(String::from("dry run: nothing was sent"));
     }
     lines.join("\n")
 }

@@ -23,11 +23,11 @@ pub struct Retention {
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 
-    /// Only show what would be removed.
+    /// Show what would be deleted, but delete nothing.
     #[arg(long)]
     dry_run: bool,
 
-    /// How long history is kept, instead of the configured time; for example 12h.
+    /// Keep messages for this long instead of the configured time, for example 12h.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     keep: Option<Duration>,
 }
@@ -56,7 +56,7 @@ impl Retention {
             };
             for warning in segments.iter().filter_map(|segment| segment.warning.as_ref()) {
                 exit = Exit::Unavailable;
-                eprintln!("{name}: old history stays: {warning}");
+                eprintln!("{name}: old messages cannot be deleted: {warning}");
             }
             shown.extend(segments);
         }

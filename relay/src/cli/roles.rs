@@ -13,17 +13,18 @@ use super::output;
 /// The roles and their names.
 #[derive(Debug, Args)]
 pub struct RolesScript {
-    /// Only the roles for these tables. Default: for all lines.
+    /// Only the roles for these tables. Can be repeated. Default: all.
     #[arg(long = "line", value_enum, value_name = "LINE")]
     lines: Vec<LineName>,
 
-    /// The roles of one service, for inbox, idempotency keys and sagas in a schema of its own:
-    /// NAME_inbox_consumer, NAME_idempotency_claimant and NAME_saga_worker, in the schema NAME
-    /// unless another is given. If it does not have all three, name the lines with --line.
+    /// Create the roles of one service with its own schema for inbox, idempotency keys and sagas:
+    /// NAME_inbox_consumer, NAME_idempotency_claimant and NAME_saga_worker. Default for --schema:
+    /// NAME. If the service does not use all three, select them with --line.
     #[arg(long, value_name = "NAME")]
     service: Option<Identifier>,
 
-    /// Run the script on the named database instead of printing it, as the owner of the tables.
+    /// Run the script on the database of --database, as the owner of the tables, instead of
+    /// printing it.
     #[arg(long)]
     apply: bool,
 
@@ -35,7 +36,7 @@ pub struct RolesScript {
     #[arg(long, requires = "apply")]
     allow_plaintext: bool,
 
-    /// The PostgreSQL schema of the tables. Default: the search_path of the user who runs the
+    /// The PostgreSQL schema of the tables. Default: the search_path of the user that runs the
     /// script.
     #[arg(long, value_name = "NAME")]
     schema: Option<Identifier>,
@@ -52,15 +53,17 @@ pub struct RolesScript {
     #[arg(long, value_name = "NAME", default_value = "outbox_relay")]
     relay: Identifier,
 
-    /// The role that consumes. Default: inbox_consumer, or the service's.
+    /// The role that consumes. Default: inbox_consumer, or with --service the service's role.
     #[arg(long, value_name = "NAME")]
     consumer: Option<Identifier>,
 
-    /// The role that claims idempotency keys. Default: idempotency_claimant, or the service's.
+    /// The role that claims idempotency keys. Default: idempotency_claimant, or with --service the
+    /// service's role.
     #[arg(long, value_name = "NAME")]
     claimant: Option<Identifier>,
 
-    /// The role that starts and runs sagas. Default: saga_worker, or the service's.
+    /// The role that starts and runs sagas. Default: saga_worker, or with --service the service's
+    /// role.
     #[arg(long, value_name = "NAME")]
     worker: Option<Identifier>,
 
@@ -78,7 +81,7 @@ impl RolesScript {
         }
         let url = self.owner.read()?.ok_or_else(|| {
             let text =
-                "--apply needs a database: set RELAY_DATABASE_URL, or give --database-file or --database";
+                "--apply needs a database: set RELAY_DATABASE_URL, or pass --database-file or --database";
             Failure::new(Exit::Usage, text)
         })?;
         let options = LogOptions::default().allow_plaintext(self.allow_plaintext);

@@ -32,9 +32,9 @@ pub struct Run {
     #[command(flatten)]
     config: ConfigFile,
 
-    /// Stop when everything that had committed has left. Exits with 3 when messages remain that
-    /// wait for an operator (dead, or with a missing topic or queue), or when a signal came first.
-    /// Exits with 2 when a database refuses its pipeline. Scheduled messages wait for the next run.
+    /// Stop when every committed message is published. Exits with 3 if messages are left that need
+    /// an operator (dead, or with a missing topic or queue), or if a signal stops it first. Exits
+    /// with 2 if a database refuses its pipeline. Scheduled messages wait for the next run.
     #[arg(long)]
     once: bool,
 
@@ -42,8 +42,7 @@ pub struct Run {
     #[arg(long, value_enum, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
 
-    /// The events to log: a level, or directives such as info,relay=debug. The variable RELAY_LOG
-    /// does the same.
+    /// The log level, or directives such as info,relay=debug.
     #[arg(long, value_name = "LEVEL", env = log::VARIABLE)]
     log_level: Option<String>,
 }
@@ -155,7 +154,7 @@ impl Run {
                 continue;
             };
             let reason = preflight::told(candidate, &error);
-            error!(relay = %candidate.name, "refused, and not tried again; other pipelines run: {reason}");
+            error!(relay = %candidate.name, "refused and not retried; other pipelines run: {reason}");
             ready.pipeline.report_refusal(reason);
             prepared.refused.push(ready);
         }
@@ -211,22 +210,26 @@ fn watch_all(ready: &[Ready]) -> JoinSet<bool> {
                 once::ended(admin.as_ref(), &name, status).await
             };
             let Some(ended) = stop.run_until_cancelled(ended).await else {
-                warn!(relay = %name, "it was ended before everything had left");
+                warn!(relay = %name, "stopped before all messages were published");
                 return true;
             };
             stop.cancel();
             match ended {
                 Ok(left @ once::Left { dead, held, scheduled, blocked: 0, .. }) => {
-                    info!(relay = %name, dead, held, scheduled, "everything has left");
+                    info!(relay = %name, dead, held, scheduled, "all messages are published");
                     left.needs_an_operator()
                 }
                 Ok(once::Left { dead, held, scheduled, blocked, .. }) => {
-                    warn!(relay = %name, dead, held, scheduled, blocked, "it ends: their destination does not take \
-                        what is left before an operator acts; `relay dead list --state retrying` says why");
+                    warn!(relay = %name, dead, held, scheduled, blocked, "the run ends: the destination does \
+                                                                          not accept the remaining messages \
+                                                                          until an operator acts; `relay \
+                                                                          dead list --state retrying` shows \
+                                                                          why");
                     true
                 }
                 Err(reason) => {
-                    warn!(relay = %name, "it ends: nothing leaves before an operator acts: {reason}");
+                    warn!(relay = %name, "the run ends: no message can be published until an operator acts: \
+                                          {reason}");
                     true
                 }
             }
@@ -304,7 +307,7 @@ async fn supervise(
                 None => {
                     stopping_since = Some(Instant::now());
                     systemd::stopping();
-                    info!("stopping; a second signal ends the process at once");
+                    info!("stopping; a second signal ends the process immediately");
                     stop.cancel();
                 }
                 Some(since) if since.elapsed() < SAME_SIGNAL => {}
@@ -331,15 +334,15 @@ fn watched(left: Result<bool, JoinError>) -> Exit {
 }
 
 fn crashed(error: &JoinError) -> Exit {
-    error!("a task ended by a fault of this program: {error}");
+    error!("an internal error ended a task: {error}");
     Exit::Broken
 }
 
 fn interrupted(config: &Config) -> String {
     let ttl = config.pipelines.iter().map(|pipeline| pipeline.settings.lease_ttl).max().unwrap_or_default();
     format!(
-        "stopped at once: nothing is lost, but what was not confirmed is published again, and a standby takes over \
-         only when the leases have expired (within {})",
+        "stopped immediately: no message is lost, but unconfirmed messages are published again, and a \
+         standby takes over only when the leases have expired (within {})",
         super::output::age(ttl)
     )
 }
@@ -360,9 +363,8 @@ struct StopSignals {
 impl Signals {
     fn new() -> Result<Self, Failure> {
         let listen = |kind| {
-            signal(kind).map_err(|error| {
-                Failure::new(Exit::Broken, format_args!("signals cannot be received: {error}"))
-            })
+            signal(kind)
+                .map_err(|error| Failure::new(Exit::Broken, format_args!("cannot receive signals: {error}")))
         };
         Ok(Self {
             stop: StopSignals {

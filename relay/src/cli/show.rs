@@ -16,7 +16,7 @@ pub struct Show {
     #[command(flatten)]
     place: Where,
 
-    /// The message: its message id, its place in the log, or the id of its dead letter.
+    /// Message id, position in the log, or id of the dead letter.
     #[arg(value_name = "ID")]
     id: MessageRef,
 }
@@ -29,7 +29,7 @@ impl Show {
         places.close().await;
         let told = told?;
         format.print(&told, text)?;
-        // A place that is away does not hide the findings of the others.
+        // An unreachable database does not hide the findings of the others.
         let failure = away.into_iter().map(Failure::from).fold(None, first);
         failure.map_or(Ok(Exit::Success), Err)
     }
@@ -40,7 +40,7 @@ fn text(story: &Story) -> String {
     parts.extend(story.outboxes.iter().map(in_outbox));
     if story.outboxes.is_empty() {
         parts.push(String::from(
-            "in none of the outboxes: it came from elsewhere, or retention has removed it",
+            "in none of the outboxes: it comes from another system, or retention has deleted it",
         ));
     }
     if !story.inboxes.is_empty() {
@@ -102,7 +102,7 @@ fn in_outbox(part: &OutboxPart) -> String {
         ("headers", headers),
         ("traceparent", part.traceparent.clone()),
         ("payload", Some(payload)),
-        ("replay", (!part.in_log).then(|| String::from("not possible: its row is gone from the log"))),
+        ("replay", (!part.in_log).then(|| String::from("not possible: its row is no longer in the log"))),
     ];
     let told = lines.into_iter().filter_map(|(name, value)| Some(format!("{name:<14}{}", value?)));
     told.collect::<Vec<_>>().join("\n")

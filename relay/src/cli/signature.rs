@@ -6,7 +6,7 @@ use operate::{Operator, Role, Signed};
 /// The author of a decision, and the reason.
 #[derive(Debug, Args)]
 pub(crate) struct Signature {
-    /// The name of the author, for the audit.
+    /// Your name, for the audit.
     #[arg(long, value_name = "NAME", env = "USER")]
     actor: String,
 

@@ -25,7 +25,7 @@ pub struct Status {
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 
-    /// Repeat every two seconds, or at the given interval, until a signal stops it.
+    /// Repeat every 2s, or at this interval, until a signal stops it.
     #[arg(long, value_name = "EVERY", num_args = 0..=1, default_missing_value = "2s")]
     watch: Option<Time>,
 }
@@ -82,7 +82,7 @@ fn state(shown: &PipelineStatus) -> String {
     format!("{}{how}", shown.state)
 }
 
-/// Returns system identifier and timeline of the cursor.
+/// Returns the system identifier and the timeline of the cursor.
 fn cursor_of(shown: &PipelineStatus) -> String {
     match (&shown.cursor_system_identifier, shown.cursor_timeline, shown.cursor_is_of_this_server) {
         (Some(system), Some(timeline), Some(true)) => format!("{system}/{timeline}"),

@@ -11,7 +11,7 @@ use tracing::warn;
 
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(false, states) {
-        warn!("the service manager could not be told: {error}");
+        warn!("could not notify the service manager: {error}");
     }
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn stopping() {
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
-        Err(error) => warn!("the service manager could not be told: {error}"),
+        Err(error) => warn!("could not notify the service manager: {error}"),
     }
 }
 

@@ -35,15 +35,15 @@ pub struct Tail {
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
 
-    /// Show payloads as well. The audit keeps who looked, and why.
+    /// Also show payloads. The audit records who looked, and why.
     #[arg(long, requires = "note")]
     payloads: bool,
 
-    /// The name of the person who looks at payloads, for the audit.
+    /// Your name, for the audit. Only with --payloads.
     #[arg(long, value_name = "NAME", env = "USER")]
     actor: Option<String>,
 
-    /// The reason, for the audit.
+    /// The reason, for the audit. Only with --payloads.
     #[arg(long, value_name = "TEXT", requires = "payloads")]
     note: Option<String>,
 }
@@ -61,7 +61,7 @@ impl Tail {
             reason: self.note.unwrap_or_default(),
         });
         let mut tail = Following::begin(&places, &viewer(), filter, signed.as_ref()).await?;
-        eprintln!("{}: what the relay passes from now on", pipeline.name);
+        eprintln!("{}: messages that the relay publishes or parks from now on", pipeline.name);
         let mut left = self.limit.unwrap_or(usize::MAX);
         let mut ended = pin!(tokio::signal::ctrl_c());
         let mut told = String::new();

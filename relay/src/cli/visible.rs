@@ -39,15 +39,13 @@ fn refusal(command: &Command, argument: &Arg) -> Failure {
     let has_file = command.get_arguments().any(|other| other.get_long() == Some(&file));
     let help = match argument.get_env() {
         Some(variable) if has_file => {
-            format!("set {}, or write the URL into a file and give --{file}", variable.display())
+            format!("set {}, or write the URL to a file and pass --{file}", variable.display())
         }
         Some(variable) => format!("set {} instead", variable.display()),
-        None => {
-            String::from("write it into the configuration, or into the file that a setting url_file names")
-        }
+        None => String::from("write it to the configuration, or to the file of a url_file setting"),
     };
     let text = format_args!(
-        "--{name}: the URL holds a password, and everybody on this machine can read the arguments of a process"
+        "--{name}: the URL contains a password, and every user of this machine can read the arguments of a process"
     );
     Failure::with_help(Exit::Usage, text, help)
 }
@@ -65,7 +63,7 @@ mod tests {
     #[test]
     fn a_password_is_refused_wherever_a_url_is_an_argument() {
         let url = "postgres://u:s3cret@h/d";
-        let variable = "RELAY_DATABASE_URL, or write the URL into a file and give --database-file";
+        let variable = "RELAY_DATABASE_URL, or write the URL to a file and pass --database-file";
         for (command, remedy) in [
             ("migrate up --database", variable),
             ("migrate status --database", variable),
@@ -87,7 +85,7 @@ mod tests {
             let named = if command.starts_with("verify") { format!("b={url}") } else { url.to_owned() };
             let told =
                 refused(&format!("{command} {named}")).unwrap_or_else(|| panic!("{command} is accepted"));
-            assert!(told.contains(remedy) && told.contains("holds a password"), "{command}: {told}");
+            assert!(told.contains(remedy) && told.contains("contains a password"), "{command}: {told}");
             assert!(!told.contains("s3cret"), "{command}: {told}");
         }
     }

@@ -15,7 +15,7 @@ pub(crate) fn check(broker: &Broker) -> Result<(), InvalidSetting> {
         Broker::Rabbitmq(config) if config.payload_bytes_max < MESSAGE_BYTES_MIN => {
             let bytes = config.payload_bytes_max;
             let problem =
-                format!("is {bytes}; the relay needs at least {MESSAGE_BYTES_MIN}, the room for an envelope");
+                format!("is {bytes}; the relay needs at least {MESSAGE_BYTES_MIN} for the envelope");
             Err(InvalidSetting { setting: String::from("rabbitmq.payload_bytes_max"), problem })
         }
         _ => Ok(()),
@@ -44,7 +44,7 @@ pub(crate) enum NotBuilt {}
 #[cfg(not(all(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
 impl<'de> serde::Deserialize<'de> for NotBuilt {
     fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
-        let problem = "this relay was built without this broker; build it with the feature of its name";
+        let problem = "this relay was built without this broker; build it with the feature of the same name";
         Err(serde::de::Error::custom(problem))
     }
 }

@@ -94,7 +94,7 @@ fn check_names(sections: &[PipelineSection], problems: &mut Problems) {
             Some(Some(other)) if other == name => format!("{name:?} is the name of two pipelines"),
             Some(Some(other)) => {
                 format!(
-                    "{name:?} and {other:?} are the same in environment variables ({}{in_env}__…)",
+                    "{name:?} and {other:?} have the same name in environment variables ({}{in_env}__…)",
                     env::PREFIX
                 )
             }
@@ -105,14 +105,10 @@ fn check_names(sections: &[PipelineSection], problems: &mut Problems) {
                     "PAGE" => "the page",
                     _ => "metrics and health",
                 };
-                format!("{name:?} is taken: {}{in_env}__… sets {what}", env::PREFIX)
+                format!("{name:?} is reserved: {}{in_env}__… configures {what}", env::PREFIX)
             }
         };
-        problems.add(
-            format!("pipeline[{index}].name"),
-            message,
-            Some("give each pipeline a name of its own"),
-        );
+        problems.add(format!("pipeline[{index}].name"), message, Some("give each pipeline a different name"));
     }
 }
 
@@ -135,7 +131,7 @@ fn pipeline(
         [("retention", retention, MESSAGES), ("audit_retention", audit_retention, DECISIONS)]
     {
         if let Err(problem) = retention::check(kept, bounds) {
-            let help = Some("or \"off\", to keep everything");
+            let help = Some("\"off\" keeps everything");
             problems.add(format!("{path}.database.{name}"), problem, help);
         }
     }
@@ -208,7 +204,7 @@ fn database(section: DatabaseSection, path: &str, problems: &mut Problems) -> Op
                 problems.add(
                     format!("{path}.url"),
                     error.to_string(),
-                    Some("the setting is allow_plaintext = true"),
+                    Some("to allow plaintext, set allow_plaintext = true"),
                 );
             }
             Err(error) => problems.add(format!("{path}.url"), error.to_string(), None),
@@ -246,12 +242,12 @@ fn broker(
     match given.len() {
         1 => given.pop().map(|(_, broker)| broker),
         0 => {
-            problems.add(path.to_owned(), "no broker is given", Some(help));
+            problems.add(path.to_owned(), "no broker is configured", Some(help));
             None
         }
         _ => {
             let names: Vec<&str> = given.iter().map(|(name, _)| *name).collect();
-            problems.add(path.to_owned(), format!("{} are given", names.join(" and ")), Some(help));
+            problems.add(path.to_owned(), format!("{} are configured", names.join(" and ")), Some(help));
             None
         }
     }

@@ -67,28 +67,28 @@ impl Error for Wrong {
             Unexpected::Float(_) => "a number with a fraction",
             Unexpected::Seq => "a list",
             Unexpected::Map => "a section",
-            _ => "a text",
+            _ => "a string",
         };
-        Self::new(format!("is {found}; expected is {expected}"))
+        Self::new(format!("is {found}; expected {expected}"))
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         match found {
             Unexpected::Signed(_) | Unexpected::Unsigned(_) | Unexpected::Float(_) => {
-                Self::new(format!("{found} is out of bounds; expected is {expected}"))
+                Self::new(format!("{found} is out of bounds; expected {expected}"))
             }
-            _ => Self::new(format!("cannot be used; expected is {expected}")),
+            _ => Self::new(format!("is invalid; expected {expected}")),
         }
     }
 
     fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
         let mut wrong = Self::new(format!("unknown setting `{field}`"));
-        wrong.help = Some(format!("known here: {}", known.join(", ")));
+        wrong.help = Some(format!("valid settings: {}", known.join(", ")));
         wrong
     }
 
     fn unknown_variant(variant: &str, known: &'static [&'static str]) -> Self {
-        let mut wrong = Self::new(format!("{variant:?} is not known"));
+        let mut wrong = Self::new(format!("{variant:?} is not a valid value"));
         wrong.help = Some(format!("use one of {}", known.join(", ")));
         wrong
     }
@@ -117,7 +117,7 @@ macro_rules! numbers {
             match self.text() {
                 Some(text) => match text.parse::<$type>() {
                     Ok(number) => visitor.$visit(number),
-                    Err(error) => Err(Wrong::new(format!("is not a number that fits here: {error}"))),
+                    Err(error) => Err(Wrong::new(format!("is not a valid number: {error}"))),
                 },
                 None => self.deserialize_any(visitor),
             }
@@ -189,7 +189,7 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
         match &self.0.value {
             // A derived visitor would accept a list as a struct.
             Value::Table(_) => self.deserialize_any(visitor),
-            _ => Err(Wrong::new(format!("is {}; expected is a section", self.0.kind()))),
+            _ => Err(Wrong::new(format!("is {}; expected a section", self.0.kind()))),
         }
     }
 
@@ -204,7 +204,7 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
                 let word: StringDeserializer<Wrong> = word.clone().into_deserializer();
                 visitor.visit_enum(word)
             }
-            _ => Err(Wrong::new(format!("is {}; expected is a text", self.0.kind()))),
+            _ => Err(Wrong::new(format!("is {}; expected a string", self.0.kind()))),
         }
     }
 
@@ -297,11 +297,11 @@ mod tests {
     fn every_error_names_path_place_and_remedy_but_no_text() {
         for (toml, path, message, place) in [
             ("port = 70000", "port", "out of bounds", "70000"),
-            ("port = 's3cret'", "port", "not a number", "'s3cret'"),
-            ("port = 1\non = 's3cret'", "on", "is a text; expected is a boolean", "'s3cret'"),
-            ("port = 1\nhosts = ['a', 5]", "hosts[1]", "is a whole number; expected is a string", "5"),
+            ("port = 's3cret'", "port", "not a valid number", "'s3cret'"),
+            ("port = 1\non = 's3cret'", "on", "is a string; expected a boolean", "'s3cret'"),
+            ("port = 1\nhosts = ['a', 5]", "hosts[1]", "is a whole number; expected a string", "5"),
             ("port = 1\nprot = 2", "", "unknown setting `prot`", "prot"),
-            ("port = 1\nmode = 'slow'", "mode", "\"slow\" is not known", "'slow'"),
+            ("port = 1\nmode = 'slow'", "mode", "\"slow\" is not a valid value", "'slow'"),
             ("on = true", "", "the setting `port` is missing", ""),
         ] {
             let wrong = read(toml).unwrap_err();

@@ -91,7 +91,7 @@ fn chunking(section: &EngineSection, limit: SizeLimit, encoding: Encoding) -> Op
 
 fn chunking_refusals(section: &EngineSection, settings: &EngineOptions) -> Vec<Refusal> {
     let Some(splitter) = &settings.chunking else {
-        let problem = || String::from("has no meaning without oversize = \"chunk\"");
+        let problem = || String::from("has no effect without oversize = \"chunk\"");
         return section.chunked_bytes_max.map(|_| ("chunked_bytes_max", problem())).into_iter().collect();
     };
     let mut refusals = Vec::new();
@@ -105,7 +105,7 @@ fn chunking_refusals(section: &EngineSection, settings: &EngineOptions) -> Vec<R
         let (bytes, limit, most) = (Size(bytes), Size(limit), Size(most));
         refusals.push((
             "chunked_bytes_max",
-            format!("{bytes} is outside {limit} (message_bytes_max) to {most}, the most for that limit"),
+            format!("{bytes} is outside {limit} (message_bytes_max) to {most} (the maximum for that limit)"),
         ));
     }
     refusals
@@ -142,14 +142,14 @@ fn refusals(settings: &EngineOptions, limit: SizeLimit) -> Vec<Refusal> {
         refuse("retry_initial", format!("{initial} is longer than retry_max, which is {max}"));
     }
     if settings.retry.attempts_max == 0 {
-        refuse("attempts_max", String::from("0 would park every message at once; give at least 1"));
+        refuse("attempts_max", String::from("0 would park every message immediately; set at least 1"));
     }
     if settings.page_bytes < PAGE_MIN {
         let setting = if settings.window_bytes < PAGE_MIN { "window" } else { "page" };
         refuse(setting, format!("{} is less than {}", Size(settings.page_bytes), Size(PAGE_MIN)));
     } else if settings.window_bytes < settings.page_bytes {
         let (window, page) = (Size(settings.window_bytes), Size(settings.page_bytes));
-        refuse("window", format!("{window} is smaller than a page, which has up to {page}"));
+        refuse("window", format!("{window} is smaller than page, which is {page}"));
     }
     if !(1..=settings.window_entries).contains(&settings.page_entries) {
         let (entries, max) = (settings.page_entries, settings.window_entries);
@@ -161,14 +161,14 @@ fn refusals(settings: &EngineOptions, limit: SizeLimit) -> Vec<Refusal> {
         refuse(
             "message_bytes_max",
             format!(
-                "{} is more than {destination} takes: {message_bytes_max} bytes; raise both or lower it",
+                "{} is more than {destination} accepts: {message_bytes_max} bytes; raise both or lower it",
                 Size(bytes)
             ),
         );
     } else if limit.message_bytes_max >= MESSAGE_BYTES_MIN && bytes < MESSAGE_BYTES_MIN {
         refuse(
             "message_bytes_max",
-            format!("{bytes} is less than {MESSAGE_BYTES_MIN}, the room for an envelope"),
+            format!("{bytes} is less than {MESSAGE_BYTES_MIN}, which the envelope needs"),
         );
     }
     refusals
@@ -266,12 +266,12 @@ mod tests {
             (EngineSection { attempts_max: Some(0), ..base() }, "attempts_max", "at least 1"),
             (EngineSection { window: size("1KiB"), ..base() }, "window", "1KiB is less than 64KiB"),
             (EngineSection { page: size("1KiB"), ..base() }, "page", "1KiB is less than 64KiB"),
-            (EngineSection { page: size("13MiB"), ..base() }, "window", "12MiB is smaller than a page"),
+            (EngineSection { page: size("13MiB"), ..base() }, "window", "12MiB is smaller than page"),
             (EngineSection { page_entries: Some(0), ..base() }, "page_entries", "0 is outside 1 to 65536"),
             (
                 EngineSection { message_bytes_max: size("2MiB"), ..base() },
                 "message_bytes_max",
-                "more than SQS takes: 1048576 bytes",
+                "more than SQS accepts: 1048576 bytes",
             ),
             (
                 EngineSection { chunked_bytes_max: size("9MiB"), ..base() },

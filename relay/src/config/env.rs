@@ -28,7 +28,11 @@ pub(crate) fn overlay(
         let origin = Origin::Env(name.clone());
         let mut steps: Vec<&str> = name.split("__").skip(1).collect();
         if steps.len() < 2 || steps.iter().any(|step| step.is_empty()) {
-            return Err(wrong(origin, "names no setting", "write RELAY__<PIPELINE>__<SECTION>__<SETTING>"));
+            return Err(wrong(
+                origin,
+                "is not the name of a setting",
+                "write RELAY__<PIPELINE>__<SECTION>__<SETTING>",
+            ));
         }
         let section = steps.remove(0);
         let target = match section {
@@ -82,7 +86,7 @@ fn table_of<'a>(node: &'a mut Node, origin: &Origin) -> Result<&'a mut Table, Wr
         Value::Table(table) => Ok(table),
         _ => Err(wrong(
             origin.clone(),
-            format!("leads into {kind}; only sections have settings"),
+            format!("refers to a setting inside {kind}; only sections have settings"),
             "shorten the name",
         )),
     }
@@ -107,7 +111,7 @@ fn pipeline_in<'a>(tree: &'a mut Node, wanted: &str, origin: &Origin) -> Result<
     Err(wrong(
         origin.clone(),
         format!("no pipeline is called {wanted} in the file"),
-        format!("known here: {}", known.join(", ")),
+        format!("valid names: {}", known.join(", ")),
     ))
 }
 
@@ -149,9 +153,9 @@ mod tests {
     fn a_variable_that_leads_nowhere_is_refused_by_name() {
         for (name, message) in [
             ("RELAY__PAYMENTS__DATABASE__URL", "no pipeline is called PAYMENTS"),
-            ("RELAY__ORDER_EVENTS", "names no setting"),
-            ("RELAY__ORDER_EVENTS____URL", "names no setting"),
-            ("RELAY__ORDER_EVENTS__NAME__URL", "leads into a text"),
+            ("RELAY__ORDER_EVENTS", "is not the name of a setting"),
+            ("RELAY__ORDER_EVENTS____URL", "is not the name of a setting"),
+            ("RELAY__ORDER_EVENTS__NAME__URL", "refers to a setting inside a string"),
         ] {
             let error = overlaid(name, "s3cret").err().expect(name);
             assert!(error.message.contains(message), "{error}");
@@ -159,6 +163,6 @@ mod tests {
             assert!(!format!("{error:?}").contains("s3cret"));
         }
         let help = overlaid("RELAY__PAYMENTS__X", "").err().unwrap().help.unwrap();
-        assert_eq!(help, "known here: ORDER_EVENTS, LOG, HTTP, OTLP, PAGE");
+        assert_eq!(help, "valid names: ORDER_EVENTS, LOG, HTTP, OTLP, PAGE");
     }
 }

@@ -46,7 +46,7 @@ impl Diagnostic for ConfigError {
 /// The file to which errors point.
 pub(crate) struct File {
     pub(crate) path: PathBuf,
-    /// The content with every secret masked, as many bytes long as the file.
+    /// The content with every secret masked. It has the same length in bytes as the file.
     pub(crate) masked: String,
 }
 
@@ -57,7 +57,7 @@ impl ConfigError {
 
     /// Creates the error for a file that cannot be read.
     pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
-        let mut told = Self::new(format!("the configuration {} cannot be read: {error}", path.display()));
+        let mut told = Self::new(format!("cannot read the configuration {}: {error}", path.display()));
         told.0.help = Some(String::from("name it with --config FILE or RELAY_CONFIG"));
         told
     }
@@ -68,7 +68,7 @@ impl ConfigError {
         if each.len() == 1 {
             return each.remove(0);
         }
-        let mut told = Self::new(format!("{} things are wrong in {}", each.len(), file.path.display()));
+        let mut told = Self::new(format!("{} problems in {}", each.len(), file.path.display()));
         told.0.each = each;
         told
     }

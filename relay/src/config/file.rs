@@ -46,7 +46,7 @@ pub(crate) struct VerifySection {
     pub(crate) inbox: Vec<InboxSection>,
 }
 
-/// One inbox.
+/// An inbox that `relay verify` compares.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct InboxSection {

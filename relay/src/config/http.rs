@@ -49,12 +49,12 @@ impl Http {
             Ok(address) => Some(address),
             Err(_) => {
                 let help = "write an IP address and a port, for example \"127.0.0.1:9464\" or \"[::1]:9464\"";
-                problems.add(String::from("http.listen"), format!("{text:?} is no address"), Some(help));
+                problems.add(String::from("http.listen"), format!("{text:?} is not an address"), Some(help));
                 None
             }
         });
         if listen.is_some() && cfg!(not(feature = "metrics-endpoint")) {
-            let help = "build the relay with its feature `metrics-endpoint`, or remove the setting";
+            let help = "build the relay with the feature `metrics-endpoint`, or remove the setting";
             let message = "this relay was built without metrics and health";
             problems.add(String::from("http.listen"), message, Some(help));
         }

@@ -32,7 +32,7 @@ pub(super) fn check(
         let options = LogOptions::default().allow_plaintext(section.allow_plaintext);
         match Database::check(text.expose_secret(), &options) {
             Err(error @ InvalidUrl::Plaintext { .. }) => {
-                let help = Some("the setting is allow_plaintext = true");
+                let help = Some("to allow plaintext, set allow_plaintext = true");
                 problems.add(format!("{path}.url"), error.to_string(), help);
             }
             Err(error) => problems.add(format!("{path}.url"), error.to_string(), None),
@@ -44,12 +44,12 @@ pub(super) fn check(
         }
     }
     for name in section.pipelines.iter().filter(|name| !pipelines.contains(name)) {
-        let help = format!("known here: {}", pipelines.join(", "));
+        let help = format!("configured pipelines: {}", pipelines.join(", "));
         problems.add(format!("{path}.pipelines"), format!("no pipeline is called {name:?}"), Some(&help));
     }
     if section.effects.is_none() && !section.effects_kinds.is_empty() {
-        let help = Some("they say which event types the statement in `effects` covers");
-        problems.add(format!("{path}.effects_kinds"), "there is no `effects`", help);
+        let help = Some("effects_kinds lists the event types that the statement in `effects` covers");
+        problems.add(format!("{path}.effects_kinds"), "`effects` is missing", help);
     }
     Some(InboxConfig {
         consumer: consumer?,

@@ -19,11 +19,11 @@ pub(crate) fn filter(text: &str) -> Result<EnvFilter, String> {
         let is_directive = part.contains(['=', '[']) || part.contains("::");
         if !part.is_empty() && !is_directive && part.parse::<LevelFilter>().is_err() {
             return Err(format!(
-                "{text:?} is no level: {part:?} would silence the log but for a module of that name"
+                "{text:?} is not a log level: {part:?} would silence the log, except for a module with that name"
             ));
         }
     }
-    EnvFilter::try_new(parts.join(",")).map_err(|error| format!("{text:?} is no level: {error}"))
+    EnvFilter::try_new(parts.join(",")).map_err(|error| format!("{text:?} is not a log level: {error}"))
 }
 
 /// Returns the directive with the usual name of its level.
@@ -43,7 +43,7 @@ mod tests {
     fn a_word_that_is_no_level_does_not_silence_the_log() {
         for text in ["waring", "notice", "infoo", "fatal", "info,waring", "relay=loud", "relay"] {
             let problem = filter(text).unwrap_err();
-            assert!(problem.contains(text) && problem.contains("no level"), "{problem}");
+            assert!(problem.contains(text) && problem.contains("not a log level"), "{problem}");
         }
     }
 

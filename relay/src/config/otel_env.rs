@@ -32,7 +32,7 @@ pub(super) fn underlay(tree: &mut Node, variables: &[(String, String)]) -> Resul
     if let Some(text) = variable(PROTOCOL)
         && text != "http/protobuf"
     {
-        let message = format!("{text:?} is not a protocol that the relay speaks");
+        let message = format!("the relay does not support the protocol {text:?}");
         return Err(wrong(PROTOCOL, message, "set http/protobuf, and the collector's port for it (4318)"));
     }
     for (name, setting) in ENDPOINTS.into_iter().chain([("OTEL_SERVICE_NAME", "service_name")]) {
@@ -46,7 +46,7 @@ pub(super) fn underlay(tree: &mut Node, variables: &[(String, String)]) -> Resul
         if let Some(text) = variable(name) {
             let millis: u64 = text
                 .parse()
-                .map_err(|_| wrong(name, format!("{text:?} is no number of milliseconds"), ""))?;
+                .map_err(|_| wrong(name, format!("{text:?} is not a number of milliseconds"), ""))?;
             put(tree, name, &[setting], format!("{millis}ms"))?;
         }
     }
@@ -98,8 +98,8 @@ fn put(tree: &mut Node, variable: &str, path: &[&str], text: String) -> Result<(
 /// Parses `name=value,name=value` and decodes the percent-encoding.
 fn pairs(variable: &str, text: &str) -> Result<Vec<(String, String)>, Wrong> {
     parse_pairs(text).map_err(|position| {
-        let message = format!("the part {position} is no name=value, or its percent-encoding is broken");
-        wrong(variable, message, "separate pairs by commas: api-key=secret,x-tenant=shop")
+        let message = format!("part {position} is not name=value, or its percent-encoding is invalid");
+        wrong(variable, message, "separate pairs with commas: api-key=secret,x-tenant=shop")
     })
 }
 

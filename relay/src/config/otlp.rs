@@ -83,14 +83,14 @@ impl Otlp {
     pub(super) fn check(section: Option<OtlpSection>, problems: &mut Problems) -> Option<Self> {
         let section = section?;
         if cfg!(not(feature = "otlp")) {
-            let help = "build the relay with its feature `otlp`, or remove the section";
-            let message = "this relay was built without the export to OpenTelemetry";
+            let help = "build the relay with the feature `otlp`, or remove the section";
+            let message = "this relay was built without OpenTelemetry export";
             problems.add(String::from("otlp"), message, Some(help));
             return None;
         }
         let service_name = section.service_name.unwrap_or_else(|| String::from(SERVICE_NAME_DEFAULT));
         if service_name.trim().is_empty() {
-            problems.add(String::from("otlp.service_name"), "is empty", Some("remove it for the default"));
+            problems.add(String::from("otlp.service_name"), "is empty", Some("remove it to use the default"));
         }
         let sampling = section.sampling.unwrap_or(1.0);
         if !(0.0..=1.0).contains(&sampling) {
@@ -131,9 +131,8 @@ impl Otlp {
             url("endpoint", endpoint);
         }
         if traces.is_none() && metrics.is_none() {
-            let help = "set endpoint, for example \"http://127.0.0.1:4318\", and leave traces or metrics on; \
-                        or remove the section";
-            problems.add(String::from("otlp"), "nothing would be sent anywhere", Some(help));
+            let help = "set endpoint, for example \"http://127.0.0.1:4318\", and enable traces or metrics; or remove the section";
+            problems.add(String::from("otlp"), "nothing would be exported", Some(help));
         }
         let resource = section.resource;
         Some(Self { traces, metrics, headers, service_name, resource, sampling, metrics_interval, timeout })
@@ -147,7 +146,7 @@ fn headers(
 ) -> OtlpHeaders {
     match (given, file) {
         (Some(_), Some(_)) => {
-            let message = "set either it or headers_file, not both";
+            let message = "set headers or headers_file, not both";
             problems.add(String::from("otlp.headers"), message, None);
             OtlpHeaders::Given(BTreeMap::new())
         }
@@ -168,10 +167,10 @@ fn headers(
 pub(crate) fn check_header(name: &str, value: &str) -> Result<(), &'static str> {
     let is_token = |c: u8| c.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&c);
     if name.is_empty() || !name.bytes().all(is_token) {
-        return Err("is no name of a header: use letters, digits, - and _");
+        return Err("is not a header name: use letters, digits, - and _");
     }
     if value.bytes().any(|c| !(c == b'\t' || (b' '..=b'~').contains(&c))) {
-        return Err("its value has a character that no header can hold");
+        return Err("its value has a character that is not allowed in a header");
     }
     Ok(())
 }
@@ -183,10 +182,13 @@ fn check_url(text: &str, allow_plaintext: bool) -> Result<(), (String, &'static 
     };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if authority.contains('@') {
-        return Err((String::from("holds credentials"), "put them into otlp.headers or otlp.headers_file"));
+        return Err((
+            String::from("contains credentials"),
+            "put them into otlp.headers or otlp.headers_file",
+        ));
     }
     if rest.contains(['?', '#']) || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err((String::from("has more than host, port and path"), help));
+        return Err((String::from("may only have host, port and path"), help));
     }
     // An IPv6 address is in brackets.
     let (host, port) = match authority.rfind(':') {
@@ -194,7 +196,7 @@ fn check_url(text: &str, allow_plaintext: bool) -> Result<(), (String, &'static 
         _ => (authority, None),
     };
     if host.is_empty() || port.is_some_and(|port| port.parse::<u16>().is_err()) {
-        return Err((String::from("has no host, or no number as its port"), help));
+        return Err((String::from("has no host, or an invalid port"), help));
     }
     let host = host.trim_matches(['[', ']']);
     if scheme == "http" && !allow_plaintext && !is_loopback(host) {

@@ -68,14 +68,14 @@ pub(super) fn check(section: PageSection, problems: &mut Problems) -> Option<Pag
     let hosts: Vec<String> = section.hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
     for (index, host) in hosts.iter().enumerate().filter(|(_, host)| !is_host(host)) {
         let help = "write a name with or without a port: \"relay.internal\", \"relay.internal:8443\"";
-        problems.add(format!("page.hosts[{index}]"), format!("{host:?} is no host"), Some(help));
+        problems.add(format!("page.hosts[{index}]"), format!("{host:?} is not a host name"), Some(help));
     }
     let listen = match &section.listen {
         Some(text) => match text.parse::<SocketAddr>() {
             Ok(address) => address,
             Err(_) => {
                 let help = "write an IP address and a port, for example \"127.0.0.1:9465\" or \"[::1]:9465\"";
-                problems.add(String::from("page.listen"), format!("{text:?} is no address"), Some(help));
+                problems.add(String::from("page.listen"), format!("{text:?} is not an address"), Some(help));
                 return None;
             }
         },
@@ -89,7 +89,7 @@ pub(super) fn check(section: PageSection, problems: &mut Problems) -> Option<Pag
         }
     };
     if cfg!(not(feature = "page")) {
-        let help = "build the relay with its feature `page`, or remove the setting";
+        let help = "build the relay with the feature `page`, or remove the setting";
         problems.add(String::from("page.listen"), "this relay was built without the page", Some(help));
     }
     let tls = section.tls.map(|PageTlsSection { cert_file, key_file }| PageTls { cert_file, key_file });
@@ -105,27 +105,27 @@ fn check_reach(page: &PageConfig, problems: &mut Problems) {
     }
     let why = match page.foreign_host() {
         _ if !page.listen.ip().is_loopback() => {
-            format!("{} can be reached from other machines", page.listen.ip())
+            format!("other machines can reach {}", page.listen.ip())
         }
         Some(host) if !page.behind_proxy => {
-            format!("others ask for {host:?}, which page.hosts names")
+            format!("page.hosts has {host:?}, so other machines can reach the page")
         }
-        _ => String::from("a proxy passes on requests of other machines"),
+        _ => String::from("a proxy forwards requests from other machines"),
     };
     if page.users.is_empty() {
         let help = "add [[page.user]] with name, role and token_file or password_file; or listen at \
                     127.0.0.1 without a proxy";
-        problems.add(String::from("page.user"), format!("{why}, and nobody would log in"), Some(help));
+        problems.add(String::from("page.user"), format!("{why}, but no login is configured"), Some(help));
     }
     if !page.is_encrypted() {
-        let help = "add [page.tls] with cert_file and key_file, or behind_proxy = true where a proxy \
-                    speaks TLS";
-        let message = format!("{why}, and credentials would cross the network unencrypted");
+        let help =
+            "add [page.tls] with cert_file and key_file, or set behind_proxy = true if a proxy handles TLS";
+        let message = format!("{why}, but credentials would cross the network unencrypted");
         problems.add(String::from("page.tls"), message, Some(help));
     }
     if page.hosts.is_empty() && (page.behind_proxy || page.listen.ip().is_unspecified()) {
-        let help = "add hosts = [\"relay.internal\"]: the names in the addresses that people type";
-        let message = format!("{why}, under names that are not known");
+        let help = "add hosts = [\"relay.internal\"] with the host names in the addresses that people use";
+        let message = format!("{why}, but its host names are unknown");
         problems.add(String::from("page.hosts"), message, Some(help));
     }
 }
@@ -133,8 +133,8 @@ fn check_reach(page: &PageConfig, problems: &mut Problems) {
 fn users(sections: Vec<PageUserSection>, problems: &mut Problems) -> Vec<PageUser> {
     let mut names = BTreeSet::new();
     if sections.len() > USERS_MAX {
-        let message = format!("{} users are more than {USERS_MAX}", sections.len());
-        problems.add(String::from("page.user"), message, Some("let a proxy log people in"));
+        let message = format!("{} users are too many, the maximum is {USERS_MAX}", sections.len());
+        problems.add(String::from("page.user"), message, Some("let a proxy handle logins"));
     }
     let sections =
         sections.into_iter().enumerate().map(|(index, user)| (format!("page.user[{index}]"), user));
@@ -143,8 +143,10 @@ fn users(sections: Vec<PageUserSection>, problems: &mut Problems) -> Vec<PageUse
             let name = user.name;
             let printable = name.chars().all(|c| !c.is_control() && c != ':');
             if name.trim() != name || name.is_empty() || name.len() > NAME_BYTES_MAX || !printable {
-                let help = format!("1 to {NAME_BYTES_MAX} bytes without colons, or spaces around it");
-                problems.add(format!("{path}.name"), format!("{name:?} is no name"), Some(&help));
+                let help = format!(
+                    "use 1 to {NAME_BYTES_MAX} bytes, without colons and without leading or trailing spaces"
+                );
+                problems.add(format!("{path}.name"), format!("{name:?} is not a valid name"), Some(&help));
             }
             if !names.insert(name.clone()) {
                 problems.add(format!("{path}.name"), format!("{name:?} is the name of two users"), None);
@@ -213,20 +215,20 @@ mod tests {
         let proxy = "behind_proxy = true\nhosts = ['relay.internal']\n";
         assert_eq!(problem(&format!("{open}{proxy}{USER}")), None);
         for (page, told) in [
-            (open.to_owned(), "nobody would log in"),
-            (format!("{open}{tls}"), "nobody would log in"),
+            (open.to_owned(), "no login is configured"),
+            (format!("{open}{tls}"), "no login is configured"),
             (format!("{open}{USER}"), "unencrypted"),
-            (format!("[page]\nlisten = '127.0.0.1:0'\n{proxy}"), "nobody would log in"),
+            (format!("[page]\nlisten = '127.0.0.1:0'\n{proxy}"), "no login is configured"),
             (
                 String::from("[page]\nlisten = '127.0.0.1:0'\nhosts = ['localhost', 'relay.internal:80']\n"),
-                "\"relay.internal:80\", which page.hosts names, and nobody would log in",
+                "page.hosts has \"relay.internal:80\", so other machines can reach the page, but no login is configured",
             ),
             (format!("[page]\nlisten = '127.0.0.1:0'\nhosts = ['relay.internal']\n{USER}"), "unencrypted"),
             (
                 format!("[page]\nlisten = '127.0.0.1:0'\nbehind_proxy = true\n{USER}"),
-                "names that are not known",
+                "its host names are unknown",
             ),
-            (format!("[page]\nlisten = '0.0.0.0:0'\n{tls}{USER}"), "names that are not known"),
+            (format!("[page]\nlisten = '0.0.0.0:0'\n{tls}{USER}"), "its host names are unknown"),
         ] {
             let problem = problem(&page).unwrap_or_else(|| panic!("accepted: {page}"));
             assert!(problem.contains(told), "{page}: {problem}");
@@ -244,7 +246,7 @@ mod tests {
                 "a password and a token",
             ),
             ("name = 'a'\nrole = 'viewer'\ntoken = 's3cret'\ntoken_file = '/x'\n", "either it or"),
-            ("name = 'a:b'\nrole = 'viewer'\ntoken = 's3cret'\n", "is no name"),
+            ("name = 'a:b'\nrole = 'viewer'\ntoken = 's3cret'\n", "is not a valid name"),
             ("name = 'a'\nrole = 'root'\ntoken = 's3cret'\n", "viewer, operator"),
             ("name = 'ann'\nrole = 'viewer'\ntoken = 's3cret'\n", "the name of two users"),
         ] {

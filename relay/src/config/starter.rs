@@ -32,45 +32,46 @@ pub enum StarterBroker {
 }
 
 const HEAD: &str = "\
-# Configuration of the relay. All keys: docs/configuration.md; what is in force: relay config show.
-# A variable wins over this file: RELAY__<PIPELINE>__DATABASE__URL, RELAY__LOG__LEVEL.
+# Configuration of the relay. All keys: docs/configuration.md; effective settings: relay config show.
+# A variable overrides this file: RELAY__<PIPELINE>__DATABASE__URL, RELAY__LOG__LEVEL.
 # Lines that begin with `# key =` show defaults.
 
 [[pipeline]]
-# The name of cursor, lease and metrics. Another name is another cursor: everything leaves again.
+# The name of cursor, lease and metrics. A different name means a new cursor: everything is published again.
 ";
 
 const DATABASE: &str = "
 [pipeline.database]
-# A password is better kept in a file: url_file = <path> in place of url, read at every connect.
+# Keep a password in a file: url_file = <path> instead of url. It is read at every connect.
 ";
 
 const RETENTION: &str = "\
-# How long a message stays after it was enqueued, once every relay has passed it; or off.
+# How long a message stays after its enqueue, if every relay has passed it; or off.
 # retention = \"3d\"
 ";
 
 const KAFKA: &str = "
 [pipeline.kafka]
-# The rest of the cluster is learned from these.
+# Brokers that the client contacts first to discover the cluster.
 ";
 
 const KAFKA_MORE: &str = "\
-# At or below max.message.bytes of every topic.
+# At most max.message.bytes of every topic.
 # message_bytes_max = 1000000
 # compression = \"none\"
-# Other machines need a section [pipeline.kafka.tls], users with a password [pipeline.kafka.sasl].
+# Other machines need a section [pipeline.kafka.tls]; a user with a password needs [pipeline.kafka.sasl].
 ";
 
 const RABBITMQ: &str = "
 [pipeline.rabbitmq]
-# A password is better kept in a file: password_file = <path>.
+# Keep a password in a file: password_file = <path>.
 ";
 
 const RABBITMQ_MORE: &str = "\
-# The exchange to publish on; the topic is the routing key. Without one, it is the queue's name.
+# The exchange to publish to; the topic is the routing key. Without an exchange, the topic is the queue's \
+name.
 # exchange = \"\"
-# relay doctor asks the management API for settings: management_url = <http[s]://host:port>
+# For relay doctor, which reads queue settings there: management_url = <http[s]://host:port>
 ";
 
 const SQS: &str = "
@@ -79,7 +80,7 @@ const SQS: &str = "
 ";
 
 const SQS_MORE: &str = "\
-# The queue of a topic, by name or URL; a topic that is not listed is the name of its queue.
+# Maps topics to queues (name or URL). An unlisted topic is published to the queue with the same name.
 # queues = {}
 ";
 
@@ -96,19 +97,19 @@ listen = \"127.0.0.1:9464\"
 
 const TAIL: &str = "
 [pipeline.engine]
-# Bytes of messages in memory, read but not confirmed.
+# Maximum bytes of messages in memory that are read but not confirmed.
 # window = \"12MiB\"
-# A standby takes over a killed relay after at most this.
+# A standby replaces a killed relay after at most this time.
 # lease_ttl = \"15s\"
 # How long a shutdown waits for confirmations.
 # shutdown_grace = \"20s\"
-# Attempts that fail by the message's own fault, before it is dead. Outages do not count.
+# Failed attempts after which a message is dead. Outages do not count.
 # attempts_max = 10
-# The key of a dead message waits for an operator (hold), or goes on without it (pass).
+# Later messages with the key of a dead message wait for an operator (hold), or are published (pass).
 # on_dead = \"hold\"
 
 [log]
-# text for people, json for machines.
+# text or json.
 # format = \"text\"
 # level = \"info\"
 ";

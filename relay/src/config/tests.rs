@@ -128,7 +128,7 @@ fn what_is_wrong_is_shown_with_its_place() {
             "name = \"orders\"",
             "relay.toml:17:8: pipeline[1].name: \"orders\" is the name of two",
         ),
-        ("name = \"payments\"", "name = \"log\"", "\"log\" is taken: RELAY__LOG__… sets the log"),
+        ("name = \"payments\"", "name = \"log\"", "\"log\" is reserved: RELAY__LOG__… configures the log"),
         (
             "name = \"payments\"",
             "name = \"Pay ments\"",
@@ -157,7 +157,7 @@ fn what_is_wrong_is_shown_with_its_place() {
             "[pipeline.sqs]\n[pipeline.engine]\nwindow",
             "pipeline[0]: kafka and sqs are given",
         ),
-        ("sqs = {", "#sqs = {", "pipeline[1]: no broker is given"),
+        ("sqs = {", "#sqs = {", "pipeline[1]: no broker is configured"),
         ("localhost:9092", "k1:9092", "pipeline[0].kafka.tls: k1 is another machine"),
         (
             "localhost:9092",
@@ -166,9 +166,21 @@ fn what_is_wrong_is_shown_with_its_place() {
         ),
         ("paid.fifo", "pa.id", "relay.toml:20:43: pipeline[1].sqs.queues.order.paid: is neither"),
         ("256KiB", "2MiB", "relay.toml:21:32: pipeline[1].engine.message_bytes_max: 2MiB is more than SQS"),
-        ("format = \"json\"", "format = \"xml\"", "relay.toml:24:10: log.format: \"xml\" is not known"),
-        ("format = \"json\"", "level = \"loud=x=y\"", "relay.toml:24:9: log.level: \"loud=x=y\" is no level"),
-        ("format = \"json\"", "level = \"infoo\"", "relay.toml:24:9: log.level: \"infoo\" is no level"),
+        (
+            "format = \"json\"",
+            "format = \"xml\"",
+            "relay.toml:24:10: log.format: \"xml\" is not a valid value",
+        ),
+        (
+            "format = \"json\"",
+            "level = \"loud=x=y\"",
+            "relay.toml:24:9: log.level: \"loud=x=y\" is not a log level",
+        ),
+        (
+            "format = \"json\"",
+            "level = \"infoo\"",
+            "relay.toml:24:9: log.level: \"infoo\" is not a log level",
+        ),
         ("format = \"json\"", "format = = 1", "relay.toml:24:10: this is not TOML"),
         ("[log]", "[logs]", "relay.toml:23:2: unknown setting `logs`"),
     ] {
@@ -204,7 +216,7 @@ fn a_file_without_pipelines_says_what_to_add() {
 fn everything_wrong_is_told_at_once() {
     let text = GOOD.replace("10s", "10ms").replace("256KiB", "2MiB");
     let report = shown(&read_with(&text, &[]).err().unwrap());
-    assert!(report.contains("2 things are wrong in relay.toml"), "{report}");
+    assert!(report.contains("2 problems in relay.toml"), "{report}");
     assert!(report.contains("lease_ttl") && report.contains("message_bytes_max"), "{report}");
 }
 
@@ -212,7 +224,7 @@ fn everything_wrong_is_told_at_once() {
 fn a_wrong_variable_is_named_and_its_value_is_not_shown() {
     for (name, value, expected) in [
         ("RELAY__ORDERS__DATABSE__URL", "s3cret", "pipeline[0]: unknown setting `databse`"),
-        ("RELAY__ORDERS__KAFKA__LINGER_MS", "s3cret", "pipeline[0].kafka.linger_ms: is not a number"),
+        ("RELAY__ORDERS__KAFKA__LINGER_MS", "s3cret", "pipeline[0].kafka.linger_ms: is not a valid number"),
         ("RELAY__ORDERS__ENGINE__POLL_MIN", "1s", "pipeline[0].engine.poll_min: 1s is longer than poll_max"),
         ("RELAY__REFUNDS__DATABASE__URL", "s3cret", "no pipeline is called REFUNDS"),
     ] {
@@ -280,13 +292,13 @@ fn the_standard_variables_name_a_collector_too() {
 #[test]
 fn a_collector_that_cannot_be_used_is_refused_with_its_setting() {
     for (section, told) in [
-        ("[otlp]\n", "nothing would be sent anywhere"),
+        ("[otlp]\n", "nothing would be exported"),
         ("[otlp]\nendpoint = 'http://collector:4318'\n", "allow_plaintext = true"),
-        ("[otlp]\nendpoint = 'https://u:s3cret@otel.example'\n", "otlp.endpoint: holds credentials"),
+        ("[otlp]\nendpoint = 'https://u:s3cret@otel.example'\n", "otlp.endpoint: contains credentials"),
         ("[otlp]\nendpoint = 'https://a'\nsampling = 2\n", "otlp.sampling: 2 is outside 0 to 1"),
         ("[otlp]\nendpoint = 'https://a'\ntimeout = '0s'\n", "otlp.timeout"),
         ("[otlp]\nendpoint = 'https://a'\nheaders = {}\nheaders_file = 'b'\n", "not both"),
-        ("[otlp]\nendpoint = 'https://a'\nheaders = { 'a b' = 's3cret' }\n", "is no name of a header"),
+        ("[otlp]\nendpoint = 'https://a'\nheaders = { 'a b' = 's3cret' }\n", "is not a header name"),
         ("[otlp]\nendpoint = 'https://a'\nprotocol = 'grpc'\n", "protocol"),
     ] {
         let text = shown(&read_with(&format!("{GOOD}{section}"), &[]).err().unwrap());

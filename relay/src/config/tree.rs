@@ -86,7 +86,7 @@ impl Node {
     /// Returns the kind of value, in an operator's words.
     pub(crate) fn kind(&self) -> &'static str {
         match self.value {
-            Value::Text(_) => "a text",
+            Value::Text(_) => "a string",
             Value::Integer(_) => "a whole number",
             Value::Float(_) => "a number with a fraction",
             Value::Bool(_) => "true or false",
@@ -115,14 +115,14 @@ fn node(value: Spanned<DeValue<'_>>) -> Result<Node, NotToml> {
         DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) => Value::Integer(number),
             Err(_) => {
-                let message = format!("{number} is larger than a whole number can be");
+                let message = format!("{number} is too large for an integer");
                 return Err(NotToml { message, span: Some(span) });
             }
         },
         DeValue::Float(number) => match number.as_str().parse() {
             Ok(number) => Value::Float(number),
             Err(_) => {
-                let message = format!("{number} cannot be read as a number");
+                let message = format!("{number} is not a number");
                 return Err(NotToml { message, span: Some(span) });
             }
         },

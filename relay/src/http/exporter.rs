@@ -11,7 +11,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 pub(super) const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0];
 
-/// Maximum age of the text of a scrape: any number of scrapers costs two renderings a second.
+/// Maximum age of the text of a scrape. Scrapers, however many, cause at most two renderings per
+/// second.
 const RENDERED_FOR: Duration = Duration::from_millis(500);
 /// Interval at which samples of histograms move into their buckets. Until then each takes 16 bytes.
 const UPKEEP: Duration = Duration::from_secs(1);

@@ -48,18 +48,18 @@ impl Watched {
             Role::Leading { .. } | Role::Standby { .. } | Role::Starting | Role::Waiting { .. }
                 if self.faults > 1 =>
             {
-                told("ended by faults of this program again and again: the log says which", false)
+                told("repeatedly ended by internal errors: see the log", false)
             }
             Role::Starting => told("starting", false),
             Role::Standby { .. } => told("standby", true),
             Role::Leading { .. } => told("leading", true),
             Role::Stopped => told("stopped", false),
-            Role::Refused { reason } => (format!("refused, and not tried again: {}", remedy(reason)), false),
+            Role::Refused { reason } => (format!("refused and not retried: {}", remedy(reason)), false),
             Role::Waiting { fault, reason } => {
                 let is_short = self.waiting_since.is_none_or(|since| since.elapsed() < unready_after);
                 match fault {
-                    Fault::Operator => (format!("an operator has to act: {}", remedy(reason)), is_short),
-                    _ => told("waiting for what it needs to lead", is_short),
+                    Fault::Operator => (format!("an operator must act: {}", remedy(reason)), is_short),
+                    _ => told("waiting for the database or the broker", is_short),
                 }
             }
         }
@@ -73,7 +73,7 @@ const REMEDY_BYTES_MAX: usize = 300;
 fn remedy(reason: &str) -> String {
     match error_text::remedy(reason) {
         Some((_, remedy)) => error_text::storable(remedy, REMEDY_BYTES_MAX).replace(char::is_control, " "),
-        None => String::from("the log and `relay check` say what for"),
+        None => String::from("the log and `relay check` show the reason"),
     }
 }
 
@@ -135,7 +135,7 @@ impl Health {
             let _ = writeln!(text, "{}: {state}", watched.name.as_str());
         }
         if self.is_page_missing.load(Ordering::Relaxed) {
-            text.push_str("(page): not served: the log says why\n");
+            text.push_str("(page): not served: see the log\n");
         }
         (is_ready, text)
     }
@@ -163,7 +163,7 @@ mod tests {
         assert!(!after(Role::Starting, short).await.0);
         assert!(!after(Role::Stopped, short).await.0);
         let (is_ready, text) = after(Role::Refused { reason: String::from("too new") }, short).await;
-        assert!(!is_ready && text.contains("not tried again") && !text.contains("too new"), "{text}");
+        assert!(!is_ready && text.contains("not retried") && !text.contains("too new"), "{text}");
     }
 
     #[tokio::test]
@@ -198,10 +198,10 @@ mod tests {
         assert!(!is_ready && !text.contains("away"), "{text}");
         let role = Role::Waiting { fault: Fault::Operator, reason: String::from("no marks") };
         let (is_ready, text) = after(role, Duration::from_secs(31)).await;
-        assert!(!is_ready && text.contains("operator has to act: the log and `relay check`"), "{text}");
+        assert!(!is_ready && text.contains("operator must act: the log and `relay check`"), "{text}");
         let reason = String::from("db.example refused; write the right\npassword into the file");
         let role = Role::Waiting { fault: Fault::Operator, reason };
         let (_, text) = after(role, Duration::from_secs(31)).await;
-        assert_eq!(text, "orders: an operator has to act: write the right password into the file\n");
+        assert_eq!(text, "orders: an operator must act: write the right password into the file\n");
     }
 }

@@ -83,7 +83,7 @@ async fn answer(stream: TcpStream, admitted: Arc<Admitted>, exporter: Arc<Export
 
 async fn route(request: &Request<Incoming>, exporter: &Exporter, health: &Health) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n");
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
@@ -98,7 +98,7 @@ async fn route(request: &Request<Incoming>, exporter: &Exporter, health: &Health
             let (is_ready, lines) = health.ready();
             text(if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, lines)
         }
-        _ => text(StatusCode::NOT_FOUND, "known here: /metrics, /livez, /readyz\n"),
+        _ => text(StatusCode::NOT_FOUND, "available paths: /metrics, /livez, /readyz\n"),
     }
 }
 

@@ -46,7 +46,7 @@ impl Client {
     pub(super) fn new(config: &Otlp) -> Result<Self, String> {
         let connector = HttpsConnectorBuilder::new()
             .with_provider_and_native_roots(rustls::crypto::aws_lc_rs::default_provider())
-            .map_err(|error| format!("the system's root certificates cannot be read: {error}"))?
+            .map_err(|error| format!("cannot read the system's root certificates: {error}"))?
             .https_or_http()
             .enable_http1()
             .build();
@@ -90,8 +90,10 @@ impl Client {
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT => Err(Refused::ForNow(format!("it answers {status}"), pause)),
-            status => Err(Refused::ForGood(format!("it answers {status}"))),
+            | StatusCode::GATEWAY_TIMEOUT => {
+                Err(Refused::ForNow(format!("it responded with {status}"), pause))
+            }
+            status => Err(Refused::ForGood(format!("it responded with {status}"))),
         }
     }
 
@@ -115,7 +117,7 @@ impl Client {
                 let text = tokio::fs::read_to_string(path).await;
                 let text = text.map_err(|error| format!("otlp.headers_file {}: {error}", path.display()))?;
                 let pairs = parse_pairs(&text).map_err(|part| {
-                    format!("otlp.headers_file {}: the part {part} is no name=value", path.display())
+                    format!("otlp.headers_file {}: part {part} is not name=value", path.display())
                 })?;
                 let pairs: BTreeMap<String, String> = pairs.into_iter().collect();
                 pairs.iter().try_for_each(|(name, value)| add(name, value))?;

@@ -50,15 +50,15 @@ impl Health {
         match sent {
             Ok(()) if std::mem::take(&mut self.is_failing) => {
                 let lost = std::mem::take(&mut self.lost);
-                info!(signal, lost, "the collector takes data again");
+                info!(signal, lost, "the collector accepts data again");
             }
             Ok(()) => {}
             Err(reason) => {
                 self.lost += items;
                 if std::mem::replace(&mut self.is_failing, true) {
-                    debug!(signal, "the collector takes no data: {reason}");
+                    debug!(signal, "the collector does not accept data: {reason}");
                 } else {
-                    warn!(signal, "the collector takes no data, which is dropped: {reason}");
+                    warn!(signal, "the collector does not accept data, so it is dropped: {reason}");
                 }
             }
         }
@@ -117,7 +117,7 @@ async fn send_spans(
         }
         let dropped = dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            warn!(dropped, "spans were dropped: the collector takes them more slowly than they are made");
+            warn!(dropped, "spans were dropped: the collector accepts them too slowly");
         }
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! Nothing here delays publishing: spans go into a bounded queue without waiting, and a separate
 //! task sends them. Metrics are those of the process's one recorder, read at an interval. While the
-//! collector is away both are dropped, which is logged once.
+//! collector is unreachable both are dropped, which is logged once.
 
 mod client;
 mod export;
@@ -89,7 +89,7 @@ impl Running {
     pub async fn finish(self) {
         self.stop.cancel();
         if tokio::time::timeout(FLUSH_MAX, self.task).await.is_err() {
-            warn!("the collector did not take the last traces and metrics within {FLUSH_MAX:?}");
+            warn!("the collector did not accept the last traces and metrics within {FLUSH_MAX:?}");
         }
     }
 }

@@ -388,7 +388,7 @@ impl Storm<'_> {
 
 /// Returns whether a consumer logged that records were removed before it had read them.
 fn has_removed_unread(folder: &Path) -> Result<bool, Failure> {
-    const TOLD: &str = "records were removed from kafka before this group had read them";
+    const TOLD: &str = "kafka deleted records before this group had read them";
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         let is_log = path.extension().is_some_and(|extension| extension == "log");

@@ -195,7 +195,7 @@ async fn readiness(stage: Stage) -> Outcome {
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(
         get(&away, "/readyz").await?,
-        (503, String::from("orders: waiting for what it needs to lead\n"))
+        (503, String::from("orders: waiting for the database or the broker\n"))
     );
     assert_eq!(get(&away, "/livez").await?.0, 200);
     relay.stop().await
@@ -287,12 +287,12 @@ async fn reload(stage: Stage) -> Outcome {
     let text = std::fs::read_to_string(config.path())?;
     std::fs::write(config.path(), text.replace("level = \"info\"", "level = \"lout,\u{1}=\""))?;
     relay.signal("HUP").await?;
-    relay.tells("the settings before stay in force").await?;
+    relay.tells("the previous settings stay in effect").await?;
     let changed = text.replace("level = \"info\"", "level = \"info,relay=debug\"");
     std::fs::write(config.path(), changed.replace("attempts_max = 2", "attempts_max = 3"))?;
     relay.signal("HUP").await?;
-    relay.tells("from now on").await?;
-    relay.tells("apply when the relay is started again: pipeline[0].engine.attempts_max").await?;
+    relay.tells("log.level is now").await?;
+    relay.tells("apply after a restart: pipeline[0].engine.attempts_max").await?;
     workload.place("k").await?;
     relay.tells("telemetry: published").await?;
     relay.stop().await

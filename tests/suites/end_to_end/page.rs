@@ -78,7 +78,7 @@ impl Served {
         self.with_dead_more(0, count).await
     }
 
-    /// Places dead messages numbered from `from` up to `to`, exclusive.
+    /// Stores dead messages numbered from `from` up to `to`, exclusive.
     pub(crate) async fn with_dead_more(self, from: usize, to: usize) -> Result<Self, Failure> {
         let there = self.parked("dead").await?;
         for number in from..to {

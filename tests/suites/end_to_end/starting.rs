@@ -83,7 +83,7 @@ async fn what_can_come_right(stage: Stage) -> Outcome {
     relay.tells("serving /metrics").await?;
     eventually("two pipelines need an operator, one leads", || async {
         let (code, lines) = get(&address, "/readyz").await?;
-        let waits = lines.matches("an operator has to act").count();
+        let waits = lines.matches("an operator must act").count();
         // The response names the remedy, but no server or user.
         let helps = lines.contains("ALTER ROLE") && lines.contains("relay migrate up");
         let is_discreet = !lines.contains("127.0.0.1") && !lines.contains("outbox@");
@@ -175,7 +175,7 @@ async fn refused_alone(stage: Stage) -> Outcome {
         String::from("[http]\nlisten = \"127.0.0.1:0\"\n[page]\nlisten = \"127.0.0.1:0\"\n"),
     ];
     let mut relay = RelayProcess::start(&stage, &Config::text(&stage, &text.concat())?)?;
-    relay.tells("refused, and not tried again; other pipelines run: pipeline newer").await?;
+    relay.tells("refused and not retried; other pipelines run: pipeline newer").await?;
     let page = relay.address("serving the page").await?;
     let mut stream = TcpStream::connect(&page).await?;
     stream
@@ -183,7 +183,10 @@ async fn refused_alone(stage: Stage) -> Outcome {
         .await?;
     let mut shown = String::new();
     stream.read_to_string(&mut shown).await?;
-    assert!(shown.contains("this process does not run the pipeline, because it was refused"), "{shown}");
+    assert!(
+        shown.contains("this process does not run the pipeline, because the pipeline was refused"),
+        "{shown}"
+    );
     let address = relay.address("serving /metrics").await?;
     workload.database.append(&workload.topic, "k", "healthy").await?;
     arrive(&workload, &["healthy"]).await?;

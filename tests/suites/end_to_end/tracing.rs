@@ -229,7 +229,7 @@ async fn collector_away(stage: Stage) -> Outcome {
     let relay = RelayProcess::start(&stage, &config)?;
     let consumer = workload.consume().await?;
     workload.place_many(5, 25).await?;
-    relay.tells("the collector takes no data, which is dropped").await?;
+    relay.tells("the collector does not accept data, so it is dropped").await?;
     workload.place_many(5, 25).await?;
     workload.settled().await?;
     consumer.stop().await?;
@@ -247,7 +247,7 @@ async fn refused(stage: Stage) -> Outcome {
     let plain = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
     for (endpoint, told) in [
         ("http://collector.example:4318", "allow_plaintext"),
-        ("https://user:s3cret@collector.example", "holds credentials"),
+        ("https://user:s3cret@collector.example", "contains credentials"),
     ] {
         let config = exporting(&stage, &plain, endpoint, "")?;
         let path = config.path().to_str().ok_or("a path that is no text")?;

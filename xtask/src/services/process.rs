@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One process, more than its pid: pids are reused, and begin again after a reboot.
+/// The identity of a process. A pid alone is not enough: pids are reused, also after a reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) pid: u32,

@@ -217,7 +217,7 @@ async fn refused<F: Future<Output = Box<dyn Subscription>>>(
     mock.request_errors(ApiKey::OffsetFetch, &[answered, offset_fetch]).unwrap();
     let error = subscribe(config.clone()).await.receive(MANY, LONG).await.unwrap_err();
     assert_eq!(error.fault(), Fault::Broker);
-    assert!(error.to_string().contains("orders[0] is assigned and not read"), "{error}");
+    assert!(error.to_string().contains("orders[0] is assigned but not read"), "{error}");
     assert_eq!(payloads(&receive(&mut subscribe(config).await, 1).await), ["0"]);
 }
 

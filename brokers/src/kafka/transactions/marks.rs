@@ -80,9 +80,7 @@ impl Marks<'_> {
             }
             None => {
                 return Err(self.refused(
-                    "is missing, although transactions were committed with it: restore it. Without it \
-                     it is unknown which messages have left; docs/kafka-exactly-once.md says how to \
-                     start over with copies",
+                    "is missing, although transactions were committed with it: restore it. Without it, nobody knows which messages were published; docs/kafka-exactly-once.md says how to start over, which may publish copies",
                 ));
             }
         }
@@ -116,9 +114,7 @@ impl Marks<'_> {
                 target: "brokers::kafka",
                 topic = self.topic,
                 earlier = earlier.join(", "),
-                "this relay begins its marks, and the cluster has marks of a relay with the same name: if its \
-                 database was restored to a time before its first transaction, readers may now see copies; \
-                 docs/kafka-exactly-once.md says what to do"
+                "this relay starts new marks, but the cluster already has marks of a relay with the same name: if its database was restored to a time before its first transaction, readers may now see copies; docs/kafka-exactly-once.md says what to do"
             );
         }
     }
@@ -202,8 +198,7 @@ impl Marks<'_> {
                 Ok(((low, high), committed)) if committed >= high => return Ok((low, high)),
                 Ok(((_, high), committed)) if Instant::now() >= deadline => {
                     return Err(PublishError::session_lost(format!(
-                        "kafka topic {:?} ends at {high}, and an open transaction hides it from {committed} \
-                         on; it is tried again",
+                        "kafka topic {:?} ends at {high}, but an open transaction hides records from {committed} on; retrying",
                         self.topic
                     )));
                 }
@@ -244,7 +239,7 @@ impl Marks<'_> {
                     let taken = parts.take(record.payload().unwrap_or_default());
                     taken.map_err(|problem| {
                         let at = record.offset();
-                        self.refused(&format!("holds a record at offset {at} that is not a mark: {problem}"))
+                        self.refused(&format!("has a record at offset {at} that is not a mark: {problem}"))
                     })?;
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok(parts),
@@ -259,7 +254,7 @@ impl Marks<'_> {
     }
 
     fn refused(&self, problem: &str) -> PublishError {
-        let text = format!("kafka topic {:?}, which holds the marks of this relay, {problem}", self.topic);
+        let text = format!("kafka topic {:?}, which contains the marks of this relay, {problem}", self.topic);
         PublishError::new(message::Fault::Operator, message::FaultScope::Session, text)
     }
 

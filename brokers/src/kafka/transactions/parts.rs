@@ -24,9 +24,7 @@ const PREFIX: usize = 1 + 8 + 2 + 2;
 pub(super) fn cut(mark: &TransactionMark) -> Result<Vec<Vec<u8>>, String> {
     let bytes = mark.content.len();
     if bytes > MARK_BYTES_MAX {
-        return Err(format!(
-            "the mark of a transaction has {bytes} bytes; at most {MARK_BYTES_MAX} are kept"
-        ));
+        return Err(format!("the mark of a transaction has {bytes} bytes; the maximum is {MARK_BYTES_MAX}"));
     }
     let count = bytes.div_ceil(PART_BYTES).max(1);
     let number = |value: usize| u16::try_from(value).map_err(|_| format!("a mark has {count} parts"));
@@ -60,7 +58,7 @@ impl Parts {
     pub(super) fn take(&mut self, value: &[u8]) -> Result<(), String> {
         let (prefix, content) = value.split_at_checked(PREFIX).ok_or("it is too short")?;
         let &[VERSION, a, b, c, d, e, f, g, h, at_high, at_low, count_high, count_low] = prefix else {
-            return Err(format!("it has version {}; this program knows {VERSION}", prefix[0]));
+            return Err(format!("it has version {}, but this program supports {VERSION}", prefix[0]));
         };
         let number = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
         let (at, count) =

@@ -19,8 +19,8 @@ pub(super) fn place(adoption: &Adoption, facts: &Facts) -> Result<Place, Operate
         publication(adoption, facts, name.as_str())?;
     }
     if let Some(function) = &facts.taken_function {
-        let text = format!("the function {}.{function}() is there and none of this toolkit", table.schema);
-        return Err(OperateError::refused(text, "rename it: the trigger's function takes this name"));
+        let text = format!("the function {}.{function}() exists, but is not from this toolkit", table.schema);
+        return Err(OperateError::refused(text, "rename it: the trigger's function needs this name"));
     }
     Ok(place)
 }
@@ -38,7 +38,7 @@ pub(super) fn place_back(adoption: &Adoption, facts: &Facts) -> Result<Place, Op
 fn home(facts: &Facts) -> Result<&Home, OperateError> {
     facts.home.as_ref().ok_or_else(|| {
         let help = "create them first: relay migrate up --line outbox, in the database of the old table";
-        OperateError::refused("the tables of the outbox are not there", help)
+        OperateError::refused("the tables of the outbox do not exist", help)
     })
 }
 
@@ -59,7 +59,7 @@ pub(super) fn shape(adoption: &Adoption, facts: &Facts) -> Result<Place, Operate
     let home = home(facts)?;
     if table.schema == home.schema && adoption.table.as_str() == "outbox_message" {
         let help = "`table` names the outbox table that producers write to today";
-        return Err(OperateError::refused("outbox_message is the outbox of this toolkit itself", help));
+        return Err(OperateError::refused("outbox_message is this toolkit's own outbox", help));
     }
     kind(adoption, table)?;
     let payload = payload(adoption, facts)?;
@@ -77,13 +77,15 @@ pub(super) fn shape(adoption: &Adoption, facts: &Facts) -> Result<Place, Operate
 fn primary_key(adoption: &Adoption, facts: &Facts) -> Result<Vec<ForeignIdentifier>, OperateError> {
     let table = adoption.table_name();
     if facts.primary_key.is_empty() {
-        let text = format!("{table} has no primary key, by which a row could be deleted");
-        return Err(OperateError::refused(text, "give it one, or a column that tells what waits: `pending`"));
+        let text = format!("{table} has no primary key, which is needed to delete a row");
+        return Err(OperateError::refused(
+            text,
+            "add a primary key, or set `pending` to a column that shows which rows are waiting",
+        ));
     }
     if !facts.referring.is_empty() {
-        let text = format!("rows of {} refer to those of {table}", facts.referring.join(", "));
-        let help =
-            "rows that are deleted at once cannot be referred to: drop these foreign keys, or mark rows";
+        let text = format!("rows of {} reference rows of {table}", facts.referring.join(", "));
+        let help = "rows that are deleted immediately cannot be referenced: drop these foreign keys, or set when_sent = \"mark\"";
         return Err(OperateError::refused(text, help));
     }
     facts.primary_key.iter().map(|name| foreign(name)).collect()
@@ -95,9 +97,9 @@ pub(super) fn found<'a>(adoption: &Adoption, facts: &'a Facts) -> Result<&'a Tab
         let text = format!("there is no table {}", adoption.table_name());
         let help = match facts.elsewhere.first() {
             Some(table) => {
-                format!("names are as the catalog has them, upper case and all; there is table = {table:?}")
+                format!("write names exactly as in the catalog, with upper case; a table that exists: table = {table:?}")
             }
-            None => String::from("look at `table` and at the database: it is the one of the outbox"),
+            None => String::from("check `table` and the database: the table must be in the database of the outbox"),
         };
         OperateError::refused(text, help)
     })
@@ -106,12 +108,12 @@ pub(super) fn found<'a>(adoption: &Adoption, facts: &'a Facts) -> Result<&'a Tab
 fn kind(adoption: &Adoption, table: &TableFacts) -> Result<(), OperateError> {
     let (what, help) = match table.kind.as_str() {
         _ if table.is_partition => {
-            ("a partition", "rows come in through its parent, which cannot be adopted either")
+            ("a partition", "its rows are inserted through the parent table, which cannot be adopted either")
         }
-        "p" => ("a partitioned table", "give producers a plain table, or change their INSERT"),
-        "v" | "m" => ("a view", "name the table below it"),
-        "f" => ("a foreign table", "adopt it in the database where its rows are stored"),
-        _ if table.is_temporary => ("a temporary table", "name the table that producers share"),
+        "p" => ("a partitioned table", "let the producers use a plain table, or change their INSERT"),
+        "v" | "m" => ("a view", "use the table that it reads"),
+        "f" => ("a foreign table", "adopt it in the database that stores its rows"),
+        _ if table.is_temporary => ("a temporary table", "use a table that all producers share"),
         _ => return Ok(()),
     };
     let text = format!("{} is {what}; only a plain table can be adopted", adoption.table_name());
@@ -122,7 +124,7 @@ fn rights(adoption: &Adoption, facts: &Facts, table: &TableFacts) -> Result<(), 
     let (name, user) = (adoption.table_name(), &facts.user);
     let refused = |text: String, help: String| Err(OperateError::refused(text, help));
     if !table.is_owner {
-        let text = format!("{user} does not own {name}: it may neither add a trigger nor remove one");
+        let text = format!("{user} does not own {name}, so it cannot add or remove a trigger");
         let help = format!("run it as {}: --database postgres://{}@…", table.owner, table.owner);
         return refused(text, help);
     }
@@ -131,17 +133,17 @@ fn rights(adoption: &Adoption, facts: &Facts, table: &TableFacts) -> Result<(), 
         return refused(text, format!("GRANT CREATE ON SCHEMA {} TO {user}", table.schema));
     }
     if table.hides_rows {
-        let text = format!("row level security hides rows of {name} from {user}");
-        return refused(text, String::from("run it as a role that sees all rows"));
+        let text = format!("row-level security hides rows of {name} from {user}");
+        return refused(text, String::from("run it as a role that can see all rows"));
     }
     if let Some(home) = &facts.home {
         let schema = &home.schema;
         if !home.may_insert {
-            let text = format!("{user} may not append to {schema}.outbox_message");
+            let text = format!("{user} may not insert into {schema}.outbox_message");
             return refused(text, grant(home.has_producer_role, schema, user));
         }
         if !home.may_audit {
-            let text = format!("{user} may not write the audit, {schema}.outbox_operation");
+            let text = format!("{user} may not write to the audit table {schema}.outbox_operation");
             return refused(text, format!("GRANT INSERT ON {schema}.outbox_operation TO {user}"));
         }
     }
@@ -204,7 +206,7 @@ pub(super) fn producers(adoption: &Adoption, facts: &Facts) -> Result<(), Operat
         roles.join(", ")
     );
     let grants: Vec<&str> = alike.iter().map(|it| it.remedy.as_str()).collect();
-    let help = format!("{}; or take the right to insert into the old table from them", grants.join("; "));
+    let help = format!("{}; or revoke their right to insert into the old table", grants.join("; "));
     Err(OperateError::refused(text, help))
 }
 
@@ -215,9 +217,9 @@ fn column<'a>(
     setting: &str,
 ) -> Result<&'a ColumnFacts, OperateError> {
     facts.column(name.as_str()).ok_or_else(|| {
-        let text = format!("{} has no column {name}, which is {setting}", adoption.table_name());
+        let text = format!("{} has no column {name}, which {setting} names", adoption.table_name());
         let names: Vec<&str> = facts.columns.iter().map(|column| column.name.as_str()).collect();
-        OperateError::refused(text, format!("set {setting}; its columns are {}", names.join(", ")))
+        OperateError::refused(text, format!("correct {setting}; the columns are {}", names.join(", ")))
     })
 }
 
@@ -235,8 +237,11 @@ fn columns(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
         } else if matches!(found.type_name.as_str(), "bytea" | "json" | "jsonb")
             || matches!(found.category.as_str(), "A" | "C")
         {
-            let text = format!("{setting} = {} is of type {}, which is no text", found.name, found.type_name);
-            let help = "name a column of texts, numbers or UUIDs, or give the path to one in JSON";
+            let text = format!(
+                "{setting} = {} has the type {}, which is not a text type",
+                found.name, found.type_name
+            );
+            let help = "use a column of texts, numbers or UUIDs, or a path to such a value in JSON";
             return Err(OperateError::refused(text, help));
         }
     }
@@ -245,8 +250,8 @@ fn columns(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
     let is_ordered = adoption.order_by.is_some() || INTEGERS.contains(&order.type_name.as_str());
     let imports = adoption.pending.is_some() || adoption.when_sent == WhenSent::Delete;
     if imports && !is_ordered {
-        let text = format!("order_by is missing, and {} is of type {}", order.name, order.type_name);
-        let help = "order_by is the column by which the old relay sends: a number, or the time of the insert";
+        let text = format!("order_by is missing, and {} has the type {}", order.name, order.type_name);
+        let help = "set order_by to the column by which the old relay orders rows: a number, or the time of the insert";
         return Err(OperateError::refused(text, help));
     }
     Ok(())
@@ -257,8 +262,8 @@ fn holds_json(found: &ColumnFacts, setting: &str) -> Result<(), OperateError> {
     if matches!(found.type_name.as_str(), "json" | "jsonb" | "text" | "character varying") {
         return Ok(());
     }
-    let text = format!("{setting} has a path into {}, which is of type {}", found.name, found.type_name);
-    Err(OperateError::refused(text, "paths lead into JSON, in columns of type jsonb, json, text or varchar"))
+    let text = format!("{setting} has a path into {}, which has the type {}", found.name, found.type_name);
+    Err(OperateError::refused(text, "a path needs JSON in a column of type jsonb, json, text or varchar"))
 }
 
 fn payload(adoption: &Adoption, facts: &Facts) -> Result<PayloadType, OperateError> {
@@ -273,8 +278,8 @@ fn payload(adoption: &Adoption, facts: &Facts) -> Result<PayloadType, OperateErr
         "text" | "character varying" => Ok(PayloadType::Text),
         "bytea" => Ok(PayloadType::Bytes),
         other => {
-            let text = format!("columns.payload = {} is of type {other}", found.name);
-            Err(OperateError::refused(text, "payloads are jsonb, json, text, varchar or bytea"))
+            let text = format!("columns.payload = {} has the type {other}", found.name);
+            Err(OperateError::refused(text, "a payload must be jsonb, json, text, varchar or bytea"))
         }
     }
 }
@@ -283,8 +288,8 @@ fn mark(adoption: &Adoption, facts: &Facts, pending: &Pending) -> Result<Mark, O
     let found = column(adoption, facts, &pending.column, "pending")?;
     let (name, type_name) = (&found.name, found.type_name.as_str());
     if found.is_generated && adoption.when_sent == WhenSent::Mark {
-        let text = format!("pending = {name} is a generated column, which cannot be set");
-        return Err(OperateError::refused(text, "name the column that it is made of"));
+        let text = format!("pending = {name} is a generated column, which cannot be updated");
+        return Err(OperateError::refused(text, "use the column that it is generated from"));
     }
     if !pending.before.is_empty() {
         return Ok(Mark::Value);
@@ -292,13 +297,15 @@ fn mark(adoption: &Adoption, facts: &Facts, pending: &Pending) -> Result<Mark, O
     match type_name {
         "boolean" => Ok(Mark::Flag),
         "timestamp with time zone" | "timestamp without time zone" | "date" if found.is_not_null => {
-            let text = format!("pending = {name} is never null, so no row would wait");
-            Err(OperateError::refused(text, "name the column that is null until a row was sent"))
+            let text = format!("pending = {name} is never null, so no row would be waiting");
+            Err(OperateError::refused(text, "use a column that is null until a row is sent"))
         }
         "timestamp with time zone" | "timestamp without time zone" | "date" => Ok(Mark::Time),
         other => {
-            let text = format!("pending = {name} is of type {other}: it does not tell by itself what waits");
-            let help = "for example pending_value = \"NEW\" and sent_value = \"SENT\"";
+            let text = format!(
+                "pending = {name} has the type {other}, which does not show by itself which rows are waiting"
+            );
+            let help = "set pending_value and sent_value, for example pending_value = \"NEW\" and sent_value = \"SENT\"";
             Err(OperateError::refused(text, help))
         }
     }
@@ -312,10 +319,12 @@ fn triggers(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
             continue;
         }
         let table = adoption.table_name();
-        let text =
-            format!("the trigger {} of {table} hands rows over already, or has our name", trigger.name);
+        let text = format!(
+            "the trigger {} of {table} already hands rows over, or uses the toolkit's name",
+            trigger.name
+        );
         let help =
-            format!("look at {}.{}(), and drop the trigger first", trigger.function_schema, trigger.function);
+            format!("check {}.{}(), and drop the trigger first", trigger.function_schema, trigger.function);
         return Err(OperateError::refused(text, help));
     }
     Ok(())
@@ -331,14 +340,16 @@ fn publication(adoption: &Adoption, facts: &Facts, name: &str) -> Result<(), Ope
         return refused(format!("there is no publication {name}"), format!("publications here: {known}"));
     };
     if found.is_for_all_tables {
-        let text = format!("the publication {name} is FOR ALL TABLES: a single table cannot leave it");
-        let help = "make one FOR TABLE for the connector, or leave `publication` out and stop the connector \
-                    once it is through: it publishes new rows until then, and they leave twice";
+        let text =
+            format!("the publication {name} is FOR ALL TABLES, so a single table cannot be removed from it");
+        let help = "create a publication FOR TABLE for the connector. Or remove `publication` from the configuration, and stop the connector once it has published all old rows; until then new rows are published twice";
         return refused(text, String::from(help));
     }
     if found.has_table && !found.names_table {
-        let text = format!("the publication {name} has all tables of the schema: one cannot leave it");
-        return refused(text, String::from("make one FOR TABLE for the connector"));
+        let text = format!(
+            "the publication {name} has all tables of the schema, so a single table cannot be removed from it"
+        );
+        return refused(text, String::from("create a publication FOR TABLE for the connector"));
     }
     if !found.has_table && facts.trigger().is_none() {
         let others = facts.publications.iter().filter(|it| it.has_table).map(|it| it.name.as_str());
@@ -350,8 +361,13 @@ fn publication(adoption: &Adoption, facts: &Facts, name: &str) -> Result<(), Ope
         );
     }
     if found.has_parts {
-        let text = format!("the publication {name} has some rows or columns of {table} only");
-        return refused(text, String::from("the way back would lose that: give it the whole table first"));
+        let text = format!("the publication {name} has only some rows or columns of {table}");
+        return refused(
+            text,
+            String::from(
+                "`relay adopt back` could not restore this: add the whole table to the publication first",
+            ),
+        );
     }
     if !found.is_owner {
         let text = format!("{} does not own the publication {name}", facts.user);

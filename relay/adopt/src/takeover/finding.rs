@@ -19,7 +19,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 pub async fn finding(pipeline: &PipelineConfig, adoption: &Adoption) -> Finding {
     let subject = format!("table {}", adoption.table_name());
     let Ok(url) = pipeline.database.url() else {
-        let remedy = "correct the setting";
+        let remedy = "set the pipeline's database URL";
         return Finding::unknown(NAME, subject, "the database has no URL", remedy);
     };
     let tables = Tables::new(url, pipeline.database.options().clone());
@@ -28,12 +28,13 @@ pub async fn finding(pipeline: &PipelineConfig, adoption: &Adoption) -> Finding 
     match timeout(TIME_LIMIT, status(&old, &doctor)).await {
         Ok(Ok(status)) => check(&status, subject),
         Ok(Err(error)) => {
-            let remedy = "`relay adopt status --database <its owner's>` looks as a user who may";
+            let remedy = "run `relay adopt status --database URL` with the URL of a user that may read the \
+                          table";
             Finding::unknown(NAME, subject, error.to_string(), remedy)
         }
         Err(_) => {
             let measured = format!("no answer within {} s", TIME_LIMIT.as_secs());
-            Finding::unknown(NAME, subject, measured, "look at the server and its locks")
+            Finding::unknown(NAME, subject, measured, "check the server and its locks")
         }
     }
 }
@@ -43,19 +44,20 @@ pub async fn finding(pipeline: &PipelineConfig, adoption: &Adoption) -> Finding 
 fn check(status: &AdoptStatus, subject: String) -> Finding {
     let AdoptStatus { state, problem, lacking, waiting, .. } = status;
     let measured = match waiting {
-        Some(rows) if *rows > 0 => format!("{}, {rows} rows wait for the old relay", state.as_str()),
+        Some(rows) if *rows > 0 => format!("{}, {rows} rows are waiting for the old relay", state.as_str()),
         _ => state.as_str().to_owned(),
     };
     let remedy = problem.clone().unwrap_or_else(|| String::from("see `relay adopt status`"));
     let is_handed_over = !matches!(state, AdoptState::NotAdopted | AdoptState::Disabled);
     if let Some(first) = lacking.first().filter(|_| is_handed_over) {
-        let measured = format!("{measured}; inserts of {} roles fail, first {}", lacking.len(), first.role);
+        let measured =
+            format!("{measured}; inserts fail for {} roles, the first is {}", lacking.len(), first.role);
         return Finding::fail(NAME, subject, measured, first.remedy.clone());
     }
     match state {
         AdoptState::Adopted if waiting.is_none_or(|rows| rows == 0) => Finding::pass(NAME, subject, measured),
         AdoptState::Adopted => {
-            Finding::warn(NAME, subject, measured, "`relay adopt over` imports them, once more")
+            Finding::warn(NAME, subject, measured, "run `relay adopt over` again: it imports them")
         }
         AdoptState::NotAdopted => Finding::warn(NAME, subject, measured, remedy),
         AdoptState::Disabled | AdoptState::Differs | AdoptState::Broken => {

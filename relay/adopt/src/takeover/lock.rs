@@ -49,7 +49,7 @@ pub(super) async fn take(
             return Err(failed(step.what)(error));
         }
         let text = format!(
-            "{} could not be locked within {}; nothing has changed",
+            "could not lock {} within {}; nothing has changed",
             sql.adoption.table_name(),
             operate::units::Time(timeout)
         );
@@ -58,7 +58,7 @@ pub(super) async fn take(
         let writers = writers(tx, oid).await;
         let error = OperateError::new(OperateErrorKind::Unavailable, text);
         return Err(error.with_help(format_args!(
-            "open transactions have written to it{writers}: try again, or --lock-timeout"
+            "open transactions have written to it{writers}: try again, or raise --lock-timeout"
         )));
     }
     Ok(())

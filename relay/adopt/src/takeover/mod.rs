@@ -95,7 +95,7 @@ pub struct AdoptPlan {
 /// [`OperateError`] when the operator may not view tables, or when the table cannot be adopted; the
 /// error has the reason and a remedy.
 pub async fn plan(old: &OldTable, operator: &Operator, is_back: bool) -> Result<AdoptPlan, OperateError> {
-    operator.permit(Role::Viewer, "look at tables")?;
+    operator.permit(Role::Viewer, "view tables")?;
     let signed =
         Signed { operator: Operator::new("administrator", Role::Operator), reason: "by hand".into() };
     let mut connection = old.connect().await?;
@@ -216,7 +216,7 @@ pub async fn back(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<
 /// # Errors
 /// [`OperateError`] when the operator may not view tables, or when there is no such table.
 pub async fn status(old: &OldTable, operator: &Operator) -> Result<AdoptStatus, OperateError> {
-    operator.permit(Role::Viewer, "look at tables")?;
+    operator.permit(Role::Viewer, "view tables")?;
     let mut connection = old.connect().await?;
     let facts = old.facts(&mut connection).await?;
     let status = status::look(&mut connection, old, &facts).await;
@@ -231,7 +231,7 @@ impl OldTable {
     async fn connect(&self) -> Result<PgConnection, OperateError> {
         let ConnectOptions::Postgres(options) = self.tables.connect_options("relay adopt")? else {
             let text = format!("{} cannot be adopted: the outbox is in SQLite", self.adoption.table_name());
-            return Err(OperateError::refused(text, "only tables of PostgreSQL can be adopted"));
+            return Err(OperateError::refused(text, "only tables in PostgreSQL can be adopted"));
         };
         let connecting = outbox::connect::connect_own(&options);
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
@@ -291,8 +291,9 @@ impl OldTable {
     fn remembered(&self, facts: &Facts) -> Result<Remembered, OperateError> {
         let Some(trigger) = facts.trigger() else { return Ok(Remembered::default()) };
         trigger.comment.as_deref().and_then(Remembered::read).ok_or_else(|| {
-            let text = format!("the comment of the trigger {} does not tell how it was made", sql::TRIGGER);
-            check::conflict(text, "`relay adopt over` makes it again, and remembers")
+            let text =
+                format!("the comment of the trigger {} does not record how it was created", sql::TRIGGER);
+            check::conflict(text, "`relay adopt over` creates it again and records this")
         })
     }
 
@@ -319,12 +320,13 @@ impl OldTable {
             .bind(self.pipeline.as_str())
             .fetch_optional(connection)
             .await
-            .map_err(failed("look for a running relay"))?;
+            .map_err(failed("find a running relay"))?;
         let Some(holder) = leading else { return Ok(()) };
-        let text =
-            format!("the relay {} runs ({holder}): new rows would overtake those before them", self.pipeline);
-        let help = "what the publication has is outstanding until the slot is through: stop the relay, or \
-                    `relay pause --all`, until `relay adopt status` says so";
+        let text = format!(
+            "the relay {} is running ({holder}): new rows would overtake earlier ones",
+            self.pipeline
+        );
+        let help = "Debezium must first publish all old rows: stop the relay or run `relay pause --all` until `relay adopt status` shows that the slot is through";
         Err(check::conflict(text, help))
     }
 
@@ -340,7 +342,7 @@ impl OldTable {
         sqlx::raw_sql(&audit.sql).execute(&mut *tx).await.map_err(failed(audit.what))?;
         tx.commit().await.map_err(|error| {
             let error = failed("commit")(error);
-            error.with_help("`relay adopt status` says whether it was done")
+            error.with_help("`relay adopt status` shows whether it was done")
         })
     }
 
@@ -383,7 +385,7 @@ fn failed(what: &'static str) -> impl FnOnce(sqlx::Error) -> OperateError {
                 OperateErrorKind::Refused,
                 format!("the database refused to {what}: {told}"),
             ),
-            _ => OperateError::new(OperateErrorKind::Unavailable, format!("it could not {what}: {told}")),
+            _ => OperateError::new(OperateErrorKind::Unavailable, format!("could not {what}: {told}")),
         }
     }
 }

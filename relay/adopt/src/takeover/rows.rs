@@ -8,7 +8,7 @@ use super::failed;
 use super::sql::Sql;
 use crate::adoption::NullPayload;
 
-const READ: &str = "read the rows that wait";
+const READ: &str = "read the waiting rows";
 
 const INVALID_TEXT: &str = "22P02";
 
@@ -27,37 +27,37 @@ static RULES: [Rule; 6] = [
         what: "no topic",
         condition: "{topic} IS NULL",
         value: "NULL",
-        help: "give these rows one, or set `topic` for all rows",
+        help: "give these rows a topic, or set `topic` for all rows",
     },
     Rule {
-        what: "a topic that cannot be used",
+        what: "an invalid topic",
         condition: "octet_length({topic}) NOT BETWEEN 1 AND 255 OR {topic} !~ '^[A-Za-z0-9._/:#-]+$'",
         value: "{topic}",
-        help: "topics have 1 to 255 of A-Z a-z 0-9 . _ / : # -",
+        help: "a topic has 1 to 255 of A-Z a-z 0-9 . _ / : # -",
     },
     Rule {
-        what: "a key that cannot be used",
+        what: "an invalid key",
         condition: "octet_length({key}) NOT BETWEEN 1 AND 255 OR {key} !~ '^[^[:cntrl:]]+$'",
         value: "{key}",
-        help: "keys have 1 to 255 bytes without control characters; null is no key",
+        help: "a key has 1 to 255 bytes without control characters; null means no key",
     },
     Rule {
-        what: "a kind that cannot be used",
+        what: "an invalid kind",
         condition: "octet_length({kind}) NOT BETWEEN 1 AND 255 OR {kind} !~ '^[^[:cntrl:]]+$'",
         value: "{kind}",
-        help: "kinds have 1 to 255 bytes without control characters; null is the topic",
+        help: "a kind has 1 to 255 bytes without control characters; null means the topic",
     },
     Rule {
-        what: "an id that no header can carry",
+        what: "an id that does not fit into a header",
         condition: "{id} IS NULL OR octet_length({id}) > 8192 OR {id} ~ '[[:cntrl:]]'",
         value: "{id}",
-        help: "name another column in columns.id",
+        help: "set columns.id to another column",
     },
     Rule {
         what: NO_PAYLOAD,
         condition: "{payload} IS NULL",
         value: "NULL",
-        help: "give them one, or set null_payload = \"empty\"",
+        help: "give these rows a payload, or set null_payload = \"empty\"",
     },
 ];
 
@@ -89,7 +89,7 @@ pub(super) async fn waiting(
     let Some(waits) = sql.waits("r") else { return Ok(None) };
     let count = sql.of_table("SELECT count(*) FROM {table} AS r WHERE {waits}").statement("waits", &waits);
     let count = sqlx::query_scalar(&count.render()).fetch_one(connection).await;
-    count.map(Some).map_err(failed("count the rows that wait"))
+    count.map(Some).map_err(failed("count the waiting rows"))
 }
 
 /// Returns an error for rows that cannot be handed over, and for ids that are not unique.
@@ -116,9 +116,8 @@ pub(super) async fn check(
     let found: Option<String> =
         sqlx::query_scalar(&repeated).fetch_optional(connection).await.map_err(failed(READ))?;
     let Some(id) = found else { return Ok(()) };
-    let text = format!("{} is not unique: {id:?} stands in several rows", sql.adoption.id);
-    let help = "consumers that know messages by their old id would drop one: name another column in columns.id, \
-                or remove the copies";
+    let text = format!("{} is not unique: {id:?} is in several rows", sql.adoption.id);
+    let help = "consumers that recognise messages by their old id would drop one of them: set columns.id to another column, or delete the copies";
     Err(OperateError::refused(text, help))
 }
 
@@ -153,8 +152,8 @@ fn unreadable(sql: Sql<'_>, error: sqlx::Error) -> OperateError {
         return failed(READ)(error);
     };
     let table = sql.adoption.table_name();
-    let text = format!("a row that waits in {table} has no JSON in a column that a path leads into: {told}");
-    OperateError::refused(text, "correct the row, or name the column without a path")
+    let text = format!("a waiting row in {table} has invalid JSON in a column with a path: {told}");
+    OperateError::refused(text, "correct the row, or use the column without a path")
 }
 
 /// Returns the error with the first row that breaks the rule.
@@ -178,8 +177,8 @@ async fn refusal(
     let example: Option<(Option<String>, Option<String>)> =
         sqlx::query_as(&query).fetch_optional(connection).await.map_err(failed(READ))?;
     let example = match example {
-        Some((Some(id), Some(value))) => format!(", the first is the one with the id {id:?}: {value:?}"),
-        Some((Some(id), None)) => format!(", the first is the one with the id {id:?}"),
+        Some((Some(id), Some(value))) => format!("; the first has the id {id:?}: {value:?}"),
+        Some((Some(id), None)) => format!("; the first has the id {id:?}"),
         _ => String::new(),
     };
     let (what, table) = (rule.what, sql.adoption.table_name());
@@ -187,7 +186,7 @@ async fn refusal(
         Some(field) if rule.condition.contains("{topic}") => format!(" (column {field})"),
         _ => String::new(),
     };
-    let rows = if count == 1 { String::from("1 row that waits") } else { format!("{count} rows that wait") };
+    let rows = if count == 1 { String::from("1 waiting row") } else { format!("{count} waiting rows") };
     let text = format!("{rows} in {table} with {what}{column}{example}");
     Ok(OperateError::refused(text, rule.help))
 }

@@ -79,14 +79,16 @@ pub(super) async fn look(connection: &mut PgConnection, left: Left<'_>) -> Resul
         .bind(left.lsn)
         .fetch_all(&mut *connection)
         .await
-        .map_err(failed("look at slots"))?;
+        .map_err(failed("view slots"))?;
     let mut slots = Vec::with_capacity(positions.len());
     for (number, Json(position)) in positions.into_iter().enumerate() {
         let Position { slot, plugin, is_active, is_confirmed } = position;
         let (is_through, doubt) = match is_confirmed {
             true => (true, None),
             false if plugin != PLUGIN => {
-                let doubt = format!("its plugin is {plugin}: compare its last id with that of the topic");
+                let doubt = format!(
+                    "its plugin is {plugin}, which cannot be checked: compare the last old id with the last one in the topic"
+                );
                 (false, Some(doubt))
             }
             false => match has_rest(&mut *connection, &slot, number, left).await {
@@ -94,8 +96,7 @@ pub(super) async fn look(connection: &mut PgConnection, left: Left<'_>) -> Resul
                 Ok(false) if is_active => (true, None),
                 // A snapshot reads the table instead of the slot, and may still run.
                 Ok(false) => {
-                    let doubt = "no row is left in its log, which counts once its reader is there: \
-                                 it may have a snapshot to finish";
+                    let doubt = "its log has no more rows, but its reader is not connected and may still have to finish a snapshot";
                     (false, Some(doubt.to_owned()))
                 }
                 Err(error) => (false, Some(unreadable(&error, left.user))),
@@ -139,5 +140,5 @@ fn unreadable(error: &sqlx::Error, user: &str) -> String {
     let text = told.map_or_else(|| error.to_string(), |it| it.message().to_owned());
     let is_refused = told.and_then(|it| it.code()).as_deref() == Some(INSUFFICIENT_PRIVILEGE);
     let help = if is_refused { format!("ALTER ROLE {user} REPLICATION") } else { String::from("try again") };
-    format!("its log could not be looked into ({text}): {help}")
+    format!("could not read its log ({text}): {help}")
 }

@@ -118,7 +118,7 @@ impl Sql<'_> {
             steps.extend(self.drop_triggers());
         }
         if let Some(waits) = self.waits("r") {
-            steps.push(Step { imports: true, ..step("import the rows that wait", self.import(&waits)) });
+            steps.push(Step { imports: true, ..step("import the waiting rows", self.import(&waits)) });
             steps.push(match (self.mark(), &self.adoption.pending) {
                 (Some(mark), Some(pending)) => {
                     let update = self.of_table("UPDATE {table} AS r SET {pending} = {mark}\nWHERE {waits}");
@@ -134,7 +134,7 @@ impl Sql<'_> {
         if let (true, Some(publication)) = (leaves, &self.adoption.publication) {
             let alter = self.of_table("ALTER PUBLICATION {publication} DROP TABLE {table}");
             steps.push(step(
-                "take the table out of its publication",
+                "remove the table from its publication",
                 alter.identifier("publication", publication),
             ));
         }
@@ -162,7 +162,7 @@ impl Sql<'_> {
         let create = self.of_trigger(create, TRIGGER).statement("when", &when.render());
         steps.push(step("create the trigger", create));
         let comment = self.of_trigger("COMMENT ON TRIGGER {trigger} ON {table} IS {text}", TRIGGER);
-        steps.push(step("remember the adoption", comment.literal("text", &remembered.comment())));
+        steps.push(step("record the adoption", comment.literal("text", &remembered.comment())));
         steps
     }
 
@@ -176,7 +176,7 @@ impl Sql<'_> {
         if let Some(publication) = publication {
             let alter = self.of_table("ALTER PUBLICATION {publication} ADD TABLE {table}");
             steps.push(step(
-                "give the table back to its publication",
+                "add the table to its publication again",
                 alter.identifier("publication", publication),
             ));
         }

@@ -80,15 +80,15 @@ pub(super) fn is_whole(sql: Sql<'_>, facts: &Facts) -> bool {
 fn state(sql: Sql<'_>, facts: &Facts) -> (AdoptState, Option<String>) {
     let (mark, update) = (facts.mark_trigger(), facts.update_trigger());
     let Some(trigger) = facts.trigger() else {
-        let problem = "new rows wait for the old relay: relay adopt over";
+        let problem = "new rows wait for the old relay: run relay adopt over";
         return (AdoptState::NotAdopted, Some(problem.to_owned()));
     };
     let is_on = |enabled: &str| matches!(enabled, "O" | "A");
     if let Some(off) = [Some(trigger), mark, update].into_iter().flatten().find(|it| !is_on(&it.enabled)) {
         let (table, name) = (sql.table(), &off.name);
         let problem = match off.name == UPDATE_TRIGGER {
-            true => format!("changes of rows are lost: ALTER TABLE {table} ENABLE TRIGGER {name}"),
-            false => format!("new rows go no way: ALTER TABLE {table} ENABLE TRIGGER {name}"),
+            true => format!("updates of rows are lost: ALTER TABLE {table} ENABLE TRIGGER {name}"),
+            false => format!("new rows are not published at all: ALTER TABLE {table} ENABLE TRIGGER {name}"),
         };
         return (AdoptState::Disabled, Some(problem));
     }
@@ -98,7 +98,7 @@ fn state(sql: Sql<'_>, facts: &Facts) -> (AdoptState, Option<String>) {
     if is_same {
         return (AdoptState::Adopted, None);
     }
-    let problem = "made by another version or configuration: relay adopt over puts this one in its place";
+    let problem = "the trigger was created by another version or configuration: relay adopt over replaces it";
     (AdoptState::Differs, Some(problem.to_owned()))
 }
 
@@ -132,7 +132,7 @@ pub(super) async fn look(
                 waiting => waiting?,
             };
             if status.state == AdoptState::Adopted && status.waiting.is_some_and(|rows| rows > 0) {
-                let problem = "no trigger has seen the rows that wait: relay adopt over imports them";
+                let problem = "no trigger has seen the waiting rows: relay adopt over imports them";
                 status.problem = Some(String::from(problem));
             }
         }
@@ -148,7 +148,7 @@ pub(super) async fn look(
         if old.leaves(facts) {
             status.state = AdoptState::Differs;
             status.problem =
-                Some(format!("the table is in {publication} again: relay adopt over takes it out"));
+                Some(format!("the table is in {publication} again: relay adopt over removes it"));
         }
         status.publication = Some(publication.to_string());
         let oid = facts.table.as_ref().map_or(0, |table| table.oid);

@@ -82,7 +82,7 @@ pub(super) fn ended_by_reader(ended: Joined<()>) -> Ended {
 
 fn crashed(error: &tokio::task::JoinError) -> Ended {
     Ended::Failed(LogError::Unavailable {
-        reason: format!("a task of the relay ended: {error}"),
+        reason: format!("a task of the relay ended unexpectedly: {error}"),
         source: None,
     })
 }

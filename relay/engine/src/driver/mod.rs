@@ -72,8 +72,7 @@ pub(crate) struct Lead {
 const PAUSE_LOOK_INTERVAL: Duration = Duration::from_millis(400);
 
 /// The reported problem of a session that is open but gets no confirmations.
-const SILENT: &str = "nothing is confirmed although messages are in flight; look at the broker, at its logs, and at \
-                      the network in between";
+const SILENT: &str = "the broker confirms nothing although messages are in flight; check the broker, its logs, and the network in between";
 
 /// Number of checks for silent destinations within `silent_after`.
 const SILENCE_LOOKS: u32 = 20;

@@ -6,8 +6,8 @@
 //! more is taken in or stored, the term ends, and the log gives the later ones new ids.
 //!
 //! They meet in a page, in the window, or among the changes, where a parked entry is parked again
-//! or removed while the other entry is about to be parked. In all other cases the database tells
-//! them apart.
+//! or removed while the other entry is about to be parked. In all other cases the database
+//! distinguishes them.
 
 use std::collections::HashMap;
 

@@ -162,8 +162,7 @@ impl Machine {
         }
         let which = if scope == FaultScope::Topic { "its topic" } else { "it" };
         let reason = format!(
-            "the broker has not answered for {which} for a while, although it answers for others; the outcome is unknown, \
-             and the relay still waits for its answer"
+            "the broker has not answered for {which} for a while, although it answers for others; the outcome is unknown, and the relay still waits for the answer"
         );
         self.apply_failure(ticket, &PublishError::new(Fault::Broker, scope, reason), uniform);
     }

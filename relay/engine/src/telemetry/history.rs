@@ -28,7 +28,7 @@ impl History {
             counter!("relay_expired_segments_total", "relay" => self.relay.to_string())
                 .increment(expired.segments);
             info!(relay = %self.relay, segments = expired.segments, rows = expired.rows, bytes = expired.bytes,
-                "old history removed");
+                "old messages deleted");
         }
     }
 
@@ -43,11 +43,11 @@ impl History {
         }
         let reasons = segments.iter().filter_map(|segment| segment.held_back.as_ref());
         let obstacle = reasons.filter(|reason| reason.needs_attention()).map(ToString::to_string).next();
-        self.tell(obstacle.map(|obstacle| format!("old history stays: {obstacle}")));
+        self.tell(obstacle.map(|obstacle| format!("old messages cannot be deleted: {obstacle}")));
     }
 
     pub(crate) fn failed(&mut self, failure: &LogError) {
-        self.tell(Some(format!("old history could not be removed: {failure}")));
+        self.tell(Some(format!("could not delete old messages: {failure}")));
     }
 
     pub(crate) fn ended(&self, fault: &tokio::task::JoinError) {

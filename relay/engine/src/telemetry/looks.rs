@@ -140,13 +140,13 @@ impl Looks {
             "system_identifier" => system_identifier.clone(), "timeline" => timeline.to_string())
     }
 
-    /// Records a look that failed. Of failures in a row, only the first is logged as a warning.
+    /// Records a failed check. Of consecutive failures, only the first is logged as a warning.
     pub(crate) fn failed(&mut self, failure: &LogError) {
         self.up.set(0.0);
         if std::mem::take(&mut self.is_up) {
-            warn!(relay = %self.relay, "the metrics of the database are not up to date: {failure}");
+            warn!(relay = %self.relay, "the metrics of the database are out of date: {failure}");
         } else {
-            debug!(relay = %self.relay, "the metrics of the database are not up to date: {failure}");
+            debug!(relay = %self.relay, "the metrics of the database are out of date: {failure}");
         }
     }
 }

@@ -143,7 +143,7 @@ impl Telemetry {
         self.series.leading.set(1.0);
         match taken_over_from {
             Some(from) => {
-                warn!(relay = %self.relay, epoch, from, "lease taken over from a relay that let it expire");
+                warn!(relay = %self.relay, epoch, from, "lease taken over from a relay whose lease had expired");
             }
             None => info!(relay = %self.relay, epoch, origin = %self.origin, destination = %self.destination,
                 "leading"),
@@ -156,7 +156,7 @@ impl Telemetry {
 
     pub(crate) fn lease_lost(&self) {
         counter!("relay_lease_changes_total", "relay" => self.label(), "change" => "lost").increment(1);
-        warn!(relay = %self.relay, "lease lost: another process has taken over, or the database was silent too long");
+        warn!(relay = %self.relay, "lease lost: another process has taken over, or the database did not answer in time");
     }
 
     pub(crate) fn database_failed(&self, failure: &LogError, pause: Duration) {
@@ -251,19 +251,19 @@ impl Telemetry {
                             "dead: an operator must requeue, edit or discard it: {failure}"),
                         ExceptionState::Retrying => {
                             warn!(relay = %self.relay, message_id, topic, key, attempts,
-                            due_in = ?parked.due_in.unwrap_or_default(), "not published, tried again: {failure}");
+                            due_in = ?parked.due_in.unwrap_or_default(), "not published; will be retried: {failure}");
                         }
                         _ => debug!(relay = %self.relay, message_id, topic, key, %state, "parked"),
                     }
                 }
                 Event::TopicBlocked { topic, fault, reason } => {
-                    error!(relay = %self.relay, topic, %fault, "topic stopped, others flow: {reason}");
+                    error!(relay = %self.relay, topic, %fault, "topic stopped; others continue: {reason}");
                 }
-                Event::TopicUnblocked { topic } => info!(relay = %self.relay, topic, "topic flows again"),
+                Event::TopicUnblocked { topic } => info!(relay = %self.relay, topic, "topic continues"),
                 Event::Session(News::Silent(silent)) => {
                     let seconds = silent.as_secs();
                     warn!(relay = %self.relay, destination = %self.destination, seconds,
-                        "nothing is confirmed although messages are in flight; they go on waiting: see the broker's logs");
+                        "the broker confirms nothing although messages are in flight; they keep waiting: check the broker's logs");
                 }
                 Event::Session(News::Answers) => {
                     info!(relay = %self.relay, destination = %self.destination, "messages are confirmed again");

@@ -48,7 +48,7 @@ pub struct SpansRecordedAlready;
 
 impl std::fmt::Display for SpansRecordedAlready {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("this process already has a recorder of spans; set it once, before any pipeline runs")
+        f.write_str("this process already has a span recorder; set it only once, before any pipeline runs")
     }
 }
 

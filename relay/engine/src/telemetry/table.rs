@@ -8,36 +8,36 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         "relay_submitted_total",
         &["relay"],
-        "attempts: messages handed to the broker's client, those that are sent again included",
+        "attempts: messages handed to the broker's client, including repeated ones",
     ),
     Metric::counter("relay_published_total", &["relay", "topic"], "messages that the broker confirmed"),
     Metric::counter(
         "relay_publish_failures_total",
         &["relay", "topic", "fault", "scope"],
-        "receipts that were not a confirmation; `fault` is `broker`, `message` or `operator`, `scope` how far \
-         it reaches: `message`, `topic`, `session`",
+        "receipts that report a failure; `fault` is `broker`, `message` or `operator`; `scope` is what the \
+         failure affects: `message`, `topic` or `session`",
     ),
     Metric::histogram(
         "relay_publish_seconds",
         &["relay", "topic"],
-        "from handing a message to the broker's client to the broker's confirmation",
+        "time from handing a message to the broker's client until the broker's confirmation",
     ),
     Metric::histogram(
         "relay_delivery_seconds",
         &["relay", "topic"],
-        "from enqueueing a message to the broker's confirmation, by the clocks of database and relay; a \
-         scheduled message's wait counts",
+        "time from the enqueue of a message until the broker's confirmation, by the clocks of database and \
+         relay; includes the wait of a scheduled message",
     ),
     Metric::counter(
         "relay_parked_total",
         &["relay", "state", "cause"],
-        "entries parked; `state` is `scheduled`, `retrying`, `held` or `dead`, `cause` whose fault it was: \
-         `broker`, `message`, `operator`, or `none` for those that only wait",
+        "entries parked; `state` is `scheduled`, `retrying`, `held` or `dead`; `cause` is the party at \
+         fault: `broker`, `message`, `operator`, or `none` if the entry only waits",
     ),
     Metric::counter(
         "relay_left_out_total",
         &["relay"],
-        "entries read and passed, because the pipeline's filter leaves them to other relays",
+        "entries read but not published, because the pipeline's filter excludes them",
     ),
     Metric::counter("relay_checkpoints_total", &["relay"], "cursors stored"),
     Metric::gauge("relay_leading", &["relay"], "1 while this process leads, otherwise 0"),
@@ -54,43 +54,49 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         "relay_database_failures_total",
         &["relay", "fault"],
-        "failures of the database that ended a term or kept one from beginning",
+        "database failures that ended a term or prevented one",
     ),
     Metric::counter(
         "relay_pipeline_faults_total",
         &["relay"],
-        "faults of this program that ended the pipeline, which began anew",
+        "internal errors that ended the pipeline, which was then restarted",
     ),
-    Metric::gauge("relay_in_flight_messages", &["relay"], "handed to the broker's client and not answered"),
-    Metric::gauge("relay_window_entries", &["relay"], "entries read and not settled"),
-    Metric::gauge("relay_window_bytes", &["relay"], "bytes of the entries read and not settled"),
-    Metric::gauge("relay_blocked_keys", &["relay"], "keys that wait"),
-    Metric::gauge("relay_blocked_topics", &["relay"], "topics that wait"),
+    Metric::gauge(
+        "relay_in_flight_messages",
+        &["relay"],
+        "messages handed to the broker's client and not yet answered",
+    ),
+    Metric::gauge("relay_window_entries", &["relay"], "entries read and not yet settled"),
+    Metric::gauge("relay_window_bytes", &["relay"], "bytes of entries read and not yet settled"),
+    Metric::gauge("relay_blocked_keys", &["relay"], "keys that are blocked"),
+    Metric::gauge("relay_blocked_topics", &["relay"], "topics that are blocked"),
     Metric::gauge(
         "relay_unanswered_messages",
         &["relay"],
-        "messages that the relay no longer waits for, but the broker may still answer",
+        "messages that the relay no longer waits for, although the broker may still answer",
     ),
     Metric::gauge(
         "relay_database_up",
         &["relay"],
-        "1 when the last query of the database succeeded, otherwise 0; the gauges below keep their values then",
+        "1 if the last query of the database succeeded, otherwise 0; while it is 0, the gauges below keep \
+         their values",
     ),
     Metric::gauge(
         "relay_backlog_messages",
         &["relay"],
-        "upper bound of the messages that wait to leave: in the log, held, retrying, and scheduled ones that are \
-         due; gaps in the ids count",
+        "upper bound of the messages to publish: in the log, held, retrying, or scheduled and due; gaps in \
+         the ids are counted as messages",
     ),
     Metric::gauge(
         "relay_oldest_pending_seconds",
         &["relay"],
-        "age of the message that waits the longest, held, retrying and due ones included; 0 when none waits",
+        "age of the longest waiting message, including held, retrying and due ones; 0 if no message is \
+         waiting",
     ),
     Metric::gauge(
         "relay_parked_messages",
         &["relay", "state", "cause"],
-        "messages parked now, by state and cause; up to 1,000,000 of a relay are counted",
+        "messages parked now, by state and cause; the count stops at 1,000,000 for each relay",
     ),
     Metric::gauge(
         "relay_lease_held",
@@ -100,37 +106,45 @@ pub const METRICS: &[Metric] = &[
     Metric::gauge(
         "relay_checkpoint_age_seconds",
         &["relay"],
-        "time since the cursor was stored; grows while nothing is to be published",
+        "time since the cursor was last stored; grows while there is nothing to publish",
     ),
     Metric::gauge(
         "relay_held_back_seconds",
         &["relay"],
-        "age of the oldest open or prepared transaction that has written to the outbox: its own rows wait for it; 0 \
-         without one. Where the server hides the age (no `pg_read_all_stats`), the time since the relay first looked at that \
-         transaction",
+        "age of the oldest open or prepared transaction that has written to the outbox, and whose rows \
+         therefore wait; 0 if there is none. If the server hides the age (no `pg_read_all_stats`), the time \
+         since the relay first saw the transaction",
     ),
     Metric::gauge(
         "relay_held_back_pid",
         &["relay"],
-        "server process of that transaction; 0 without one, and for a prepared transaction",
+        "pid of the server process of that transaction; 0 if there is none, and for a prepared transaction",
     ),
     Metric::gauge(
         "relay_cursor_info",
         &["relay", "system_identifier", "timeline"],
-        "1 for the history to which the cursor belongs, 0 for those before it; PostgreSQL only",
+        "1 for the history to which the cursor belongs, 0 for earlier ones; PostgreSQL only",
     ),
     Metric::gauge(
         "relay_cursor_is_of_this_server",
         &["relay"],
-        "1 when that is the server that answers, otherwise 0; PostgreSQL only",
+        "1 if the cursor belongs to the history of the current server, otherwise 0; PostgreSQL only",
     ),
-    Metric::counter("relay_expired_segments_total", &["relay"], "segments of history that were emptied"),
+    Metric::counter(
+        "relay_expired_segments_total",
+        &["relay"],
+        "segments of the outbox that retention has emptied",
+    ),
     Metric::counter(
         "relay_maintenance_faults_total",
         &["relay"],
-        "faults of this program that ended maintenance, which began anew",
+        "internal errors that ended maintenance, which was then restarted",
     ),
-    Metric::gauge("relay_history_seconds", &["relay"], "age of the oldest entry in the outbox, left or not"),
+    Metric::gauge(
+        "relay_history_seconds",
+        &["relay"],
+        "age of the oldest entry in the outbox, published or not",
+    ),
     Metric::gauge(
         "relay_history_bytes",
         &["relay"],

@@ -90,7 +90,7 @@ impl Mark {
         }
         let Versioned { version } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if !(1..=VERSION).contains(&version) {
-            return Err(format!("it has version {version}; this program knows {VERSION}"));
+            return Err(format!("it has version {version}, but this program supports {VERSION}"));
         }
         let form: Form = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let parked = form.parked.into_iter().map(|parked| parked.read().map(ExceptionChange::Park));
@@ -123,7 +123,7 @@ impl ParkedForm {
         let fault = |word: String| {
             let all = [Fault::Broker, Fault::Message, Fault::Operator];
             let found = all.into_iter().find(|fault| fault.as_str() == word);
-            found.ok_or_else(|| format!("{word:?} is nobody's fault"))
+            found.ok_or_else(|| format!("{word:?} is not a known fault"))
         };
         Ok(Parked {
             id: EntryId(self.id),
@@ -180,7 +180,7 @@ mod tests {
         let text = String::from_utf8(mark().write().unwrap()).unwrap();
         let version = |number: u32| text.replace("\"version\":3", &format!("\"version\":{number}"));
         let later = Mark::read(version(4).as_bytes()).unwrap_err();
-        assert!(later.contains("version 4; this program knows 3"), "{later}");
+        assert!(later.contains("version 4, but this program supports 3"), "{later}");
         for earlier in [1, 2] {
             assert!(Mark::read(version(earlier).as_bytes()).is_ok(), "version {earlier} is read");
         }

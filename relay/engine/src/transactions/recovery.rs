@@ -85,8 +85,7 @@ impl Recovering<'_> {
         if mark.log != known.log {
             return Err(LogError::Operator {
                 reason: format!(
-                    "the last mark of this relay is of log {:?}, and this log is {:?}: the topic of the \
-                     marks was copied or written by something else",
+                    "the last mark of this relay belongs to log {:?}, but this log is {:?}: the topic of the marks was copied, or another program wrote to it",
                     mark.log, known.log
                 ),
                 source: None,
@@ -151,7 +150,7 @@ impl Recovering<'_> {
         tracing::info!(
             transaction = cursor.transaction.as_ref().map(|transaction| transaction.number),
             changes = checkpoint.changes.len(),
-            "the last transaction was committed but not stored; its checkpoint is stored now"
+            "the last transaction was committed, but its checkpoint was not stored; the relay stores it now"
         );
         match self.checkpointer.checkpoint(self.lease.epoch, &cursor, &checkpoint.changes).await? {
             Fenced::Held => Ok(Recovery::Again),
@@ -163,8 +162,7 @@ impl Recovering<'_> {
 fn rebased() -> LogError {
     LogError::Operator {
         reason: String::from(
-            "the database was restored or tells another history, so messages that have left may leave again, and \
-             readers of Kafka would see copies; docs/kafka-exactly-once.md says how to go on",
+            "the database was restored or has another history, so published messages may be published again, and readers of Kafka would see copies; docs/kafka-exactly-once.md says what to do",
         ),
         source: None,
     }
@@ -173,8 +171,7 @@ fn rebased() -> LogError {
 fn lost(known: u64, doubt: &str) -> LogError {
     LogError::Operator {
         reason: format!(
-            "the database knows of transaction {known}, and the broker's next mark cannot be brought to it: {doubt}; \
-             the database was restored, or promoted before it had everything; docs/kafka-exactly-once.md says how to go on"
+            "the database has recorded transaction {known}, and the broker's next mark does not match it: {doubt}; the database was restored, or a lagging standby was promoted; docs/kafka-exactly-once.md says what to do"
         ),
         source: None,
     }
@@ -184,8 +181,7 @@ fn apart(known: &BrokerTransaction, last: Option<u64>) -> LogError {
     let found = last.map_or_else(|| String::from("none"), |last| last.to_string());
     LogError::Operator {
         reason: format!(
-            "the database knows of transaction {} and the broker's last mark is {found}: the database was restored, \
-             or the topic of the marks was removed; docs/kafka-exactly-once.md says how to go on",
+            "the database has recorded transaction {}, but the broker's last mark is {found}: the database was restored, or the topic of the marks was deleted; docs/kafka-exactly-once.md says what to do",
             known.number
         ),
         source: None,

@@ -234,7 +234,7 @@ async fn numbers_that_lie_apart_stop_the_relay() {
         let before = cursor("10@1:1:", Some(transaction(known)));
         let (outcome, done) = recover(&before, found, Fenced::Held).await;
         let error = operators(outcome);
-        assert!(error.contains(&format!("knows of transaction {known}")), "{error}");
+        assert!(error.contains(&format!("has recorded transaction {known}")), "{error}");
         assert!(error.contains(&format!("last mark is {said}")), "{error}");
         assert_eq!(done, [Done::TakenOver { is_new: known == 0 }], "nothing is stored");
     }
@@ -246,7 +246,7 @@ async fn a_mark_of_another_log_stops_the_relay() {
         let known = cursor("10@1:1:", Some(transaction(4)));
         let (outcome, done) = recover(&known, Some(written(number, "ffff", 8)), Fenced::Held).await;
         let error = operators(outcome);
-        assert!(error.contains("is of log \"ffff\", and this log is \"0a1b\""), "{error}");
+        assert!(error.contains("belongs to log \"ffff\", but this log is \"0a1b\""), "{error}");
         assert_eq!(done.len(), 1, "nothing is stored");
     }
 }
@@ -256,7 +256,7 @@ async fn a_cursor_that_was_moved_back_stops_the_relay_before_it_asks_the_broker(
     let known = BrokerTransaction { is_rebased: true, ..transaction(4) };
     let (outcome, done) =
         recover(&cursor("0@1:1:", Some(known)), Some(written(4, "0a1b", 8)), Fenced::Held).await;
-    assert!(operators(outcome).contains("restored or tells another history"));
+    assert!(operators(outcome).contains("restored or has another history"));
     assert_eq!(done, []);
 }
 
@@ -272,7 +272,7 @@ async fn a_mark_of_a_later_lease_ends_this_one() {
 async fn a_restored_database_says_so_although_it_counts_its_leases_anew() {
     let known = cursor("10@1:1:", Some(transaction(1)));
     let (outcome, done) = recover(&known, Some(written(4, "0a1b", EPOCH + 1)), Fenced::Held).await;
-    assert!(operators(outcome).contains("knows of transaction 1"));
+    assert!(operators(outcome).contains("has recorded transaction 1"));
     assert_eq!(done.len(), 1, "nothing is stored");
 }
 

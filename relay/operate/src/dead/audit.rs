@@ -72,8 +72,8 @@ pub struct Audited {
 /// line, however many messages it concerns. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not read the audit. [`Audited::away`] has the places that
-/// are away.
+/// [`OperateError`] when the operator may not read the audit. [`Audited::away`] has the errors of
+/// unreachable databases.
 pub async fn audit(places: &Places, operator: &Operator, limit: NonZeroU32) -> Result<Audited, OperateError> {
     operator.permit(Role::Viewer, "read the audit")?;
     let mut audited = read(places, ROWS_MAX.max(limit), grouped).await;

@@ -55,7 +55,8 @@ impl Change {
         }
     }
 
-    /// Returns whether it applies to an entry that is retried in vain until an operator acts.
+    /// Returns whether it applies to an entry that is retried without success until an operator
+    /// acts.
     pub(crate) fn takes_retrying(&self) -> bool {
         !matches!(self, Self::Requeue { .. })
     }
@@ -140,10 +141,10 @@ impl Plan {
             self.messages.iter().find(|message| is_edit && message.source == DeadSource::Inbox)
         {
             let text = format!(
-                "dead letter {} is of an inbox, which keeps what arrived: it cannot be edited",
+                "dead letter {} is in an inbox, which keeps messages as they arrived: it cannot be edited",
                 letter.id
             );
-            let help = "discard it, and send the corrected message with an id of its own";
+            let help = "discard it, and send the corrected message with a new id";
             return Err(OperateError::refused(text, help));
         }
         let mut order: Vec<&DeadMessage> = self.messages.iter().collect();
@@ -176,9 +177,9 @@ impl Plan {
             let unknown = messages.iter().filter(|message| message.is_unknown).count();
             let of = self.messages.len();
             error.with_help(match unknown {
-                0 => format!("{done} of {of} were decided about"),
+                0 => format!("{done} of {of} messages were changed"),
                 _ => format!(
-                    "{done} of {of} were decided about; of {unknown} it is unknown: list the messages again"
+                    "{done} of {of} messages were changed; for {unknown} the outcome is unknown: list the messages again"
                 ),
             })
         });
@@ -193,7 +194,8 @@ impl Plan {
         signed: &Signed,
         change: &Change,
     ) -> Vec<Decided> {
-        let unknown = || OperateError::new(OperateErrorKind::Refused, "the plan was made for other places");
+        let unknown =
+            || OperateError::new(OperateErrorKind::Refused, "the plan was made for other databases");
         let Some(first) = part.first() else { return Vec::new() };
         let outcomes = match first.row {
             Row::Inbox(..) if self.follows(first, change) => return vec![Decided::following(first)],
@@ -234,7 +236,7 @@ impl Plan {
 impl Decided {
     /// Returns the outcome of a message about which nothing is decided.
     fn following(message: &DeadMessage) -> Self {
-        let told = String::from("held: follows by itself once those before it took effect");
+        let told = String::from("held: follows automatically once the messages before it have taken effect");
         Self { done: false, outcome: told, ..Self::of(message, Ok(String::new())) }
     }
 
@@ -336,7 +338,7 @@ async fn decide_letter(
             match place.database.request_redrive(id, options, &signature).await? {
                 Requested::Now => return Ok(String::from("requested")),
                 Requested::Closed(closed) => closed,
-                _ => return Ok(format!("requested before{}", by_whom(place, id).await?)),
+                _ => return Ok(format!("already requested{}", by_whom(place, id).await?)),
             }
         }
         Change::Discard => place.database.discard(id, &signature).await?,
@@ -354,7 +356,7 @@ async fn decide_letter(
         }
         _ => Err(OperateError::new(
             OperateErrorKind::Conflict,
-            "somebody else is deciding about it: look again",
+            "another operator is deciding about it: list it again",
         )),
     }
 }

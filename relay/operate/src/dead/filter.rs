@@ -44,7 +44,7 @@ impl FromStr for MessageRef {
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
         if text.trim().is_empty() {
-            return Err("it is empty: give the place in the log, the message id or the dead letter's id");
+            return Err("it is empty: give a position in the log, a message id or the id of a dead letter");
         }
         // In the form of the tables: without leading zeros, with hyphens.
         Ok(Self(match (text.trim().parse::<i64>(), Uuid::parse_str(text.trim())) {

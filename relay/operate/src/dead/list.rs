@@ -83,8 +83,8 @@ pub struct Listed {
 /// Lists at most `limit` waiting messages. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not view parked messages. [`Listed::away`] has the places
-/// that are away.
+/// [`OperateError`] when the operator may not view parked messages. [`Listed::away`] has the errors
+/// of unreachable databases.
 pub async fn list(
     places: &Places,
     operator: &Operator,
@@ -92,7 +92,7 @@ pub async fn list(
     states: States,
     limit: usize,
 ) -> Result<Listed, OperateError> {
-    operator.permit(Role::Viewer, "look at parked messages")?;
+    operator.permit(Role::Viewer, "view parked messages")?;
     let mut listed = find(places, filter, states, limit.saturating_add(1)).await;
     listed.more = listed.messages.len() > limit || listed.next.is_some();
     listed.messages.truncate(limit);
@@ -104,8 +104,8 @@ pub async fn list(
 /// Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not view parked messages. [`Listed::away`] has the places
-/// that are away.
+/// [`OperateError`] when the operator may not view parked messages. [`Listed::away`] has the errors
+/// of unreachable databases.
 pub async fn page(
     places: &Places,
     operator: &Operator,
@@ -114,7 +114,7 @@ pub async fn page(
     from: Option<Bookmark>,
     limit: usize,
 ) -> Result<Listed, OperateError> {
-    operator.permit(Role::Viewer, "look at parked messages")?;
+    operator.permit(Role::Viewer, "view parked messages")?;
     let mut reading = Reading::new(filter, states, limit.saturating_add(1), SCANNED_MAX);
     let mut listed = reading.all(places, from).await;
     if listed.messages.len() > limit {
@@ -134,7 +134,7 @@ pub async fn show(
     operator: &Operator,
     filter: &Filter,
 ) -> Result<Vec<DeadMessage>, OperateError> {
-    operator.permit(Role::Viewer, "look at parked messages")?;
+    operator.permit(Role::Viewer, "view parked messages")?;
     let Listed { messages, away, next, .. } = find(places, filter, States::Any, usize::MAX).await;
     let missing: Vec<String> = filter
         .ids
@@ -150,8 +150,7 @@ pub async fn show(
             let help = match next {
                 Some(_) => NOT_ALL_LOOKED_AT,
                 None => {
-                    "it has left, or never was here; `relay dead list` shows what is dead, with --state what \
-                     else is parked"
+                    "it was published, or was never here; `relay dead list` shows dead messages, and with --state other parked ones"
                 }
             };
             Err(OperateError::refused(text, help))
@@ -185,7 +184,7 @@ fn earliest(message_id: Uuid) -> Option<DeadLetterId> {
 
 /// The help for an id that was not found in an incomplete search.
 pub(crate) const NOT_ALL_LOOKED_AT: &str =
-    "there are more dead letters than are looked through for a message id: give the id of the dead letter";
+    "there are too many dead letters to search for a message id: give the id of the dead letter";
 
 /// Returns the start and the number of rows for reading the ids from `first` to `last`.
 fn up_to(first: EntryId, last: EntryId) -> (EntryId, u32) {
@@ -227,7 +226,7 @@ impl FromStr for Bookmark {
             };
             Some(Self(row, state.parse().ok()?))
         };
-        read().ok_or("it is no place in the list: begin with the first page")
+        read().ok_or("it is not a valid position in the list: start with the first page")
     }
 }
 

@@ -40,7 +40,7 @@ impl fmt::Display for DeadSource {
 
 /// The error for a word that names no source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no source; known are outbox and inbox")]
+#[error("{0:?} is not a source; use outbox or inbox")]
 pub struct UnknownSource(String);
 
 impl FromStr for DeadSource {
@@ -119,8 +119,8 @@ pub struct DeadMessage {
 }
 
 impl DeadMessage {
-    /// Returns whether it is retried in vain until an operator acts, for example because its topic
-    /// is missing.
+    /// Returns whether it is retried without success until an operator acts, for example because
+    /// its topic is missing.
     pub(crate) fn waits_for_operator(&self) -> bool {
         self.state == ExceptionState::Retrying.as_str()
             && self.cause.as_deref() == Some(message::Fault::Operator.as_str())

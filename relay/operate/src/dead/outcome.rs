@@ -33,7 +33,7 @@ pub(super) async fn outcome(place: &OutboxPlace, id: &MessageRef) -> Result<Opti
 fn told(record: &AuditRecord, entry: Option<&FoundEntry>) -> String {
     let by = format!("by {} at {}", record.actor, seconds::text(record.at));
     let verb = match record.action.as_str() {
-        "discard" => return format!("discarded {by}: it was given up, and is never published"),
+        "discard" => return format!("discarded {by}: it is never published"),
         "requeue" => "requeued",
         "edit" => "edited",
         other => other,
@@ -42,10 +42,10 @@ fn told(record: &AuditRecord, entry: Option<&FoundEntry>) -> String {
         None => "its row is no longer in the outbox",
         Some(entry) => match entry.parked.as_ref().map(|parked| parked.state) {
             Some(ExceptionState::Dead) => "dead again",
-            Some(ExceptionState::Retrying) => "the relay tries it again by itself",
-            Some(_) => "still parked: the relay publishes it by itself",
+            Some(ExceptionState::Retrying) => "the relay retries it automatically",
+            Some(_) => "still parked: the relay publishes it automatically",
             None if entry.is_passed => "published since",
-            None => "the relay has yet to read it",
+            None => "the relay has not read it yet",
         },
     };
     format!("{verb} {by}, {now}")
@@ -113,8 +113,8 @@ mod tests {
             ("discard", None, "discarded by ann", "never published"),
             ("requeue", Some(entry(None)), "requeued by ann", "published since"),
             ("requeue", Some(entry(Some(ExceptionState::Dead))), "requeued by ann", "dead again"),
-            ("requeue", Some(entry(Some(ExceptionState::Retrying))), "requeued by ann", "by itself"),
-            ("requeue", Some(FoundEntry { is_passed: false, ..entry(None) }), "requeued", "yet to read"),
+            ("requeue", Some(entry(Some(ExceptionState::Retrying))), "requeued by ann", "automatically"),
+            ("requeue", Some(FoundEntry { is_passed: false, ..entry(None) }), "requeued", "not read it yet"),
             ("requeue", None, "requeued by ann", "no longer in the outbox"),
             ("edit", Some(entry(Some(ExceptionState::Dead))), "edited by ann", "dead again"),
         ];

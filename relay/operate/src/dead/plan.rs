@@ -31,10 +31,10 @@ pub struct Plan {
 }
 
 /// The help for an id that names no dead message.
-const NOT_DEAD: &str = "`relay dead list` shows what is dead, with --state what else is parked";
+const NOT_DEAD: &str = "`relay dead list` shows dead messages, and with --state other parked ones";
 
 /// Finds the messages of a decision: dead ones and, if they are named by id and the decision
-/// permits it, entries that are retried in vain until an operator acts. Changes nothing.
+/// permits it, entries that are retried without success until an operator acts. Changes nothing.
 /// Cancel-safe.
 ///
 /// # Errors
@@ -61,15 +61,14 @@ pub async fn plan_at_most(
     change: &Change,
     limit: usize,
 ) -> Result<Plan, OperateError> {
-    operator.permit(Role::Viewer, "look at parked messages")?;
+    operator.permit(Role::Viewer, "view parked messages")?;
     let found = find(places, filter, States::Dead, limit.saturating_add(1)).await;
     let Listed { mut messages, away, next, .. } = found;
     if let Some(error) = OperateError::all_of(away) {
         if places.count() == 1 {
             return Err(error);
         }
-        let help = "a decision needs every place that may have such a message: choose one that answers, with \
-                    --source outbox, --source inbox or --inbox, or with --pipeline and the message's place in the log";
+        let help = "a decision needs every database that may have such a message: restrict it to a database that answers, with --source outbox, --source inbox or --inbox, or with --pipeline and the message's position in the log";
         return Err(error.with_help(help));
     }
     if change.takes_retrying() {
@@ -95,11 +94,10 @@ fn check_part(change: &Change, messages: &[DeadMessage]) -> Result<(), OperateEr
         return Ok(());
     }
     let text = format!(
-        "more than {} messages match, and some are dead letters of an inbox: messages that are held behind the \
-         first ones would take effect",
+        "more than {} messages match, and some are dead letters of an inbox: messages held behind the first ones would take effect",
         messages.len()
     );
-    let help = "narrow the filter, or use `relay dead discard`, which discards all that match";
+    let help = "narrow the filter, or use `relay dead discard`, which discards all matching messages";
     Err(OperateError::refused(text, help))
 }
 
@@ -113,7 +111,7 @@ fn sort(messages: &mut [DeadMessage]) {
     });
 }
 
-/// Adds the named entries that are retried in vain until an operator acts.
+/// Adds the named entries that are retried without success until an operator acts.
 async fn add_waiting(places: &Places, filter: &Filter, messages: &mut Vec<DeadMessage>) {
     let is_missing = |id: &&MessageRef| !messages.iter().any(|message| id.names(message));
     let ids: Vec<MessageRef> = filter.ids.iter().filter(is_missing).cloned().collect();
@@ -138,7 +136,7 @@ async fn check_named(
         let named: Vec<&DeadMessage> = found.iter().filter(|message| id.names(message)).collect();
         if let [first, second, ..] = named[..] {
             let told = |message: &DeadMessage| format!("{} of {}", message.id, message.owner());
-            let text = format!("{id} names {} messages: {}, {}", named.len(), told(first), told(second));
+            let text = format!("{id} matches {} messages: {}, {}", named.len(), told(first), told(second));
             return Err(OperateError::refused(text, "add --source, --pipeline or --consumer"));
         }
         if named.is_empty() {
@@ -162,7 +160,7 @@ async fn check_named(
                 Some(decision) => format!("{id} ({decision})"),
                 None => match standing(places, id).await? {
                     Some(standing) => format!("{id} ({standing})"),
-                    None => format!("{id} (no such message: it never was here, or retention has removed it)"),
+                    None => format!("{id} (no such message: it was never here, or retention has deleted it)"),
                 },
             },
         });
@@ -189,7 +187,7 @@ async fn standing(places: &Places, id: &MessageRef) -> Result<Option<&'static st
     for place in &places.outboxes {
         let found = place.entries.find(&place.pipeline, which).await?;
         if let Some(entry) = found.first() {
-            return Ok(Some(if entry.is_passed { "published" } else { "the relay has yet to read it" }));
+            return Ok(Some(if entry.is_passed { "published" } else { "the relay has not read it yet" }));
         }
     }
     Ok(None)
@@ -203,11 +201,11 @@ fn meaning(message: &DeadMessage) -> String {
     }
     match message.state {
         "retrying" if message.waits_for_operator() => {
-            String::from("retrying: the relay tries it again by itself, unless it is discarded")
+            String::from("retrying: the relay retries it automatically, unless it is discarded")
         }
-        "retrying" => String::from("retrying: the relay tries it again by itself"),
-        "held" => String::from("held: it leaves once what is before it has left"),
-        "scheduled" => String::from("scheduled: it leaves at its time"),
+        "retrying" => String::from("retrying: the relay retries it automatically"),
+        "held" => String::from("held: it is published once the messages before it are published"),
+        "scheduled" => String::from("scheduled: it is published at its time"),
         state => closed(state),
     }
 }

@@ -36,8 +36,8 @@ fn transactions(facts: &PostgresFacts) -> Finding {
                 age(old)
             );
             let remedy = format!(
-                "its rows cannot leave and history stays: end it (SELECT pg_terminate_backend({})), and set \
-                 idle_in_transaction_session_timeout for its role",
+                "while it is open, its rows are not published and retention deletes nothing: end it (SELECT \
+                 pg_terminate_backend({})), and set idle_in_transaction_session_timeout for its role",
                 transaction.pid
             );
             Finding::unless(check, DATABASE, measured, Some((state, remedy)))
@@ -47,19 +47,23 @@ fn transactions(facts: &PostgresFacts) -> Finding {
             let pids = facts.transactions.iter().filter(|open| open.age.is_none());
             let pids: Vec<String> = pids.map(|open| open.pid.to_string()).collect();
             let measured = match pids.is_empty() {
-                true => format!("none is open; {} does not see the age of other roles'", facts.role),
+                true => {
+                    format!("none is open; {} cannot see the ages of other roles' transactions", facts.role)
+                }
                 false => {
-                    format!("open in the pids {}, their age is hidden from {}", pids.join(", "), facts.role)
+                    format!("open in pids {}; {} cannot see their ages", pids.join(", "), facts.role)
                 }
             };
             let remedy = format!(
-                "GRANT pg_read_all_stats TO {}; without it, the age in metrics counts from the relay's first look \
-                 at the transaction",
+                "GRANT pg_read_all_stats TO {}; without it, metrics count the age from when the relay first \
+                 saw the transaction",
                 quoted(&facts.role)
             );
             Finding::warn(check, DATABASE, measured, remedy)
         }
-        Some((_, old)) => Finding::pass(check, DATABASE, format!("the oldest is open for {}", age(old))),
+        Some((_, old)) => {
+            Finding::pass(check, DATABASE, format!("the oldest has been open for {}", age(old)))
+        }
         None => Finding::pass(check, DATABASE, "none is open"),
     }
 }
@@ -78,8 +82,8 @@ fn prepared(facts: &PostgresFacts) -> Finding {
         Some(oldest) => {
             let measured = format!("{:?} of {} for {}", oldest.gid, oldest.role, age(oldest.age));
             let problem = (oldest.age >= PREPARED_WARN).then(|| {
-                let remedy = "it holds rows back until it ends, also through restarts: COMMIT PREPARED or ROLLBACK \
-                              PREPARED it, as its coordinator decided";
+                let remedy = "it holds rows back until it ends, even across restarts: run COMMIT PREPARED or \
+                              ROLLBACK PREPARED, as its coordinator decided";
                 (CheckState::Fail, remedy.to_owned())
             });
             Finding::unless(check, DATABASE, measured, problem)
@@ -94,18 +98,18 @@ fn slots(facts: &PostgresFacts) -> Finding {
     };
     match facts.slots.iter().find(is_old) {
         None if facts.slots.is_empty() => Finding::pass(check, DATABASE, "none"),
-        None => Finding::pass(check, DATABASE, format!("{}, all read", facts.slots.len())),
+        None => Finding::pass(check, DATABASE, format!("{}, all active", facts.slots.len())),
         Some(slot) => {
             let measured = format!(
-                "{}: {}, keeps {} of log and rows of {} transactions",
+                "{}: {}, keeps {} of WAL and the rows of {} transactions",
                 slot.name,
-                if slot.active { "read" } else { "nobody reads it" },
+                if slot.active { "active" } else { "inactive" },
                 bytes(slot.log_bytes),
                 slot.transactions
             );
             let remedy = format!(
-                "the disk fills until it is read: start its reader, or SELECT pg_drop_replication_slot('{}'), and set \
-                 max_slot_wal_keep_size",
+                "the disk fills up until the slot is read: start its reader or run SELECT \
+                 pg_drop_replication_slot('{}'), and set max_slot_wal_keep_size",
                 slot.name
             );
             Finding::warn(check, DATABASE, measured, remedy)

@@ -27,41 +27,44 @@ enum By {
 const ITEMS: [(&str, By); 14] = [
     (
         "keys validated (format, length)",
-        By::Checks(&["schema"], "types and constraints of the tables refuse other keys"),
+        By::Checks(&["schema"], "column types and constraints refuse invalid keys"),
     ),
     (
         "operation type part of the key",
         By::Person(
-            "inbox: the consumer's name; idempotency keys: the operation. Give each operation its own",
+            "inbox: the consumer name; idempotency keys: the operation. Give each operation its own name",
         ),
     ),
     (
         "retention 2–3× the longest retry window",
-        By::Checks(&["inbox-retention"], "inboxes against what the broker can redeliver"),
+        By::Checks(&["inbox-retention"], "inbox retention compared with how long the broker can redeliver"),
     ),
     ("unique constraint on the key", By::Checks(&["schema"], "primary keys of the migrated tables")),
     (
         "expiry job",
         By::Checks(
             &["history"],
-            "`relay run` removes history; inboxes expire days in their runner's maintenance",
+            "`relay run` deletes old messages; each consumer's maintenance deletes expired inbox days",
         ),
     ),
     (
         "check and effect in one transaction",
         By::Person(
-            "the handler writes through the transaction that it is given; `relay verify` finds what does not",
+            "the handler must write in the transaction that it gets; `relay verify` finds effects outside it",
         ),
     ),
-    ("row locks against races", By::Checks(&["schema"], "the guard's insert waits for the row of the other")),
+    (
+        "row locks against races",
+        By::Checks(&["schema"], "the guard's insert waits for a concurrent insert of the same id"),
+    ),
     ("state tracked", By::Checks(&["schema", "grants"], "parked, dead and applied messages have rows")),
-    ("ids used for dedup end to end", By::Person("`relay verify` proves it on real traffic")),
-    ("keys logged", By::Person("log your business keys beside the message id, which the toolkit logs")),
+    ("ids used for dedup end to end", By::Person("`relay verify` checks this on real traffic")),
+    ("keys logged", By::Person("log your business keys next to the message id, which the toolkit logs")),
     ("duplicate rate tracked", By::Person("scrape the consumers' metrics: applied and duplicates")),
     ("alerts", By::Person("alert on backlog age, dead letters, and no leader")),
     (
         "replay, concurrency, load and failure tests",
-        By::Person("docs/testing.md: the test kit sends twice, at once, and crashes"),
+        By::Person("docs/testing.md: the testkit covers duplicates, concurrency and crashes"),
     ),
     (
         "key format, retention, retry behaviour and error codes documented",

@@ -58,7 +58,7 @@ pub async fn examine(
     let (sent, others): (Vec<_>, Vec<_>) = sent.into_iter().partition(|topic| filter.can_take_topic(topic));
     if !filter.takes_all() {
         let others = if others.is_empty() { String::from("none") } else { others.join(", ") };
-        let measured = format!("takes {filter}; topics of the latest messages that it leaves out: {others}");
+        let measured = format!("publishes {filter}; excluded topics among the latest messages: {others}");
         checks.push(Finding::pass("filter", "pipeline", measured));
     }
     let topics: BTreeSet<String> =
@@ -76,7 +76,7 @@ pub async fn examine(
         findings.iter().all(|finding| finding.check != "connection" || finding.state == CheckState::Pass);
     checks.extend(findings);
     if topics.is_empty() && is_reached {
-        let remedy = "name them with --topic: no message has left traces of one";
+        let remedy = "no recent message names a topic: pass topics with --topic";
         checks.push(Finding::unknown("topic", "broker", "no topic is known", remedy));
     }
     let inboxes = join_all(inboxes.into_iter().map(gather::inbox::gather)).await;
@@ -165,7 +165,8 @@ async fn longest_wait(pipeline: &PipelineConfig) -> Option<Duration> {
 fn history(pipeline: &PipelineConfig) -> Finding {
     let measured = format!("database.retention = {}", pipeline.retention);
     let problem = pipeline.retention.keep().is_none().then(|| {
-        let remedy = "the outbox grows for ever: set database.retention, or remove history by other means";
+        let remedy = "the outbox grows forever: set database.retention, or delete old messages by other \
+                      means";
         (CheckState::Warn, remedy.to_owned())
     });
     Finding::unless("history", "database", measured, problem)
@@ -197,12 +198,12 @@ fn broker_tls(broker: &Broker) -> Finding {
         (true, true) => ("encrypted, certificate verified", None),
         (true, false) => (
             "encrypted, certificate not verified",
-            Some("anybody on the path can pose as the broker: set tls.verify = true"),
+            Some("anyone on the network path can impersonate the broker: set tls.verify = true"),
         ),
         (false, _) if local => ("not encrypted, on this machine", None),
         (false, _) => (
             "not encrypted",
-            Some("payloads may cross the network in the clear: use TLS, and no allow_plaintext"),
+            Some("payloads may cross the network unencrypted: use TLS, and remove allow_plaintext"),
         ),
     };
     let state = if encrypted { CheckState::Warn } else { CheckState::Fail };
@@ -277,7 +278,7 @@ async fn known_transaction(pipeline: &PipelineConfig) -> Option<super::transacti
 /// Adds the findings that every broker's answer allows.
 fn with_broker<D>(told: &brokers::BrokerFacts<D>, findings: Vec<Finding>) -> Vec<Finding> {
     let skew = |clock: brokers::ClockReading| facts::Skew { by: clock.skew, uncertainty: clock.uncertainty };
-    let mut checks = vec![Finding::pass("connection", "broker", "it answers")];
+    let mut checks = vec![Finding::pass("connection", "broker", "reachable")];
     checks.extend(told.clock.map(|clock| super::postgres::clock("broker", skew(clock))));
     checks.extend(findings);
     checks

@@ -12,14 +12,15 @@ pub(super) fn check(facts: &PostgresFacts) -> Vec<Finding> {
         let line = if part == "consumer" { "inbox" } else { "outbox" };
         let has_tables = facts.lines.iter().any(|facts| facts.line == line && facts.version > 0);
         if !is_here && has_tables {
-            let remedy =
-                format!("{REMEDY}, and make the services' users members; or name yours with --{part}");
+            let remedy = format!(
+                "{REMEDY}, and add the services' users to the role; or name your own role with --{part}"
+            );
             let measured = format!("there is no role {name}");
             findings.push(Finding::unknown("grants", format!("role of the {part}"), measured, remedy));
         }
     }
     if !facts.public.is_empty() {
-        let measured = format!("everybody: {}", facts.public.join("; "));
+        let measured = format!("every role has: {}", facts.public.join("; "));
         findings.push(Finding::warn("grants", "PUBLIC", measured, REMEDY));
     }
     findings
@@ -28,17 +29,16 @@ pub(super) fn check(facts: &PostgresFacts) -> Vec<Finding> {
 fn of_role(role: &RoleFacts, facts: &PostgresFacts) -> Finding {
     let subject = format!("{} role {}", role.part, role.role);
     if role.part == "relay" && facts.superuser {
-        let remedy =
-            format!("give the relay a role of its own: {REMEDY}, and GRANT outbox_relay TO its user");
+        let remedy = format!("give the relay its own role: {REMEDY}, and GRANT outbox_relay TO its user");
         return Finding::warn("grants", subject, "a superuser", remedy);
     }
     if let Some(finding) = lacking(role) {
         return finding;
     }
     match &role.wrong.iter().collect::<Vec<_>>()[..] {
-        [] => Finding::pass("grants", subject, "what it needs, and no more"),
+        [] => Finding::pass("grants", subject, "exactly the rights that it needs"),
         excess => {
-            let remedy = format!("it can change or remove messages: {REMEDY}");
+            let remedy = format!("it can change or delete messages: {REMEDY}");
             let measured = format!("has {}", named(excess));
             Finding::unless("grants", &subject, measured, Some((CheckState::Warn, remedy)))
         }

@@ -37,8 +37,8 @@ pub fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding> {
     let name = "inbox-retention";
     let mut findings = Vec::new();
     if inboxes.is_empty() {
-        let remedy = "list the consumers' inboxes as [[verify.inbox]]: each has to remember ids for twice as long as \
-                      the broker can redeliver";
+        let remedy = "list the consumers' inboxes as [[verify.inbox]]: each must remember ids for twice as \
+                      long as the broker can redeliver";
         return vec![Finding::unknown(name, "inboxes", "none is listed", remedy)];
     }
     for inbox in inboxes {
@@ -46,8 +46,8 @@ pub fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding> {
         let remembers = match &inbox.remembers {
             Ok(Some(remembers)) => *remembers,
             Ok(None) => {
-                let remedy = "start its consumer once: its memory begins then";
-                findings.push(Finding::unknown(name, subject, "it has no memory yet", remedy));
+                let remedy = "start its consumer once: only then does the inbox begin to remember ids";
+                findings.push(Finding::unknown(name, subject, "it remembers no ids yet", remedy));
                 continue;
             }
             Err(UnreadInbox { reason, unavailable }) => {
@@ -71,9 +71,11 @@ pub fn waiting(longest: Duration, inboxes: &[InboxFacts]) -> Vec<Finding> {
     let inboxes = inboxes.iter().filter_map(|inbox| Some((inbox, remembers(inbox)?)));
     inboxes
         .map(|(inbox, remembers)| {
-            let measured = format!("remembers {}, a message has waited for {}", age(remembers), age(longest));
-            let remedy = "it is dead-lettered as too old when it arrives: let it leave before, or raise the inbox's \
-                          retention; afterwards a redrive with --accept-late applies it";
+            let measured =
+                format!("remembers ids for {}; a message has waited for {}", age(remembers), age(longest));
+            let remedy = "the message will be dead-lettered as too old when it arrives: get it published \
+                          before that, or raise the inbox's retention; afterwards, a redrive with \
+                          --accept-late applies it";
             let state = if longest < remembers { CheckState::Warn } else { CheckState::Fail };
             let problem = (longest >= remembers / 2).then(|| (state, remedy.to_owned()));
             Finding::unless("inbox-waiting", &format!("inbox {}", inbox.consumer), measured, problem)
@@ -84,23 +86,32 @@ pub fn waiting(longest: Duration, inboxes: &[InboxFacts]) -> Vec<Finding> {
 fn compare(name: &'static str, subject: &str, remembers: Duration, place: &Horizon) -> Finding {
     let (measured, problem) = match place.redelivers {
         Redelivers::Unknown => {
-            let measured =
-                format!("remembers {}; how long {} keeps is not known", age(remembers), place.place);
-            let remedy = format!("keep {} below half of it", place.remedy);
+            let measured = format!(
+                "remembers ids for {}; how long {} keeps messages is unknown",
+                age(remembers),
+                place.place
+            );
+            let remedy = format!("keep {} below half of that", place.remedy);
             return Finding::unknown(name, subject, measured, remedy);
         }
         Redelivers::Forever => (
-            format!("remembers {}, {} keeps for ever", age(remembers), place.place),
+            format!("remembers ids for {}; {} keeps messages forever", age(remembers), place.place),
             Some((
                 CheckState::Warn,
                 format!(
-                    "what comes later is refused and dead-lettered: alert on messages that wait, or bound {}",
+                    "messages that arrive later are refused and dead-lettered: alert on waiting messages, or \
+                     limit {}",
                     place.remedy
                 ),
             )),
         ),
         Redelivers::For(keeps) => (
-            format!("remembers {}, {} keeps {}", age(remembers), place.place, age(keeps)),
+            format!(
+                "remembers ids for {}; {} keeps messages for {}",
+                age(remembers),
+                place.place,
+                age(keeps)
+            ),
             (remembers < keeps.saturating_mul(2)).then(|| {
                 let state = if remembers < keeps { CheckState::Fail } else { CheckState::Warn };
                 let needed = age(keeps.saturating_mul(2));

@@ -30,7 +30,7 @@ pub fn check(
             Ok(facts) => facts,
             Err(error) => {
                 let down = error.fault == message::Fault::Broker;
-                let remedy = "create it, or correct the name; grant this user DESCRIBE on it";
+                let remedy = "create the topic or correct its name, and grant this user DESCRIBE on it";
                 findings.push(
                     Finding::fail("topic", subject, error.reason.clone(), remedy).because_unavailable(down),
                 );
@@ -73,23 +73,23 @@ fn partitions(subject: &str, facts: &TopicFacts, recorded: Option<usize>) -> Fin
             check,
             subject,
             format!("{} of {count} have no leader", facts.leaderless),
-            "their messages wait: bring back the brokers that hold them",
+            "their messages wait: restart the brokers that hold them",
         )
         .because_unavailable(true),
         Some(expected) if expected != count => Finding::fail(
             check,
             subject,
-            format!("{count}, recorded are {expected}"),
-            "another number moves keys, and with them their order: drain the topic, then record the new number, or \
-             move to a new topic",
+            format!("{count}, but {expected} are recorded"),
+            "a different number moves keys to other partitions and breaks their order: drain the topic and \
+             then record the new number, or use a new topic",
         ),
         Some(_) => Finding::pass(check, subject, format!("{count}, as recorded")),
         None => Finding::unknown(
             check,
             subject,
-            format!("{count}, none is recorded"),
+            format!("{count}, no number is recorded"),
             format!(
-                "note the number where this command is run, and add --partitions {}={count} to it",
+                "record the number: run this command with --partitions {}={count}",
                 subject.trim_start_matches("topic ")
             ),
         ),
@@ -99,19 +99,20 @@ fn partitions(subject: &str, facts: &TopicFacts, recorded: Option<usize>) -> Fin
 pub(super) fn replication(subject: &str, facts: &TopicFacts, nodes: usize) -> Finding {
     let measured = format!("{} replicas, {} in sync", facts.replicas, facts.in_sync);
     let problem = match facts.replicas {
-        0 | 1 if nodes == 1 => Some((
-            CheckState::Warn,
-            "the cluster has one broker; run three for messages that must not be lost",
-        )),
-        0 | 1 => {
-            Some((CheckState::Fail, "a lost broker loses confirmed messages: give the topic three replicas"))
+        0 | 1 if nodes == 1 => {
+            Some((CheckState::Warn, "the cluster has one broker: run three if messages must not be lost"))
         }
+        0 | 1 => Some((
+            CheckState::Fail,
+            "losing one broker loses confirmed messages: give the topic three replicas",
+        )),
         2 => Some((
             CheckState::Warn,
-            "give the topic three replicas: with two, one that is away stops writing or safety",
+            "give the topic three replicas: with two, losing one broker either stops writes or leaves a \
+             single copy",
         )),
         _ if facts.in_sync < facts.replicas => {
-            Some((CheckState::Warn, "a replica lags or is away: look at its broker"))
+            Some((CheckState::Warn, "a replica lags or is unavailable: check its broker"))
         }
         _ => None,
     };
@@ -127,15 +128,15 @@ fn settings(subject: &str, facts: &TopicFacts, config: &Config) -> Vec<Finding> 
     if let Some(in_sync_min) = facts.min_insync_replicas {
         let problem = match in_sync_min {
             0 | 1 if facts.replicas <= 1 => {
-                Some((CheckState::Warn, "with three replicas, set min.insync.replicas=2"))
+                Some((CheckState::Warn, "give the topic three replicas, then set min.insync.replicas=2"))
             }
             0 | 1 => Some((
                 CheckState::Fail,
-                "acks=all is one broker's word then: set min.insync.replicas=2 with three replicas",
+                "a single broker then satisfies acks=all: set min.insync.replicas=2 with three replicas",
             )),
             most if most >= facts.replicas => Some((
                 CheckState::Warn,
-                "one broker that is away stops all writing: one more replica than this",
+                "losing one broker stops all writes: give the topic more replicas than min.insync.replicas",
             )),
             _ => None,
         };
@@ -149,8 +150,8 @@ fn settings(subject: &str, facts: &TopicFacts, config: &Config) -> Vec<Finding> 
     }
     if let Some(unclean) = facts.unclean_leader_election {
         let problem = unclean.then(|| {
-            let remedy =
-                "a replica that lacks confirmed messages may lead: set unclean.leader.election.enable=false";
+            let remedy = "a replica that lacks confirmed messages may become leader: set \
+                          unclean.leader.election.enable=false";
             (CheckState::Fail, remedy.to_owned())
         });
         let measured = format!("unclean.leader.election.enable={unclean}");
@@ -160,8 +161,8 @@ fn settings(subject: &str, facts: &TopicFacts, config: &Config) -> Vec<Finding> 
         let configured = config.message_bytes_max as u64;
         let problem = (limit < configured).then(|| {
             let remedy = format!(
-                "whole batches are refused and sent one by one: set max.message.bytes to {configured} or more, or \
-                 kafka.message_bytes_max to {limit}"
+                "the brokers refuse whole batches, which are then sent one message at a time: set \
+                 max.message.bytes to {configured} or more, or kafka.message_bytes_max to {limit}"
             );
             (CheckState::Fail, remedy)
         });
@@ -171,8 +172,8 @@ fn settings(subject: &str, facts: &TopicFacts, config: &Config) -> Vec<Finding> 
     findings.extend(timestamps(subject, facts));
     if let Some(Retained::For(time)) = facts.retention {
         let problem = (time < RETENTION_MIN).then(|| {
-            let remedy = "a consumer that is away for longer never sees what was published meanwhile: raise \
-                          retention.ms to a day or more";
+            let remedy = "a consumer that is down for longer misses messages: raise retention.ms to a day or \
+                          more";
             (CheckState::Warn, remedy.to_owned())
         });
         let measured = format!("retention.ms={}", time.as_millis());
@@ -180,7 +181,7 @@ fn settings(subject: &str, facts: &TopicFacts, config: &Config) -> Vec<Finding> 
     }
     if let Some(policy) = &facts.cleanup_policy {
         let problem = policy.contains("compact").then(|| {
-            let remedy = "compaction removes messages that nobody has read, all but the last of a key: set \
+            let remedy = "compaction deletes unread messages, all but the last one of each key: set \
                           cleanup.policy=delete";
             (CheckState::Fail, remedy.to_owned())
         });
@@ -188,7 +189,7 @@ fn settings(subject: &str, facts: &TopicFacts, config: &Config) -> Vec<Finding> 
     }
     if let Some(bytes) = facts.retention_bytes {
         let remedy =
-            "a burst makes it forget messages that nobody has read: set retention.bytes=-1, or watch the lag";
+            "a burst makes the topic delete unread messages: set retention.bytes=-1, or monitor the lag";
         findings.push(Finding::warn("retention-bytes", subject, format!("retention.bytes={bytes}"), remedy));
     }
     findings
@@ -209,8 +210,8 @@ fn timestamps(subject: &str, facts: &TopicFacts) -> Option<Finding> {
     let narrow: Vec<String> = limits.into_iter().filter_map(narrow).collect();
     let problem = (!narrow.is_empty()).then(|| {
         let remedy = format!(
-            "{}: everything is refused while the clocks of relay and brokers differ by more: raise it to 3600000 or \
-             more",
+            "{}: every record is refused while the clocks of relay and brokers differ by more: raise it to \
+             3600000 or more",
             narrow.join(", ")
         );
         (CheckState::Warn, remedy)

@@ -44,10 +44,11 @@ fn tls(facts: &PostgresFacts) -> Finding {
     let problem = match (&facts.cipher, facts.verified) {
         _ if facts.local => None,
         (Some(_), true) => None,
-        (Some(_), false) => {
-            Some((CheckState::Warn, format!("anybody on the path can pose as the server: {remedy}")))
-        }
-        (None, _) => Some((CheckState::Fail, format!("payloads cross the network in the clear: {remedy}"))),
+        (Some(_), false) => Some((
+            CheckState::Warn,
+            format!("anyone on the network path can impersonate the server: {remedy}"),
+        )),
+        (None, _) => Some((CheckState::Fail, format!("payloads cross the network unencrypted: {remedy}"))),
     };
     let measured = if facts.local { format!("{measured}, on this machine") } else { measured };
     Finding::unless("tls", DATABASE, measured, problem)
@@ -62,22 +63,23 @@ fn server(facts: &PostgresFacts) -> Finding {
 
 fn primary(facts: &PostgresFacts) -> Finding {
     let problem = facts.replica.then(|| {
-        let remedy = "point database.url at the primary: a replica may show commits in another order";
+        let remedy = "point database.url at the primary: a replica may show commits in a different order";
         (CheckState::Fail, remedy.to_owned())
     });
     Finding::unless("primary", DATABASE, if facts.replica { "a replica" } else { "the primary" }, problem)
 }
 
 const POOLER: &str = "pooler";
-const POOLER_REMEDY: &str = "a pooler hands sessions on: point database.url at the server or at a pooler in session \
-    mode; behind PgBouncer in transaction mode use 1.21 or newer with max_prepared_statements above 0";
+const POOLER_REMEDY: &str = "a pooler shares server sessions between clients: point database.url at the \
+                             server or at a pooler in session mode; with PgBouncer in transaction mode, use \
+                             1.21 or newer and max_prepared_statements above 0";
 
 /// Checks whether a pooler shares sessions of the server.
 pub(super) fn pooler(shared_session: bool) -> Finding {
     let (measured, problem) = match shared_session {
-        false => ("each connection has a session of its own", None),
+        false => ("each connection has its own session", None),
         true => (
-            "two connections share one session of the server",
+            "two connections share one server session",
             Some((CheckState::Warn, String::from(POOLER_REMEDY))),
         ),
     };
@@ -104,7 +106,7 @@ pub(super) fn schema(line: &LineFacts, subject: &str) -> Finding {
 
 /// Checks whether the relay opens the database.
 pub(super) fn accepted(refused: Option<&str>) -> Finding {
-    let measured = if refused.is_none() { "the relay opens it" } else { "the relay refuses it" };
+    let measured = if refused.is_none() { "the relay accepts it" } else { "the relay refuses it" };
     Finding::unless("opens", DATABASE, measured, refused.map(|why| (CheckState::Fail, why.to_owned())))
 }
 
@@ -119,7 +121,8 @@ fn sequence(cache: Option<i64>) -> Finding {
             check,
             DATABASE,
             format!("CACHE {cache}"),
-            "rows would be lost: run ALTER SEQUENCE outbox_message_id_seq CACHE 1 and reconnect all producers",
+            "rows would be lost: run ALTER SEQUENCE outbox_message_id_seq CACHE 1, then reconnect all \
+             producers",
         ),
     }
 }
@@ -128,10 +131,11 @@ fn timeline(timeline: &Timeline) -> Finding {
     let (measured, problem) = match timeline {
         Timeline::Told(number) => (format!("timeline {number}"), None),
         Timeline::Hidden(why) => {
-            let remedy = "this server does not tell that a standby was promoted: a cursor is not warned about after a \
-                          failover, and exactly-once to Kafka rests on the entry that was read last. Use a service whose \
-                          failover loses no commit (docs/operations/servers.md)";
-            (format!("it refuses pg_current_wal_lsn(): {why}"), Some((CheckState::Warn, remedy.to_owned())))
+            let remedy = "this server does not report that a standby was promoted: nothing warns you that a \
+                          cursor is older than a failover, and exactly-once to Kafka relies on the last \
+                          entry that was read. Use a service whose failover loses no commit \
+                          (docs/operations/servers.md)";
+            (format!("pg_current_wal_lsn() is refused: {why}"), Some((CheckState::Warn, remedy.to_owned())))
         }
     };
     Finding::unless("timeline", DATABASE, measured, problem)
@@ -141,16 +145,17 @@ fn encoding(encoding: &str) -> Finding {
     let (measured, remedy) = match encoding {
         "UTF8" => (String::from(encoding), None),
         "SQL_ASCII" => (
-            format!("{encoding}: it takes any bytes as text"),
+            format!("{encoding}: any bytes are accepted as text"),
             Some(
-                "write UTF-8 only, or move to a database made with ENCODING 'UTF8': a row with other bytes cannot be read",
+                "write only UTF-8, or move to a database created with ENCODING 'UTF8': the relay cannot read \
+                 a row with other bytes",
             ),
         ),
         _ => (
             format!("{encoding} lacks most characters"),
             Some(
-                "an enqueue with a character that it lacks fails, errors are stored in ASCII, and inbox, keys and sagas \
-                 are refused: move to a database made with ENCODING 'UTF8'",
+                "an enqueue with an unsupported character fails, errors are stored in ASCII, and the tables \
+                 of inbox, keys and sagas are refused: move to a database created with ENCODING 'UTF8'",
             ),
         ),
     };
@@ -160,12 +165,15 @@ fn encoding(encoding: &str) -> Finding {
 
 fn collation(stale: Option<&(String, String)>) -> Finding {
     let measured = match stale {
-        None => String::from("as it was when the database was made"),
-        Some((recorded, actual)) => format!("version {actual}, and {recorded} when the database was made"),
+        None => String::from("unchanged since the database was created"),
+        Some((recorded, actual)) => {
+            format!("version {actual}; it was {recorded} when the database was created")
+        }
     };
     let problem = stale.map(|_| {
-        let remedy = "texts in your own indexes may be in another order, and unique ones find no duplicate (the toolkit's \
-                      are in the order of bytes): REINDEX DATABASE, then ALTER DATABASE … REFRESH COLLATION VERSION";
+        let remedy = "your own text indexes may be out of order, and unique ones may miss duplicates (the \
+                      toolkit's indexes compare bytes and are not affected): run REINDEX DATABASE, then \
+                      ALTER DATABASE … REFRESH COLLATION VERSION";
         (CheckState::Warn, remedy.to_owned())
     });
     Finding::unless("collation", DATABASE, measured, problem)
@@ -177,9 +185,9 @@ fn isolation(facts: &PostgresFacts) -> Finding {
         others.insert(0, format!("{} = {}", facts.role, facts.isolation));
     }
     let problem = (!others.is_empty()).then(|| {
-        let remedy = "services of these roles get serialization failures (40001) that they must try again; the \
-                      relay's own sessions are at read committed whatever the default is, and nothing else of the \
-                      toolkit needs more: ALTER ROLE … RESET default_transaction_isolation";
+        let remedy = "services with these roles get serialization failures (40001) that they must retry, and \
+                      the toolkit needs only read committed (the relay sets it for its own sessions): ALTER \
+                      ROLE … RESET default_transaction_isolation";
         (CheckState::Warn, remedy.to_owned())
     });
     let measured = if others.is_empty() { facts.isolation.clone() } else { others.join("; ") };
@@ -195,32 +203,32 @@ fn durability(facts: &PostgresFacts) -> Finding {
     let measured = named.collect::<Vec<_>>().join(", ");
     // Without the first two, a crash damages the database; without the third, it loses commits.
     let is_fatal = facts.unsafe_settings.iter().any(|(name, _)| *name != "synchronous_commit");
-    let remedy = "a crash of the server loses committed messages, also such as were published: set it to on";
+    let remedy = "a server crash loses committed messages, even published ones: set it to on";
     let state = if is_fatal { CheckState::Fail } else { CheckState::Warn };
     Finding::unless("durability", DATABASE, measured, Some((state, remedy.to_owned())))
 }
 
 /// Checks a server's clock against this machine's.
 pub(super) fn clock(subject: &str, skew: Skew) -> Finding {
-    let measured = format!("{} apart, give or take {}", age(skew.by), age(skew.uncertainty));
+    let measured = format!("differs by {} ± {}", age(skew.by), age(skew.uncertainty));
     let surely = skew.by.saturating_sub(skew.uncertainty);
     let state = match surely {
         surely if surely > SKEW_FAIL => CheckState::Fail,
         surely if surely > SKEW_WARN => CheckState::Warn,
         _ => return Finding::pass("clock", subject, measured),
     };
-    let remedy = "run NTP (chrony) on both machines: ids carry the time of the machine that makes them, and an inbox \
-                  refuses those that are 5 minutes ahead of its database";
+    let remedy = "run NTP (chrony) on both machines: an id contains the time of the machine that generated \
+                  it, and an inbox refuses ids more than 5 minutes ahead of its database";
     Finding::unless("clock", subject, measured, Some((state, remedy.to_owned())))
 }
 
 fn disk(database_bytes: u64) -> Finding {
-    let measured = format!("the database has {}", bytes(database_bytes));
+    let measured = format!("the database takes {}", bytes(database_bytes));
     Finding::unknown(
         "disk",
         DATABASE,
         measured,
-        "SQL tells no free space: watch the server's disk by its own means",
+        "SQL does not report free space: monitor the server's disk by other means",
     )
 }
 

@@ -26,7 +26,8 @@ pub fn check(facts: &BrokerFacts<TopicFacts>) -> Vec<Finding> {
             Ok(facts) => findings.extend(of_topic(&subject, facts, version)),
             Err(error) => {
                 let down = error.fault == message::Fault::Broker;
-                let remedy = "declare queue, exchange and binding, or correct the topic's name";
+                let remedy = "declare the queue, or the exchange and its binding, or correct the topic's \
+                              name";
                 findings.push(
                     Finding::fail("topic", subject, error.reason.clone(), remedy).because_unavailable(down),
                 );
@@ -58,18 +59,18 @@ pub fn horizons(facts: &BrokerFacts<TopicFacts>) -> Vec<Horizon> {
 fn of_topic(subject: &str, facts: &TopicFacts, version: Option<&str>) -> Vec<Finding> {
     let mut findings = Vec::new();
     if facts.exchange_durable == Some(false) {
-        let remedy = "a restart of the broker removes it with its bindings: declare it as durable";
+        let remedy = "a broker restart deletes it and its bindings: declare it as durable";
         findings.push(Finding::fail("exchange", subject, "the exchange is transient", remedy));
     }
     match facts.queues.as_deref() {
         None => findings.push(Finding::unknown(
             "topic",
             subject,
-            "the queues behind the exchange are not known",
-            "set rabbitmq.management_url; behind exchange-to-exchange bindings look at the queues by hand",
+            "the queues behind the exchange are unknown",
+            "set rabbitmq.management_url; behind exchange-to-exchange bindings, check the queues by hand",
         )),
         Some([]) => {
-            let remedy = "every message is returned, and its topic stops: bind a queue to the exchange";
+            let remedy = "the broker returns every message, so the topic stops: bind a queue to the exchange";
             findings.push(Finding::fail("topic", subject, "no queue is bound", remedy));
         }
         Some(queues) => queues.iter().for_each(|queue| findings.extend(of_queue(queue, version))),
@@ -80,7 +81,7 @@ fn of_topic(subject: &str, facts: &TopicFacts, version: Option<&str>) -> Vec<Fin
 fn of_queue(facts: &QueueFacts, version: Option<&str>) -> Vec<Finding> {
     let subject = format!("queue {}", facts.queue);
     let Some(settings) = &facts.settings else {
-        let remedy = "set rabbitmq.management_url: AMQP does not tell the settings of a queue";
+        let remedy = "set rabbitmq.management_url: AMQP does not report the settings of a queue";
         return vec![Finding::unknown("queue-settings", subject, "the queue exists", remedy)];
     };
     let mut findings = vec![kind(&subject, settings), durable(&subject, settings)];
@@ -97,9 +98,10 @@ fn dead_letters(subject: &str, settings: &QueueSettings) -> Option<Finding> {
     let exchange = settings.dead_letter_exchange.as_deref()?;
     let measured = settings.dead_letters_lost.clone();
     let measured =
-        measured.unwrap_or_else(|| format!("dead-letter exchange {exchange:?} has a queue for them"));
+        measured.unwrap_or_else(|| format!("dead-letter exchange {exchange:?} routes them to a queue"));
     let problem = settings.dead_letters_lost.is_some().then(|| {
-        let remedy = "RabbitMQ drops what the queue gives up, and reports nothing: declare the exchange, and bind a queue";
+        let remedy = "RabbitMQ silently drops the dead letters of this queue: declare the exchange, and bind \
+                      a queue";
         (CheckState::Fail, remedy.to_owned())
     });
     Some(Finding::unless("dead-letters", subject, measured, problem))
@@ -108,12 +110,12 @@ fn dead_letters(subject: &str, settings: &QueueSettings) -> Option<Finding> {
 fn kind(subject: &str, settings: &QueueSettings) -> Finding {
     let members = settings.members.map(|members| format!(", {members} members")).unwrap_or_default();
     let problem = match (settings.kind.as_str(), settings.members) {
-        ("quorum", Some(1 | 2)) => Some("a quorum needs three members to survive the loss of one"),
+        ("quorum", Some(1 | 2)) => Some("a quorum queue needs three members to survive the loss of one"),
         ("quorum", _) => None,
         ("stream", _) => {
-            Some("the toolkit's consumers acknowledge messages; a stream keeps them: use a quorum queue")
+            Some("a stream keeps messages that the toolkit's consumers acknowledge: use a quorum queue")
         }
-        _ => Some("one server holds it: use a quorum queue (x-queue-type=quorum)"),
+        _ => Some("only one server holds it: use a quorum queue (x-queue-type=quorum)"),
     };
     let problem = problem.map(|remedy| (CheckState::Warn, remedy.to_owned()));
     Finding::unless("queue-type", subject, format!("{}{members}", settings.kind), problem)
@@ -123,11 +125,11 @@ fn durable(subject: &str, settings: &QueueSettings) -> Finding {
     let measured = match (settings.durable, settings.transient) {
         (true, false) => "durable",
         (false, _) => "transient",
-        (true, true) => "goes with its consumers",
+        (true, true) => "deleted with its consumers",
     };
     let problem = (!settings.durable || settings.transient).then(|| {
-        let remedy =
-            "confirmed messages are lost with it: declare it as durable, neither exclusive nor auto-delete";
+        let remedy = "its confirmed messages are lost with it: declare it as durable, neither exclusive nor \
+                      auto-delete";
         (CheckState::Fail, remedy.to_owned())
     });
     Finding::unless("durability", subject, measured, problem)
@@ -139,7 +141,7 @@ fn overflow(subject: &str, settings: &QueueSettings) -> Finding {
         return Finding::pass("overflow", subject, "no length limit");
     }
     let problem = (overflow != "reject-publish").then(|| {
-        let remedy = "a full queue gives up messages that were confirmed: set overflow=reject-publish";
+        let remedy = "a full queue drops confirmed messages: set overflow=reject-publish";
         (CheckState::Fail, remedy.to_owned())
     });
     Finding::unless("overflow", subject, format!("bounded, overflow={overflow}"), problem)
@@ -165,14 +167,15 @@ fn deliveries(subject: &str, settings: &QueueSettings, version: Option<&str>) ->
         (Some(limit), None) => Some((
             CheckState::Fail,
             format!(
-                "a message is dropped after {limit} deliveries: set dead-letter-exchange, or delivery-limit=-1"
+                "the queue drops a message after {limit} deliveries: set dead-letter-exchange, or \
+                 delivery-limit=-1"
             ),
         )),
         (Some(limit), Some(_)) if limit < DELIVERIES_MIN => Some((
             CheckState::Warn,
             format!(
-                "each end of a session counts as a delivery: raise delivery-limit to {DELIVERIES_MIN} or more, above \
-                 the attempts of the inbox"
+                "each lost session counts as a delivery: raise delivery-limit to {DELIVERIES_MIN} or more, \
+                 and above the inbox's attempts"
             ),
         )),
         _ => None,
@@ -187,18 +190,18 @@ fn times(subject: &str, settings: &QueueSettings) -> Vec<Finding> {
         let (state, remedy) = match settings.dead_letter_exchange {
             None => (
                 CheckState::Fail,
-                "a message that waits longer vanishes: set dead-letter-exchange, or no TTL",
+                "a message that waits longer is dropped: set dead-letter-exchange, or remove the TTL",
             ),
             Some(_) => (
                 CheckState::Warn,
-                "a message that waits longer leaves the queue unread: keep it above any outage",
+                "a message that waits longer leaves the queue unread: set a TTL longer than any outage",
             ),
         };
         findings.push(Finding::unless("queue-ttl", subject, measured, Some((state, remedy.to_owned()))));
     }
     if let Some(expires) = settings.expires {
         let remedy =
-            "the queue goes with its messages when no consumer is there for so long: remove `expires`";
+            "the queue and its messages are deleted when it has no consumer for this long: remove `expires`";
         findings.push(Finding::fail("queue-ttl", subject, format!("expires {}", age(expires)), remedy));
     }
     findings

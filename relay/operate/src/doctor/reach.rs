@@ -32,7 +32,7 @@ async fn admitted(pipeline: &PipelineConfig) -> Vec<Finding> {
     let Ok(url) = pipeline.database.url() else { return Vec::new() };
     let (options, schema) = (pipeline.database.options(), pipeline.database.schema());
     let asked = super::gather::postgres::admitted(url.expose_secret(), options.allow_plaintext, schema);
-    // Other findings report a database that is away, has no tables or is not PostgreSQL.
+    // Other findings report a database that is unreachable, has no tables or is not PostgreSQL.
     let Ok(facts) = asked.await else { return Vec::new() };
     let lacking = facts.relay.as_ref().and_then(super::grants::lacking);
     lacking.into_iter().chain(facts.shared_session.then(|| super::postgres::pooler(true))).collect()
@@ -77,7 +77,7 @@ pub async fn reach_broker(pipeline: &PipelineConfig) -> Finding {
 pub async fn reach_inbox(inbox: &InboxConfig) -> Finding {
     let subject = format!("inbox {}", inbox.consumer);
     match super::gather::inbox::gather(inbox).await.remembers {
-        Ok(_) => Finding::pass(CHECK, subject, "it answers"),
+        Ok(_) => Finding::pass(CHECK, subject, "reachable"),
         Err(UnreadInbox { reason, .. }) => {
             let remedy =
                 "check url and rights of this [[verify.inbox]]: verify, dead and show cannot read it";
@@ -91,10 +91,10 @@ pub async fn reach_inbox(inbox: &InboxConfig) -> Finding {
 pub(super) fn failed(subject: &str, told: &str, unavailable: bool) -> Finding {
     let (measured, remedy) = match error_text::remedy(told) {
         Some(parts) => parts,
-        None if unavailable => (told, "look at the server and at the network in between"),
-        None => (told, "correct the setting that the error names, or what that setting points to"),
+        None if unavailable => (told, "check the server and the network in between"),
+        None => (told, "correct the setting that the error names, or the file or server that it refers to"),
     };
-    let waits = if unavailable { "; the relay waits for it" } else { "" };
+    let waits = if unavailable { "; the relay keeps waiting for it" } else { "" };
     Finding::fail(CHECK, subject, measured, format!("{remedy}{waits}")).because_unavailable(unavailable)
 }
 
@@ -111,14 +111,14 @@ mod tests {
     fn the_remedy_is_what_the_error_says_to_do() {
         for (told, unavailable, measured, remedy) in [
             ("login refused (a; b); check the password", false, "login refused (a; b)", "check the password"),
-            ("no answer; look there", true, "no answer", "look there; the relay waits for it"),
+            ("no answer; look there", true, "no answer", "look there; the relay keeps waiting for it"),
             (
                 "kafka.sasl.password_file: /x: missing",
                 false,
                 "kafka.sasl.password_file: /x: missing",
                 "correct the setting",
             ),
-            ("no answer within 30 s", true, "no answer within 30 s", "look at the server"),
+            ("no answer within 30 s", true, "no answer within 30 s", "check the server"),
         ] {
             let finding = failed("broker", told, unavailable);
             assert_eq!((finding.measured.as_str(), finding.unavailable), (measured, unavailable));

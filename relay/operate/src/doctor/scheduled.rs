@@ -54,16 +54,16 @@ fn check(due: &[Due]) -> Finding {
     };
     let too_old: Vec<&Due> = due.iter().filter(is_too_old).collect();
     let Some((first, at)) = too_old.iter().min_by_key(|(_, at)| *at) else {
-        return Finding::pass(NAME, "database", format!("{} wait for their time", due.len()));
+        return Finding::pass(NAME, "database", format!("{} scheduled", due.len()));
     };
     let measured = format!(
-        "{} of {} are due more than 14 days after their ids were made; the first is {first}, due at {}",
+        "{} of {} are due more than 14 days after their ids were generated; the first is {first}, due at {}",
         too_old.len(),
         due.len(),
         at.replace_nanosecond(0).unwrap_or(*at)
     );
-    let remedy = "consumers refuse them as too old, unless their retention is longer: enqueue them again, nearer to \
-                  their time, under new ids";
+    let remedy = "consumers with a shorter retention than that will refuse them as too old: enqueue them \
+                  again later, under new ids";
     Finding::warn(NAME, "database", measured, remedy)
 }
 
@@ -79,7 +79,7 @@ mod tests {
             (id, id.generated_at() + time::Duration::days(days))
         };
         let finding = check(&[due_in(1), due_in(14)]);
-        assert_eq!((finding.state, finding.measured.as_str()), (CheckState::Pass, "2 wait for their time"));
+        assert_eq!((finding.state, finding.measured.as_str()), (CheckState::Pass, "2 scheduled"));
         let (sooner, later) = (due_in(15), due_in(40));
         let finding = check(&[due_in(1), later, sooner]);
         assert_eq!(finding.state, CheckState::Warn);

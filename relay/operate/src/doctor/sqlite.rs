@@ -23,7 +23,7 @@ pub fn check(facts: &SqliteFacts) -> Vec<Finding> {
 
 fn journal(facts: &SqliteFacts) -> Finding {
     let problem = (facts.journal_mode != "wal").then(|| {
-        let remedy = "readers and the writer wait for each other: PRAGMA journal_mode = WAL";
+        let remedy = "readers and the writer block each other: run PRAGMA journal_mode = WAL";
         (CheckState::Warn, remedy.to_owned())
     });
     Finding::unless("journal", DATABASE, format!("journal_mode = {}", facts.journal_mode), problem)
@@ -32,16 +32,16 @@ fn journal(facts: &SqliteFacts) -> Finding {
 fn disk(facts: &SqliteFacts) -> Finding {
     let size = bytes(facts.database_bytes);
     let Some(free) = facts.free_bytes else {
-        let remedy = "watch its disk by other means";
-        return Finding::unknown("disk", DATABASE, format!("the file has {size}"), remedy);
+        let remedy = "monitor its disk by other means";
+        return Finding::unknown("disk", DATABASE, format!("the file takes {size}"), remedy);
     };
     let state = match free {
         free if free < FREE_FAIL => Some(CheckState::Fail),
         free if free < FREE_WARN => Some(CheckState::Warn),
         _ => None,
     };
-    let remedy = || format!("free space on the disk of {}; a full disk stops producers", facts.file);
-    let measured = format!("the file has {size}, {} are free", bytes(free));
+    let remedy = || format!("a full disk stops producers: free space on the disk of {}", facts.file);
+    let measured = format!("the file takes {size}, {} free", bytes(free));
     Finding::unless("disk", DATABASE, measured, state.map(|state| (state, remedy())))
 }
 

@@ -25,7 +25,7 @@ pub fn check(facts: &BrokerFacts<QueueFacts>, config: &Config) -> Vec<Finding> {
             Ok(facts) => findings.extend(of_queue(facts, config)),
             Err(error) => {
                 let down = error.fault == message::Fault::Broker;
-                let remedy = "create the queue, or name it in sqs.queues; grant sqs:GetQueueAttributes";
+                let remedy = "create the queue or name it in sqs.queues, and grant sqs:GetQueueAttributes";
                 let subject = format!("topic {topic}");
                 findings.push(
                     Finding::fail("topic", subject, error.reason.clone(), remedy).because_unavailable(down),
@@ -61,8 +61,8 @@ fn of_queue(facts: &QueueFacts, config: &Config) -> Vec<Finding> {
     if let Some(timeout) = facts.visibility_timeout {
         let problem = (timeout < VISIBILITY_MIN).then(|| {
             let remedy = format!(
-                "a handler that takes longer gets the message a second time: set VisibilityTimeout to {} or more, at \
-                 least six times the handler's time",
+                "if a handler takes longer, SQS delivers the message again: set VisibilityTimeout to {} or \
+                 more, at least six times the handler's time",
                 VISIBILITY_MIN.as_secs()
             );
             (CheckState::Warn, remedy)
@@ -72,7 +72,8 @@ fn of_queue(facts: &QueueFacts, config: &Config) -> Vec<Finding> {
     }
     if let Some(retention) = facts.retention {
         let problem = (retention < RETENTION_MIN).then(|| {
-            let remedy = "messages that nobody takes are gone after it: set MessageRetentionPeriod to 1209600 (14 days)";
+            let remedy = "SQS deletes unread messages after this time: set MessageRetentionPeriod to 1209600 \
+                          (14 days)";
             (CheckState::Warn, remedy.to_owned())
         });
         let measured = format!("MessageRetentionPeriod {}", age(retention));
@@ -82,7 +83,8 @@ fn of_queue(facts: &QueueFacts, config: &Config) -> Vec<Finding> {
         let configured = config.message_bytes_max as u64;
         let problem = (limit < configured).then(|| {
             let remedy = format!(
-                "larger messages are refused: set MaximumMessageSize to {configured}, or sqs.message_bytes_max to {limit}"
+                "SQS refuses larger messages: set MaximumMessageSize to {configured}, or \
+                 sqs.message_bytes_max to {limit}"
             );
             (CheckState::Fail, remedy)
         });
@@ -90,8 +92,8 @@ fn of_queue(facts: &QueueFacts, config: &Config) -> Vec<Finding> {
         findings.push(Finding::unless("message-size", subject, measured, problem));
     }
     if let Some(delay) = facts.delay.filter(|delay| !delay.is_zero()) {
-        let remedy =
-            "every message waits so long; schedule single ones in the outbox instead: set DelaySeconds to 0";
+        let remedy = "SQS delays every message by this time: set DelaySeconds to 0, and schedule single \
+                      messages in the outbox";
         findings.push(Finding::warn("delay", subject, format!("DelaySeconds {}", age(delay)), remedy));
     }
     findings.push(redrive(subject, facts));
@@ -100,29 +102,30 @@ fn of_queue(facts: &QueueFacts, config: &Config) -> Vec<Finding> {
 
 fn order(subject: &str, facts: &QueueFacts) -> Finding {
     if !facts.fifo {
-        let remedy = "a standard queue keeps no order: use a FIFO queue where the order of a key matters";
+        let remedy = "a standard queue does not keep the order: use a FIFO queue if the order of a key \
+                      matters";
         return Finding::warn("fifo", subject, "a standard queue", remedy);
     }
     let scope = facts.deduplication_scope.as_deref().unwrap_or("queue");
-    Finding::pass("fifo", subject, format!("FIFO, ids are deduplicated per {scope}"))
+    Finding::pass("fifo", subject, format!("FIFO, deduplication per {scope}"))
 }
 
 fn redrive(subject: &str, facts: &QueueFacts) -> Finding {
     let Some(redrive) = &facts.redrive else {
-        let remedy =
-            "a message that nobody can read comes again until its retention ends: set a redrive policy";
+        let remedy = "SQS redelivers an unreadable message until its retention ends: set a redrive policy";
         return Finding::warn("redrive", subject, "no dead-letter queue", remedy);
     };
     let measured = format!("to {} after {} receives", redrive.queue, redrive.receives_max);
     let problem = if redrive.receives_max < RECEIVES_MIN {
         Some(format!(
-            "lost sessions count as receives: set maxReceiveCount to {RECEIVES_MIN} or more, well above the attempts \
-             of the inbox"
+            "each lost session counts as a receive: set maxReceiveCount to {RECEIVES_MIN} or more, well \
+             above the inbox's attempts"
         ))
     } else if redrive.retention.is_some() && redrive.retention <= facts.retention {
         // The age of a message counts from its first sending.
         Some(String::from(
-            "a message may be gone there before anybody looks: keep the dead-letter queue for longer",
+            "a message may expire in the dead-letter queue before an operator sees it: give that queue a \
+             longer retention than this one",
         ))
     } else {
         None

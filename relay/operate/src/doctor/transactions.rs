@@ -28,7 +28,7 @@ pub fn check(facts: &TransactionFacts, known: Option<&Known>, lease: Duration, n
     ];
     let lost = known.and_then(|known| missing(facts, known));
     if facts.marks.is_empty() && lost.is_none() {
-        let measured = "no topic of marks yet: the relay makes it at its first start with transactions";
+        let measured = "no topic of marks yet: the relay creates it at its first start with transactions";
         findings.push(Finding::pass("marks", "transactions", measured));
     }
     findings.extend(lost);
@@ -42,12 +42,12 @@ fn time(most: &Result<Duration, String>, needed: Duration) -> Finding {
     match most {
         Ok(most) => {
             let measured = format!(
-                "transaction.max.timeout.ms={}, engine.lease_ttl asks for {}",
+                "transaction.max.timeout.ms={}, engine.lease_ttl needs {}",
                 most.as_millis(),
                 needed.as_millis()
             );
             let problem = (*most < needed).then(|| {
-                let remedy = "the cluster refuses transactions as long as the lease: raise \
+                let remedy = "the cluster refuses transactions that last as long as the lease: raise \
                               transaction.max.timeout.ms, or shorten engine.lease_ttl";
                 (CheckState::Fail, remedy.to_owned())
             });
@@ -64,21 +64,21 @@ fn right(facts: &TransactionFacts) -> Finding {
     let (check, subject) = ("transaction-right", "transactions");
     match &facts.may_begin {
         None => {
-            let measured = "not asked: the question would be the cluster's first transaction";
+            let measured = "not tested: the test would be the cluster's first transaction";
             Finding::unknown(
                 check,
                 subject,
                 measured,
-                "ask again once the relay has started with transactions",
+                "run doctor again once the relay has started with transactions",
             )
         }
         Some(Ok(id)) => Finding::pass(check, subject, format!("began transactions as {id}")),
         Some(Err(error)) if error.fault == Fault::Operator => {
-            let remedy = "the relay could not begin its own either: see the reason";
+            let remedy = "the relay could not begin its transactions either: fix the reported cause";
             Finding::fail(check, subject, error.reason.clone(), remedy)
         }
         Some(Err(error)) => {
-            let remedy = "look at the brokers, above all at the coordinators of transactions";
+            let remedy = "check the brokers, above all the transaction coordinators";
             Finding::unknown(check, subject, error.reason.clone(), remedy)
         }
     }
@@ -101,30 +101,32 @@ fn state(facts: &TransactionFacts, nodes: usize) -> Finding {
 fn missing(facts: &TransactionFacts, known: &Known) -> Option<Finding> {
     let is_there = facts.marks.iter().any(|asked| asked.topic == known.topic);
     (known.number > 0 && !is_there).then(|| {
-        let measured = format!("it is missing, and the database knows of transaction {} in it", known.number);
-        let remedy = "the relay publishes nothing until it is restored, or the relay begins anew: \
-                      docs/kafka-exactly-once.md says how";
+        let measured =
+            format!("missing, although the database has recorded transaction {} in it", known.number);
+        let remedy = "the relay publishes nothing until the topic is restored or the relay starts over: see \
+                      docs/kafka-exactly-once.md";
         Finding::fail("marks", format!("topic {}", known.topic), measured, remedy)
     })
 }
 
-/// Warns about several topics of marks. A relay has one for each time it began anew; the cluster
+/// Warns about several topics of marks. A relay has one for each time it started over; the cluster
 /// does not show whether that was on purpose.
 fn several(facts: &TransactionFacts, known: Option<&Known>) -> Option<Finding> {
     let is_own = |topic: &str| known.is_some_and(|known| known.topic == topic);
     let others: Vec<_> =
         facts.marks.iter().map(|asked| asked.topic.as_str()).filter(|topic| !is_own(topic)).collect();
     let (count, measured) = match known {
-        Some(known) => {
-            (others.len(), format!("beside {}, which is this relay's: {}", known.topic, others.join(", ")))
-        }
+        Some(known) => (
+            others.len(),
+            format!("besides {}, which belongs to this relay: {}", known.topic, others.join(", ")),
+        ),
         None => (others.len().saturating_sub(1), others.join(", ")),
     };
     (count > 0).then(|| {
-        let remedy = "a relay of this name publishes from another database, or it began anew: on purpose, or because \
-                      its database was restored to a time before its first transaction; docs/kafka-exactly-once.md \
-                      says what readers may have seen. Never remove this relay's own; remove others when no relay \
-                      uses them";
+        let remedy = "a relay with this name publishes from another database, or this relay started over: on \
+                      purpose, or because its database was restored to a time before its first transaction \
+                      (docs/kafka-exactly-once.md says what readers may have seen). Never delete this \
+                      relay's own topic; delete the others when no relay uses them";
         Finding::warn("marks", "transactions", measured, remedy)
     })
 }
@@ -140,11 +142,11 @@ fn marks(asked: &Inspected<TopicFacts>, nodes: usize) -> Vec<Finding> {
     };
     let compacted = facts.cleanup_policy.as_deref() == Some("compact");
     let problem = (facts.partitions != 1 || !compacted).then(|| {
-        let remedy = "the relay needs one partition and cleanup.policy=compact, or the mark is lost: correct the \
-                      topic's settings";
+        let remedy = "the relay needs one partition and cleanup.policy=compact, otherwise the mark is lost: \
+                      correct the topic's settings";
         (CheckState::Fail, remedy.to_owned())
     });
-    let policy = facts.cleanup_policy.as_deref().unwrap_or("not told");
+    let policy = facts.cleanup_policy.as_deref().unwrap_or("unknown");
     let measured = format!("partitions: {}, cleanup.policy: {policy}", facts.partitions);
     vec![Finding::unless("marks", subject.as_str(), measured, problem), replication(&subject, facts, nodes)]
 }

@@ -47,7 +47,7 @@ impl FromStr for Moment {
         let time = OffsetDateTime::parse(text, &Rfc3339).ok();
         time.and_then(|time| time.checked_to_offset(UtcOffset::UTC)).map(Self::At).ok_or_else(|| {
             let text: String = text.chars().take(40).collect();
-            format!("{text:?} is no moment; write how long ago (2h, 7d) or a time (2026-01-31T12:00:00Z)")
+            format!("{text:?} is not a time; write an age (2h, 7d) or a time (2026-01-31T12:00:00Z)")
         })
     }
 }

@@ -64,7 +64,7 @@ pub async fn plan(
     operator: &Operator,
     filter: &ReplayFilter,
 ) -> Result<ReplayPlan, OperateError> {
-    operator.permit(Role::Viewer, "look at messages")?;
+    operator.permit(Role::Viewer, "view messages")?;
     let place = places.only_outbox()?;
     find(place, filter).await.map_err(|error| error.about(&place.pipeline))
 }
@@ -107,7 +107,7 @@ async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, 
         for entry in &page.entries {
             if entry.standing == Standing::Published && place.leaves_out(&entry.topic, &entry.labels) {
                 if !plan.selected.ids.is_empty() {
-                    refused.push(format!("{} (left out by the pipeline's filter)", entry.id));
+                    refused.push(format!("{} (excluded by the pipeline's filter)", entry.id));
                 }
                 *plan.skipped.entry(LEFT_OUT).or_default() += 1;
                 continue;
@@ -123,8 +123,8 @@ async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, 
         }
     }
     if !refused.is_empty() {
-        let text = format!("not published so far: {}", refused.join(", "));
-        let help = "only what was published is replayed; `relay show` tells more of each";
+        let text = format!("not published yet: {}", refused.join(", "));
+        let help = "only published messages can be replayed; `relay show` shows the history of each";
         return Err(OperateError::new(OperateErrorKind::Conflict, text).with_help(help));
     }
     plan.selection = format!("{filter}: {} chosen", plan.chosen);
@@ -154,12 +154,13 @@ impl ReplayPlan {
 /// Returns an error without a cursor of this server: it is unknown what was published.
 fn check_cursor(extent: &Extent) -> Result<(), OperateError> {
     if !extent.has_cursor() {
-        let help = "only what the relay has published is replayed: run `relay run` first";
-        return Err(OperateError::refused("this relay has never led: nothing was published", help));
+        let help = "only published messages can be replayed: run `relay run` first";
+        return Err(OperateError::refused("this relay has never led, so it has published nothing", help));
     }
     if !extent.is_of_this_server {
-        let help = "start the relay: its next leader compares cursor and log, then replay";
-        let text = "the cursor belongs to another server's history, so it is not known what was published";
+        let help = "start the relay, whose next leader compares cursor and log; then replay";
+        let text =
+            "the cursor belongs to another server's history, so it is unknown which messages were published";
         return Err(OperateError::refused(text, help));
     }
     Ok(())
@@ -185,7 +186,7 @@ fn check_range(extent: &Extent, selected: &Selection) -> Result<(), OperateError
     let removed = seconds::text(expired);
     let Some((oldest, oldest_at)) = extent.oldest else {
         let begins = selected.first.is_some() || selected.since.is_some_and(|since| since <= expired);
-        let text = format!("nothing is kept: retention has removed everything made until {removed}");
+        let text = format!("the log is empty: retention has deleted all messages created until {removed}");
         return if begins { Err(OperateError::refused(text, RETENTION_HELP)) } else { Ok(()) };
     };
     let is_removed = selected.first.is_some_and(|first| first < oldest)
@@ -195,9 +196,11 @@ fn check_range(extent: &Extent, selected: &Selection) -> Result<(), OperateError
     }
     let kept = seconds::text(oldest_at);
     let text = format!(
-        "retention has removed messages made until {removed}: the log is kept from {oldest} on, enqueued at {kept}"
+        "retention has deleted messages created until {removed}: the log begins at {oldest}, enqueued at {kept}"
     );
-    let help = format!("begin with --from-id {oldest}, or leave the beginning out to send what is kept");
+    let help = format!(
+        "use --from-id {oldest}, or omit the beginning of the range to send all messages that are left"
+    );
     Err(OperateError::refused(text, help))
 }
 
@@ -209,8 +212,8 @@ async fn named(place: &OutboxPlace, extent: &Extent, id: &MessageRef) -> Result<
         (Some(number), _) => EntryRef::Id(EntryId(number)),
         (None, Some(uuid)) => EntryRef::MessageId(uuid),
         (None, None) => {
-            let help = "give its place in the log (a number) or its message id (a UUID)";
-            return Err(OperateError::refused(format_args!("{id} is no id of a message"), help));
+            let help = "give a position in the log (a number) or a message id (a UUID)";
+            return Err(OperateError::refused(format_args!("{id} is not a message id"), help));
         }
     };
     let found = place.entries.find(&place.pipeline, which).await?;
@@ -219,8 +222,8 @@ async fn named(place: &OutboxPlace, extent: &Extent, id: &MessageRef) -> Result<
         [FoundEntry { parked: Some(parked), .. }] => {
             let state = parked.state.as_str();
             let text =
-                format!("{id} is {state}, and its row is not in the log any more: only a copy is parked");
-            let help = "only what was published is replayed; `relay show` tells more of it";
+                format!("{id} is {state}, and its row is no longer in the log: only a parked copy exists");
+            let help = "only published messages can be replayed; `relay show` shows its history";
             Err(OperateError::new(OperateErrorKind::Conflict, text).with_help(help))
         }
         [] | [_] => {
@@ -228,18 +231,18 @@ async fn named(place: &OutboxPlace, extent: &Extent, id: &MessageRef) -> Result<
             let text = match removed {
                 Some(removed) => {
                     format!(
-                        "{id} is not in the log: it never was, or retention has removed it (all made until {removed} may be gone)"
+                        "{id} is not in the log: it never was, or retention has deleted it (messages created until {removed} may be deleted)"
                     )
                 }
                 None => {
-                    format!("{id} is not in the log, and retention has removed nothing: it never was there")
+                    format!("{id} is not in the log, and retention has deleted nothing: it was never there")
                 }
             };
             Err(OperateError::refused(text, RETENTION_HELP))
         }
         [..] => {
             let ids: Vec<String> = found.iter().map(|entry| entry.message_id.clone()).collect();
-            let text = format!("{id} names {} messages: {}", found.len(), ids.join(", "));
+            let text = format!("{id} matches {} messages: {}", found.len(), ids.join(", "));
             Err(OperateError::refused(text, "give the message id"))
         }
     }
@@ -256,7 +259,7 @@ pub(super) fn check_pauses(entry: &SelectedEntry, pauses: &[Pause]) -> Result<()
     let since = seconds::text(pause.since);
     let text = format!("{} is paused by {} since {since}: {:?}", pause.scope, pause.actor, pause.reason);
     let error = OperateError::new(OperateErrorKind::Conflict, text);
-    Err(error.with_help("`relay resume` it first, or choose other messages"))
+    Err(error.with_help("run `relay resume` first, or choose other messages"))
 }
 
 /// The word for entries that the pipeline's filter leaves to others.
@@ -276,11 +279,13 @@ fn reason(standing: Standing) -> &'static str {
 /// Returns why an entry cannot be replayed.
 fn meaning(standing: Standing) -> String {
     match standing {
-        Standing::Waiting => String::from("the relay has not passed it yet, and publishes it by itself"),
+        Standing::Waiting => {
+            String::from("the relay has not published it yet, but will publish it automatically")
+        }
         Standing::Discarded => String::from("discarded: it was never published"),
         Standing::Edited => String::from(
-            "an operator edited it: what was published is not kept, and its row is another content",
+            "an operator edited it: the published content is not stored, and its row has different content",
         ),
-        other => format!("{}: it has not left yet", reason(other)),
+        other => format!("{}: it is not published yet", reason(other)),
     }
 }

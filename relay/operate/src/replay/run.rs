@@ -165,8 +165,9 @@ impl ReplayPlan {
         let now = now.map_err(|error| resume(error.into(), report.confirmed_to))?;
         let removed = now.expired_through.map_or_else(|| String::from("unknown"), seconds::text);
         let missing = self.chosen - report.published;
-        let text = format!("{missing} messages were removed by retention meanwhile (made until {removed})");
-        Err(OperateError::refused(text, "the others were sent; keep history longer before you replay"))
+        let text =
+            format!("retention deleted {missing} messages during the replay (created until {removed})");
+        Err(OperateError::refused(text, "the others were sent; raise the retention before you replay"))
     }
 }
 
@@ -212,7 +213,7 @@ async fn publish(
     for entry in entries {
         let id = entry.id;
         let message = entry.message.map_err(|invalid| {
-            let text = format!("{id} is no message any more: {}", invalid.problem);
+            let text = format!("{id} is no longer a valid message: {}", invalid.problem);
             resume(OperateError::new(OperateErrorKind::Refused, text), report.confirmed_to)
         })?;
         places.push(id);
@@ -239,10 +240,10 @@ fn resume(error: OperateError, confirmed_to: Option<i64>) -> OperateError {
     let first = error.help().map(|help| format!("{help}; ")).unwrap_or_default();
     match confirmed_to {
         Some(id) => error.with_help(format_args!(
-            "{first}everything up to {id} is confirmed: go on with --from-id {}, or repeat the whole command",
+            "{first}all messages up to {id} are confirmed: continue with --from-id {}, or repeat the whole command",
             id.saturating_add(1)
         )),
-        None => error.with_help(format_args!("{first}nothing is confirmed; repeat the command")),
+        None => error.with_help(format_args!("{first}no message is confirmed: repeat the command")),
     }
 }
 

@@ -40,7 +40,7 @@ impl Session {
     }
 
     /// Publishes all messages. Unconfirmed ones have an unknown outcome and are sent again in
-    /// order, in another session. Waits for a broker that is away, up to a minute without progress.
+    /// order, in another session. Waits for an unreachable broker, up to a minute without progress.
     pub(super) async fn publish(&mut self, messages: &[Arc<Message>]) -> Result<(), Unconfirmed> {
         let mut left: Vec<usize> = (0..messages.len()).collect();
         let mut patience = Instant::now() + OUTAGE_MAX;

@@ -81,8 +81,8 @@ impl Comparison<'_> {
             })
             .await?;
         if too_many {
-            let message = format_args!("more than {SUSPECTS_MAX} messages look wrong");
-            let help = "check that the inboxes belong to this pipeline; or narrow the range with --since and --until";
+            let message = format_args!("more than {SUSPECTS_MAX} messages seem to be wrong");
+            let help = "check that the inboxes belong to this pipeline, or narrow the range with --since and --until";
             return Err(OperateError::new(OperateErrorKind::Broken, message).with_help(help));
         }
         for (seen, reconciled) in self.examine(&mut open, suspects).await? {
@@ -202,7 +202,7 @@ impl Comparison<'_> {
         let mut settled = Vec::new();
         let mut is_first = true;
         while !suspects.is_empty() {
-            self.reading.progress.say(format!("{} messages are looked up again", suspects.len()));
+            self.reading.progress.say(format!("checking {} messages again", suspects.len()));
             self.look_again(open, &suspects, is_first).await?;
             let now = reconciled(open).await?;
             let (mut wrong, fine): (Vec<_>, Vec<_>) =

@@ -3,7 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `range.rs` | the range of ids for a span of time |
-//! | `progress.rs` | what somebody who waits may hear |
+//! | `progress.rs` | reports of progress |
 //! | `sources.rs` | reads of databases, in sessions that cannot write |
 //! | `topic.rs` | reads of Kafka's log |
 //! | `spool.rs` | sightings of messages, on disk |

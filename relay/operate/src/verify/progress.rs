@@ -1,4 +1,4 @@
-//! Progress, for whoever waits.
+//! Reports of progress.
 
 use std::time::Duration;
 

@@ -142,13 +142,13 @@ impl Kind {
     /// Returns the text for people, which follows the name of the place.
     pub(super) fn text(self) -> &'static str {
         match self {
-            Self::Unpublished => "the relay has passed it, and the broker does not have it",
-            Self::Unapplied => "published, and not in the inbox",
-            Self::Effectless => "in the inbox, and without an effect",
-            Self::Unremembered => "took effect, and is not in the inbox",
+            Self::Unpublished => "the relay has published it, but the broker does not have it",
+            Self::Unapplied => "published, but not in the inbox",
+            Self::Effectless => "in the inbox, but without an effect",
+            Self::Unremembered => "took effect, but is not in the inbox",
             Self::Doubled => "took effect more than once",
-            Self::Phantom => "there, and not in the outbox",
-            Self::Altered => "says something else than the outbox",
+            Self::Phantom => "exists, but is not in the outbox",
+            Self::Altered => "differs from the outbox",
         }
     }
 }

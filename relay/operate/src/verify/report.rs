@@ -195,16 +195,16 @@ impl Compared {
 
     fn broker(&self) -> ComparedPlace {
         let mut not_checked: Vec<String> =
-            self.broker_unread.iter().map(|why| format!("all: {why}")).collect();
+            self.broker_unread.iter().map(|why| format!("everything: {why}")).collect();
         if let Some(from) = self.broker_checked_from {
-            not_checked.push(format!("missing below {from}: the broker has removed older records"));
+            not_checked.push(format!("missing messages below {from}: the broker has deleted older records"));
         }
         if self.published == 0 && self.enqueued > 0 {
-            let text = "missing: nothing has been published by a relay of this name; is it the right one?";
+            let text = "missing messages: no relay with this name has published anything; is the name right?";
             not_checked.push(text.to_owned());
         }
         if self.unreadable_records > 0 {
-            not_checked.push(format!("{} records that are no messages", self.unreadable_records));
+            not_checked.push(format!("{} records that are not messages", self.unreadable_records));
         }
         let found = self.found(Place::Broker);
         ComparedPlace {
@@ -217,10 +217,10 @@ impl Compared {
     }
 
     fn inbox(&self, (place, inbox): (usize, &InboxCounts)) -> ComparedPlace {
-        let effects = "doubled: give verify.inbox.effects to compare effects with the inbox";
+        let effects = "doubled messages: set verify.inbox.effects to compare effects with the inbox";
         let effects = (!inbox.has_effects).then(|| effects.to_owned());
         let unknown = inbox.group.as_ref().filter(|_| !inbox.is_group_known).map(|group| {
-            format!("waiting: the group {group:?} has committed nothing of these topics; is its name right?")
+            format!("waiting messages: the group {group:?} has no committed offsets in these topics; is its name right?")
         });
         ComparedPlace {
             name: inbox.consumer.clone(),
@@ -258,7 +258,8 @@ impl Report {
         let mut inboxes: Vec<_> =
             compared.inboxes.iter().enumerate().map(|inbox| compared.inbox(inbox)).collect();
         if inboxes.is_empty() {
-            let not_checked = vec![String::from("all: no inbox is given; add [[verify.inbox]] or --inbox")];
+            let not_checked =
+                vec![String::from("everything: no inbox is configured; add [[verify.inbox]] or --inbox")];
             let name = String::from("(inboxes)");
             inboxes.push(ComparedPlace { name, not_checked, ..ComparedPlace::default() });
         }

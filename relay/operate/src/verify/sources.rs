@@ -151,8 +151,7 @@ impl Reading {
             let help =
                 "verify.inbox.effects is one SELECT whose first column is the message id, as uuid or text";
             let told = message::error_text::chain(&error);
-            let message =
-                format_args!("the effects of {:?} could not be read: {told}", inbox.consumer.as_str());
+            let message = format_args!("could not read the effects of {:?}: {told}", inbox.consumer.as_str());
             OperateError::refused(message, help)
         };
         // The operator's own SQL, in a session that cannot write.
@@ -225,9 +224,9 @@ pub(super) fn unreadable(broker: &Broker) -> Option<&'static str> {
         #[cfg(feature = "kafka")]
         Broker::Kafka(_) => None,
         #[cfg(feature = "rabbitmq")]
-        Broker::Rabbitmq(_) => Some("RabbitMQ keeps no log to read"),
+        Broker::Rabbitmq(_) => Some("RabbitMQ has no log that can be read"),
         #[cfg(feature = "sqs")]
-        Broker::Sqs(_) => Some("SQS keeps no log to read"),
+        Broker::Sqs(_) => Some("SQS has no log that can be read"),
     }
 }
 

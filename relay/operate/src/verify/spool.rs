@@ -110,7 +110,7 @@ pub(super) struct Spool {
 
 fn failed(error: impl Display) -> OperateError {
     let text = format_args!("the temporary file of the comparison failed: {error}");
-    let help = "it lies in the directory for temporary files (TMPDIR) and takes about 100 bytes per row that is read";
+    let help = "it is in the directory for temporary files (TMPDIR) and takes about 100 bytes per row";
     OperateError::new(OperateErrorKind::Unavailable, text).with_help(help)
 }
 

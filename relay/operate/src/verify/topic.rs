@@ -77,7 +77,7 @@ impl Reading {
             Ok(committed) => committed.map_err(of_reader),
             Err(error) => Err(OperateError::new(
                 OperateErrorKind::Broken,
-                format_args!("asking the broker broke off: {error}"),
+                format_args!("a query to the broker failed: {error}"),
             )),
         }
     }
@@ -133,7 +133,7 @@ async fn blocking<T: Send + 'static>(
         Ok(done) => done.map_err(of_reader),
         Err(error) => Err(OperateError::new(
             OperateErrorKind::Broken,
-            format_args!("reading the broker broke off: {error}"),
+            format_args!("reading from the broker failed: {error}"),
         )),
     }
 }

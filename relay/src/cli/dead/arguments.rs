@@ -26,13 +26,13 @@ pub(crate) struct Where {
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 
-    /// Only outboxes (relays could not publish), or only inboxes (consumers could not apply).
+    /// Only messages in outboxes (relays could not publish them), or only those in inboxes
+    /// (consumers could not apply them).
     #[arg(long, value_name = "outbox|inbox")]
     source: Option<DeadSource>,
 
-    /// Only the inboxes of this database: postgres://user@host/database or sqlite:file.db. Needs no
-    /// configuration. A URL with a password is refused here: it belongs in the variable or in a
-    /// file.
+    /// Only the inboxes in this database: postgres://user@host/database or sqlite:file.db. Needs no
+    /// configuration. A URL with a password is refused here: put it in the variable or in a file.
     #[arg(
         long,
         value_name = "URL",
@@ -48,7 +48,7 @@ pub(crate) struct Where {
     inbox_file: Option<PathBuf>,
 
     /// The PostgreSQL schema of its tables. Only with --inbox or --inbox-file. Default: the
-    /// search_path's.
+    /// search_path.
     #[arg(long, value_name = "NAME", requires = "named_inbox")]
     schema: Option<Identifier>,
 
@@ -59,7 +59,7 @@ pub(crate) struct Where {
 
 impl Where {
     /// Returns the places that may have one of these messages. If every id is a place in the log,
-    /// only outboxes are opened, so an inbox that is away does not matter.
+    /// only outboxes are opened, so an unreachable inbox does not matter.
     pub(crate) async fn open_for(&self, ids: &[MessageRef]) -> Result<Places, Failure> {
         let is_of_outbox = !ids.is_empty() && ids.iter().all(|id| id.uuid().is_none());
         match self.source {
@@ -122,11 +122,11 @@ pub(crate) struct Conditions {
     #[arg(long, value_name = "NAME")]
     consumer: Option<ConsumerName>,
 
-    /// Only messages that have waited longer than this; for example 1h.
+    /// Only messages that have waited for longer than this, for example 1h.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     older_than: Option<Duration>,
 
-    /// Only messages that have waited no longer than this.
+    /// Only messages that have waited for at most this time.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     newer_than: Option<Duration>,
 }
@@ -155,12 +155,11 @@ impl Conditions {
 /// The author of a decision, and the reason.
 #[derive(Debug, Args)]
 pub(crate) struct Signature {
-    /// The name of the author, for the audit. Required, unless USER is set or nothing is decided
-    /// (--dry-run).
+    /// Your name, for the audit. Required if USER is not set, except with --dry-run.
     #[arg(long, value_name = "NAME", env = "USER", required_unless_present = "dry_run")]
     actor: Option<String>,
 
-    /// The reason, for the audit. Required, unless nothing is decided (--dry-run).
+    /// The reason, for the audit. Required, except with --dry-run.
     #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
     note: Option<String>,
 }

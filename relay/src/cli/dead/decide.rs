@@ -23,23 +23,22 @@ pub struct Decide {
     #[command(flatten)]
     place: Where,
 
-    /// The message: its place in the log, its message id, or the id of the dead letter. May be
-    /// repeated.
+    /// Position in the log, message id, or id of the dead letter. Can be repeated.
     #[arg(long = "id", value_name = "ID", conflicts_with_all = CONDITIONS, conflicts_with = "all")]
     ids: Vec<MessageRef>,
 
     #[command(flatten)]
     conditions: Conditions,
 
-    /// Every dead message.
+    /// All dead messages.
     #[arg(long, conflicts_with_all = CONDITIONS)]
     all: bool,
 
-    /// Show which messages would be decided about, and decide nothing.
+    /// Show the messages that would be changed, but change nothing.
     #[arg(long)]
     dry_run: bool,
 
-    /// Do not ask before deciding about messages that were not named individually.
+    /// Do not ask for confirmation if messages are selected by a filter or --all.
     #[arg(long)]
     yes: bool,
 
@@ -53,7 +52,7 @@ pub struct Requeue {
     #[command(flatten)]
     decide: Decide,
 
-    /// In an inbox, also apply messages older than its memory. Find out first whether they took
+    /// In an inbox, also apply messages older than its retention. Find out first whether they took
     /// effect: the inbox cannot know.
     #[arg(long)]
     accept_late: bool,
@@ -66,19 +65,19 @@ pub struct Edit {
     #[command(flatten)]
     place: Where,
 
-    /// The message: its place in the log, or its message id.
+    /// Position in the log, or message id.
     #[arg(long, value_name = "ID")]
     id: MessageRef,
 
-    /// The file that holds the new payload.
+    /// A file that contains the new payload.
     #[arg(long, value_name = "FILE")]
     payload_file: Option<PathBuf>,
 
-    /// A header; may be repeated. All headers together replace the old ones.
+    /// A header. Can be repeated: the given headers replace all old ones.
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
 
-    /// Show which message would be edited, and change nothing.
+    /// Show the message that would be edited, but change nothing.
     #[arg(long)]
     dry_run: bool,
 
@@ -111,7 +110,7 @@ impl Decide {
             let question =
                 format!("{} {} dead messages ({})?", change.as_str(), plan.messages.len(), plan.selection);
             if !confirm(&question)? {
-                return Err(Failure::new(Exit::Usage, "not confirmed; nothing was decided"));
+                return Err(Failure::new(Exit::Usage, "not confirmed; nothing was changed"));
             }
         }
         let total = plan.messages.len();
@@ -156,10 +155,10 @@ impl Edit {
         let exit = told(report, format)?;
         let id = &self.id;
         if !self.dry_run && !is_dead {
-            eprintln!("the relay tries it again by itself: relay show --pipeline {owner} {id}");
+            eprintln!("the relay retries it automatically: relay show --pipeline {owner} {id}");
         } else if !self.dry_run {
             eprintln!(
-                "it stays dead until it is requeued: relay dead requeue --pipeline {owner} --id {id} --note WHY"
+                "it stays dead until you requeue it: relay dead requeue --pipeline {owner} --id {id} --note WHY"
             );
         }
         Ok(exit)
@@ -175,8 +174,12 @@ fn told(report: Report, format: Format) -> Result<Exit, Failure> {
 /// Asks a person. Fails without a terminal, so that nothing is decided.
 pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        let help = "add --yes where nobody can answer";
-        return Err(Failure::with_help(Exit::Usage, format_args!("{question} nobody can be asked"), help));
+        let help = "add --yes to skip the confirmation";
+        return Err(Failure::with_help(
+            Exit::Usage,
+            format_args!("{question} confirmation is needed, but stdin is not a terminal"),
+            help,
+        ));
     }
     eprint!("{question} [y/N] ");
     std::io::stderr().flush()?;

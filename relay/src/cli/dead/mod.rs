@@ -28,19 +28,20 @@ pub enum Dead {
     /// List dead messages of outboxes and open dead letters of inboxes; with --state, other parked
     /// messages.
     List(List),
-    /// Show all details of single messages except the payload.
+    /// Show all details of messages, except the payload.
     Show(Show),
-    /// Try dead messages again: the relay publishes them, or their consumer runs its handler once
-    /// more. Takes seconds if that process runs.
+    /// Retry dead messages: the relay publishes them, or their consumer runs its handler again.
+    /// Takes a few seconds if that process is running.
     #[command(visible_alias = "redrive")]
     Requeue(Requeue),
-    /// Give up dead messages: they are never published, or no further copy of them takes effect. By
-    /// id, also a message that is retried in vain because a topic is missing or refused.
+    /// Discard dead messages: they are never published, or never take effect. With --id, also a
+    /// message that is retried without success because its topic is missing or refused.
     Discard(Decide),
-    /// Replace the payload or the headers of a message in an outbox: a dead one, which stays dead
-    /// until it is requeued, or one that is retried in vain.
+    /// Replace the payload or the headers of a message in an outbox. A dead message stays dead
+    /// until you requeue it. A message that is retried because its topic is missing or refused is
+    /// retried immediately.
     Edit(Edit),
-    /// List the decisions with their outcomes, latest first; includes pauses and resumes.
+    /// List decisions with their outcomes, latest first. Includes pauses and resumes.
     Audit(Audit),
 }
 
@@ -53,7 +54,7 @@ pub struct List {
     #[command(flatten)]
     conditions: Conditions,
 
-    /// The state; only outboxes have states other than dead. May be repeated.
+    /// Only messages in this state. Inboxes have only dead messages. Can be repeated.
     #[arg(long = "state", value_enum, value_name = "STATE", default_value = "dead")]
     states: Vec<State>,
 
@@ -61,7 +62,8 @@ pub struct List {
     #[arg(long, conflicts_with = "states")]
     closed: bool,
 
-    /// Show the numbers by topic and cause instead of the messages. Counts up to 100,000.
+    /// Show the number of messages by topic and cause instead of the messages. Counts up to
+    /// 100,000.
     #[arg(long, conflicts_with = "limit")]
     count: bool,
 
@@ -76,8 +78,7 @@ pub struct Show {
     #[command(flatten)]
     place: Where,
 
-    /// The message: its place in the log, its message id, or the id of the dead letter. May be
-    /// repeated.
+    /// Position in the log, message id, or id of the dead letter. Can be repeated.
     #[arg(long = "id", value_name = "ID", required = true)]
     ids: Vec<MessageRef>,
 }
@@ -88,7 +89,7 @@ pub struct Audit {
     #[command(flatten)]
     place: Where,
 
-    /// Print a line for each message instead of each decision.
+    /// Print one line per message instead of one line per decision.
     #[arg(long)]
     each: bool,
 
@@ -100,15 +101,15 @@ pub struct Audit {
 /// The reason why a message is parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum State {
-    /// It failed too often, or was refused; an operator decides.
+    /// It failed too often or was refused, and waits for an operator's decision.
     Dead,
     /// An earlier message of its key, or its whole topic, is blocked.
     Held,
-    /// It failed and is tried again when due.
+    /// It failed and will be retried.
     Retrying,
     /// It is scheduled for later delivery.
     Scheduled,
-    /// An operator gave it up. Listed with author and reason as long as the outbox keeps the
+    /// An operator discarded it. Listed with operator and reason while the outbox keeps the
     /// message.
     Discarded,
 }
@@ -149,10 +150,10 @@ impl List {
         } else {
             show::list(&listed.messages, listed.away.is_empty(), format)?;
             if listed.more {
-                eprintln!("there are more than {}: --limit shows more, --count how many", self.limit);
+                eprintln!("there are more than {}: --limit shows more, --count counts them", self.limit);
             }
         }
-        // A place that is away does not hide the messages of the others.
+        // An unreachable database does not hide the messages of the others.
         let away = listed.away.into_iter().map(Failure::from).fold(None, super::failure::first);
         away.map_or(Ok(Exit::Success), Err)
     }
@@ -180,7 +181,7 @@ impl List {
                 }
             });
         }
-        all.ok_or_else(|| OperateError::refused("no state is asked for", "add --state dead"))
+        all.ok_or_else(|| OperateError::refused("no state is selected", "add --state dead"))
     }
 }
 
@@ -207,7 +208,7 @@ impl Audit {
         places.close().await;
         let audited = audited?;
         show::audit(&audited.lines, audited.away.is_empty(), format)?;
-        // A place that is away does not hide the decisions of the others.
+        // An unreachable database does not hide the decisions of the others.
         let away = audited.away.into_iter().map(Failure::from).fold(None, super::failure::first);
         away.map_or(Ok(Exit::Success), Err)
     }

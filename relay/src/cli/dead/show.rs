@@ -105,8 +105,8 @@ pub(super) fn audit(lines: &[AuditLine], is_whole: bool, format: Format) -> Resu
     format.print(&lines, |lines| {
         if lines.is_empty() {
             return String::from(match is_whole {
-                true => "nothing was decided so far",
-                false => "no decision was found, but not every place answered",
+                true => "no decisions yet",
+                false => "no decisions found, but not every database answered",
             });
         }
         let rows = lines.iter().map(|line| {
@@ -165,7 +165,7 @@ fn state(message: &DeadMessage) -> String {
 /// Returns the attempts. Failures that are not the message's own do not count.
 fn attempts(message: &DeadMessage) -> String {
     match (message.attempts, message.error.is_some() && message.state == "retrying") {
-        (0, true) => String::from("0 that count: outages and missing destinations do not"),
+        (0, true) => String::from("0: outages and missing destinations do not count"),
         (attempts, _) => attempts.to_string(),
     }
 }

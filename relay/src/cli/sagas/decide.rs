@@ -28,12 +28,12 @@ pub struct Skip {
     #[command(flatten)]
     decide: Decide,
 
-    /// The step.
+    /// The name of the step.
     #[arg(long, value_name = "STEP")]
     step: String,
 
-    /// The result of the step as JSON, with which the saga's code continues. Required unless an
-    /// undo is skipped.
+    /// The result of the step as JSON, which the saga's code gets. Required, except if an undo is
+    /// skipped.
     #[arg(long, value_name = "JSON", value_parser = json)]
     result: Option<Value>,
 }
@@ -47,7 +47,7 @@ struct Decided {
 }
 
 fn json(text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|error| format!("not JSON: {error}; a text is written '\"text\"'"))
+    serde_json::from_str(text).map_err(|error| format!("not JSON: {error}; write a string as '\"text\"'"))
 }
 
 impl Decide {

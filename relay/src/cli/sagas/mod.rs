@@ -21,17 +21,17 @@ use decide::{Decide, Skip};
 pub enum Sagas {
     /// List sagas, oldest first. Default: only those that have not ended.
     List(List),
-    /// Show a saga and its steps with their times, but no input, result or reply.
+    /// Show a saga and its steps with their times, but without input, results and replies.
     Show(Which),
     /// List sagas that need an operator, oldest first.
     Stuck(Stuck),
-    /// Let a stuck saga continue where it stopped, with its attempts counted from zero.
+    /// Continue a stuck saga where it stopped. Its attempts are counted from zero.
     Retry(Decide),
     /// Cancel a running saga and undo its steps.
     Cancel(Decide),
     /// Skip the undo of a step of a stuck saga, or the step itself, which then needs a result.
     Skip(Skip),
-    /// List the decisions, latest first.
+    /// List decisions, latest first.
     Audit(Audit),
 }
 
@@ -102,13 +102,13 @@ pub struct Audit {
 /// A state, as the command line spells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StateName {
-    /// The steps run.
+    /// Its steps are running.
     Running,
-    /// The steps are being undone.
+    /// Its steps are being undone.
     Undoing,
-    /// The saga ran to its end.
+    /// All steps are done.
     Finished,
-    /// Everything is undone.
+    /// All steps are undone.
     Undone,
 }
 
@@ -140,7 +140,7 @@ impl Sagas {
                 let sagas = SagaDatabase::open(&place.goal()?).await?;
                 let listed = sagas.list(&viewer(), &query).await?;
                 sagas.close().await;
-                show::list(&listed, "no saga", format)?;
+                show::list(&listed, "no sagas", format)?;
                 Ok(Exit::Success)
             }
             Self::Stuck(Stuck { place, saga_type, limit }) => {
@@ -159,7 +159,7 @@ impl Sagas {
                 let found = sagas.show(&viewer(), &id).await?;
                 sagas.close().await;
                 let Some((saga, steps)) = found else {
-                    let help = "one that has ended is forgotten after a while; `relay sagas list --ended` shows the others";
+                    let help = "an ended saga is deleted after its retention; `relay sagas list --ended` shows the others";
                     return Err(Failure::with_help(Exit::Usage, format_args!("there is no saga {id}"), help));
                 };
                 show::one(&saga, &steps, format)

@@ -113,7 +113,7 @@ pub(crate) fn audit(decisions: &[Decision], format: Format) -> Result<Exit, Fail
     let decisions: Vec<Audited> = decisions.iter().map(Audited::of).collect();
     format.print(&decisions, |decisions| {
         if decisions.is_empty() {
-            return String::from("no decision");
+            return String::from("no decisions");
         }
         let rows = decisions.iter().map(|decision| {
             let Audited { at, actor, action, saga, step, note } = decision;

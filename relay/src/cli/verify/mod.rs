@@ -39,16 +39,16 @@ pub struct Verify {
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 
-    /// An inbox to compare with, in addition to those of the configuration. May be repeated. A URL
-    /// with a password is refused here: it belongs in [[verify.inbox]].
+    /// Also compare with this inbox. Can be repeated. A URL with a password is refused here: put it
+    /// in [[verify.inbox]].
     #[arg(long = "inbox", value_name = "CONSUMER=URL")]
     inboxes: Vec<String>,
 
-    /// Only messages of this topic. May be repeated.
+    /// Only messages of this topic. Can be repeated.
     #[arg(long = "topic", value_name = "TOPIC")]
     topics: Vec<String>,
 
-    /// Only messages whose ids are younger than this (2h, 7d).
+    /// Only messages whose ids are newer than this (2h, 7d).
     #[arg(long, value_name = "AGO")]
     since: Option<Time>,
 
@@ -56,21 +56,20 @@ pub struct Verify {
     #[arg(long, value_name = "AGO")]
     until: Option<Time>,
 
-    /// Published messages that are in no inbox may be on their way. They count as missing when none
-    /// of them has arrived for this long.
+    /// How long to wait for published messages that are not in an inbox yet. They count as missing
+    /// if none of them arrives for this long.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     grace: Time,
 
-    /// Maximum number of rows read per second, over all databases and the broker.
+    /// Maximum rows read per second, from all databases and the broker together.
     #[arg(long, value_name = "ROWS", default_value = "5000")]
     rows_per_second: NonZeroU32,
 
-    /// Time limit of a statement in PostgreSQL, except for verify.inbox.effects, which is one
-    /// statement.
+    /// Time limit of each PostgreSQL statement, except that of verify.inbox.effects.
     #[arg(long, value_name = "TIME", default_value = "10s")]
     statement_timeout: Time,
 
-    /// Maximum number of messages to name. All are counted.
+    /// Maximum number of messages to list. All are counted.
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     limit: usize,
 }
@@ -106,7 +105,7 @@ impl Verify {
         if let (Some(since), Some(until)) = (self.since, self.until)
             && since.0 <= until.0
         {
-            let message = format_args!("--since {since} is not longer ago than --until {until}");
+            let message = format_args!("--since {since} must be longer ago than --until {until}");
             return Err(Failure::new(Exit::Usage, message));
         }
         let ago = |time: Option<Time>| time.map(|time| time.0);

@@ -49,7 +49,7 @@ impl Progress for Bar {
 
     fn waiting(&self, messages: usize, grace: Duration) {
         let grace = age(grace);
-        eprintln!("{messages} messages may be on their way: waiting {grace} for each to arrive (--grace)");
+        eprintln!("{messages} messages may still be in flight: waiting {grace} for each to arrive (--grace)");
     }
 }
 

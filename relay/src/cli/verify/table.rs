@@ -50,8 +50,8 @@ pub(super) fn shown(report: &Report) -> String {
             let ComparedPipeline { pipeline, discarded, .. } = shown;
             let _ = writeln!(
                 text,
-                "discarded: {pipeline}: {discarded} given up by operators: \
-                 relay dead list --pipeline {pipeline} --state discarded"
+                "discarded: {pipeline}: {discarded} discarded by operators: relay dead list --pipeline \
+                 {pipeline} --state discarded"
             );
         }
         for place in std::iter::once(&shown.broker).chain(&shown.inboxes) {
@@ -60,8 +60,8 @@ pub(super) fn shown(report: &Report) -> String {
             }
             let (pipeline, name) = (&shown.pipeline, &place.name);
             for (word, count, what) in [
-                ("retrying", place.retrying, "the consumer tries them again"),
-                ("dead letters", place.dead_letters, "an operator has to decide: relay dead list"),
+                ("retrying", place.retrying, "the consumer retries them"),
+                ("dead letters", place.dead_letters, "an operator must decide: relay dead list"),
                 ("given up", place.given_up, "operators closed their dead letters"),
             ] {
                 if let Some(count) = count.filter(|count| *count > 0) {
@@ -75,27 +75,27 @@ pub(super) fn shown(report: &Report) -> String {
         let _ = writeln!(text, "{found}: {id}{topic}: {place}: {kind}");
     }
     if report.unnamed > 0 {
-        let _ = writeln!(text, "and {} more; raise --limit to name them", report.unnamed);
+        let _ = writeln!(text, "and {} more; raise --limit to list them", report.unnamed);
     }
     let waiting = report.pipelines.iter().flat_map(|shown| &shown.inboxes).filter_map(|place| place.waiting);
     let waiting: u64 = waiting.sum();
     if waiting > 0 {
-        let _ = writeln!(text, "not consumed yet: {waiting}; their consumers have not come to them");
+        let _ = writeln!(text, "not consumed yet: {waiting}; their consumers have not reached them");
     }
     if report.messages.iter().any(FaultyMessage::is_effectless) {
         let _ = writeln!(
             text,
-            "without an effect: does verify.inbox.effects cover these event types? One SELECT for each with \
-             UNION ALL, or effects_kinds = [\"...\"]"
+            "without an effect: does verify.inbox.effects cover these event types? Combine one SELECT for \
+             each with UNION ALL, or set effects_kinds = [\"...\"]"
         );
     }
     let undecided = report.undecided;
     let _ = match (report.proven, undecided) {
-        (true, 0) => write!(text, "nothing is wrong with what was checked"),
+        (true, 0) => write!(text, "no problems found in what was checked"),
         (true, _) => {
-            write!(text, "nothing is lost or doubled; {undecided} messages wait for an operator")
+            write!(text, "no message is lost or doubled; {undecided} messages wait for an operator")
         }
-        (false, _) => write!(text, "something is wrong"),
+        (false, _) => write!(text, "problems found"),
     };
     text
 }

@@ -39,10 +39,10 @@ pub(super) fn check(section: AdoptSection, path: &str, problems: &mut Problems) 
     let is_deleted = section.when_sent == WhenSent::Delete;
     if section.publication.is_some() && (section.pending.is_some() || is_deleted) {
         let setting = if section.pending.is_some() { "pending" } else { "when_sent" };
-        let message = format!("publication and {setting} are given: a row that waits would leave twice");
+        let message =
+            format!("publication and {setting} are both set: a waiting row would be published twice");
         let help = format!(
-            "Debezium publishes what its publication has: remove {setting}. \
-             A table that a poller reads needs no publication"
+            "Debezium publishes the rows of its publication: remove {setting}. Or remove publication, if a poller reads the table"
         );
         names.problem("publication", message, Some(&help));
     }
@@ -156,30 +156,34 @@ mod tests {
                 "adopt.columns.key",
                 "the path",
             ),
-            ("table = 'o'\nonly = { column = 'a', value = [] }", "adopt.only.value", "no word"),
+            ("table = 'o'\nonly = { column = 'a', value = [] }", "adopt.only.value", "the list is empty"),
             ("table = 'o'\nonly = { column = '$b$', value = 'x' }", "adopt.only.column", "\"$b$\""),
             ("table = 'o'\ntopics = { a = 'no spaces' }", "adopt.topics.a", "character"),
-            ("table = 'o'\ntopic_prefix = 'x'\ntopics = { a = 't' }", "adopt.topic_prefix", "whole topics"),
-            ("table = 'o'\ntopic = 't'\ntopics = { a = 't' }", "adopt.topic", "beside"),
+            (
+                "table = 'o'\ntopic_prefix = 'x'\ntopics = { a = 't' }",
+                "adopt.topic_prefix",
+                "complete topics",
+            ),
+            ("table = 'o'\ntopic = 't'\ntopics = { a = 't' }", "adopt.topic", "cannot be combined"),
             ("table = 'o'\npublication = 'p'\npending = 'sent'", "adopt.publication", "twice"),
             ("table = 'o'\npublication = 'p'\nwhen_sent = 'delete'", "adopt.publication", "twice"),
-            ("table = 'o'\ntopic = 't'\ntopic_prefix = 'x'", "adopt.topic", "beside"),
+            ("table = 'o'\ntopic = 't'\ntopic_prefix = 'x'", "adopt.topic", "cannot be combined"),
             ("table = 'o'\ntopic = 'no spaces'", "adopt.topic", "character"),
             ("table = 'o'\ntopic_prefix = \"it's\"", "adopt.topic_prefix", "character"),
-            ("table = 'o'\npending_value = 'NEW'", "adopt.pending_value", "go together"),
-            ("table = 'o'\nsent_value = 'SENT'", "adopt.pending_value", "go together"),
+            ("table = 'o'\npending_value = 'NEW'", "adopt.pending_value", "must be set together"),
+            ("table = 'o'\nsent_value = 'SENT'", "adopt.pending_value", "must be set together"),
             ("table = 'o'\npending_value = 'N'\nwhen_sent = 'delete'", "adopt.pending_value", "no column"),
             ("table = 'o'\nsent_value = 'N'\nwhen_sent = 'delete'", "adopt.sent_value", "rows are deleted"),
             (
                 "table = 'o'\npending = 's'\npending_value = ['O', 'N']\nsent_value = 'N'",
                 "sent_value",
-                "is pending",
+                "equals pending",
             ),
             ("table = 'o'\nid_header = 'ce_id'", "adopt.id_header", "reserved"),
             ("table = 'o'\nheaders = { legacy-id = 'id' }", "adopt.headers.legacy-id", "old id"),
             ("table = 'o'\nheaders = { t = 'Ten;ant' }", "adopt.headers.t", "\"Ten;ant\""),
-            ("table = 'o'\nnull_payload = 'drop'", "adopt.null_payload", "\"drop\" is not known"),
-            ("table = 'o'\nwhen_sent = 'archive'", "adopt.when_sent", "\"archive\" is not known"),
+            ("table = 'o'\nnull_payload = 'drop'", "adopt.null_payload", "\"drop\" is not a valid value"),
+            ("table = 'o'\nwhen_sent = 'archive'", "adopt.when_sent", "\"archive\" is not a valid value"),
             ("tabel = 'o'", "adopt", "unknown setting `tabel`"),
         ] {
             let error = read(section).unwrap_err();

@@ -47,8 +47,9 @@ impl<'a> Names<'a> {
         let column = self.identifier(setting, column);
         let is_step = |step: &String| (1..=STEP_BYTES_MAX).contains(&step.len()) && !step.contains('\0');
         if path.len() > STEPS_MAX || !path.iter().all(is_step) {
-            let message = format!("the path has {} steps, or one that cannot be used", path.len());
-            let help = format!("at most {STEPS_MAX} names of members, each of 1 to {STEP_BYTES_MAX} bytes");
+            let message = format!("the path has {} steps, or an invalid step", path.len());
+            let help =
+                format!("a path has at most {STEPS_MAX} member names of 1 to {STEP_BYTES_MAX} bytes each");
             self.problem(setting, message, Some(&help));
             return None;
         }
@@ -82,8 +83,8 @@ impl<'a> Names<'a> {
     ) -> Option<AdoptedTopic> {
         if let Some(topic) = fixed {
             if prefix.is_some() || column.is_some() || !topics.is_empty() {
-                let message = "topic is given beside topic_prefix, topics or columns.topic";
-                let help = "topic is for a table without a column of topics: remove it, or the others";
+                let message = "topic cannot be combined with topic_prefix, topics or columns.topic";
+                let help = "topic is for a table without a topic column: remove it, or the others";
                 self.problem("topic", message, Some(help));
             }
             return self.checked("topic", Topic::new(topic)).map(AdoptedTopic::Fixed);
@@ -97,8 +98,12 @@ impl<'a> Names<'a> {
             return Some(AdoptedTopic::Field { prefix, field: field? });
         }
         if !prefix.is_empty() {
-            let message = "topic_prefix is given beside topics, which hold whole topics";
-            self.problem("topic_prefix", message, Some("remove it, and write it in front of each topic"));
+            let message = "topic_prefix cannot be combined with topics, which contain complete topics";
+            self.problem(
+                "topic_prefix",
+                message,
+                Some("remove topic_prefix, and write the prefix in front of each topic"),
+            );
         }
         let mut named = Some(Vec::new());
         for (value, topic) in topics {
@@ -121,7 +126,7 @@ impl<'a> Names<'a> {
     fn words(&mut self, setting: &str, words: Words) -> Option<Vec<String>> {
         let words = words.into_list();
         if words.is_empty() || words.iter().any(|word| word.contains('\0')) {
-            self.problem(setting, "there is no word, or one with a zero byte, which no text holds", None);
+            self.problem(setting, "the list is empty, or a value contains a zero byte", None);
             return None;
         }
         Some(words)
@@ -140,18 +145,20 @@ impl<'a> Names<'a> {
             None => Vec::new(),
         };
         let problem = match (&after, when_sent) {
-            (Some(_), WhenSent::Delete) => Some(("sent_value", "sent_value is given, and rows are deleted")),
+            (Some(_), WhenSent::Delete) => {
+                Some(("sent_value", "sent_value is set, although rows are deleted"))
+            }
             (None, WhenSent::Mark) if !before.is_empty() => {
-                Some(("pending_value", "pending_value and sent_value go together"))
+                Some(("pending_value", "pending_value and sent_value must be set together"))
             }
             (Some(_), WhenSent::Mark) if before.is_empty() => {
-                Some(("pending_value", "pending_value and sent_value go together"))
+                Some(("pending_value", "pending_value and sent_value must be set together"))
             }
             (Some(after), WhenSent::Mark) if before.contains(after) => {
-                Some(("sent_value", "sent_value is pending_value"))
+                Some(("sent_value", "sent_value equals pending_value"))
             }
             _ if column.is_none() && !before.is_empty() => {
-                Some(("pending_value", "there is no column: pending is missing"))
+                Some(("pending_value", "pending is missing, so there is no column to compare"))
             }
             _ => None,
         };
@@ -174,7 +181,7 @@ impl<'a> Names<'a> {
             let setting = format!("headers.{name}");
             let header = self.checked(&setting, HeaderName::new(name));
             if header.is_some() && header.as_ref() == id_header {
-                let message = "this header carries the old id; choose another id_header";
+                let message = "this header contains the old id; choose another id_header";
                 self.problem(&setting, message, None);
                 is_right = false;
             }

@@ -9,7 +9,7 @@ use tracing::warn;
 
 use super::guests::{Admitted, Bounds, Guests};
 
-/// Pause after the system had no room for another connection.
+/// Pause after `accept` failed because the system had no resources left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until dropped. Calls `answer` for each connection with a place; `answer` reports requests
@@ -28,7 +28,7 @@ pub async fn serve<Fut>(
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                warn!(target: crate::LOG, "a connection for {what} could not be accepted: {error}");
+                warn!(target: crate::LOG, "could not accept a connection for {what}: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

@@ -78,10 +78,10 @@ impl IntoResponse for Problem {
         };
         let title = match self.status {
             StatusCode::FORBIDDEN => "Not allowed",
-            StatusCode::CONFLICT => "Look again",
-            StatusCode::SERVICE_UNAVAILABLE => "Not now",
+            StatusCode::CONFLICT => "Changed meanwhile",
+            StatusCode::SERVICE_UNAVAILABLE => "Unavailable",
             StatusCode::NOT_FOUND => "Not found",
-            _ => "Not done",
+            _ => "Refused",
         };
         let page = Frame::new(self.operator.as_ref(), Tab::None, title).page(&body);
         let mut response = Html(page).into_response();

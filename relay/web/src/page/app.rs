@@ -123,11 +123,11 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
 }
 
 async fn unknown(Asker(operator): Asker) -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "there is no such page").shown_to(&operator)
+    Problem::new(StatusCode::NOT_FOUND, "page not found").shown_to(&operator)
 }
 
 async fn wrong_method() -> Problem {
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not take this method")
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not support this method")
 }
 
 async fn style() -> Response {

@@ -21,7 +21,8 @@ pub(crate) struct Fields(Vec<(String, String)>);
 const VALUE_BYTES_MAX: usize = message::text::NOTE_BYTES_MAX;
 
 impl Fields {
-    /// Returns the first value of a name unchanged: spaces belong to a value that nobody typed.
+    /// Returns the first value of a name unchanged: the value was not typed, so its spaces belong
+    /// to it.
     pub(crate) fn exact(&self, name: &str) -> &str {
         self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str())
     }
@@ -66,9 +67,9 @@ impl Fields {
         match self.0.iter().find(|(_, value)| is_wrong(value)) {
             Some((_, value)) if value.len() > VALUE_BYTES_MAX => {
                 let bytes = value.len();
-                Err(Problem::bad(format!("a field has {bytes} bytes; at most {VALUE_BYTES_MAX} are taken")))
+                Err(Problem::bad(format!("a field has {bytes} bytes; the maximum is {VALUE_BYTES_MAX}")))
             }
-            Some(_) => Err(Problem::bad(String::from("a field has a NUL character"))),
+            Some(_) => Err(Problem::bad(String::from("a field contains a NUL character"))),
             None => Ok(()),
         }
     }

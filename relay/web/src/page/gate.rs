@@ -37,7 +37,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asker {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         // Missing only for a route that bypasses the gate.
-        let missing = || Problem::new(StatusCode::UNAUTHORIZED, "nobody is logged in");
+        let missing = || Problem::new(StatusCode::UNAUTHORIZED, "you are not logged in");
         parts.extensions.get::<Operator>().cloned().map(Self).ok_or_else(missing)
     }
 }
@@ -46,15 +46,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Asker {
 pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     let answer = match admit(&app, &mut parts).await {
-        Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(Request::from_parts(parts, body)))
-            .await
-        {
-            Ok(response) => response,
-            Err(_) => {
-                let text = "the request took too long; what it began goes on: look again before repeating it";
-                Problem::new(StatusCode::GATEWAY_TIMEOUT, text).into_response()
+        Ok(()) => {
+            match tokio::time::timeout(REQUEST_TIMEOUT, next.run(Request::from_parts(parts, body))).await {
+                Ok(response) => response,
+                Err(_) => {
+                    let text = "the request took too long, but its work continues: check the result before you repeat it";
+                    Problem::new(StatusCode::GATEWAY_TIMEOUT, text).into_response()
+                }
             }
-        },
+        }
         Err(response) => *response,
     };
     sealed(answer, app.cookie.is_secure)
@@ -69,7 +69,7 @@ async fn admit(app: &App, request: &mut Parts) -> Result<(), Box<Response>> {
         hosts == 1 && app.hosts.allow(text("host")) && authority.is_none_or(|it| app.hosts.allow(Some(it)));
     if !is_known {
         let problem =
-            Problem::new(StatusCode::MISDIRECTED_REQUEST, "nobody is known here under this host name");
+            Problem::new(StatusCode::MISDIRECTED_REQUEST, "the page is not available under this host name");
         return Err(refuse(problem.with_help("add the name to page.hosts of the relay's configuration")));
     }
     let (path, query) = (request.uri.path().to_owned(), request.uri.query().unwrap_or_default());
@@ -78,8 +78,8 @@ async fn admit(app: &App, request: &mut Parts) -> Result<(), Box<Response>> {
         return Err(refuse(Problem::new(StatusCode::URI_TOO_LONG, text)));
     }
     if has_credentials(query) {
-        let text = "credentials in an address are not taken: they would stay in logs and histories";
-        let help = "send `Authorization: Bearer …`, or log in; take the secret for known to others";
+        let text = "credentials in an address are refused: they would be stored in logs and histories";
+        let help = "send `Authorization: Bearer …`, or log in; treat the secret as compromised";
         return Err(refuse(Problem::bad(text).with_help(help)));
     }
     let cookies: Vec<&str> =
@@ -95,8 +95,8 @@ async fn admit(app: &App, request: &mut Parts) -> Result<(), Box<Response>> {
         has_bearer: matches!(proof, Proof::Token(_)),
     };
     if !is_from_here(head) {
-        let text = "the request comes from another page, or does not say from where: nothing was done";
-        let help = "use the page's own forms; a program sends its token, or `Origin` with this address";
+        let text = "the request comes from another page or has no origin; nothing was changed";
+        let help = "use the page's own forms; a program must send its token, or `Origin` with this address";
         return Err(refuse(Problem::new(StatusCode::FORBIDDEN, text).with_help(help)));
     }
     // Only the login form and its stylesheet are served without credentials.
@@ -118,7 +118,7 @@ async fn admit(app: &App, request: &mut Parts) -> Result<(), Box<Response>> {
     let was_tried = matches!(proof, Proof::Named(..) | Proof::Token(_));
     let uri = request.uri.path_and_query().map_or("/", |uri| uri.as_str());
     let next = if is_safe && !path.starts_with("/assets/") && path != "/events" { uri } else { "/" };
-    Err(Box::new(login::asked_for(next, was_tried.then_some("nobody is known by these credentials"))))
+    Err(Box::new(login::asked_for(next, was_tried.then_some("these credentials are not valid"))))
 }
 
 /// Returns a header's value. One that is not text counts as foreign, not as missing.

@@ -108,7 +108,7 @@ impl<'a> Frame<'a> {
                 }
                 form class="find" method="get" action="/message" role="search" aria-label="Find a message" {
                     input name="id" type="search" required maxlength="64" placeholder="Message id"
-                        aria-label="Id of a message, its place in the log, or of its dead letter";
+                        aria-label="Message id, position in the log, or id of the dead letter";
                     button { "Find" }
                 }
                 @if self.live.is_some() {
@@ -209,7 +209,7 @@ pub(crate) fn away(errors: &[OperateError]) -> Markup {
     html! {
         @if !errors.is_empty() {
             div class="notice bad" role="alert" {
-                strong { "Not everything is shown: " }
+                strong { "Some data is missing: " }
                 @if let [error] = errors { (plain(&error.to_string())) } @else {
                     ul { @for error in errors.iter().take(20) { li { (plain(&error.to_string())) } } }
                 }
@@ -221,7 +221,7 @@ pub(crate) fn away(errors: &[OperateError]) -> Markup {
 /// Renders the fields for signing a decision.
 pub(crate) fn signature(verb: &str, is_grave: bool) -> Markup {
     html! {
-        label { "Why (the audit keeps it)" input name="reason" required maxlength="500" autocomplete="off"; }
+        label { "Why (recorded in the audit)" input name="reason" required maxlength="500" autocomplete="off"; }
         button class=(if is_grave { "danger" } else { "primary" }) { (verb) }
     }
 }

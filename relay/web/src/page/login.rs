@@ -45,13 +45,14 @@ pub(crate) async fn enter(
     }
     let operator = match app.users.prove(&proof, peer).await {
         Ok(Some(operator)) => operator,
-        Ok(None) => return asked_for(&next, Some("nobody is known by this name and secret")),
+        Ok(None) => return asked_for(&next, Some("wrong name or secret")),
         Err(TooMany) => return too_many(),
     };
     let Some(cookie) = app.users.cookie(&operator) else {
-        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the login cannot be kept").into_response();
+        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "cannot create the login session")
+            .into_response();
     };
-    tracing::info!(target: crate::LOG, user = operator.name(), role = operator.role().as_str(), "somebody logged in to the page");
+    tracing::info!(target: crate::LOG, user = operator.name(), role = operator.role().as_str(), "login to the page");
     with_cookie(Redirect::to(&next).into_response(), &cookie, LIFETIME.as_secs(), &app.cookie)
 }
 
@@ -71,7 +72,7 @@ pub(crate) fn asked_for(next: &str, problem: Option<&str>) -> Response {
 
 /// Returns the response to any login while too many wrong ones arrive.
 pub(crate) fn too_many() -> Response {
-    let text = "too many wrong logins at this moment: try again in a second";
+    let text = "too many failed logins: try again in a second";
     let mut response = Problem::new(StatusCode::TOO_MANY_REQUESTS, text).into_response();
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     response

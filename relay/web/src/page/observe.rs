@@ -112,7 +112,7 @@ impl Observer {
         Picture { at: OffsetDateTime::now_utc(), pipelines: pipelines.collect() }
     }
 
-    /// Adds a point to each plot. A database that is away leaves a gap.
+    /// Adds a point to each plot. An unreachable database leaves a gap.
     async fn sample(&self, picture: &Picture) {
         let at = self.begun_at.elapsed().as_secs();
         let known = self.pipelines.iter().zip(&self.places);

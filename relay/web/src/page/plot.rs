@@ -26,12 +26,12 @@ pub(crate) fn plot(
     let (line, area) = paths(values, if top > 0.0 { top } else { 1.0 });
     let told = match latest {
         Some(latest) => {
-            format!("{label}: {} now, at most {} within the last hour", shown(latest), shown(top))
+            format!("{label}: {} now, maximum {} in the last hour", shown(latest), shown(top))
         }
         None if seen.is_some() => {
-            format!("{label}: not known now, at most {} within the last hour", shown(top))
+            format!("{label}: currently unknown, maximum {} in the last hour", shown(top))
         }
-        None => format!("{label}: nothing was seen yet"),
+        None => format!("{label}: no data yet"),
     };
     html! {
         figure class={ "plot " (class) } {
@@ -111,8 +111,8 @@ mod tests {
             plot("lag", "Lag", &[Some(1.0), Some(3.0)], is_known, |value| format!("{value} s")).into_string()
         };
         let text = shown(true);
-        assert!(text.contains("aria-label=\"Lag: 3 s now, at most 3 s within the last hour\""), "{text}");
+        assert!(text.contains("aria-label=\"Lag: 3 s now, maximum 3 s in the last hour\""), "{text}");
         let text = shown(false);
-        assert!(text.contains("Lag: not known now, at most 3 s") && text.contains(">–<"), "{text}");
+        assert!(text.contains("Lag: currently unknown, maximum 3 s") && text.contains(">–<"), "{text}");
     }
 }

@@ -67,11 +67,12 @@ impl Drop for Open {
 /// `GET /events`.
 pub(crate) async fn events(Asker(operator): Asker, State(app): State<Arc<App>>) -> Response {
     if !app.streams.open(operator.name()) {
-        let text =
-            format!("{STREAMS_OF_ONE_MAX} event streams of one user are enough, and {STREAMS_MAX} in all");
+        let text = format!(
+            "too many event streams: the maximum is {STREAMS_OF_ONE_MAX} per user and {STREAMS_MAX} in total"
+        );
         let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, text);
         let mut response =
-            problem.with_help("close other windows of the page, or reload by hand").into_response();
+            problem.with_help("close other windows of the page, or reload manually").into_response();
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
         return response;
     }

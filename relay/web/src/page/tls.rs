@@ -20,7 +20,7 @@ pub(crate) fn acceptor(tls: &PageTls) -> Result<TlsAcceptor, String> {
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| about_cert(error.to_string()))?;
     if certificates.is_empty() {
-        return Err(about_cert(String::from("holds no certificate")));
+        return Err(about_cert(String::from("contains no certificate")));
     }
     let key = PrivateKeyDer::from_pem_file(&tls.key_file)
         .map_err(|error| format!("page.tls.key_file: {}: {error}", tls.key_file.display()))?;

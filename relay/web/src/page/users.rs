@@ -62,7 +62,7 @@ impl Turns {
 
     fn of(&self, peer: Option<IpAddr>) -> Arc<Semaphore> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        // The other peers hold no turn any more.
+        // The other peers no longer hold a turn.
         peers.retain(|_, turns| turns.strong_count() > 0);
         peers.get(&peer).and_then(Weak::upgrade).unwrap_or_else(|| {
             let turns = Arc::new(Semaphore::new(WRONG_WAITERS));
@@ -113,7 +113,7 @@ impl Users {
             let bytes = text.expose_secret().len();
             if bytes < SECRET_BYTES_MIN {
                 return Err(format!(
-                    "page.user: the secret of {} has {bytes} bytes; at least {SECRET_BYTES_MIN} are needed",
+                    "page.user: the secret of {} has {bytes} bytes; the minimum is {SECRET_BYTES_MIN}",
                     user.name
                 ));
             }
@@ -154,8 +154,8 @@ impl Users {
         }
         // An unknown name may be a secret that was typed into the wrong field.
         let known = name.filter(|name| self.users.iter().any(|user| user.name == **name));
-        let name = known.map_or("nobody known", String::as_str);
-        tracing::warn!(target: crate::LOG, user = name, "a wrong secret was brought to the page");
+        let name = known.map_or("an unknown user", String::as_str);
+        tracing::warn!(target: crate::LOG, user = name, "login to the page refused: wrong secret");
         shield(async move {
             tokio::time::sleep(WRONG_PAUSE).await;
             drop(turn);
@@ -340,7 +340,7 @@ mod tests {
         let short =
             Users::load(&[user("ann", Role::Operator, PageCredential::Token, "short")]).err().unwrap();
         assert!(
-            short.contains("ann") && short.contains("at least 12") && !short.contains("short"),
+            short.contains("ann") && short.contains("the minimum is 12") && !short.contains("short"),
             "{short}"
         );
         let credential = PageCredential::Token(Secret::File("/nowhere/at/all".into()));

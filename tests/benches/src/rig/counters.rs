@@ -5,8 +5,8 @@ use sqlx::{Connection, PgConnection};
 use super::Database;
 use crate::Failure;
 
-/// The position of the cluster's WAL at one moment. Sessions report their syncs when they end at
-/// the latest, so close pools first.
+/// The position of the cluster's WAL at one moment. Sessions report their syncs at the latest when
+/// they end, so close pools first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wal {
     bytes: i64,

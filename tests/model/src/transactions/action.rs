@@ -11,7 +11,7 @@ use crate::sets::{Entry, Set};
 pub enum Action {
     /// A process is granted the lease; the previous holder need not notice.
     Acquire(usize),
-    /// A process fences the previous session of one producer, one after the other.
+    /// A process fences the previous session of one of its producers. It fences them one by one.
     ShutOut(usize),
     /// A process reads the last mark, and compares it with the database.
     TakeOver(usize),

@@ -18,7 +18,7 @@ struct Flight {
 /// The one group of consumers.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// Whether a key is with one member at a time.
+    /// Whether each key is assigned to at most one member at a time.
     is_key_exclusive: bool,
     pub(super) members: BTreeSet<u64>,
     last_member: u64,

@@ -44,8 +44,8 @@ async fn a_session_breaks(test: Stage, kind: Kind) -> Outcome {
         }
     });
     if kind == Kind::AnswersLost {
-        // The row is visible before its answer has come this far. Healing in between would let the
-        // answer pass.
+        // The row becomes visible before the server's answer reaches the proxy. Healing in between
+        // would let the answer pass.
         until("an answer is lost", async || {
             Ok(stage.wires.proxies.values().any(|wire| wire.counts().lost_bytes > 0).then_some(()))
         })

@@ -15,7 +15,8 @@ use conformance::consuming::{BATCH, WAIT, ids, settle, within};
 
 use super::member::{Group, Member};
 
-/// How long a handler of the backlog works: the topic is recreated before it finishes.
+/// Time that the handler takes for each message, so that the topic is recreated before the backlog
+/// is done.
 const SLOWLY: Duration = Duration::from_millis(10);
 
 /// Goal: a topic is deleted and recreated under a member that works on a backlog. It is read from

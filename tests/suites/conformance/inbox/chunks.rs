@@ -371,7 +371,7 @@ async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: 
     cut.payload = cut.payload.slice(1..);
     let huge = split_at(2_000, &message(&"x".repeat(2 * LARGE)));
     for (hostile, told) in
-        [(&longer, "an earlier chunk said"), (&cut, "holds"), (&huge[0], "puts together at most")]
+        [(&longer, "an earlier chunk gave"), (&cut, "must have"), (&huge[0], "assembles at most")]
     {
         let refused = consume(&inbox, hostile).await.unwrap_err();
         assert!(matches!(&refused, AdmitError::Refused(Refusal::Chunk { .. })), "{refused:?}");

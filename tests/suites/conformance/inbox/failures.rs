@@ -103,7 +103,7 @@ pub(super) async fn handlers_that_hang_are_ended_and_dead_lettered<DB: TestDatab
         assert_eq!(dead.len(), 8 * (round + 1));
         for letter in &dead {
             assert_eq!((letter.reason, letter.attempts), (Reason::Poison, 2));
-            assert!(letter.error.contains("did not end within 50ms"), "{}", letter.error);
+            assert!(letter.error.contains("did not finish within 50ms"), "{}", letter.error);
         }
     }
     assert_eq!(DB::effects(&database.pool, "billing").await, ["fine 0", "fine 1"]);
@@ -330,7 +330,7 @@ async fn a_hung_statement_ends_with_its_handler_on_postgres() {
     running.stop().await;
     let dead = dead_letters(&inbox).await;
     assert_eq!((dead.len(), dead[0].reason, dead[0].attempts), (1, Reason::Poison, 2));
-    assert!(dead[0].error.contains("did not end within"), "{}", dead[0].error);
+    assert!(dead[0].error.contains("did not finish within"), "{}", dead[0].error);
     assert_eq!(Postgres::effects(&database.pool, "billing").await, ["fine"]);
     let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(3600)%' AND state = 'active' \
         AND pid <> pg_backend_pid()";

@@ -240,7 +240,7 @@ async fn a_message_whose_day_is_forgotten_is_not_held<DB: TestDatabase>(database
     dead(&inbox, &gone, Reason::Held).await;
     let letters = dead_letters(&inbox).await;
     assert_eq!(reasons(&letters), [("gone", "too_old")]);
-    assert_eq!(letters[0].error, "its day was forgotten before it could be held behind another");
+    assert_eq!(letters[0].error, "its day was deleted before it could be held behind another");
     let (billing, works) = (consumer("billing"), Effect::works());
     let redrive = async |options| inbox.redrive(&billing, letters[0].id, &works, options).await;
     let refused = redrive(RedriveOptions::default()).await;
@@ -372,7 +372,7 @@ async fn a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres() 
     until("it is dead", async || dead_letters(&inbox).await[0].reason == Reason::Poison).await;
     running.stop().await;
     let letter = &dead_letters(&inbox).await[0];
-    assert!(letter.attempts == 2 && letter.error.contains("did not end within"), "{letter:?}");
+    assert!(letter.attempts == 2 && letter.error.contains("did not finish within"), "{letter:?}");
     let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(3601)%' AND state = 'active' \
         AND pid <> pg_backend_pid()";
     let sleeping: i64 = sqlx::query_scalar(sleeping).fetch_one(&database.admin).await.unwrap();

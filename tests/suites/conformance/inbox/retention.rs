@@ -334,7 +334,7 @@ async fn a_role_that_may_not_create_days_says_so_on_postgres() {
     sqlx::query(&drop_day).execute(&database.admin).await.unwrap();
     let error = Inbox::<sqlx::Postgres>::open(pool.clone(), database.options()).await.unwrap_err();
     assert_eq!(error.fault(), message::Fault::Operator);
-    assert!(error.to_string().contains("grant this one EXECUTE on inbox_create_days"), "{error}");
+    assert!(error.to_string().contains("grant this role EXECUTE on inbox_create_days"), "{error}");
     pool.close().await;
     for template in ["DROP OWNED BY {role}", "DROP ROLE {role}"] {
         let revoke = migrations::Template::new(template).identifier("role", &role).render();

@@ -66,7 +66,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 trait Keys: Dialect {
     /// Ends every lease.
     const LAPSE: &str;
-    /// Moves the end of every lease two days ahead, as a clock that was wrong has set it.
+    /// Moves the end of every lease two days ahead, as a wrong clock would have set it.
     const AHEAD: &str;
     /// Ends the retention of every outcome.
     const EXPIRE: &str;

@@ -93,12 +93,12 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     );
     let edited = edited.json()?;
     assert_eq!(outcomes(&edited), [(entry, "edited")], "{edited}");
-    assert_eq!(scene.listed("dead").await?[0]["edited"], json!(true), "it stays dead until it is requeued");
+    assert_eq!(scene.listed("dead").await?[0]["edited"], json!(true), "it stays dead until you requeue it");
     let requeued = scene.decide(&["requeue", "--id", entry]).await?;
     assert_eq!(outcomes(&requeued), [(entry, "requeued")], "{requeued}");
     assert_eq!(requeued["selection"], json!(format!("id={entry}: 1 chosen")));
     let again = scene.dead(&[&["requeue", "--id", entry], &SIGNED[..]].concat()).await?;
-    again.refused(2, &["not dead", entry, "retrying", "by itself"])?;
+    again.refused(2, &["not dead", entry, "retrying", "automatically"])?;
     scene.publish().await?.ended(3)?;
     let records = scene.workload.broker.drain(&scene.workload.topic, 1).await?;
     let payloads: BTreeSet<&[u8]> = records.iter().map(|record| record.payload.as_slice()).collect();

@@ -178,7 +178,7 @@ async fn what_is_wrong_in_postgres(stage: Stage) -> Outcome {
     report.has("durability", "warn", "synchronous_commit = off");
     report.has("durability", "warn", "all roles in ");
     report.has("prepared-transactions", "pass", &gid);
-    report.has("replication-slots", "warn", "nobody reads it");
+    report.has("replication-slots", "warn", ": inactive, keeps");
     report.has("schema", "fail", "inbox version 2");
     report.has("transactions", "pass", "open for");
     assert_eq!(report.code, Some(2));
@@ -262,7 +262,7 @@ async fn too_old(stage: Stage) -> Outcome {
         }
     };
     eventually("one is scheduled", || scheduled(1)).await?;
-    Report::of(&config, &[]).await?.has("scheduled", "pass", "1 wait");
+    Report::of(&config, &[]).await?.has("scheduled", "pass", "1 scheduled");
     database.execute(&enqueue(20)).await?;
     eventually("two are scheduled", || scheduled(2)).await?;
     Report::of(&config, &[]).await?.has("scheduled", "warn", "1 of 2 are due more than 14 days");
@@ -342,10 +342,10 @@ async fn what_is_wrong_in_kafka(stage: Stage) -> Outcome {
     report.has("retention-bytes", "warn", "1000000");
     report.has("replication", "warn", "1 replicas");
     report.has("min-insync", "warn", "min.insync.replicas=1");
-    report.has("partitions", "fail", "3, recorded are 12");
+    report.has("partitions", "fail", "3, but 12 are recorded");
     report.has("topic", "fail", &missing);
     // The inbox remembers seven days and some hours; the topic keeps fourteen days.
-    report.has("inbox-retention", "fail", "remembers 7d");
+    report.has("inbox-retention", "fail", "remembers ids for 7d");
     report.has("inbox-waiting", "fail", "a message has waited for 8d");
     assert_eq!(report.code, Some(2));
     Ok(())

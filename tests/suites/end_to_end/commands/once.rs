@@ -50,7 +50,7 @@ pub(super) async fn a_run_ends_when_an_operator_has_to_act(stage: Stage) -> Outc
     let relay = "REVOKE INSERT, UPDATE ON outbox_relay FROM outbox_test_relay";
     workload.database.execute(relay).await?;
     let ran = Ran::with(&config, &["run", "--once"]).await?.ended(3)?;
-    assert!(ran.err.contains("before an operator acts") && ran.err.contains("permission denied"), "{ran:?}");
+    assert!(ran.err.contains("until an operator acts") && ran.err.contains("permission denied"), "{ran:?}");
     Ok(())
 }
 

@@ -85,7 +85,7 @@ pub(super) async fn what_is_paused_waits_in_order_and_others_flow<DB: Dialect>(
     // A key, and a takeover.
     let key = ["--key", "a"];
     scene.command("pause", &key).await?;
-    scene.refused("pause", &key, &["key a is paused already", "by ann", "a test"]).await?;
+    scene.refused("pause", &key, &["key a is already paused", "by ann", "a test"]).await?;
     scene.place("a", 3).await?;
     scene.place("b", 3).await?;
     scene.until_effects("b", 3).await?;

@@ -153,9 +153,9 @@ pub(super) async fn what_was_not_published_is_not_replayed<DB: Dialect>(
     let report = scene.replayed(&["--all"]).await?;
     let skipped = json!({ "dead": 1, "held": 1, "discarded": 1, "not published yet": 1 });
     assert_eq!((&report["published"], &report["skipped"]), (&json!(1), &skipped), "{report}");
-    for (id, reason) in [(1, "dead"), (2, "discarded"), (3, "held"), (4, "has not passed it yet")] {
+    for (id, reason) in [(1, "dead"), (2, "discarded"), (3, "held"), (4, "has not published it yet")] {
         let one = scene.replay(&["--id", &ids[id]]).await?;
-        one.refused(2, &["not published so far", &ids[id], reason])?;
+        one.refused(2, &["not published yet", &ids[id], reason])?;
     }
     scene.steer("pause").await?;
     scene.replay(&["--all"]).await?.refused(2, &["is paused by ann", "a repair", "relay resume"])?;
@@ -164,7 +164,7 @@ pub(super) async fn what_was_not_published_is_not_replayed<DB: Dialect>(
 
     // Its copy is still parked, but its row is gone from the log, so it cannot be replayed.
     scene.workload.database.execute(&format!("DELETE FROM outbox_message WHERE id = {}", ids[1])).await?;
-    scene.replay(&["--id", &ids[1]]).await?.refused(2, &[&ids[1], "not in the log any more"])?;
+    scene.replay(&["--id", &ids[1]]).await?.refused(2, &[&ids[1], "no longer in the log"])?;
     Ok(())
 }
 
@@ -185,7 +185,7 @@ pub(super) async fn a_replay_stops_at_a_pause<DB: Dialect>(stage: Stage, broker:
     scene.steer("pause").await?;
     assert_eq!(replay.ended().await?.code(), Some(2));
     let told = replay.log()?;
-    for part in ["is paused by ann", "a repair", "go on with --from-id"] {
+    for part in ["is paused by ann", "a repair", "continue with --from-id"] {
         assert!(told.contains(part), "{part:?} is not in {told}");
     }
     let count = scene.records(41).await?.len();
@@ -201,13 +201,13 @@ pub(super) async fn a_replay_that_makes_no_sense_is_refused<DB: Dialect>(
 ) -> Outcome {
     let scene = Scene::<DB>::open(&stage, broker).await?;
     let early = scene.replay(&["--all"]).await?;
-    early.refused(2, &["has never led", "nothing was published"])?;
+    early.refused(2, &["has never led", "it has published nothing"])?;
     scene.place(&["a"]).await?;
     scene.publish().await?.done()?;
     for (arguments, parts) in [
-        (&["--id", "987654"][..], &["987654", "never was there"][..]),
-        (&["--id", "01900000-0000-7000-8000-00000000beef"], &["never was there"]),
-        (&["--id", "order-7"], &["is no id of a message"]),
+        (&["--id", "987654"][..], &["987654", "was never there"][..]),
+        (&["--id", "01900000-0000-7000-8000-00000000beef"], &["was never there"]),
+        (&["--id", "order-7"], &["is not a message id"]),
         (&["--from-id", "9", "--to-id", "3"], &["the range is empty"]),
         (&["--since", "1h", "--until", "2h"], &["the range is empty"]),
         (&["--since", "yesterday"], &["yesterday", "2h, 7d"]),
@@ -236,15 +236,15 @@ pub(super) async fn a_replay_begins_where_history_is_kept<DB: Dialect>(
     scene
         .replay(&["--from-id", &ids[0]])
         .await?
-        .refused(2, &["retention has removed everything made until"])?;
+        .refused(2, &["retention has deleted all messages created until"])?;
     scene.place(&["a"]).await?;
     scene.publish().await?.done()?;
     let kept = scene.ids().await?;
-    let help = format!("begin with --from-id {}", kept[0]);
+    let help = format!("use --from-id {}", kept[0]);
     for begin in [["--from-id", &ids[0]], ["--since", "1h"]] {
-        scene.replay(&begin).await?.refused(2, &["retention has removed messages made until", &help])?;
+        scene.replay(&begin).await?.refused(2, &["retention has deleted messages created until", &help])?;
     }
-    scene.replay(&["--id", &ids[0]]).await?.refused(2, &["retention has removed it"])?;
+    scene.replay(&["--id", &ids[0]]).await?.refused(2, &["retention has deleted it"])?;
     let report = scene.replayed(&["--all"]).await?;
     assert_eq!(
         (&report["published"], &report["kept_from"]["id"]),
@@ -289,7 +289,7 @@ pub(super) async fn a_replay_that_was_killed_is_repeated<DB: Dialect>(
     assert_eq!(stopped.ended().await?.code(), Some(3));
     let told = stopped.log()?;
     assert!(told.contains("stopped by a signal"), "{told}");
-    let (_, next) = told.split_once("go on with --from-id ").ok_or(told.clone())?;
+    let (_, next) = told.split_once("continue with --from-id ").ok_or(told.clone())?;
     let next: String = next.chars().take_while(char::is_ascii_digit).collect();
     let rest = scene.replayed(&["--from-id", &next]).await?;
     assert!(rest["published"].as_u64().is_some_and(|sent| (1..=40).contains(&sent)), "{rest}");

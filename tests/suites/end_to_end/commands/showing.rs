@@ -102,16 +102,16 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
     assert_eq!(state, (&json!("discarded"), &json!(null)), "{gone}");
 
     for (id, parts) in [
-        ("order-7", &["order-7 is no id of a message"][..]),
-        ("987654", &["987654 is in none of the outboxes and inboxes"]),
-        ("01900000-0000-7000-8000-00000000beef", &["made at 2024-", "in none of the outboxes"]),
+        ("order-7", &["order-7 is not a message id"][..]),
+        ("987654", &["987654 is in none of the searched outboxes and inboxes"]),
+        ("01900000-0000-7000-8000-00000000beef", &["created at 2024-", "in none of the searched outboxes"]),
     ] {
         Ran::with(&config, &["show", id]).await?.refused(2, parts)?;
     }
     Ran::with(&config, &["retention", "--keep", "0s"]).await?.done()?;
     Ran::with(&config, &["show", &ids[0]])
         .await?
-        .refused(2, &["is not there any more, or never was", "removed"])?;
+        .refused(2, &["is no longer there, or never was", "deleted"])?;
     let story = shown(&config, &id).await?;
     assert_eq!(
         (&story["outboxes"], &story["inboxes"][0]["state"]),
@@ -134,7 +134,7 @@ pub(super) async fn topics_that_are_behind_are_told_and_watched<DB: Dialect>(
     let lag = || async { Ran::with(&config, &["lag", "--output", "json"]).await?.done()?.json() };
     assert_eq!(lag().await?, json!([]));
     let nothing = Ran::with(&config, &["lag"]).await?.done()?;
-    assert_eq!(nothing.out.trim(), "nothing waits");
+    assert_eq!(nothing.out.trim(), "no messages found");
     workload.place_many(2, 6).await?;
     let lines = lag().await?;
     let topic = workload.topic.as_str();
@@ -178,7 +178,7 @@ pub(super) async fn what_is_published_now_is_told<DB: Dialect>(
     let relay = RelayProcess::start(&stage, &config)?;
     tests::eventually("the first message has left", || async {
         let lag = Ran::with(&config, &["lag"]).await?.done()?;
-        Ok(lag.out.contains("nothing waits").then_some(()))
+        Ok(lag.out.contains("no messages found").then_some(()))
     })
     .await?;
     let plain = ["tail", "--key", "a", "--limit", "3", "--output", "json"];
@@ -188,7 +188,7 @@ pub(super) async fn what_is_published_now_is_told<DB: Dialect>(
         RelayProcess::start_command(&stage, &config, &open)?,
     );
     for tail in [&plain, &open] {
-        tail.tells("what the relay passes from now on").await?;
+        tail.tells("messages that the relay publishes or parks from now on").await?;
     }
     for key in ["a", "b", "a", "b", "a"] {
         workload.place(key).await?;
@@ -226,7 +226,7 @@ async fn parked_ones_are_told_again<DB: Dialect>(
         config,
         &["tail", "--key", "large", "--limit", "2", "--output", "json"],
     )?;
-    tail.tells("what the relay passes from now on").await?;
+    tail.tells("messages that the relay publishes or parks from now on").await?;
     let bytes = workload.broker.oversize_bytes().ok_or("every message fits")?;
     let mut tx = workload.begin().await?;
     let message = NewMessage::new(&workload.topic).key("large").payload("x".repeat(bytes));

@@ -88,7 +88,7 @@ async fn decides(stage: Stage) -> Outcome {
     browser.shows("Discard 4 messages?").await?;
     browser.fill("input[name=reason]", "sent by hand").await?;
     browser.press("form.card button.danger").await?;
-    browser.shows("4 of 4 as asked").await?;
+    browser.shows("4 of 4 done").await?;
     assert_eq!(served.workload.database.integer("SELECT count(*) FROM outbox_audit").await?, 4);
 
     let served = served.with_dead_more(4, 5).await?;

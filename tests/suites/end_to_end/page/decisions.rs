@@ -107,7 +107,7 @@ pub(crate) async fn sagas(stage: Stage) -> Outcome {
         }
         browser.fill("form.card input[name=reason]", &format!("{verb} of {id}")).await?;
         browser.press("form.card button.danger").await?;
-        browser.shows("takes it up within seconds").await?;
+        browser.shows("picks the saga up within seconds").await?;
         let found = format!("SELECT count(*) FROM saga WHERE id = '{id}' AND ({state})");
         assert_eq!(database.integer(&found).await?, 1, "{id}");
     }
@@ -120,7 +120,7 @@ pub(crate) async fn sagas(stage: Stage) -> Outcome {
     browser.press("option[value=skip]").await?;
     browser.fill("form.card input[name=reason]", "too late").await?;
     browser.press("form.card button.danger").await?;
-    browser.shows("nothing was decided").await?;
+    browser.shows("nothing was changed").await?;
     assert_eq!(database.integer("SELECT count(*) FROM saga_audit WHERE id = 'stale'").await?, 0);
     browser.go(&format!("http://{}/audit", served.address)).await?;
     for told in ["retry of stuck", "skip of skipped", "cancel of runs", "skip a saga"] {

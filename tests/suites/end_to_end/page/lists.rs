@@ -49,7 +49,7 @@ pub(crate) async fn pieces(stage: Stage) -> Outcome {
     assert_eq!(ann.get("/dead?from=outbox-9-dead-x").await?.status, 400);
     let asked = ann.post("/dead/confirm", &[("what", "requeue-all")]).await?;
     assert!(
-        asked.body.contains("Requeue 500 messages?") && asked.body.contains("More match"),
+        asked.body.contains("Requeue 500 messages?") && asked.body.contains("More messages match"),
         "{}",
         asked.body
     );

@@ -22,7 +22,7 @@ pub(crate) async fn viewer(stage: Stage) -> Outcome {
     for (path, fields) in CHANGES {
         let answer = eve.post(path, fields).await?;
         assert_eq!(answer.status, 403, "{path}: {}", answer.body);
-        assert!(answer.body.contains("eve is viewer and may not"), "{path}: {}", answer.body);
+        assert!(answer.body.contains("eve has the role viewer and may not"), "{path}: {}", answer.body);
     }
     let rows = served.rows().await?;
     let chosen = [("what", "discard"), ("row", &rows[0]), ("expected", "1"), ("reason", "forged")];
@@ -51,7 +51,7 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
     assert!(silent.status == 422 && silent.body.contains("why"), "{}", silent.body);
     let signed = [&chosen[..], &[("reason", "sent by hand")]].concat();
     let done = ann.post("/dead/decide", &signed).await?;
-    assert!(done.status == 200 && done.body.contains("2 of 2 as asked"), "{}", done.body);
+    assert!(done.status == 200 && done.body.contains("2 of 2 done"), "{}", done.body);
 
     let which = [("what", "requeue-all"), ("topic", &*served.workload.topic)];
     let asked = ann.post("/dead/confirm", &which).await?;
@@ -66,7 +66,7 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
     assert!(stale.status == 409 && stale.body.contains("4 messages match now"), "{}", stale.body);
     served.workload.database.execute(&moved(other, row)).await?;
     let done = ann.post("/dead/decide", &all).await?;
-    assert!(done.status == 200 && done.body.contains("4 of 4 as asked"), "{}", done.body);
+    assert!(done.status == 200 && done.body.contains("4 of 4 done"), "{}", done.body);
     let words = "SELECT DISTINCT actor || ':' || action || ':' || note || ':' || selection FROM outbox_audit ORDER BY 1";
     let told = served.workload.database.texts(words).await?;
     let topic = &served.workload.topic;
@@ -84,7 +84,7 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
     .await?;
     // A form that was loaded during an earlier pause.
     let stale = ann.post("/resume", &[&pause[..], &[("since", "1764201600123456000")]].concat()).await?;
-    assert!(stale.status == 409 && stale.body.contains("paused anew by ann: look first"), "{}", stale.body);
+    assert!(stale.status == 409 && stale.body.contains("paused again by ann: look first"), "{}", stale.body);
     assert_eq!(ann.post("/resume", &[&pause[..], &[("since", "once")]].concat()).await?.status, 400);
     assert_eq!(ann.post("/resume", &pause).await?.status, 303);
     assert_eq!(ann.post("/resume", &pause).await?.status, 409);
@@ -173,7 +173,7 @@ pub(crate) async fn two_operators(stage: Stage) -> Outcome {
     let requeue = [("what", "requeue"), ("row", &*row), ("expected", expected), ("reason", "try again")];
     let (one, other) = tokio::join!(ann.post("/dead/decide", &discard), bob.post("/dead/decide", &requeue));
     let (one, other) = (one?, other?);
-    let done = [&one, &other].iter().filter(|it| it.body.contains("1 of 1 as asked")).count();
+    let done = [&one, &other].iter().filter(|it| it.body.contains("1 of 1 done")).count();
     assert_eq!(done, 1, "{}\n{}", one.body, other.body);
     assert_eq!(served.workload.database.integer("SELECT count(*) FROM outbox_audit").await?, 1);
     served.relay.stop().await

@@ -64,7 +64,7 @@ pub(crate) async fn hostile(stage: Stage) -> Outcome {
     let bulk = [&which[..], &[("reason", HOSTILE), ("expected", asked.field("expected")?)]].concat();
     assert!(asked.status == 200 && !asked.body.contains("<script>alert"), "{}", asked.body);
     let done = ann.post("/dead/decide", &bulk).await?;
-    assert!(done.body.contains("1 of 1 as asked") && !done.body.contains("<script>alert"), "{}", done.body);
+    assert!(done.body.contains("1 of 1 done") && !done.body.contains("<script>alert"), "{}", done.body);
     served.relay.stop().await
 }
 
@@ -117,7 +117,7 @@ pub(crate) async fn payloads(stage: Stage) -> Outcome {
     assert!(shown.status == 200 && shown.body.contains("PAYLOAD-CANARY"), "{}", shown.body);
     assert_eq!(served.workload.database.integer(operations).await?, 4);
     let gone = ann.post("/message/payload", &[("id", "999999"), ("reason", "x")]).await?;
-    assert!(gone.status == 422 && gone.body.contains("no place has the payload"), "{}", gone.body);
+    assert!(gone.status == 422 && gone.body.contains("payload of 999999 not found"), "{}", gone.body);
     assert_eq!(served.workload.database.integer(operations).await?, 4);
     assert!(!served.relay.log()?.contains("CANARY"));
     served.relay.stop().await

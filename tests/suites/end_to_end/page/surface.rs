@@ -71,13 +71,13 @@ pub(crate) async fn refused_starts(stage: Stage) -> Outcome {
                     [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
     let short = USERS.replace("token-of-ann-the-operator", "short");
     for (page, told) in [
-        ("[page]\nlisten = \"0.0.0.0:0\"\n", "nobody would log in"),
+        ("[page]\nlisten = \"0.0.0.0:0\"\n", "no login is configured"),
         (&format!("[page]\nlisten = \"0.0.0.0:0\"\nhosts = [\"relay.internal\"]\n{USERS}"), "unencrypted"),
         (
             &format!("[page]\nlisten = \"0.0.0.0:0\"\nbehind_proxy = true\n{USERS}"),
-            "names that are not known",
+            "its host names are unknown",
         ),
-        (&format!("[page]\nlisten = \"127.0.0.1:0\"\n{short}"), "at least 12 are needed"),
+        (&format!("[page]\nlisten = \"127.0.0.1:0\"\n{short}"), "the minimum is 12"),
         (
             "[page]\nlisten = \"127.0.0.1:0\"\ntls = { cert_file = \"/nowhere\", key_file = \"/nowhere\" }\n",
             "cert_file",

@@ -63,7 +63,7 @@ impl Unreachable {
         let unavailable = error.as_database_error().is_none();
         let told = message::error_text::chain(&error);
         let why = outbox::connect::shared_session(&error).map(|why| format!(": {why}"));
-        let reason = format!("it could not be asked: {told}{}", why.unwrap_or_default());
+        let reason = format!("it does not answer: {told}{}", why.unwrap_or_default());
         Self { reason, unavailable, is_handed_on: is_handed_on(&error) }
     }
 

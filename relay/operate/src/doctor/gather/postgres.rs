@@ -43,7 +43,7 @@ pub(in crate::doctor) struct Gathered {
     pub(in crate::doctor) topics: Vec<String>,
 }
 
-/// Gathers everything.
+/// Gathers all facts about one database.
 pub(in crate::doctor) async fn gather(
     url: &str,
     allow_plaintext: bool,
@@ -72,7 +72,7 @@ async fn ask(
 ) -> Result<Gathered, Unreachable> {
     let (before, asked) = (SystemTime::now(), Instant::now());
     let row = rows(connection, None, SERVER).await?.into_iter().next();
-    let row = row.ok_or_else(|| Unreachable::operator("the server does not tell what it is"))?;
+    let row = row.ok_or_else(|| Unreachable::operator("the server does not report its version"))?;
     let took = asked.elapsed();
     let replica: bool = get(&row, "replica")?;
     let pid: i32 = get(&row, "pid")?;

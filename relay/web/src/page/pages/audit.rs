@@ -39,7 +39,7 @@ pub(crate) async fn show(
     let places = app.with_inboxes(app.outboxes("")?, "").await;
     let audited = audit(&places, &operator, LINES_MAX).await;
     places.close().await;
-    // A place that is away does not hide the others.
+    // An unreachable database does not hide the others.
     let Audited { lines, away: mut errors } =
         audited.map_err(|error| Problem::from(error).shown_to(&operator))?;
     let mut lines: Vec<Line> = lines.into_iter().map(Line::from).collect();
@@ -60,9 +60,9 @@ pub(crate) async fn show(
     lines.truncate(LINES_MAX.get() as usize);
     let piece = piece(&query, &lines)?;
     let body = html! {
-        p class="lead" { "Who decided what, when and why; who paused; who looked at payloads. Latest first, up to " (count(LINES_MAX.get().into())) "." }
+        p class="lead" { "Who decided, paused or viewed payloads, when and why. Latest first, up to " (count(LINES_MAX.get().into())) "." }
         (away(&errors))
-        @if lines.is_empty() { p class="empty" { "Nothing was decided so far." } } @else { (table(piece.rows)) }
+        @if lines.is_empty() { p class="empty" { "No decisions yet." } } @else { (table(piece.rows)) }
         (piece.links("/audit", &[]))
     };
     Ok(Html(Frame::new(Some(&operator), Tab::Audit, "Audit").live(&uri).page(&body)))

@@ -32,7 +32,7 @@ pub(crate) async fn show(
     let (lines, errors) = found.map_err(|error| Problem::from(error).shown_to(&operator))?;
     let piece = piece(&query, &lines)?;
     let body = html! {
-        p class="lead" { "The inboxes of the configuration, and what they hold." }
+        p class="lead" { "The configured inboxes and their contents." }
         (away(&errors))
         @if app.inboxes.is_empty() {
             p class="empty" { "No inbox is configured: add " code { "[[verify.inbox]]" } " with its consumer and database." }
@@ -45,15 +45,17 @@ pub(crate) async fn show(
                         th scope="col" class="number" { "Duplicates in the last hour" }
                         th scope="col" class="number" { "Retrying" } th scope="col" { "Failing since" }
                         th scope="col" class="number" { "Dead" } th scope="col" { "Dead since" }
-                        th scope="col" { "Remembers from" }
+                        th scope="col" { "Remembers ids from" }
                     } }
                     tbody { @for line in piece.rows { (row(line)) } }
                 }
             }
             (piece.links("/consumers", &[]))
             p class="faint" {
-                "Duplicates: suppressed deliveries and their share of all deliveries, as the consumers "
-                "counted them. They store their counts every 15 seconds; consumers that call the inbox directly count none."
+                "Duplicates: suppressed deliveries and their share of all deliveries, as counted by the \
+                 consumers. "
+                "Consumers store their counts every 15 seconds; consumers that call the inbox directly do \
+                 not count."
             }
         }
     };

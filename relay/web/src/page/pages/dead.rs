@@ -81,7 +81,7 @@ pub(crate) async fn show(
         ("dead", _) => States::Dead,
         ("closed", _) => States::Closed,
         (_, Ok(state)) => States::Parked(state),
-        _ => return Err(Problem::bad(format!("{state:?} is no state: known are {}", STATES.join(", ")))),
+        _ => return Err(Problem::bad(format!("{state:?} is not a state; use one of {}", STATES.join(", ")))),
     };
     let from = query.read::<Bookmark>("from")?;
     let filter = filter(&query)?;
@@ -96,9 +96,9 @@ pub(crate) async fn show(
         (away(&listed.away))
         @if listed.messages.is_empty() {
             @if listed.more {
-                p class="notice" { "No match so far: the list goes on." }
+                p class="notice" { "No match yet: the list continues." }
             } @else {
-                p class="empty" { "No message waits here." }
+                p class="empty" { "No messages are waiting here." }
             }
         } @else if states == States::Dead && may_decide(&operator) {
             form method="post" action="/dead/confirm" id="choice" {
@@ -140,13 +140,13 @@ fn conditions(query: &Fields, state: &str) -> Markup {
 
 fn actions() -> Markup {
     html! {
-        div class="bulk" role="group" aria-label="Decide about messages" {
+        div class="bulk" role="group" aria-label="Requeue or discard messages" {
             label class="check" { input type="checkbox" id="choose-all" hidden; span id="choose-all-name" hidden { "All on this page" } }
-            button name="what" value="requeue" { "Requeue chosen…" }
-            button name="what" value="discard" class="danger" { "Discard chosen…" }
+            button name="what" value="requeue" { "Requeue selected…" }
+            button name="what" value="discard" class="danger" { "Discard selected…" }
             span class="bulk-gap" {}
-            button name="what" value="requeue-all" { "Requeue all that match…" }
-            button name="what" value="discard-all" class="danger" { "Discard all that match…" }
+            button name="what" value="requeue-all" { "Requeue all matching…" }
+            button name="what" value="discard-all" class="danger" { "Discard all matching…" }
         }
     }
 }
@@ -165,7 +165,7 @@ fn table(listed: &Listed, with_choice: bool) -> Markup {
                     @for name in ["Message", "Of", "Topic", "Key", "State", "Cause", "Error"] { th scope="col" { (name) } }
                     th scope="col" class="number" { "Attempts" }
                     th scope="col" class="number" { "Size" }
-                    th scope="col" { "Waits since" }
+                    th scope="col" { "Waiting since" }
                 } }
                 tbody { @for message in &listed.messages { (row(message, with_choice)) } }
             }
@@ -212,7 +212,7 @@ fn links(query: &Fields, state: &str, from: Option<Bookmark>, listed: &Listed) -
     let first = with_query("/dead", &[&pairs[..], &[("state", state)]].concat());
     html! {
         @if from.is_some() || listed.next.is_some() {
-            nav class="pieces" aria-label="Pieces of the list" {
+            nav class="pieces" aria-label="Pages of the list" {
                 @if from.is_some() { a href=(first) { "← First page" } }
                 @if let Some(next) = listed.next {
                     a rel="next" href=(with_query("/dead", &[&pairs[..], &[("state", state), ("from", &next.to_string())]].concat())) { "Next →" }

@@ -56,7 +56,7 @@ pub(crate) async fn confirm(
     let title = format!("{} {} {noun}?", capital(verb), count(messages.len() as u64));
     let body = html! {
         @if messages.is_empty() {
-            p class="empty" { "No dead message matches any more." }
+            p class="empty" { "No dead message matches anymore." }
             p { a class="button" href="/dead" { "Back to the list" } }
         } @else {
             form method="post" action="/dead/decide" class="card" {
@@ -66,10 +66,10 @@ pub(crate) async fn confirm(
                 @if !is_all { @for message in &messages { input type="hidden" name="row" value=(row_name(message)); } }
                 p { (meaning(&change)) }
                 @if plans.iter().any(|plan| plan.more) {
-                    p class="notice" { "More match: these are the first " (count(DECIDED_MAX as u64)) ", and the others stay as they are. Decide again for them." }
+                    p class="notice" { "More messages match: these are the first " (count(DECIDED_MAX as u64)) ". The others are not changed: decide about them afterwards." }
                 }
                 @if matches!(change, Change::Requeue { .. }) && messages.iter().any(|it| it.source == DeadSource::Inbox) {
-                    label class="check" { input type="checkbox" name="accept_late" value="yes"; " Also apply messages older than the inbox remembers" }
+                    label class="check" { input type="checkbox" name="accept_late" value="yes"; " Also apply messages older than the inbox's retention" }
                 }
                 (signature(&capital(verb), change == Change::Discard))
                 a class="button" href="/dead" { "Back" }
@@ -106,8 +106,8 @@ pub(crate) async fn carry_out(
             for (places, _) in plans {
                 places.close().await;
             }
-            let text = format!("{found} messages match now, but they are not those of the form");
-            return Err(Problem::conflict(text).with_help("nothing was decided: look at the list again"));
+            let text = format!("{found} messages match now, but they are not the ones that the form showed");
+            return Err(Problem::conflict(text).with_help("nothing was changed: check the list again"));
         }
         let mut reports = Vec::new();
         for (places, plan) in plans {
@@ -136,7 +136,7 @@ async fn choice(app: &App, form: &Fields) -> Result<Choice, Problem> {
     let change = match verb {
         "requeue" => Change::Requeue { accept_late: form.text("accept_late") == "yes" },
         "discard" => Change::Discard,
-        _ => return Err(Problem::bad("a form says requeue or discard, and nothing else")),
+        _ => return Err(Problem::bad("unknown action: use requeue or discard")),
     };
     if is_all {
         let filter = filter(form)?;
@@ -154,7 +154,7 @@ async fn chosen(app: &App, form: &Fields) -> Result<Vec<(Places, Filter)>, Probl
         rows += 1;
         let mut parts = row.splitn(3, '/');
         let (source, id, owner) = (parts.next(), parts.next(), parts.next());
-        let broken = || Problem::bad("a row of the form names no message: look at the list again");
+        let broken = || Problem::bad("a row of the form does not name a message: check the list again");
         let source = source.and_then(|it| it.parse::<DeadSource>().ok()).ok_or_else(broken)?;
         let id = id.and_then(|it| it.parse().ok()).ok_or_else(broken)?;
         let filter = by_owner.entry((source, owner.unwrap_or_default().to_owned())).or_default();
@@ -162,11 +162,11 @@ async fn chosen(app: &App, form: &Fields) -> Result<Vec<(Places, Filter)>, Probl
         filter.ids.push(id);
     }
     if rows == 0 {
-        let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "no message is chosen");
-        return Err(problem.with_help("tick messages in the list first"));
+        let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "no message is selected");
+        return Err(problem.with_help("select messages in the list first"));
     }
     if rows > DECIDED_MAX {
-        return Err(Problem::bad(format!("{rows} messages are chosen, and at most {DECIDED_MAX} are taken")));
+        return Err(Problem::bad(format!("{rows} messages are selected; the maximum is {DECIDED_MAX}")));
     }
     let mut parts = Vec::new();
     for ((source, owner), filter) in by_owner {
@@ -188,9 +188,9 @@ async fn chosen(app: &App, form: &Fields) -> Result<Vec<(Places, Filter)>, Probl
 fn meaning(change: &Change) -> &'static str {
     match change {
         Change::Discard => {
-            "They are given up: never published, and no further copy takes effect. This cannot be undone."
+            "They are discarded: they are never published, or never take effect. This cannot be undone."
         }
-        _ => "They are tried again: the relay publishes them, or their consumer runs its handler once more.",
+        _ => "They are retried: the relay publishes them, or their consumer runs its handler again.",
     }
 }
 
@@ -235,9 +235,9 @@ fn outcome(reports: &[Report], is_requeued: bool) -> Markup {
     let done = all.iter().filter(|message| message.done).count();
     let errors: Vec<OperateError> = reports.iter().filter_map(|report| report.error.clone()).collect();
     html! {
-        p class="lead" { (count(done as u64)) " of " (count(all.len() as u64)) " as asked; the audit has each." }
+        p class="lead" { (count(done as u64)) " of " (count(all.len() as u64)) " done; all are recorded in the audit." }
         @if is_requeued && done > 0 {
-            p { "A message that fails again is in the list once more, with the time of its last change." }
+            p { "A message that fails again returns to the list, with the time of its last change." }
         }
         (super::super::layout::away(&errors))
         div class="scroll" tabindex="0" role="region" aria-label="Outcomes" {

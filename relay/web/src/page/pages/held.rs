@@ -29,12 +29,12 @@ pub(crate) async fn show(
     drop(turn);
     let piece = piece(&query, &found.keys)?;
     let body = html! {
-        p class="lead" { "An ordering key waits behind its first message that has not left; topics wait for messages without a key." }
+        p class="lead" { "Messages of an ordering key wait behind its first unpublished message. A message without a key holds up its whole topic." }
         (away(&found.away))
         @if found.more {
-            p class="notice" { "More messages wait than are examined: only the first " (count(LOOKED_AT_MAX.into())) " of each state and pipeline count here." }
+            p class="notice" { "More messages are waiting than are examined: only the first " (count(LOOKED_AT_MAX.into())) " of each state and pipeline are counted here." }
         }
-        @if found.keys.is_empty() { p class="empty" { "No key waits." } } @else {
+        @if found.keys.is_empty() { p class="empty" { "No keys are waiting." } } @else {
             div class="scroll" tabindex="0" role="region" aria-label="Held keys" {
                 table {
                     thead { tr {
@@ -64,7 +64,7 @@ fn row(line: &HeldLine) -> Markup {
             td { (since(*at)) }
             td class="wide" {
                 (maybe(error.as_deref()))
-                @if let Some(due) = due_in_seconds { span class="faint" { " · tried again in " (lasting(*due)) } }
+                @if let Some(due) = due_in_seconds { span class="faint" { " · next attempt in " (lasting(*due)) } }
             }
         }
     }

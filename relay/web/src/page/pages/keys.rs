@@ -40,16 +40,16 @@ pub(crate) async fn show(
         found.push((name, lines));
     }
     let body = html! {
-        p class="lead" { "Keys whose lease has expired and which no request has taken over, longest expired first." }
+        p class="lead" { "Keys whose lease has expired and that no request has taken over, longest expired first." }
         @for (name, lines) in &found {
             section class="card" {
                 div class="card-head" { h2 { (cell(name)) } }
                 @match lines {
                     Err(error) if error.kind() == OperateErrorKind::NoTables => {
-                        p class="empty" { "No tables of idempotency keys here: " (cell(&error.to_string())) }
+                        p class="empty" { "No idempotency key tables here: " (cell(&error.to_string())) }
                     }
                     Err(error) => p class="faint" { (cell(&error.to_string())) },
-                    Ok(lines) if lines.is_empty() => p class="empty" { "No key is stuck." },
+                    Ok(lines) if lines.is_empty() => p class="empty" { "No keys are stuck." },
                     Ok(lines) => {
                         (table(&operator, name, lines))
                         @if lines.len() >= KEYS_MAX.get() as usize { p class="faint" { "These are the first " (count(KEYS_MAX.get().into())) "." } }
@@ -80,7 +80,7 @@ impl Choice {
     fn read(form: &Fields) -> Result<Self, Problem> {
         form.check()?;
         let decision = Decision::from_word(form.text("what"))
-            .ok_or_else(|| Problem::bad("a form says release or discard, and nothing else"))?;
+            .ok_or_else(|| Problem::bad("unknown action: use release or discard"))?;
         let id = KeyId::of_texts(form.exact("scope"), form.exact("operation"), form.exact("key"))
             .map_err(|error| Problem::bad(error.to_string()))?;
         Ok(Self { decision, id, holder: form.need("holder")?, database: form.text("database").to_owned() })
@@ -89,10 +89,10 @@ impl Choice {
     fn consequence(&self) -> &'static str {
         match self.decision {
             Decision::Release => {
-                "The next request with the key runs again, and asks the other service again."
+                "The next request with the key runs again and calls the other service again."
             }
             Decision::Discard => {
-                "The request is given up: it never runs, and clients that send the key get an error."
+                "The request is discarded: it never runs again, and clients that send the key get an error."
             }
         }
     }
@@ -120,7 +120,7 @@ pub(crate) async fn confirm(
                 input type="hidden" name=(name) value=(form.exact(name));
             }
             p { "Of " strong { (cell(choice.id.scope().as_str())) } ", for " strong { (cell(choice.id.operation().as_str())) } "." }
-            p { (choice.consequence()) " Find out first whether its holder has had an effect." }
+            p { (choice.consequence()) " Find out first whether its holder took effect." }
             (signature(verb, choice.decision == Decision::Discard))
             a class="button" href="/keys" { "Back" }
         }

@@ -54,7 +54,7 @@ pub(crate) async fn payload(
     Form(form): Form<Fields>,
 ) -> Result<Html, Problem> {
     // Checked first: a user without the right opens no database.
-    let may = operator.permit(Role::Operator, "look at payloads");
+    let may = operator.permit(Role::Operator, "view payloads");
     may.map_err(|error| Problem::from(error).shown_to(&operator))?;
     form.check()?;
     let asked: MessageRef = form.need("id").map_err(|problem| problem.shown_to(&operator))?;
@@ -72,27 +72,27 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
     let decisions: Vec<audit::Line> = story.decisions.iter().cloned().map(audit::Line::from).collect();
     html! {
         @if !story.away.is_empty() {
-            div class="notice bad" role="alert" { strong { "Not everything is shown: " } (cell(&story.away.join("; "))) }
+            div class="notice bad" role="alert" { strong { "Some data is missing: " } (cell(&story.away.join("; "))) }
         }
         @for part in &story.outboxes { (outbox(operator, part)) }
         @if story.outboxes.is_empty() {
-            p class="notice" { "In none of the outboxes: it came from elsewhere, or retention has removed it." }
+            p class="notice" { "In none of the outboxes: it comes from another system, or retention has deleted it." }
         }
         h2 { "At consumers" }
         @if story.inboxes.is_empty() {
-            p class="empty" { "No inbox is configured, or none knows it." }
+            p class="empty" { "No inbox is configured, or no inbox has seen the message." }
         } @else {
             (inboxes(operator, &story.inboxes))
         }
         h2 { "Decisions" }
-        @if decisions.is_empty() { p class="empty" { "No decision about it." } }
+        @if decisions.is_empty() { p class="empty" { "No decisions about this message." } }
         @else { (audit::table(&decisions)) }
         @if may_decide(operator) {
             h2 { "Payload" }
             form method="post" action="/message/payload" class="card" {
                 input type="hidden" name="id" value=(query.text("id"));
                 input type="hidden" name="pipeline" value=(query.text("pipeline"));
-                p { "Payloads are hidden. The audit keeps who looked, and why." }
+                p { "Payloads are hidden. The audit records who viewed them, and why." }
                 (signature("Show the payload", false))
             }
         }
@@ -104,9 +104,9 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
     html! {
         section class="card" {
             div class="card-head" { h2 { "Outbox of " (cell(&part.pipeline)) } (badge(part.state)) }
-            @if let Some(because) = &part.because { p class="waits-line" { (if part.state == "left out" { "Left to others: " } else { "Why: " }) (whole(because)) } }
+            @if let Some(because) = &part.because { p class="waits-line" { (if part.state == "left out" { "Excluded: " } else { "Why: " }) (whole(because)) } }
             dl class="facts" {
-                (fact("Place in the log", &maybe(Some(&part.id.to_string()))))
+                (fact("Position in the log", &maybe(Some(&part.id.to_string()))))
                 (fact("Topic", &cell(&part.topic)))
                 (fact("Key", &maybe(part.key.as_deref())))
                 (fact("Event type", &cell(&part.kind)))
@@ -152,7 +152,7 @@ fn inboxes(operator: &Operator, parts: &[InboxPart]) -> Markup {
         div class="scroll" tabindex="0" role="region" aria-label="Consumers" {
             table {
                 thead { tr {
-                    @for name in ["Consumer", "Scope", "State", "At", "Result", "Attempts", "Next try", "Error"] { th scope="col" { (name) } }
+                    @for name in ["Consumer", "Scope", "State", "At", "Result", "Attempts", "Next attempt", "Error"] { th scope="col" { (name) } }
                     th scope="col" { span class="hidden" { "Actions" } }
                 } }
                 tbody { @for part in parts { tr {

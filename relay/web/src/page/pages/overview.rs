@@ -36,10 +36,10 @@ pub(crate) async fn show(Asker(operator): Asker, State(app): State<Arc<App>>, ur
         app.own.get(&status.pipeline).and_then(|own| of_this_process(&own.borrow()))
     };
     let body = html! {
-        section class="tiles" aria-label="In short" {
+        section class="tiles" aria-label="Summary" {
             (tile("Leading", &format!("{leading} of {}", all.len()), leading < all.len(), "/"))
-            (tile("Waiting, at most", &told(|it| it.backlog_entries_max.unwrap_or_default()), false, "/topics"))
-            (tile("Oldest waits for", &oldest.map_or(String::from("–"), lasting), oldest.is_some_and(|age| age > 60.0), "/topics"))
+            (tile("Waiting (max)", &told(|it| it.backlog_entries_max.unwrap_or_default()), false, "/topics"))
+            (tile("Oldest waiting for", &oldest.map_or(String::from("–"), lasting), oldest.is_some_and(|age| age > 60.0), "/topics"))
             (tile("Held", &told(|it| it.parked("held")), sum(|it| it.parked("held")) > 0, "/held"))
             (tile("Dead", &told(|it| it.parked("dead")), sum(|it| it.parked("dead")) > 0, "/dead"))
         }
@@ -58,7 +58,7 @@ pub(crate) async fn show(Asker(operator): Asker, State(app): State<Arc<App>>, ur
     Html(Frame::new(Some(&operator), Tab::Overview, "Pipelines").live(&uri).page(&body))
 }
 
-/// Formats a sum over all pipelines, with a mark if a database is away and its pipelines are
+/// Formats a sum over all pipelines, with a mark if a database is unreachable and its pipelines are
 /// missing from the sum.
 fn total(all: &[&PipelineStatus], of: fn(&PipelineStatus) -> u64) -> String {
     let known: Vec<u64> = all.iter().filter(|it| it.state != "unknown").map(|it| of(it)).collect();
@@ -92,15 +92,15 @@ fn head(status: &PipelineStatus) -> Markup {
 fn of_this_process(Status { role, faults }: &Status) -> Option<String> {
     let reason = match role {
         Role::Refused { reason } => {
-            return Some(format!("this process does not run the pipeline, because it was refused: {reason}"));
+            return Some(format!(
+                "this process does not run the pipeline, because the pipeline was refused: {reason}"
+            ));
         }
         Role::Waiting { reason, .. } => reason.as_str(),
-        _ => "the log says which",
+        _ => "see the log",
     };
     (*faults > 1).then(|| {
-        format!(
-            "a fault of this program has ended the pipeline {faults} times in a row in this process: {reason}"
-        )
+        format!("internal errors have ended the pipeline {faults} times in a row in this process: {reason}")
     })
 }
 
@@ -119,10 +119,10 @@ fn card(operator: &Operator, status: &PipelineStatus, own: Option<String>, hour:
                 @match status.standbys {
                     Some(standbys) => { (standbys) }
                     None if status.state == "unknown" || status.state == "new" => { (maybe(None)) }
-                    None => { "not known with SQLite" }
+                    None => { "not available with SQLite" }
                 }
             } }
-            div { dt { "Lease lasts" } dd { (maybe(status.lease_remaining_seconds.map(lasting).as_deref())) } }
+            div { dt { "Lease expires in" } dd { (maybe(status.lease_remaining_seconds.map(lasting).as_deref())) } }
             div { dt { "Term" } dd { (maybe(status.epoch.map(|epoch| epoch.to_string()).as_deref())) } }
             div { dt { "Waiting" } dd {
                 (maybe(status.backlog_entries_max.map(|max| match (max, status.oldest_pending_id) {
@@ -130,7 +130,7 @@ fn card(operator: &Operator, status: &PipelineStatus, own: Option<String>, hour:
                     (max, _) => format!("≤ {}", count(max)),
                 }).as_deref()))
             } }
-            div { dt { "Oldest waits for" } dd { (maybe(status.oldest_pending_age_seconds.map(lasting).as_deref())) } }
+            div { dt { "Oldest waiting for" } dd { (maybe(status.oldest_pending_age_seconds.map(lasting).as_deref())) } }
             @for (state, path) in [("held", "/held"), ("retrying", "/held"), ("dead", "/dead"), ("scheduled", "/topics")] {
                 div { dt { (state) } dd {
                     @if status.state == "unknown" { (maybe(None)) }
@@ -143,11 +143,11 @@ fn card(operator: &Operator, status: &PipelineStatus, own: Option<String>, hour:
             p class="bad-line" { (cell(own)) }
         }
         @if waits.is_empty() && status.oldest_pending_id.is_some() {
-            p class="faint" { "Messages are on their way, the oldest for less than a minute." }
+            p class="faint" { "Messages are being published; the oldest has waited for less than a minute." }
         } @else if waits.is_empty() {
-            p class="good-line" { "Nothing keeps messages from leaving." }
+            p class="good-line" { "Nothing blocks publishing." }
         } @else {
-            h3 { "What waits, why, and since when" }
+            h3 { "What is waiting, why, and since when" }
             ul class="waits" {
                 @for wait in &waits {
                     li class=(if wait.passes { "warn" } else { "bad" }) { (whole(&wait.told())) }
@@ -210,9 +210,9 @@ mod tests {
             told(waiting(), 3)
                 .is_some_and(|text| text.contains("3 times in a row") && text.ends_with("index 7"))
         );
-        assert!(told(Role::Leading { epoch: 1 }, 2).is_some_and(|text| text.ends_with("the log says which")));
+        assert!(told(Role::Leading { epoch: 1 }, 2).is_some_and(|text| text.ends_with("see the log")));
         let refused = Role::Refused { reason: String::from("too new") };
-        assert!(told(refused, 0).is_some_and(|text| text.ends_with("it was refused: too new")));
+        assert!(told(refused, 0).is_some_and(|text| text.ends_with("was refused: too new")));
     }
 
     #[test]

@@ -39,8 +39,8 @@ pub(crate) async fn ask(
             input type="hidden" name="pipeline" value=(pipeline.name);
             @if is_resume { input type="hidden" name="since" value=(query.text("since")); }
             p { "Pipeline " strong { (cell(pipeline.name.as_str())) } ". "
-                @if is_resume { "Held messages leave in order." }
-                @else { "Nothing is lost: messages wait, and later messages of their keys wait behind them." } }
+                @if is_resume { "Held messages are published in order." }
+                @else { "No message is lost: paused messages wait, and later messages with the same keys wait behind them." } }
             @if is_fixed {
                 @for name in ["scope", "name"] { input type="hidden" name=(name) value=(query.exact(name)); }
                 p { "Paused: " strong { (cell(&format!("{} {}", query.exact("scope"), query.exact("name")))) } "." }
@@ -112,7 +112,7 @@ fn scope(form: &Fields) -> Result<PauseScope, Problem> {
     Ok(match form.text("scope") {
         "pipeline" if name.is_empty() => PauseScope::Pipeline,
         "pipeline" => {
-            return Err(Problem::bad("the whole pipeline has no name to give: choose topic or key"));
+            return Err(Problem::bad("a name is not allowed for the whole pipeline: choose topic or key"));
         }
         "topic" => {
             let topic = Topic::new(name).map_err(|error| Problem::bad(error.to_string()))?;
@@ -122,6 +122,8 @@ fn scope(form: &Fields) -> Result<PauseScope, Problem> {
             let key = OrderingKey::new(name).map_err(|error| Problem::bad(error.to_string()))?;
             PauseScope::Key(key.as_str().to_owned())
         }
-        other => return Err(Problem::bad(format!("{other:?} cannot be paused: pipeline, topic or key"))),
+        other => {
+            return Err(Problem::bad(format!("{other:?} cannot be paused; choose pipeline, topic or key")));
+        }
     })
 }

@@ -36,7 +36,7 @@ impl<T> Piece<'_, T> {
         let last = self.all.div_ceil(ROWS).max(1);
         html! {
             @if last > 1 {
-                nav class="pieces" aria-label="Pieces of the list" {
+                nav class="pieces" aria-label="Pages of the list" {
                     @if self.number > 1 { a href=(to(self.number - 1)) rel="prev" { "← Previous" } }
                     span class="faint" { (self.number) " of " (last) " · " (count(self.all as u64)) " rows" }
                     @if self.number < last { a href=(to(self.number + 1)) rel="next" { "Next →" } }

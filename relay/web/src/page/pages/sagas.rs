@@ -49,7 +49,7 @@ pub(crate) async fn list(
     }
     let body = html! {
         nav class="choices" aria-label="Which sagas" {
-            @for (value, name) in [("", "open"), ("stuck", "stuck"), ("all", "also ended")] {
+            @for (value, name) in [("", "open"), ("stuck", "stuck"), ("all", "including ended")] {
                 a href=(with_query("/sagas", &[("show", value)])) aria-current=[(query.text("show") == value).then_some("true")] { (name) }
             }
         }
@@ -58,10 +58,10 @@ pub(crate) async fn list(
                 div class="card-head" { h2 { (cell(name)) } }
                 @match sagas {
                     Err(error) if error.kind() == OperateErrorKind::NoTables => {
-                        p class="empty" { "No tables of sagas here: " (cell(&error.to_string())) }
+                        p class="empty" { "No saga tables here: " (cell(&error.to_string())) }
                     }
                     Err(error) => p class="faint" { (cell(&error.to_string())) },
-                    Ok(sagas) if sagas.is_empty() => p class="empty" { "No saga." },
+                    Ok(sagas) if sagas.is_empty() => p class="empty" { "No sagas." },
                     Ok(sagas) => {
                         (table(name, sagas))
                         @if sagas.len() >= SAGAS_MAX.get() as usize { p class="faint" { "These are the oldest " (count(SAGAS_MAX.get().into())) "." } }
@@ -129,7 +129,7 @@ pub(crate) async fn decide(
     });
     decided.await.map_err(shown)?;
     let body = html! {
-        p class="lead" { "A worker of this saga takes it up within seconds." }
+        p class="lead" { "A worker picks the saga up within seconds." }
         p { a class="button" href=(back) { "Back to the saga" } }
     };
     Ok(Html(Frame::new(Some(&operator), Tab::Sagas, "Decided").page(&body)))
@@ -148,15 +148,15 @@ async fn carry_out(
     let seen = saga.seen();
     if seen.to_string() != form.exact("as_of") {
         let text =
-            format!("the saga {id} is {} now, and not as it was when the form was made", saga.condition());
-        return Err(Problem::conflict(text).with_help("nothing was decided: look at the saga again"));
+            format!("the saga {id} is {} now, and has changed since the form was shown", saga.condition());
+        return Err(Problem::conflict(text).with_help("nothing was changed: check the saga again"));
     }
     Ok(database.decide(signed, id, choice, Some(seen)).await?)
 }
 
 fn missing(id: &SagaId) -> Problem {
     let problem = Problem::new(StatusCode::NOT_FOUND, format!("there is no saga {id}"));
-    problem.with_help("one that has ended is forgotten after a while")
+    problem.with_help("an ended saga is deleted after its retention")
 }
 
 fn choice(form: &Fields) -> Result<Choice, Problem> {
@@ -164,7 +164,7 @@ fn choice(form: &Fields) -> Result<Choice, Problem> {
         "retry" => Ok(Choice::Retry),
         "cancel" => Ok(Choice::Cancel),
         "skip" => Ok(Choice::Skip { step: form.exact("step").to_owned(), result: result(form)? }),
-        _ => Err(Problem::bad("a form says retry, cancel or skip, and nothing else")),
+        _ => Err(Problem::bad("unknown action: use retry, cancel or skip")),
     }
 }
 
@@ -187,7 +187,7 @@ fn table(database: &str, sagas: &[SagaRecord]) -> Markup {
     html! {
         div class="scroll" tabindex="0" role="region" aria-label={ "Sagas of " (database) } {
             table {
-                thead { tr { @for name in ["Saga", "Type", "State", "Waits for", "Since", "Started", "Why"] { th scope="col" { (name) } } } }
+                thead { tr { @for name in ["Saga", "Type", "State", "Waiting for", "Since", "Started", "Why"] { th scope="col" { (name) } } } }
                 tbody { @for saga in sagas { tr {
                     th scope="row" { a href=(with_query("/saga", &[("database", database), ("type", saga.id.saga_type()), ("id", saga.id.id())])) { (cell(saga.id.id())) } }
                     td { (cell(saga.id.saga_type())) }
@@ -211,9 +211,9 @@ fn one(operator: &Operator, query: &Fields, saga: &SagaRecord, steps: &[StepReco
             dl class="facts" {
                 @for (name, value) in [
                     ("Version", cell(&saga.version.to_string())),
-                    ("Waits for", maybe(saga.waits_for.as_deref())),
+                    ("Waiting for", maybe(saga.waits_for.as_deref())),
                     ("Since", maybe_since(saga.stuck_at.or(saga.waiting_since))),
-                    ("Next turn", maybe_since(saga.wake_at)),
+                    ("Next run", maybe_since(saga.wake_at)),
                     ("Worker", maybe(saga.worker.as_deref())),
                     ("Attempts", cell(&saga.attempts.to_string())),
                     ("Started", since(saga.started_at)),
@@ -243,12 +243,12 @@ fn one(operator: &Operator, query: &Fields, saga: &SagaRecord, steps: &[StepReco
                 @for (name, value) in place(query) { input type="hidden" name=(name) value=(value); }
                 input type="hidden" name="as_of" value=(saga.seen());
                 label { "What" select name="what" {
-                    option value="retry" { "retry: go on where it stopped" }
+                    option value="retry" { "retry: continue where it stopped" }
                     option value="cancel" { "cancel: undo what was done" }
-                    option value="skip" { "skip: leave a step out" }
+                    option value="skip" { "skip: skip a step" }
                 } }
-                label { "Step (to skip)" input name="step" value=(saga.waits_for.as_deref().unwrap_or_default()) maxlength="255"; }
-                label { "Result of the step (JSON, to skip one that is not being undone)" input name="result" placeholder="null" maxlength="2000"; }
+                label { "Step (for skip)" input name="step" value=(saga.waits_for.as_deref().unwrap_or_default()) maxlength="255"; }
+                label { "Result of the step (JSON; for skip, unless the step is being undone)" input name="result" placeholder="null" maxlength="2000"; }
                 (signature("Decide", true))
             }
         }

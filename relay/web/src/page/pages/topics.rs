@@ -36,21 +36,21 @@ pub(crate) async fn show(
     });
     let piece = piece(&query, &lines)?;
     let body = html! {
-        p class="lead" { "Topics with messages that have not left yet, longest wait first." }
+        p class="lead" { "Topics with unpublished messages, longest wait first." }
         (away(&errors))
-        form class="filter" method="get" action="/topics" role="search" aria-label="Filter of topics" {
+        form class="filter" method="get" action="/topics" role="search" aria-label="Filter topics" {
             label { "Part of the name" input name="q" type="search" value=(part) maxlength="255"; }
             button { "Filter" }
         }
         @if lines.is_empty() {
-            p class="empty" { "Nothing waits" @if !part.is_empty() { " in topics of this name" } "." }
+            p class="empty" { "No messages are waiting" @if !part.is_empty() { " in topics with this name" } "." }
         } @else {
             div class="scroll" tabindex="0" role="region" aria-label="Topics" {
                 table {
                     thead { tr {
                         th scope="col" { "Topic" } th scope="col" { "Pipeline" }
                         @for name in ["Unread", "Held", "Retrying", "Scheduled", "Dead"] { th scope="col" class="number" { (name) } }
-                        th scope="col" class="number" { "Oldest waits for" }
+                        th scope="col" class="number" { "Oldest waiting for" }
                         th scope="col" { span class="hidden" { "Actions" } }
                     } }
                     tbody { @for line in piece.rows { (row(&operator, line)) } }

@@ -1,4 +1,4 @@
-//! Sessions and statements that are ended from outside, as operators and failovers do.
+//! Ends sessions and statements from outside, as operators and failovers do.
 
 use async_trait::async_trait;
 use rand::Rng as _;

@@ -156,7 +156,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let relay_url = Role::Relay.url(owner)?;
     let status = adopted(config, &relay_url, "status", 3).await?;
     let doubt = status["slots"][0]["doubt"].as_str().unwrap_or_default();
-    assert!(doubt.contains("could not be looked into") && doubt.ends_with("REPLICATION"), "{status}");
+    assert!(doubt.contains("could not read its log") && doubt.ends_with("REPLICATION"), "{status}");
     site.handed_over(50).await?;
     before.extend(slot.read().await?);
     assert!(slot.read().await?.is_empty(), "new rows go the new way only");

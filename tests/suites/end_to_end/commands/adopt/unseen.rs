@@ -108,7 +108,7 @@ pub(super) async fn rows(stage: Stage) -> Outcome {
             .await?;
     }
     let ran = adopt(&config, &database.url, "status", &[]).await?.ended(3)?;
-    assert!(ran.out.contains("no trigger has seen the rows that wait"), "{ran:?}");
+    assert!(ran.out.contains("no trigger has seen the waiting rows"), "{ran:?}");
     let over = adopted(&config, &database.url, "over", 0).await?;
     assert_eq!((&over["outcome"], &over["imported"]), (&"imported".into(), &2.into()), "{over}");
     adopt(&config, &database.url, "status", &[]).await?.done()?;
@@ -117,6 +117,6 @@ pub(super) async fn rows(stage: Stage) -> Outcome {
     let off = "ALTER TABLE latest_0 DISABLE TRIGGER outbox_adopt_update";
     database.execute(off).await?;
     let ran = adopt(&config, &database.url, "status", &[]).await?.ended(2)?;
-    assert!(ran.out.contains("changes of rows are lost"), "{ran:?}");
+    assert!(ran.out.contains("updates of rows are lost"), "{ran:?}");
     Ok(())
 }
