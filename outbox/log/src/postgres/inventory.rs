@@ -40,8 +40,8 @@ const CONSTANTS: [(&str, &str); 26] = [
     ("retention.FORGET_DECISIONS", retention::FORGET_DECISIONS),
 ];
 
-/// Returns every statement, those of producers included, except those that `store` runs once when it
-/// connects: they read the server's catalogs.
+/// Returns every statement, those of producers included, except those that `store` runs once when
+/// it connects: they read the server's catalogs.
 #[must_use]
 pub fn statements() -> Vec<Listed> {
     let constants = CONSTANTS.iter().map(|(name, text)| Listed::constant(name, text));

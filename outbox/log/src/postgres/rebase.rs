@@ -212,8 +212,8 @@ impl Rebase {
                 "SELECT least($1, (SELECT id - 1 FROM {schema}outbox_message ORDER BY id LIMIT 1))",
             ),
             // $1 relay, $2 shard, $3 floor, $4 in flight: their rows may lie below the floor. Lists
-            // parked entries, those that an operator gave up, which stay discarded forever, and those that
-            // left edited: their rows have the content before the edit.
+            // parked entries, those that an operator gave up, which stay discarded forever, and
+            // those that left edited: their rows have the content before the edit.
             beside: Template::new(
                 "INSERT INTO {schema}outbox_rebased (relay, shard, id, message_id)
                  SELECT e.relay, e.shard, e.id, e.message_id FROM {schema}outbox_exception AS e

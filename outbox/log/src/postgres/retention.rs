@@ -51,7 +51,7 @@ impl PostgresLog {
     }
 
     /// Returns how long to keep what is old, by the server's clock, so that it is as old by this
-    /// machine's clock: what is removed does not come back when a clock that was ahead is corrected.
+    /// machine's clock: what a clock that is ahead removed does not come back with the right time.
     async fn by_both_clocks(
         &self,
         connection: &mut PgConnection,

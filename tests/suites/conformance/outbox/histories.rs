@@ -506,7 +506,7 @@ async fn what_was_discarded_or_edited_does_not_leave_again_after_a_restore() {
         let changes = [1, 2, 3].map(|at: usize| dead(&page[at]));
         let stored = checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &changes).await;
         assert_eq!(stored.unwrap(), Fenced::Held);
-        // The third has left with the content that an operator wrote, and its row has the former one.
+        // The third has left with an operator's content, and its row has the former one.
         let decided = [
             (&page[1], ["requeue", "discard"]),
             (&page[2], ["discard", "requeue"]),
