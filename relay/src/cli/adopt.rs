@@ -173,7 +173,7 @@ fn told(adopted: &Adopted, format: Format) -> Result<Exit, Failure> {
         }
         ("adopted", None) => eprintln!("next: relay run; it publishes the imported rows first"),
         ("given back", _) => {
-            eprintln!("next: repeat relay run --once until it exits with 0, then start the old relay")
+            eprintln!("next: repeat relay run --once until it exits with 0, then start the old relay");
         }
         _ => {}
     }

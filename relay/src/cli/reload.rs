@@ -53,7 +53,7 @@ impl Reload {
             .collect();
         match (waiting.is_empty(), applied) {
             (false, _) => {
-                warn!("{file} was read again: these settings apply after a restart: {}", waiting.join(", "))
+                warn!("{file} was read again: these settings apply after a restart: {}", waiting.join(", "));
             }
             (true, false) => info!("{file} was read again: nothing has changed"),
             (true, true) => {}

@@ -92,6 +92,8 @@ async fn a_broker_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broke
     let consumer = workload.consume().await?;
     workload.place_many(KEYS, 50).await?;
     workload.applied(20).await?;
+    // RabbitMQ forgets a queue that was declared shortly before it is killed.
+    tokio::time::sleep(DECLARED_FOR).await;
     services::stop(&stage, backend).await?;
     workload.place_many(KEYS, 50).await?;
     services::start(backend).await?;
@@ -105,6 +107,10 @@ async fn a_broker_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broke
     consumer.stop().await?;
     relay.stop().await
 }
+
+/// Time after which RabbitMQ has written a declaration to its disk: Mnesia collects its log for two
+/// seconds.
+const DECLARED_FOR: Duration = Duration::from_secs(4);
 
 /// Goal: G8, when the broker stops, every submission still gets its one receipt, and the receipt
 /// says "unknown" unless the broker holds the message. Oracle: the records, read with a plain

@@ -372,7 +372,9 @@ fn suite(told: &Told, package: &str, target: &str, needs: Needs) -> Result<Outco
         None => Backends::none()?,
     };
     backends.require(&told.require)?;
-    suites::run(&options, &backends, |program| program.package == package && program.target == target)
+    let outcome =
+        suites::run(&options, &backends, |program| program.package == package && program.target == target)?;
+    outcome.of_tests(target)
 }
 
 #[cfg(test)]

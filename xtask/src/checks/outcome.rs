@@ -63,6 +63,16 @@ impl fmt::Display for Outcome {
     }
 }
 
+impl Outcome {
+    /// Returns an error when a suite ran no test: a suite that selects none proves nothing.
+    pub(super) fn of_tests(self, suite: &str) -> Result<Self, String> {
+        match self.passed + self.failed {
+            0 => Err(format!("{suite}: no test ran")),
+            _ => Ok(self),
+        }
+    }
+}
+
 /// Counts a check without tests as one test.
 impl From<Result<(), String>> for Outcome {
     fn from(result: Result<(), String>) -> Self {
@@ -81,6 +91,13 @@ mod tests {
     fn the_counts_are_one_plain_line() {
         let outcome = Outcome { passed: 7, failed: 2, skipped: 1, ..Outcome::default() };
         assert_eq!(outcome.to_string(), "7 passed, 2 failed, 1 skipped");
+    }
+
+    #[test]
+    fn a_suite_that_runs_no_test_has_failed() {
+        assert!(Outcome::default().of_tests("faults").unwrap_err().contains("faults: no test ran"));
+        assert!(Outcome::passed().of_tests("faults").is_ok());
+        assert!(Outcome::failed("left: 1").of_tests("faults").is_ok());
     }
 
     #[test]

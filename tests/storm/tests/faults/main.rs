@@ -27,5 +27,5 @@ fn main() -> ExitCode {
         sqs::trials(),
         wires::trials(),
     ];
-    tests::run(groups.into_iter().flatten().collect())
+    tests::run(tests::trial::at_night(groups.into_iter().flatten().collect()))
 }

@@ -383,7 +383,9 @@ async fn set_back<DB: Dialect>(stage: Stage) -> Outcome {
     workload.database.execute(&format!("UPDATE outbox_relay SET cursor = '{earlier}'")).await?;
     workload.place_many(KEYS, 20).await?;
     let relay = Relay::start(&stage, &workload)?;
-    relay.tells(&format!("the database has recorded transaction {known}, but the broker's last mark is")).await?;
+    relay
+        .tells(&format!("the database has recorded transaction {known}, but the broker's last mark is"))
+        .await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(count(&read(&workload.topic)?), placed);
     relay.kill().await?;
