@@ -2,8 +2,11 @@
 
 use std::error::Error;
 
+use inbox::HandlerError;
 use message::{Fault, InvalidText, error_text};
 use migrations::{MigrateError, SqlErrorKind};
+
+use crate::key::SagaId;
 
 /// The longest error text that is stored, in bytes.
 const ERROR_BYTES_MAX: usize = 2_048;
@@ -67,8 +70,8 @@ pub enum OpenError {
     },
 }
 
-/// The reason why a saga was not started. Roll the transaction back, unless the error is about the
-/// arguments ([`StartError::is_refusal`]).
+/// The reason why a saga was not started. Roll the transaction back: its other rows would commit
+/// without the saga. After a refusal ([`StartError::is_refusal`]) the transaction can still be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -92,13 +95,33 @@ pub enum StartError {
         /// The problem, without values of the input.
         problem: String,
     },
+    /// A saga of this name was started with another input, and is still remembered.
+    #[error("the saga {id} was started with another input; give this one an id of its own")]
+    KeyReused {
+        /// The saga.
+        id: SagaId,
+    },
     /// The database refused or is unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
+impl From<StartError> for HandlerError {
+    /// Classifies the error by its cause, for the handler of a consumer. The same message always
+    /// names the same saga with the same input, so it is rejected if these are at fault. A type that
+    /// is unknown here is tried again: a newer version of the program may know it. An outage of the
+    /// database counts as one of the handler's own statements.
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Store(error) => Self::from(error.into_sqlx()),
+            error @ StartError::UnknownType { .. } => Self::retry(error.to_string()).with_source(error),
+            error => Self::reject(error.to_string()).with_source(error),
+        }
+    }
+}
+
 impl StartError {
-    /// Returns whether the arguments are at fault; the database was not asked.
+    /// Returns whether the arguments are at fault.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         !matches!(self, Self::Store(_))

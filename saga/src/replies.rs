@@ -12,6 +12,7 @@ use sqlx::Transaction;
 
 use crate::dialect::{Dialect, Replied};
 use crate::error::StoreError;
+use crate::in_transaction::InTransaction;
 use crate::key::{InvalidKey, StepKey};
 use crate::sagas::Sagas;
 use crate::telemetry;
@@ -41,17 +42,19 @@ impl<DB: Dialect> Sagas<DB> {
     }
 
     /// Puts a reply into the mailbox of a saga, in the caller's transaction, and wakes the saga.
-    /// For replies that do not come as messages.
+    /// For replies that do not come as messages. `tx` is an
+    /// [`OutboxTransaction`](outbox::OutboxTransaction) or a [`sqlx::Transaction`]; a connection
+    /// [does not compile](InTransaction).
     ///
     /// # Errors
     /// [`StoreError`]; roll the transaction back then.
     pub async fn reply(
         &self,
-        tx: &mut DB::Connection,
+        tx: &mut impl InTransaction<DB>,
         key: &StepKey,
         payload: &serde_json::Value,
     ) -> Result<Replied, StoreError> {
-        self.keep_reply(tx, key, &payload.to_string()).await
+        self.keep_reply(tx.connection(), key, &payload.to_string()).await
     }
 
     /// Keeps a reply. `payload` is JSON and is kept unchanged, so that no number loses a digit.

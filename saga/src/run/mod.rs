@@ -36,11 +36,11 @@ pub use request::Request;
 pub use sleep::Sleep;
 pub use step::Step;
 pub use undo::{NoUndo, Undo, UndoElsewhere, UndoInTx, UndoRequest};
-pub use work::{CallUndo, CallWork, StepUndo, StepWork, TxUndo};
+pub use work::{Accepts, CallUndo, CallWork, Code, StepUndo, StepWork, TxUndo};
 
 use crate::dialect::Dialect;
 use crate::error::{StoreError, storable};
-use crate::key::{self, NAME_BYTES_MAX};
+use crate::key::{self, NAME_BYTES_MAX, StepKey};
 use crate::lease::Lease;
 use crate::record::{
     Commits, Held, NewStep, SagaRecord, StepChange, StepKind, StepRecord, StepState, UndoState,
@@ -163,7 +163,7 @@ impl<DB: Dialect> Run<DB> {
 
     /// Returns the key of a step, `type/id/step`, for other services.
     #[must_use]
-    pub fn key(&self, step: &str) -> String {
+    pub fn key(&self, step: &str) -> StepKey {
         self.parts.held.id.key(step)
     }
 

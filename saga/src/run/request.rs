@@ -10,7 +10,7 @@ use outbox::{IntoMessage, NewMessage, OutboxTransaction};
 use serde::de::DeserializeOwned;
 
 use super::undo::{NoUndo, UndoInTx, UndoRequest};
-use super::work::TxUndo;
+use super::work::{Accepts, Code, TxUndo};
 use super::{Halt, Parts, Run, Stopped, change};
 use crate::dialect::Dialect;
 use crate::record::{Commits, NewStep, StepChange, StepKind, StepRecord, StepState, UndoState};
@@ -51,15 +51,16 @@ impl<'r, DB: Dialect, T> Request<'r, DB, T> {
     /// Undoes the request if the saga stops, even without a reply, because the request may have
     /// taken effect. The undo commits once, together with its record. Enqueue a message that
     /// revokes the request.
-    pub fn undo<U>(self, undo: U) -> Request<'r, DB, T, UndoRequest<U>>
+    pub fn undo<U, E>(self, undo: U) -> Request<'r, DB, T, UndoRequest<Code<U, E, impl Accepts<StepError>>>>
     where
-        U: AsyncFnOnce(&mut OutboxTransaction<DB>, Option<&T>) -> Result<(), StepError>
-            + for<'t> TxUndo<'t, DB, T>
+        U: AsyncFnOnce(&mut OutboxTransaction<DB>, Option<&T>) -> Result<(), E>
+            + for<'t> TxUndo<'t, DB, T, E>
             + Send,
+        E: Into<StepError> + 'static,
         T: 'static,
     {
         let Self { parts, name, message, within, reply, .. } = self;
-        Request { parts, name, message, within, undo: UndoRequest(undo), reply }
+        Request { parts, name, message, within, undo: UndoRequest(Code::new(undo, ())), reply }
     }
 }
 
@@ -108,7 +109,7 @@ impl<DB: Dialect> Parts<DB> {
     ) -> Result<T, Stopped> {
         self.check_span(name, within)?;
         let mut tx = self.begin(name).await?;
-        let message = message.header(KEY_HEADER, self.held.id.key(name));
+        let message = message.header(KEY_HEADER, self.held.id.key(name).to_string());
         let sagas = Arc::clone(&self.sagas);
         match sagas.db.any(tx.enqueue(message)).await {
             Ok(Ok(_)) => {}
