@@ -123,9 +123,8 @@ static SQLITE_INBOX: &[Migration] = line!("sqlite", "inbox": 1 "0001_inbox", 2 "
 static POSTGRES_IDEMPOTENCY: &[Migration] = line!("postgres", "idempotency": 1 "0001_keys", 2 "0002_index_scans", 3 "0003_new_keys", 4 "0004_one_table", 5 "0005_audit", 6 "0006_bytewise", 7 "0007_abandoned", 8 "0008_audit_retention");
 static SQLITE_IDEMPOTENCY: &[Migration] =
     line!("sqlite", "idempotency": 1 "0001_keys", 2 "0002_one_table", 3 "0003_audit");
-static POSTGRES_SAGA: &[Migration] =
-    line!("postgres", "saga": 1 "0001_sagas", 2 "0002_open", 3 "0003_bytewise", 4 "0004_audit_retention");
-static SQLITE_SAGA: &[Migration] = line!("sqlite", "saga": 1 "0001_sagas", 2 "0002_open");
+static POSTGRES_SAGA: &[Migration] = line!("postgres", "saga": 1 "0001_sagas", 2 "0002_open", 3 "0003_bytewise", 4 "0004_audit_retention", 5 "0005_secret");
+static SQLITE_SAGA: &[Migration] = line!("sqlite", "saga": 1 "0001_sagas", 2 "0002_open", 3 "0003_secret");
 
 #[cfg(test)]
 mod tests {

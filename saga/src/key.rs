@@ -88,6 +88,19 @@ impl fmt::Display for StepKey {
     }
 }
 
+impl From<&StepKey> for String {
+    /// Returns its text, for a header.
+    fn from(key: &StepKey) -> Self {
+        key.to_string()
+    }
+}
+
+impl From<StepKey> for String {
+    fn from(key: StepKey) -> Self {
+        key.to_string()
+    }
+}
+
 impl FromStr for StepKey {
     type Err = InvalidKey;
 

@@ -67,7 +67,7 @@
 //! | [`WorkerOptions`] | settings of a worker |
 //! | [`Run`], [`Step`], [`Call`], [`Request`], [`Sleep`], [`Retry`] | what a saga's function does |
 //! | [`Stop`], [`StepError`] | how a saga's function and its steps stop |
-//! | [`Replies`], [`StepKey`], [`Replied`], [`KEY_HEADER`] | replies to requests |
+//! | [`Replies`], [`StepKey`], [`Replied`], [`KEY_HEADER`], [`TOKEN_HEADER`] | replies to requests |
 //! | [`SagaId`], [`SagaRecord`], [`StepRecord`], [`State`] | what is stored |
 //! | [`SagaQuery`], [`Choice`], [`Seen`], [`Decision`], [`DecideError`], [`Overdue`] | lists and decisions for operators |
 //! | [`telemetry`] | every metric |
@@ -97,6 +97,7 @@ mod postgres;
 mod record;
 mod registry;
 mod replies;
+mod reply_token;
 mod retention;
 mod retry;
 mod rows;
@@ -125,7 +126,7 @@ pub use record::Held;
 pub use record::{SagaRecord, Seen, State, StepKind, StepRecord, StepState, UndoState};
 #[doc(hidden)]
 pub use registry::SagaFunction;
-pub use replies::{KEY_HEADER, Replies};
+pub use replies::{KEY_HEADER, Replies, TOKEN_HEADER};
 pub use retry::Retry;
 #[doc(hidden)]
 pub use run::{

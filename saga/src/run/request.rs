@@ -14,7 +14,7 @@ use super::work::{Accepts, Code, TxUndo};
 use super::{Halt, Parts, Run, Stopped, change};
 use crate::dialect::Dialect;
 use crate::record::{Commits, NewStep, StepChange, StepKind, StepRecord, StepState, UndoState};
-use crate::replies::KEY_HEADER;
+use crate::replies::{KEY_HEADER, TOKEN_HEADER};
 use crate::stop::{StepError, Stop};
 
 /// A request that is about to be sent: `.await` it, after [`within`](Request::within) and
@@ -31,8 +31,9 @@ pub struct Request<'r, DB: Dialect, T, U = NoUndo> {
 
 impl<DB: Dialect> Run<DB> {
     /// Sends a message through the outbox and waits for its reply. The message carries the key
-    /// `type/id/step` in the header [`KEY_HEADER`]. The reply carries it back in the same way, and
-    /// its payload is the JSON of the result ([`Sagas::replies`](crate::Sagas::replies)).
+    /// `type/id/step` in the header [`KEY_HEADER`], and a token in [`TOKEN_HEADER`]. The reply
+    /// carries both back in the same way, and its payload is the JSON of the result
+    /// ([`Sagas::replies`](crate::Sagas::replies)).
     ///
     /// A reply that comes before the saga waits is kept; a second one is suppressed. A reply that
     /// is not the JSON of the result makes the saga stuck, and is kept.
@@ -109,7 +110,8 @@ impl<DB: Dialect> Parts<DB> {
     ) -> Result<T, Stopped> {
         self.check_span(name, within)?;
         let mut tx = self.begin(name).await?;
-        let message = message.header(KEY_HEADER, self.held.id.key(name).to_string());
+        let message = message.header(KEY_HEADER, self.held.id.key(name));
+        let message = message.header(TOKEN_HEADER, self.secret.token(name));
         let sagas = Arc::clone(&self.sagas);
         match sagas.db.any(tx.enqueue(message)).await {
             Ok(Ok(_)) => {}

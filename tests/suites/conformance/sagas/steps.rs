@@ -211,7 +211,7 @@ async fn a_step_whose_transaction_was_ended_is_not_done<DB: Tables>(db: Database
     let worker = Worker::of(&sagas);
     for (name, is_sql) in [("dropped", false), ("sql", true)] {
         let mut tx = Outbox::new().begin(&db.service).await.unwrap();
-        sagas.start(&mut tx, "checkout", name, &is_sql).await.unwrap();
+        assert_eq!(sagas.start(&mut tx, "checkout", name, &is_sql).await.unwrap(), Started::Started);
         tx.commit().await.unwrap();
         assert_eq!(undone(&sagas, name).await, "closed");
         assert_eq!(effects(&db).await, ["reserved", "released"], "{name}");
