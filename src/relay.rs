@@ -93,8 +93,8 @@ impl Relay {
         }
     }
 
-    /// Returns the health of this relay, now and in the future. Keep it in the state of your service:
-    /// [`run`](Self::run) consumes the relay.
+    /// Returns the health of this relay, now and in the future. Keep it in the state of your
+    /// service: [`run`](Self::run) consumes the relay.
     #[must_use]
     pub fn health(&self) -> RelayHealth {
         RelayHealth::new(self.pipeline.status())

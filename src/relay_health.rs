@@ -3,8 +3,8 @@
 use engine::{Role, Status};
 use tokio::sync::watch;
 
-/// The health of a [`Relay`](crate::Relay), made by [`Relay::health`](crate::Relay::health). Cheap to
-/// clone; it remains valid while the relay runs, and after that.
+/// The health of a [`Relay`](crate::Relay), made by [`Relay::health`](crate::Relay::health). Cheap
+/// to clone; it remains valid while the relay runs, and after that.
 ///
 /// ```no_run
 /// # fn example(relay: outbox_toolkit::Relay) {
@@ -36,8 +36,8 @@ impl RelayHealth {
         self.0.borrow().clone()
     }
 
-    /// Returns whether this process publishes. Of all processes that run the relay, at most one does;
-    /// the others are as healthy.
+    /// Returns whether this process publishes. Of all processes that run the relay, at most one
+    /// does; the others are as healthy.
     #[must_use]
     pub fn is_leading(&self) -> bool {
         matches!(self.0.borrow().role, Role::Leading { .. })

@@ -1,9 +1,9 @@
 //! The signals that ask a process to end.
 
 /// Completes when the process is asked to end: by SIGTERM or SIGINT (Ctrl-C), and on Windows by
-/// Ctrl-C. For consumers and relays inside a service. The first poll takes over these signals for as
-/// long as the process lives, so a second signal has no effect. If taking over SIGTERM fails, only
-/// Ctrl-C completes the future.
+/// Ctrl-C. For consumers and relays inside a service. The first poll takes over these signals for
+/// as long as the process lives, so a second signal has no effect. If taking over SIGTERM fails,
+/// only Ctrl-C completes the future.
 ///
 /// ```no_run
 /// # async fn example(serve: impl AsyncFnOnce(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>)) {

@@ -71,7 +71,7 @@ pub enum OpenError {
 }
 
 /// The reason why a saga was not started. Roll the transaction back: its other rows would commit
-/// without the saga. After a refusal ([`StartError::is_refusal`]) the transaction can still be used.
+/// without the saga. After a refusal ([`StartError::is_refusal`]) it can still be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -108,9 +108,9 @@ pub enum StartError {
 
 impl From<StartError> for HandlerError {
     /// Classifies the error by its cause, for the handler of a consumer. The same message always
-    /// names the same saga with the same input, so it is rejected if these are at fault. A type that
-    /// is unknown here is tried again: a newer version of the program may know it. An outage of the
-    /// database counts as one of the handler's own statements.
+    /// names the same saga with the same input: if these are at fault, it is rejected. With a type
+    /// that is unknown here it is tried again, because a newer program may know it. An error of the
+    /// database means what it means for the handler's own statements.
     fn from(error: StartError) -> Self {
         match error {
             StartError::Store(error) => Self::from(error.into_sqlx()),

@@ -66,8 +66,8 @@ impl<DB: Dialect> Sagas<DB> {
         Ok(replied.unwrap_or(Replied::Nobody))
     }
 
-    /// Keeps a reply. Its payload is kept unchanged, so that no number loses a digit. Returns `None`
-    /// for one with a wrong token.
+    /// Keeps a reply. Its payload is kept unchanged, so that no number loses a digit. Returns
+    /// `None` for one with a wrong token.
     async fn keep_reply(
         &self,
         tx: &mut impl InTransaction<DB>,

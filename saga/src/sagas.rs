@@ -99,8 +99,8 @@ impl<DB: Dialect> Sagas<DB> {
     /// forgotten after [`WorkerOptions::retention`]; then its name is free.
     ///
     /// # Errors
-    /// [`StartError`]: roll the transaction back. [`StartError::KeyReused`] if the name belongs to a
-    /// saga with another input. Not cancel-safe: drop the transaction with the call.
+    /// [`StartError`]: roll the transaction back. [`StartError::KeyReused`] if the name belongs to
+    /// a saga with another input. Not cancel-safe: drop the transaction with the call.
     pub async fn start<I: Serialize + Sync + ?Sized>(
         &self,
         tx: &mut impl InTransaction<DB>,

@@ -10,10 +10,10 @@ use crate::transaction::run::TransactionError;
 
 /// The errors that the work of a transaction may return.
 ///
-/// Work whose code only uses `?` leaves its error open. Then the compiler takes the one in the bound
-/// `impl Accepts<Rollback>` of [`Outbox::transaction`](crate::Outbox::transaction), because it
-/// prefers the bound of an opaque type to an `impl`. For an error that is known the `impl` below
-/// holds. Without this, such work had to end in `Ok::<_, Rollback>(())`.
+/// Work whose code only uses `?` leaves its error open. Then the compiler takes the error in the
+/// bound `impl Accepts<Rollback>` of [`Outbox::transaction`](crate::Outbox::transaction), because
+/// it prefers the bound of an opaque type to an `impl`. For a known error the `impl` below holds.
+/// Without this, such work had to end in `Ok::<_, Rollback>(())`.
 pub trait Accepts<E>: 'static {}
 
 impl<A: 'static, E: Error + Send + Sync + 'static> Accepts<E> for A {}

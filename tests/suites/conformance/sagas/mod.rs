@@ -244,8 +244,8 @@ async fn effects<DB: Tables>(db: &Database<DB>) -> Vec<String> {
     db.texts("SELECT what FROM effect ORDER BY id").await.unwrap()
 }
 
-/// A remote service that honours keys. Its errors are its own. The first call of a key has an effect, and a refund undoes
-/// it. Each account counts its requests.
+/// A remote service that honours keys. The first call of a key has an effect, and a refund undoes
+/// it. Its errors are its own. Each account counts its requests.
 #[derive(Clone, Default)]
 struct Bank(Arc<Mutex<HashMap<String, Account>>>);
 

@@ -34,8 +34,8 @@ async fn a_payment_is_credited_once() -> Result<(), Failure> {
     let world = World::new().await?;
     world.execute("CREATE TABLE account (id INTEGER PRIMARY KEY, cents INTEGER NOT NULL)").await?;
     world.consumer("wallet", "payments", Credit).copies(2).start()?; // each gets every message, at the same time
-    world.broker().faults().lose_settlements(1); // an acknowledgement never arrives
-    pay(world.pool(), world.outbox(), 7, 100).await?; // your producer
+    world.broker().faults().lose_settlements(1);                     // an acknowledgement never arrives
+    pay(world.pool(), world.outbox(), 7, 100).await?;                // your producer
     world.assert_promises_kept().await;
     assert_eq!(world.number("SELECT cents FROM account WHERE id = 7").await?, 100);
     Ok(())
@@ -75,7 +75,7 @@ async fn a_saga_ends_like_the_undisturbed_one() -> Result<(), Failure> {
     testkit::sagas::everywhere(run, order)
         .setup("CREATE TABLE stock (item INTEGER, free INTEGER); INSERT INTO stock VALUES (7, 1)")
         .reply("ship", &parcel)
-        .check(async |pool| money_adds_up(&pool).await) // with captures: move |pool| async move { … }
+        .check(async |pool| money_adds_up(&pool).await)      // with captures: move |pool| async move { … }
         .await?;
     Ok(())
 }
