@@ -3,11 +3,10 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use message::Subscription;
 use outbox_toolkit::kafka::{self, Config, GroupConfig};
 use outbox_toolkit::prelude::*;
 use serde::{Deserialize, Serialize};
-use sqlx::types::time::OffsetDateTime;
+use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::order::OrderPlaced;
