@@ -3,7 +3,7 @@
 //! A test (`xtask/tests/docs.rs`) finds each paragraph of code of the pages here or in another
 //! example. The files are not formatted: the pages are.
 
-#![allow(dead_code, unused_variables, reason = "this code is only compiled")]
+#![allow(dead_code, unused_variables, clippy::all, reason = "this code is only compiled, and short")]
 
 #[rustfmt::skip]
 mod consumer;

@@ -5,12 +5,11 @@ use outbox_toolkit::message::Subscriber;
 use outbox_toolkit::otel::Joined;
 use outbox_toolkit::otel::CurrentSpan;
 use outbox_toolkit::outbox::Outbox;
-use sqlx::Postgres;
 
 use crate::order::OrderPlaced;
 use crate::setting::Failure;
 
-fn producer() -> Outbox<Postgres> {
+fn producer() -> Outbox<sqlx::Postgres> {
     let outbox: Outbox<sqlx::Postgres> = Outbox::builder().capture(CurrentSpan).build();
     outbox
 }
@@ -20,7 +19,7 @@ async fn bill(_: &mut Tx, _: OrderPlaced) -> Result<(), HandlerError> {
 }
 
 async fn consumer(
-    inbox: Inbox<Postgres>,
+    inbox: Inbox<sqlx::Postgres>,
     subscriber: impl Subscriber,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Failure> {
