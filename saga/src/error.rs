@@ -137,3 +137,22 @@ pub(crate) fn storable(text: &str) -> String {
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     storable(&error_text::chain(error))
 }
+
+#[cfg(test)]
+mod tests {
+    use inbox::Next;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_start_means_for_a_message_what_its_cause_means() {
+        let lost = || sqlx::Error::Io(std::io::ErrorKind::BrokenPipe.into());
+        let of = |error: StartError| HandlerError::from(error).next();
+        assert_eq!(of(StoreError::during("start a saga")(lost()).into()), Next::Database);
+        assert_eq!(of(StoreError::during("start a saga")(sqlx::Error::RowNotFound).into()), Next::Retry);
+        let id = SagaId::new("checkout", "42").unwrap();
+        assert_eq!(of(StartError::KeyReused { id }), Next::Reject);
+        let saga_type = String::from("refunds");
+        assert_eq!(of(StartError::UnknownType { saga_type }), Next::Retry);
+    }
+}

@@ -134,14 +134,6 @@ async fn a_handler_s_error_says_what_a_failed_start_means<DB: Tables>(db: Databa
     }
     let unfit = sagas.start(&mut tx, "checkout", "b", "text").await.unwrap_err();
     assert_eq!(HandlerError::from(unfit).next(), Next::Reject);
-    tx.rollback().await.unwrap();
-    let mut tx = db.service.begin().await.unwrap();
-    let missing = "SELECT 1 FROM nothing";
-    assert!(sqlx::raw_sql(missing).execute(&mut *tx).await.is_err());
-    let started = sagas.start(&mut tx, "checkout", "c", &1).await;
-    if let Err(aborted) = started {
-        assert_eq!(HandlerError::from(aborted).next(), Next::Retry, "the handler ignored an error");
-    }
 }
 
 async fn a_version_that_nobody_has_here_waits_and_is_listed<DB: Tables>(db: Database<DB>) {

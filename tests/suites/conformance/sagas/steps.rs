@@ -108,7 +108,7 @@ async fn a_failure_is_tried_again_and_then_stuck<DB: Tables>(db: Database<DB>) {
     let sagas = sagas(&db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
             saga.step("before", async |tx| Ok(DB::apply(tx, String::from("before")).await?)).await?;
-            saga.step::<(), _>("fails", async |tx| {
+            saga.step::<(), _, _>("fails", async |tx| {
                 counter.up();
                 DB::apply(tx, String::from("never")).await?;
                 Err(StepError::retry("the shelf is locked"))
@@ -163,7 +163,7 @@ async fn a_step_that_always_loses_a_conflict_is_counted_and_then_stuck<DB: Table
     let sagas = sagas(&db)
         .options(options)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step::<(), _>("hot", async |_| {
+            saga.step::<(), _, _>("hot", async |_| {
                 counter.up();
                 Err(outbox::EnqueueError::Concurrent { id: message::MessageId::new() }.into())
             })
