@@ -11,11 +11,12 @@
 //! |---|---|---|
 //! | [`prelude`] | the names that producers and consumers use | |
 //! | [`outbox`] | enqueue in the caller's transaction | |
-//! | [`inbox`] | the guard, the consumer, dead letters; idempotency keys | `keys`; `http` for the tower layer |
+//! | [`inbox`] | the guard, the consumer, dead letters | |
 //! | [`message`] | the envelope, ids, headers, the traits of brokers | |
 //! | [`migrations`] | the tables, in versioned lines; [`migrate()`] brings them up to date | |
+//! | `keys`, `http` | idempotency keys, and the tower layer for them | the same names |
 //! | `kafka`, `rabbitmq`, `sqs`, `memory` | brokers | the same names |
-//! | `Relay`, `Filter` | a relay inside a service, and a filter for its messages | `relay` |
+//! | `Relay`, `RelayHealth`, `Filter` | a relay inside a service, its health, and a filter for its messages | `relay` |
 //! | `outbox_log` | the log that a relay reads: status, single entries, retention | `relay` |
 //! | `saga` | operations over several services, as async functions | `saga` |
 //! | `otel` | spans of producers and consumers in one trace of OpenTelemetry | `otel` |
@@ -29,10 +30,12 @@ pub mod otel;
 pub mod prelude;
 #[cfg(feature = "relay")]
 mod relay;
+#[cfg(feature = "relay")]
+mod relay_health;
 mod shutdown;
 
 #[cfg(feature = "relay")]
-pub use ::engine::{Filter, InvalidFilter, Rule};
+pub use ::engine::{Filter, InvalidFilter, Role as RelayRole, Rule, Status as RelayStatus};
 pub use ::outbox::{pool, pool_options};
 #[cfg(feature = "relay")]
 pub use ::outbox_log;
@@ -46,9 +49,15 @@ pub use brokers::memory;
 pub use brokers::rabbitmq;
 #[cfg(feature = "sqs")]
 pub use brokers::sqs;
+#[cfg(feature = "http")]
+pub use inbox::http;
+#[cfg(feature = "keys")]
+pub use inbox::keys;
 pub use migrate::migrate;
 #[cfg(feature = "relay")]
 pub use relay::{BuildRelayError, Relay, RelayBuilder};
+#[cfg(feature = "relay")]
+pub use relay_health::RelayHealth;
 pub use shutdown::shutdown_signal;
 #[cfg(feature = "testkit")]
 pub use testkit;

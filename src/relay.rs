@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use engine::maintenance::{self, Maintenance};
 use engine::telemetry::History;
-use engine::{EngineOptions, Filter, Pipeline, Publishing, Status};
+use engine::{EngineOptions, Filter, Pipeline, Publishing};
 use message::{Connector, SizeLimit, Source, Transactions};
 use outbox::Outbox;
 use outbox_log::Address;
 use outbox_log::{LogError, LogOptions, RelayName};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+use crate::RelayHealth;
 
 /// A relay inside a service: reads one outbox, publishes to one broker, and removes old history
 /// from the log.
@@ -91,10 +93,11 @@ impl Relay {
         }
     }
 
-    /// Returns a receiver of the state, now and in the future, for a health check.
+    /// Returns the health of this relay, now and in the future. Keep it in the state of your
+    /// service: [`run`](Self::run) consumes the relay.
     #[must_use]
-    pub fn status(&self) -> watch::Receiver<Status> {
-        self.pipeline.status()
+    pub fn health(&self) -> RelayHealth {
+        RelayHealth::new(self.pipeline.status())
     }
 
     /// Runs until `shutdown` completes. Then it stops reading, waits at most 20 s for outstanding

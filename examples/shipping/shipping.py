@@ -91,6 +91,8 @@ def apply(cursor, properties, payload):
     try:
         message_id, kind = str(headers["cloudEvents_id"]), headers["cloudEvents_type"]
         request, effect = str(headers["saga-key"]), EFFECTS[kind]
+        # The reply needs them as they came.
+        saga = {name: str(value) for name, value in headers.items() if name.startswith("saga-")}
         body = json.loads(payload)
         order, grams = int(body["order"]), int(body["grams"])
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -105,8 +107,8 @@ def apply(cursor, properties, payload):
         return f"{request}: taken back"
     cursor.execute(
         "SELECT outbox_enqueue_json(topic => %s, payload => %s, key => %s, kind => 'order.shipped',"
-        " headers => jsonb_build_object('saga-key', %s))",
-        (REPLIES, json.dumps(reply), f"order-{order}", request),
+        " headers => %s)",
+        (REPLIES, json.dumps(reply), f"order-{order}", json.dumps(saga)),
     )
     return f"{request}: {json.dumps(reply)}"
 

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use outbox_toolkit::prelude::*;
+use outbox_toolkit::saga::{KEY_HEADER, Retry, Run, Stop};
 use serde::{Deserialize, Serialize};
 
 use crate::provider::{Declined, Provider};
@@ -93,9 +94,9 @@ pub async fn checkout(saga: &mut Run, order: PlaceOrder, services: &Services) ->
         .undo(async |tx, hold: &i64| release(tx, *hold).await)
         .await?;
     let charge: String = saga
-        .call("charge", async |key| charge(bank, &key, order.cents).await)
+        .call("charge", async |key: &StepKey| charge(bank, key, order.cents).await)
         // Runs even when it is unknown whether the charge was made.
-        .undo(async |key, _: Option<&String>| bank.refund(&key).await.map_err(failed))
+        .undo(async |key, _: Option<&String>| bank.refund(&key.to_string()).await.map_err(failed))
         .retry(Retry::times(100).within(Duration::from_mins(10)))
         .await?;
     let request = ShipOrder { order: order.order, grams: order.grams };
@@ -106,7 +107,7 @@ pub async fn checkout(saga: &mut Run, order: PlaceOrder, services: &Services) ->
         .undo(async |tx, reply: Option<&Shipped>| {
             if !matches!(reply, Some(Shipped::Refused(_))) {
                 let take_back = NewMessage::event(&request).topic(ship).kind("order.unship");
-                tx.enqueue(take_back.header(outbox_toolkit::saga::KEY_HEADER, &key)).await?;
+                tx.enqueue(take_back.header(KEY_HEADER, &key)).await?;
             }
             Ok(())
         })
@@ -131,15 +132,15 @@ async fn reserve(tx: Step<'_>, order: &PlaceOrder) -> Result<i64, StepError> {
     Ok(sqlx::query_scalar(hold).bind(order.order).bind(&order.item).fetch_one(&mut **tx).await?)
 }
 
-async fn release(tx: Step<'_>, hold: i64) -> Result<(), StepError> {
+async fn release(tx: Step<'_>, hold: i64) -> Result<(), sqlx::Error> {
     let give_back = "WITH gone AS (DELETE FROM hold WHERE id = $1 RETURNING item)
         UPDATE stock SET free = free + 1 FROM gone WHERE stock.item = gone.item";
     sqlx::query(give_back).bind(hold).execute(&mut **tx).await?;
     Ok(())
 }
 
-async fn charge(bank: &Provider, key: &str, cents: i64) -> Result<String, StepError> {
-    let answer = bank.charge(key, cents).await.map_err(failed)?;
+async fn charge(bank: &Provider, key: &StepKey, cents: i64) -> Result<String, StepError> {
+    let answer = bank.charge(&key.to_string(), cents).await.map_err(failed)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
@@ -151,13 +152,13 @@ fn failed(error: Failure) -> StepError {
     }
 }
 
-async fn confirm(tx: Step<'_>, order: i64, parcel: i64) -> Result<(), StepError> {
+async fn confirm(tx: Step<'_>, order: i64, parcel: i64) -> Result<(), sqlx::Error> {
     let confirm = "UPDATE orders SET state = 'confirmed', parcel = $2 WHERE id = $1";
     sqlx::query(confirm).bind(order).bind(parcel).execute(&mut **tx).await?;
     Ok(())
 }
 
-async fn cancel(tx: Step<'_>, order: i64) -> Result<(), StepError> {
+async fn cancel(tx: Step<'_>, order: i64) -> Result<(), sqlx::Error> {
     let cancel = "UPDATE orders SET state = 'cancelled', parcel = NULL WHERE id = $1";
     sqlx::query(cancel).bind(order).execute(&mut **tx).await?;
     Ok(())

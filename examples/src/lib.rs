@@ -18,6 +18,7 @@ pub mod checkout;
 pub mod consuming;
 pub mod database;
 pub mod order;
+mod pages;
 pub mod payments;
 pub mod provider;
 pub mod setting;

@@ -56,8 +56,10 @@ pub use new_message::{InvalidMessage, NewMessage};
 pub use pool::own_pool_options;
 pub use pool::{PoolError, pool, pool_options};
 pub use producer::{Enqueued, OnDuplicate, Outbox, OutboxBuilder};
+#[doc(hidden)]
+pub use transaction::Accepts;
 pub use transaction::{
-    CommitError, CommitOutcome, OutboxTransaction, RetryPolicy, Rollback, TransactionError, UnknownCommit,
-    Work,
+    CommitError, CommitOutcome, OutboxTransaction, RetryPolicy, Rollback, Running, TransactionError,
+    UnknownCommit, Work,
 };
 pub use wake::CommitNotify;

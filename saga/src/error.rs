@@ -2,8 +2,11 @@
 
 use std::error::Error;
 
+use inbox::HandlerError;
 use message::{Fault, InvalidText, error_text};
 use migrations::{MigrateError, SqlErrorKind};
+
+use crate::key::SagaId;
 
 /// The longest error text that is stored, in bytes.
 const ERROR_BYTES_MAX: usize = 2_048;
@@ -67,8 +70,8 @@ pub enum OpenError {
     },
 }
 
-/// The reason why a saga was not started. Roll the transaction back, unless the error is about the
-/// arguments ([`StartError::is_refusal`]).
+/// The reason why a saga was not started. Roll the transaction back: its other rows would commit
+/// without the saga. After a refusal ([`StartError::is_refusal`]) it can still be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -92,13 +95,33 @@ pub enum StartError {
         /// The problem, without values of the input.
         problem: String,
     },
+    /// A saga of this name was started with another input, and is still remembered.
+    #[error("the saga {id} was started with another input; give this one an id of its own")]
+    KeyReused {
+        /// The saga.
+        id: SagaId,
+    },
     /// The database refused or is unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
+impl From<StartError> for HandlerError {
+    /// Classifies the error by its cause, for the handler of a consumer. The same message always
+    /// names the same saga with the same input: if these are at fault, it is rejected. With a type
+    /// that is unknown here it is tried again, because a newer program may know it. An error of the
+    /// database means what it means for the handler's own statements.
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Store(error) => Self::from(error.into_sqlx()),
+            error @ StartError::UnknownType { .. } => Self::retry(error.to_string()).with_source(error),
+            error => Self::reject(error.to_string()).with_source(error),
+        }
+    }
+}
+
 impl StartError {
-    /// Returns whether the arguments are at fault; the database was not asked.
+    /// Returns whether the arguments are at fault.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         !matches!(self, Self::Store(_))
@@ -113,4 +136,23 @@ pub(crate) fn storable(text: &str) -> String {
 /// Returns an error and its sources in one line, cut like [`storable`].
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     storable(&error_text::chain(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use inbox::Next;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_start_means_for_a_message_what_its_cause_means() {
+        let lost = || sqlx::Error::Io(std::io::ErrorKind::BrokenPipe.into());
+        let of = |error: StartError| HandlerError::from(error).next();
+        assert_eq!(of(StoreError::during("start a saga")(lost()).into()), Next::Database);
+        assert_eq!(of(StoreError::during("start a saga")(sqlx::Error::RowNotFound).into()), Next::Retry);
+        let id = SagaId::new("checkout", "42").unwrap();
+        assert_eq!(of(StartError::KeyReused { id }), Next::Reject);
+        let saga_type = String::from("refunds");
+        assert_eq!(of(StartError::UnknownType { saga_type }), Next::Retry);
+    }
 }

@@ -55,10 +55,9 @@ impl SagaId {
         &self.id
     }
 
-    /// Returns the key of a step, `type/id/step`, which is the same at every attempt. Other
-    /// services receive it.
-    pub(crate) fn key(&self, step: &str) -> String {
-        format!("{self}/{step}")
+    /// Returns the key of a step, which is the same at every attempt. Other services receive it.
+    pub(crate) fn key(&self, step: &str) -> StepKey {
+        StepKey { saga: self.clone(), step: step.to_owned() }
     }
 }
 
@@ -68,7 +67,8 @@ impl fmt::Display for SagaId {
     }
 }
 
-/// The key of a step, `type/id/step`, as a reply carries it.
+/// The key of a step. Its text is `type/id/step`; other services get it as an idempotency key, and
+/// a reply carries it back.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StepKey {
     /// The saga.
@@ -84,7 +84,20 @@ pub struct InvalidKey(String);
 
 impl fmt::Display for StepKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.saga.key(&self.step))
+        write!(f, "{}/{}", self.saga, self.step)
+    }
+}
+
+impl From<&StepKey> for String {
+    /// Returns its text, for a header.
+    fn from(key: &StepKey) -> Self {
+        key.to_string()
+    }
+}
+
+impl From<StepKey> for String {
+    fn from(key: StepKey) -> Self {
+        key.to_string()
     }
 }
 
@@ -112,7 +125,7 @@ mod tests {
     #[test]
     fn a_key_is_read_as_it_was_written() {
         let saga = SagaId::new("checkout", "order-42:eu@1").unwrap();
-        let key: StepKey = saga.key("ship").parse().unwrap();
+        let key: StepKey = saga.key("ship").to_string().parse().unwrap();
         assert_eq!(key, StepKey { saga, step: String::from("ship") });
         for wrong in ["", "a", "a/b", "a/b/c/d", "a//c", "a/b/", "ä/b/c", "a/b c/d"] {
             assert!(wrong.parse::<StepKey>().is_err(), "{wrong}");
@@ -123,7 +136,7 @@ mod tests {
     fn a_key_fits_into_255_bytes_and_what_does_not_is_refused() {
         let (name, id) = ("n".repeat(NAME_BYTES_MAX), "i".repeat(ID_BYTES_MAX));
         let saga = SagaId::new(name.clone(), id.clone()).unwrap();
-        assert_eq!(saga.key(&name).len(), 255);
+        assert_eq!(saga.key(&name).to_string().len(), 255);
         let told = SagaId::new("a", id + "i").unwrap_err().to_string();
         assert!(told.contains("126 bytes") && told.contains("the limit is 125"), "{told}");
         assert!(SagaId::new("", "1").is_err() && SagaId::new("a/b", "1").is_err());

@@ -9,14 +9,14 @@
 //! # #[derive(serde::Serialize, serde::Deserialize)] struct PlaceOrder { item: i64, cents: i64 }
 //! # #[derive(serde::Serialize)] struct ShipOrder { hold: i64 }
 //! # impl message::Event for ShipOrder { const TOPIC: &'static str = "ship"; const KIND: &'static str = "ship.order"; }
-//! # async fn reserve(_: &mut sqlx::PgConnection, _: i64) -> Result<i64, saga::StepError> { Ok(1) }
-//! # async fn release(_: &mut sqlx::PgConnection, _: &i64) -> Result<(), saga::StepError> { Ok(()) }
+//! # async fn reserve(_: &mut sqlx::PgConnection, _: i64) -> Result<i64, sqlx::Error> { Ok(1) }
+//! # async fn release(_: &mut sqlx::PgConnection, _: &i64) -> Result<(), sqlx::Error> { Ok(()) }
 //! # #[derive(Clone)] struct Bank;
 //! # impl Bank {
-//! #     async fn charge(&self, _: String, _: i64) -> Result<String, saga::StepError> { Ok(String::new()) }
-//! #     async fn refund(&self, _: String) -> Result<(), saga::StepError> { Ok(()) }
+//! #     async fn charge(&self, _: &StepKey, _: i64) -> Result<String, std::io::Error> { Ok(String::new()) }
+//! #     async fn refund(&self, _: &StepKey) -> Result<(), std::io::Error> { Ok(()) }
 //! # }
-//! use saga::{Retry, Run, Sagas, Stop};
+//! use saga::{Retry, Run, Sagas, Started, StepKey, Stop};
 //!
 //! async fn checkout(saga: &mut Run, order: PlaceOrder, bank: &Bank) -> Result<String, Stop> {
 //!     let hold: i64 = saga
@@ -24,7 +24,7 @@
 //!         .undo(async |tx, hold: &i64| release(tx, hold).await)
 //!         .await?;
 //!     let charge: String = saga
-//!         .call("charge", async |key| bank.charge(key, order.cents).await)
+//!         .call("charge", async |key: &StepKey| bank.charge(key, order.cents).await)
 //!         .undo(async |key, _: Option<&String>| bank.refund(key).await)
 //!         .retry(Retry::times(5).within(Duration::from_mins(10)))
 //!         .await?;
@@ -40,8 +40,10 @@
 //!     .open()
 //!     .await?;
 //! let mut tx = outbox.begin(&pool).await?;
-//! sagas.start(&mut tx, "checkout", "42", &order).await?; // Started | AlreadyThere(state) | KeyReused
-//! tx.commit().await?;
+//! match sagas.start(&mut tx, "checkout", "42", &order).await? { // an error if another order has this id
+//!     Started::Started => tx.commit().await?,
+//!     Started::AlreadyThere(state) => println!("the order was placed before; it is {state}"),
+//! }
 //! sagas.run(std::future::pending()).await; // in any number of processes
 //! # Ok(()) }
 //! ```
@@ -61,11 +63,11 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`Sagas`], [`SagasBuilder`], [`Started`] | the handle: registers, starts, runs |
+//! | [`Sagas`], [`SagasBuilder`], [`InTransaction`], [`Started`] | the handle: registers, starts, runs |
 //! | [`WorkerOptions`] | settings of a worker |
 //! | [`Run`], [`Step`], [`Call`], [`Request`], [`Sleep`], [`Retry`] | what a saga's function does |
 //! | [`Stop`], [`StepError`] | how a saga's function and its steps stop |
-//! | [`Replies`], [`StepKey`], [`Replied`], [`KEY_HEADER`] | replies to requests |
+//! | [`Replies`], [`StepKey`], [`Replied`], [`KEY_HEADER`], [`TOKEN_HEADER`] | replies to requests |
 //! | [`SagaId`], [`SagaRecord`], [`StepRecord`], [`State`] | what is stored |
 //! | [`SagaQuery`], [`Choice`], [`Seen`], [`Decision`], [`DecideError`], [`Overdue`] | lists and decisions for operators |
 //! | [`telemetry`] | every metric |
@@ -86,6 +88,7 @@ pub mod dialect;
 mod error;
 #[cfg(feature = "testing")]
 mod hook;
+mod in_transaction;
 mod key;
 mod lease;
 mod options;
@@ -94,6 +97,7 @@ mod postgres;
 mod record;
 mod registry;
 mod replies;
+mod reply_token;
 mod retention;
 mod retry;
 mod rows;
@@ -113,6 +117,7 @@ pub use dialect::{Dialect, Replied};
 pub use error::{OpenError, StartError, StoreError};
 #[cfg(feature = "testing")]
 pub use hook::Hook;
+pub use in_transaction::InTransaction;
 pub use inbox::Signature;
 pub use key::{ID_BYTES_MAX, InvalidKey, NAME_BYTES_MAX, SagaId, StepKey};
 pub use options::{SPAN_MAX, WorkerOptions};
@@ -121,12 +126,13 @@ pub use record::Held;
 pub use record::{SagaRecord, Seen, State, StepKind, StepRecord, StepState, UndoState};
 #[doc(hidden)]
 pub use registry::SagaFunction;
-pub use replies::{KEY_HEADER, Replies};
+pub use replies::{KEY_HEADER, Replies, TOKEN_HEADER};
 pub use retry::Retry;
-pub use run::{Call, Request, Run, Sleep, Step};
 #[doc(hidden)]
 pub use run::{
-    CallUndo, CallWork, NoUndo, StepUndo, StepWork, TxUndo, Undo, UndoElsewhere, UndoInTx, UndoRequest,
+    Accepts, CallUndo, CallWork, Code, NoUndo, StepUndo, StepWork, TxUndo, Undo, UndoElsewhere, UndoInTx,
+    UndoRequest,
 };
+pub use run::{Call, Request, Run, Sleep, Step};
 pub use sagas::{Sagas, SagasBuilder, Started};
 pub use stop::{StepError, Stop};

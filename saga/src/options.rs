@@ -15,6 +15,12 @@ pub(crate) const POLL_MIN: Duration = Duration::from_millis(2);
 pub const SPAN_MAX: Duration = Duration::from_secs(36_525 * 86_400);
 
 /// Settings of a worker. Values out of bounds are set to the nearest bound.
+///
+/// ```
+/// use std::time::Duration;
+/// let options = saga::WorkerOptions::default().lease(Duration::from_secs(30)).attempts_max(1_000);
+/// # assert_eq!(options.attempts_max, 1_000);
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WorkerOptions {
@@ -65,6 +71,69 @@ impl Default for WorkerOptions {
 }
 
 impl WorkerOptions {
+    /// Sets how many sagas run at once in this process.
+    #[must_use]
+    pub fn concurrency(mut self, concurrency: NonZeroU32) -> Self {
+        self.concurrency = concurrency;
+        self
+    }
+
+    /// Sets how long a worker that died keeps its sagas.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Sets the longest pause between two looks for work.
+    #[must_use]
+    pub fn poll_max(mut self, poll_max: Duration) -> Self {
+        self.poll_max = poll_max;
+        self
+    }
+
+    /// Sets after how many failures in a row a saga is stuck.
+    #[must_use]
+    pub fn attempts_max(mut self, attempts_max: u32) -> Self {
+        self.attempts_max = attempts_max;
+        self
+    }
+
+    /// Sets the pauses between attempts.
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Sets how long a saga that has ended is remembered.
+    #[must_use]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Sets how long decisions of operators are kept.
+    #[must_use]
+    pub fn audit_retention(mut self, audit_retention: Duration) -> Self {
+        self.audit_retention = audit_retention;
+        self
+    }
+
+    /// Sets how long a call to the database may take.
+    #[must_use]
+    pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
+        self.call_timeout = call_timeout;
+        self
+    }
+
+    /// Sets how long a stopping worker waits for its sagas.
+    #[must_use]
+    pub fn shutdown_grace(mut self, shutdown_grace: Duration) -> Self {
+        self.shutdown_grace = shutdown_grace;
+        self
+    }
+
     pub(crate) fn bounded(self) -> Self {
         Self {
             lease: self.lease.clamp(LEASE_MIN, LEASE_MAX),

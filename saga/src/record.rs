@@ -6,6 +6,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 
 use crate::key::SagaId;
+use crate::reply_token::Secret;
 
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
@@ -151,6 +152,8 @@ pub struct SagaRecord {
     pub(crate) replies: i64,
     /// The reason of an operator who wants it cancelled.
     pub(crate) cancel: Option<String>,
+    /// Proves replies to its requests.
+    pub(crate) secret: Secret,
 }
 
 /// A saga as it looked to the operator who decides about it: which saga of that name, in which

@@ -12,12 +12,18 @@ use sqlx::Transaction;
 
 use crate::dialect::{Dialect, Replied};
 use crate::error::StoreError;
+use crate::in_transaction::InTransaction;
 use crate::key::{InvalidKey, StepKey};
 use crate::sagas::Sagas;
+use crate::tables::Reply;
 use crate::telemetry;
 
 /// The header that carries the key of a request, `type/id/step`. A reply copies it.
 pub const KEY_HEADER: &str = "saga-key";
+
+/// The header that carries the token of a request. A reply copies it, and so proves that it comes
+/// from a service that got the request: the key alone can be guessed.
+pub const TOKEN_HEADER: &str = "saga-reply-token";
 
 type Handling<'t> = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send + 't>>;
 type LateHandler<DB> =
@@ -33,42 +39,46 @@ pub struct Replies<DB: Dialect> {
 impl<DB: Dialect> Sagas<DB> {
     /// Returns a handler for the messages that reply to requests. Pass it to
     /// [`ConsumerBuilder::handler`](inbox::ConsumerBuilder::handler). The header [`KEY_HEADER`]
-    /// names the request; the payload is JSON. A message without a key, or whose payload is not
-    /// JSON, is dead-lettered.
+    /// names the request, [`TOKEN_HEADER`] proves that its sender got it; the payload is JSON. A
+    /// message without a key, without the token of that request, or whose payload is not JSON, is
+    /// dead-lettered.
     #[must_use]
     pub fn replies(&self) -> Replies<DB> {
         Replies { sagas: self.clone(), late: None }
     }
 
     /// Puts a reply into the mailbox of a saga, in the caller's transaction, and wakes the saga.
-    /// For replies that do not come as messages.
+    /// For replies that do not come as messages; it is up to you to know who sent them. `tx` is an
+    /// [`OutboxTransaction`](outbox::OutboxTransaction) or a [`sqlx::Transaction`]; a connection
+    /// [does not compile](InTransaction).
     ///
     /// # Errors
     /// [`StoreError`]; roll the transaction back then.
     pub async fn reply(
         &self,
-        tx: &mut DB::Connection,
+        tx: &mut impl InTransaction<DB>,
         key: &StepKey,
         payload: &serde_json::Value,
     ) -> Result<Replied, StoreError> {
-        self.keep_reply(tx, key, &payload.to_string()).await
+        let payload = payload.to_string();
+        let replied = self.keep_reply(tx, &Reply { key, payload: &payload, token: None }).await?;
+        // Without a token there is none that could be wrong.
+        Ok(replied.unwrap_or(Replied::Nobody))
     }
 
-    /// Keeps a reply. `payload` is JSON and is kept unchanged, so that no number loses a digit.
+    /// Keeps a reply. Its payload is kept unchanged, so that no number loses a digit. Returns
+    /// `None` for one with a wrong token.
     async fn keep_reply(
         &self,
-        tx: &mut DB::Connection,
-        key: &StepKey,
-        payload: &str,
-    ) -> Result<Replied, StoreError> {
-        let replied = self
-            .0
-            .tables
-            .put_reply(tx, &key.saga, &key.step, payload)
-            .await
-            .map_err(StoreError::during("keep a reply to a saga"))?;
-        telemetry::replied(replied);
-        self.wake();
+        tx: &mut impl InTransaction<DB>,
+        reply: &Reply<'_>,
+    ) -> Result<Option<Replied>, StoreError> {
+        let replied = self.0.tables.put_reply(tx.connection(), reply).await;
+        let replied = replied.map_err(StoreError::during("keep a reply to a saga"))?;
+        if let Some(replied) = replied {
+            telemetry::replied(replied);
+            self.wake();
+        }
         Ok(replied)
     }
 }
@@ -76,7 +86,8 @@ impl<DB: Dialect> Sagas<DB> {
 impl<DB: Dialect> Replies<DB> {
     /// Sets a handler for replies that no saga waits for: the request has its outcome without one,
     /// the saga is being or was undone, or there is no such saga. It runs in the inbox's
-    /// transaction. Without it, such replies are logged.
+    /// transaction. Without it, such replies are logged. The token of a reply to a saga that does
+    /// not exist, or no longer, cannot be checked.
     ///
     /// ```no_run
     /// # fn example(sagas: saga::Sagas<sqlx::Postgres>) {
@@ -113,15 +124,17 @@ impl<DB: Dialect> Handler<DB> for Replies<DB> {
         tx: &mut Transaction<'static, DB>,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
-        let Some(key) = message.headers.get(KEY_HEADER) else {
+        let key = copied(message, KEY_HEADER)?;
+        let key: StepKey = key.parse().map_err(|error: InvalidKey| HandlerError::rejecting(error))?;
+        let token = Some(copied(message, TOKEN_HEADER)?);
+        let payload: &RawValue = serde_json::from_slice(&message.payload)?;
+        let replied = self.sagas.keep_reply(tx, &Reply { key: &key, payload: payload.get(), token }).await;
+        let replied = replied.map_err(|error| HandlerError::from(error.into_sqlx()))?;
+        let Some(replied) = replied else {
             return Err(HandlerError::reject(format!(
-                "the message has no header {KEY_HEADER}; a reply copies it from its request"
+                "the header {TOKEN_HEADER} is not that of the request {key}; a reply copies it from its request"
             )));
         };
-        let key: StepKey = key.parse().map_err(|error: InvalidKey| HandlerError::rejecting(error))?;
-        let payload: &RawValue = serde_json::from_slice(&message.payload)?;
-        let replied = self.sagas.keep_reply(&mut *tx, &key, payload.get()).await;
-        let replied = replied.map_err(|error| HandlerError::from(error.into_sqlx()))?;
         match (replied, &self.late) {
             (Replied::Kept | Replied::Duplicate, _) => {}
             (Replied::Late | Replied::Nobody, Some(late)) => late(tx, key, message).await?,
@@ -131,6 +144,15 @@ impl<DB: Dialect> Handler<DB> for Replies<DB> {
         }
         Ok(None)
     }
+}
+
+/// Returns a header that a reply copies from its request.
+fn copied<'m>(message: &'m Message, header: &str) -> Result<&'m str, HandlerError> {
+    message.headers.get(header).ok_or_else(|| {
+        HandlerError::reject(format!(
+            "the message has no header {header}; a reply copies it from its request"
+        ))
+    })
 }
 
 impl<DB: Dialect> std::fmt::Debug for Replies<DB> {

@@ -6,6 +6,7 @@ use crate::admin::{Action, Decision, Overdue};
 use crate::dialect::Dialect;
 use crate::key::SagaId;
 use crate::record::{SagaRecord, State, StepKind, StepRecord, StepState, UndoState};
+use crate::reply_token::Secret;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -15,6 +16,11 @@ fn text<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<String> {
 
 fn id<DB: Dialect>(row: &Row<DB>) -> Result<SagaId> {
     Ok(SagaId::stored(row.get("type")?, row.get("id")?))
+}
+
+/// Reads the secret of a saga.
+pub(crate) fn secret<DB: Dialect>(row: &Row<DB>) -> Result<Secret> {
+    row.get("secret").map(Secret::stored)
 }
 
 pub(crate) fn saga<DB: Dialect>(row: &Row<DB>) -> Result<SagaRecord> {
@@ -37,6 +43,7 @@ pub(crate) fn saga<DB: Dialect>(row: &Row<DB>) -> Result<SagaRecord> {
         ended_at: row.get("ended_at")?,
         replies: row.get("replies")?,
         cancel: row.get("cancel")?,
+        secret: secret(row)?,
     })
 }
 

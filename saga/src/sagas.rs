@@ -17,6 +17,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::dialect::Dialect;
 use crate::error::{OpenError, StartError, StoreError};
+use crate::in_transaction::InTransaction;
 use crate::key::SagaId;
 use crate::options::WorkerOptions;
 use crate::record::{SagaRecord, State};
@@ -61,14 +62,13 @@ pub struct SagasBuilder<DB: Dialect> {
 }
 
 /// The outcome of a start.
+#[must_use = "a saga that is already there may have ended"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Started {
     /// It is started, if the transaction commits.
     Started,
     /// The same saga, with the same input, was started before and is still remembered.
     AlreadyThere(State),
-    /// A saga of this name was started with another input. Nothing was done.
-    KeyReused,
 }
 
 impl<DB: Dialect> Sagas<DB> {
@@ -90,18 +90,20 @@ impl<DB: Dialect> Sagas<DB> {
 
     /// Starts a saga in the caller's transaction, with the latest version that is known here: it
     /// runs if and only if the transaction commits. `tx` is an
-    /// [`OutboxTransaction`](outbox::OutboxTransaction) or a [`sqlx::Transaction`].
+    /// [`OutboxTransaction`](outbox::OutboxTransaction) or a [`sqlx::Transaction`]; a connection
+    /// [does not compile](InTransaction). In the handler of a consumer, `?` converts the error into
+    /// a [`HandlerError`](inbox::HandlerError).
     ///
     /// A name that is still remembered starts nothing. Inputs are compared as JSON, up to a depth
     /// of 64; neither the order of members nor white space counts. A saga that has ended is
     /// forgotten after [`WorkerOptions::retention`]; then its name is free.
     ///
     /// # Errors
-    /// [`StartError`]; after one of the database, roll the transaction back. Not cancel-safe: drop
-    /// the transaction with the call.
+    /// [`StartError`]: roll the transaction back. [`StartError::KeyReused`] if the name belongs to
+    /// a saga with another input. Not cancel-safe: drop the transaction with the call.
     pub async fn start<I: Serialize + Sync + ?Sized>(
         &self,
-        tx: &mut DB::Connection,
+        tx: &mut impl InTransaction<DB>,
         saga_type: &str,
         id: &str,
         input: &I,
@@ -115,9 +117,9 @@ impl<DB: Dialect> Sagas<DB> {
         if let Some(function) = function {
             function.check(&input).map_err(refused)?;
         }
-        let tables = &self.0.tables;
-        let is_new =
-            tables.insert(tx, &id, version, &input).await.map_err(StoreError::during("start a saga"))?;
+        let (tables, tx) = (&self.0.tables, tx.connection());
+        let is_new = tables.insert(&mut *tx, &id, version, &input).await;
+        let is_new = is_new.map_err(StoreError::during("start a saga"))?;
         if is_new {
             telemetry::started(saga_type);
             return Ok(Started::Started);
@@ -127,11 +129,11 @@ impl<DB: Dialect> Sagas<DB> {
         // A transaction that this one cannot see has started it, or it was forgotten just now.
         let found = found.ok_or(sqlx::Error::RowNotFound);
         let found = found.map_err(StoreError::during("see the saga that was started before"))?;
-        Ok(if is_same(&found.input, &input) {
-            Started::AlreadyThere(found.state)
+        if is_same(&found.input, &input) {
+            Ok(Started::AlreadyThere(found.state))
         } else {
-            Started::KeyReused
-        })
+            Err(StartError::KeyReused { id })
+        }
     }
 
     /// Wakes the worker of this process. Call it after the commit of a start. Without it, the

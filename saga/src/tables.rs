@@ -14,11 +14,12 @@ use time::OffsetDateTime;
 
 use crate::admin::{Decision, Overdue, SagaQuery};
 use crate::dialect::{Dialect, Replied};
-use crate::key::SagaId;
+use crate::key::{SagaId, StepKey};
 use crate::options::LEASE_MAX;
 use crate::record::{
     Commits, GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn,
 };
+use crate::reply_token::Secret;
 use crate::rows;
 use crate::statements::Shared;
 use crate::stranded::SLICE;
@@ -33,6 +34,21 @@ const EARLY_MAX: i64 = 100;
 pub(crate) struct Tables<DB: Dialect> {
     shared: Shared,
     own: DB::SagaStatements,
+}
+
+/// A reply to the request of a step.
+pub(crate) struct Reply<'a> {
+    pub(crate) key: &'a StepKey,
+    /// JSON.
+    pub(crate) payload: &'a str,
+    /// The token that came with it; none for a reply that the application vouches for.
+    pub(crate) token: Option<&'a str>,
+}
+
+impl Reply<'_> {
+    fn is_proven(&self, secret: &Secret) -> bool {
+        self.token.is_none_or(|token| secret.accepts(&self.key.step, token))
+    }
 }
 
 /// The step that an operator skips.
@@ -79,7 +95,9 @@ impl<DB: Dialect> Tables<DB> {
         version: u16,
         input: &str,
     ) -> Result<bool> {
-        of_saga::<DB>(&self.shared.insert, id).bind(version).bind(input).changes_one(connection).await
+        let secret = Secret::random();
+        let query = of_saga::<DB>(&self.shared.insert, id).bind(version).bind(input);
+        query.bind(secret.as_bytes()).changes_one(connection).await
     }
 
     /// Reads a saga.
@@ -278,27 +296,37 @@ impl<DB: Dialect> Tables<DB> {
         DB::finish_sagas(connection, &self.own, endings).await
     }
 
-    /// Puts a reply into the mailbox and wakes the saga.
+    /// Puts a reply into the mailbox and wakes the saga. Returns `None` for a reply that does not
+    /// come from whom the request went to; then the transaction must be rolled back.
     pub(crate) async fn put_reply(
         &self,
         connection: &mut DB::Connection,
-        id: &SagaId,
-        step: &str,
-        payload: &str,
-    ) -> Result<Replied> {
-        let sql = &self.shared;
-        if !of_saga::<DB>(&sql.announce_reply, id).bind(step).changes_one(&mut *connection).await? {
-            let found = of_saga::<DB>(&sql.state, id).first(&mut *connection).await?;
-            let state: Option<String> = found.map(|row| row.get("state")).transpose()?;
-            return match state {
-                None => Ok(Replied::Nobody),
-                Some(state) if state == State::Finished.as_str() => {
-                    self.unawaited(connection, id, step).await
-                }
-                // A second reply may answer the message that revoked the request.
-                Some(_) => Ok(Replied::Late),
-            };
+        reply: &Reply<'_>,
+    ) -> Result<Option<Replied>> {
+        let (id, step) = (&reply.key.saga, reply.key.step.as_str());
+        let announced = of_saga::<DB>(&self.shared.announce_reply, id).bind(step);
+        if let Some(running) = announced.first(&mut *connection).await? {
+            let is_proven = reply.is_proven(&rows::secret(&running)?);
+            return if is_proven { self.keep_reply(connection, reply).await.map(Some) } else { Ok(None) };
         }
+        let Some(saga) = of_saga::<DB>(&self.shared.state, id).first(&mut *connection).await? else {
+            return Ok(Some(Replied::Nobody));
+        };
+        if !reply.is_proven(&rows::secret(&saga)?) {
+            return Ok(None);
+        }
+        let state: String = saga.get("state")?;
+        if state == State::Finished.as_str() {
+            return self.unawaited(connection, id, step).await.map(Some);
+        }
+        // A second reply may answer the message that revoked the request.
+        Ok(Some(Replied::Late))
+    }
+
+    /// Keeps a reply to a running saga.
+    async fn keep_reply(&self, connection: &mut DB::Connection, reply: &Reply<'_>) -> Result<Replied> {
+        let (sql, payload) = (&self.shared, reply.payload);
+        let (id, step) = (&reply.key.saga, reply.key.step.as_str());
         let found = of_saga::<DB>(&sql.step_state, id).bind(step).first(&mut *connection).await?;
         let state: Option<String> = found.map(|row| row.get("state")).transpose()?;
         let kept = match state.as_deref() {

@@ -28,11 +28,11 @@ async fn transfer(saga: &mut Run<Sqlite>, cents: i64, bank: &Bank) -> Result<boo
     })
     .await?;
     saga.call("charge", async |key| {
-        bank.0.lock().map_err(|_| StepError::stop("poisoned"))?.insert(key);
+        bank.0.lock().map_err(|_| StepError::stop("poisoned"))?.insert(key.to_string());
         Ok(())
     })
     .undo(async |key, _: Option<&()>| {
-        bank.0.lock().map_err(|_| StepError::stop("poisoned"))?.remove(&key);
+        bank.0.lock().map_err(|_| StepError::stop("poisoned"))?.remove(&key.to_string());
         Ok(())
     })
     .await?;

@@ -19,7 +19,7 @@ use outbox_toolkit::inbox::Backoff;
 use outbox_toolkit::migrations::Line;
 use outbox_toolkit::prelude::*;
 use outbox_toolkit::rabbitmq::{Admin, Config, QueueOptions, Subscriber};
-use outbox_toolkit::saga::{SagaId, WorkerOptions};
+use outbox_toolkit::saga::{Run, SagaId, StartError, WorkerOptions};
 use serde::Deserialize;
 use sqlx::PgPool;
 use tokio::net::TcpListener;
@@ -53,16 +53,19 @@ async fn place_order(
     let new = sqlx::query("INSERT INTO orders (id, cents) VALUES ($1, $2) ON CONFLICT DO NOTHING");
     let is_new = new.bind(order).bind(cents).execute(&mut *tx).await?.rows_affected() > 0;
     let input = PlaceOrder { order, item, cents, grams };
-    Ok(match shop.sagas.start(&mut tx, CHECKOUT, &order.to_string(), &input).await? {
+    Ok(match shop.sagas.start(&mut tx, CHECKOUT, &order.to_string(), &input).await {
         // A saga is forgotten after a while, an order is not. Here nothing is committed.
-        Started::Started if !is_new => (StatusCode::OK, format!("order {order}: placed before\n")),
-        Started::Started => {
+        Ok(Started::Started) if !is_new => (StatusCode::OK, format!("order {order}: placed before\n")),
+        Ok(Started::Started) => {
             tx.commit().await?;
             shop.sagas.wake();
             (StatusCode::CREATED, format!("order {order}: placed\n"))
         }
-        Started::AlreadyThere(_) => (StatusCode::OK, format!("order {order}: placed before\n")),
-        Started::KeyReused => (StatusCode::CONFLICT, format!("order {order} is another one\n")),
+        Ok(Started::AlreadyThere(_)) => (StatusCode::OK, format!("order {order}: placed before\n")),
+        Err(StartError::KeyReused { .. }) => {
+            (StatusCode::CONFLICT, format!("order {order} is another one\n"))
+        }
+        Err(error) => return Err(error.into()),
     })
 }
 

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`IdempotencyLayer`] | the layer, one for each route, and its settings |
 //! | [`Idempotent`] | the service that it makes |
-//! | [`HeldTransaction`], [`LeasedKey`] | extensions for the handler |
+//! | [`HeldTransaction`], [`LeasedKey`], [`Tenant`](crate::Tenant) | extensions for the handler |
 //! | [`Effect`] | the effect that a response reports |
 //! | [`header`] | the header, read strictly or leniently |
 //! | [`fingerprint`](mod@fingerprint) | distinguishes requests with one key |

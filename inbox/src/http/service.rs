@@ -111,11 +111,15 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let key = header::read(&parts.headers, settings.is_lenient).map_err(|error| answer::malformed(&error))?;
+    let tenant = (settings.scope)(&parts);
+    if let Some(tenant) = &tenant {
+        parts.extensions.insert(tenant.clone());
+    }
     let id = match (key, settings.operation(&parts.method)) {
         (Some(key), Some(operation)) => {
-            let scope = (settings.scope)(&parts).ok_or_else(answer::of_nobody)?;
+            let scope = tenant.ok_or_else(answer::of_nobody)?;
             Some(KeyId::new(scope, operation, key).map_err(|_| answer::of_nobody())?)
         }
         _ if settings.is_required => return Err(answer::missing()),

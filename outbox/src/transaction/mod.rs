@@ -7,6 +7,7 @@
 //! | [`resolve`] | [`CommitOutcome`]: the outcome of an unknown commit |
 //! | [`retry`] | [`RetryPolicy`] |
 //! | [`run`] | [`Outbox::transaction`](crate::Outbox::transaction): runs to completion, retries, never guesses |
+//! | [`Running`] | a transaction that runs to its end |
 //! | [`Rollback`] | an error for work without an error type of its own |
 //! | [`Work`] | the work of a transaction |
 //! | `ids` | the same message ids on every attempt |
@@ -17,6 +18,7 @@ pub mod resolve;
 pub mod retry;
 mod rollback;
 pub mod run;
+mod running;
 mod work;
 mod wrapper;
 
@@ -25,5 +27,6 @@ pub use resolve::{CommitOutcome, ResolveError};
 pub use retry::RetryPolicy;
 pub use rollback::Rollback;
 pub use run::TransactionError;
+pub use running::{Accepts, Running};
 pub use work::Work;
 pub use wrapper::OutboxTransaction;

@@ -13,6 +13,8 @@ use crate::producer::Outbox;
 use crate::transaction::commit::{CommitError, UnknownCommit};
 use crate::transaction::ids::ReplayedIds;
 use crate::transaction::resolve::CommitOutcome;
+use crate::transaction::rollback::Rollback;
+use crate::transaction::running::{Accepts, Running};
 use crate::transaction::work::Work;
 use crate::transaction::wrapper::OutboxTransaction;
 
@@ -62,16 +64,19 @@ impl<DB: Dialect> Outbox<DB> {
     ///
     /// ```no_run
     /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) -> Result<(), Box<dyn std::error::Error>> {
-    /// use outbox::{EnqueueError, NewMessage, OutboxTransaction};
+    /// use outbox::{NewMessage, OutboxTransaction};
     /// outbox
     ///     .transaction(&pool, async |tx: &mut OutboxTransaction<sqlx::Postgres>| {
     ///         sqlx::query("UPDATE orders SET state = 'placed' WHERE id = 7").execute(tx.connection()).await?;
     ///         tx.stage(NewMessage::new("orders").key("order-7"))?;
-    ///         Ok::<_, EnqueueError>(())
+    ///         Ok(())
     ///     })
     ///     .await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// The work may return any error. One that leaves its error open, as above, returns a
+    /// [`Rollback`], into which `?` converts the errors of the database and of `enqueue`.
     ///
     /// Each attempt gets its own clone of the values that the closure has captured by move. The
     /// type of the closure's argument must be written out. A closure that keeps the transaction
@@ -94,14 +99,21 @@ impl<DB: Dialect> Outbox<DB> {
     ///
     /// # Panics
     /// Passes on a panic of `work`.
-    pub async fn transaction<T, E, F>(&self, pool: &Pool<DB>, work: F) -> Result<T, TransactionError<E>>
+    pub fn transaction<T, E, F>(
+        &self,
+        pool: &Pool<DB>,
+        work: F,
+    ) -> Running<T, E, impl Accepts<Rollback> + use<DB, T, E, F>>
     where
         T: Send + 'static,
         E: Error + Send + Sync + 'static,
         F: for<'t> Work<'t, DB, T, E> + Clone + Send + 'static,
     {
-        let runner = Runner { outbox: self.clone(), pool: pool.clone(), inherited: self.capture() };
-        shield(async move { runner.run(work).await }.in_current_span()).await
+        let (outbox, pool) = (self.clone(), pool.clone());
+        Running::new((), async move {
+            let runner = Runner { inherited: outbox.capture(), outbox, pool };
+            shield(async move { runner.run(work).await }.in_current_span()).await
+        })
     }
 }
 
@@ -211,7 +223,6 @@ fn is_conflict(error: &(dyn Error + 'static)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transaction::Rollback;
     use message::MessageId;
 
     #[derive(Debug, thiserror::Error)]

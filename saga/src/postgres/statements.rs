@@ -29,12 +29,12 @@ migrations::statements! {
         // once a migration adds a column to it.
         envelope = "type, id, version, state, epoch, worker, wake_at, replies, attempts, error, reason, cancel,
             waits_for, waiting_since, started_at, stuck_at, ended_at";
-        columns = "{envelope}, input, output";
+        columns = "{envelope}, input, output, secret";
         step_columns = "name, position, kind, state, undo, attempts, error, due_at, begun_at, ended_at, undone_at,
             coalesce(due_at <= clock_timestamp(), false) AS is_due,
             (extract(epoch FROM clock_timestamp() - begun_at) * 1000000)::bigint AS age";
         // For operators, who may not read contents.
-        outline = "{envelope}, '' AS input, NULL::text AS output";
+        outline = "{envelope}, '' AS input, NULL::text AS output, ''::bytea AS secret";
         // Filters of a list; a missing filter is null.
         chosen = "($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR state = $2)";
         // Sagas that have ended, the first to end first, in the order of their index.
@@ -45,7 +45,7 @@ migrations::statements! {
             ORDER BY started_at, type, id LIMIT $3";
     }
 
-    insert = "INSERT INTO {schema}saga (type, id, version, input) VALUES ($1, $2, $3, $4) \
+    insert = "INSERT INTO {schema}saga (type, id, version, input, secret) VALUES ($1, $2, $3, $4, $5) \
         ON CONFLICT (type, id) DO NOTHING";
     find = "SELECT {columns} FROM {schema}saga WHERE type = $1 AND id = $2";
     look = "SELECT {outline} FROM {schema}saga WHERE type = $1 AND id = $2";
@@ -153,8 +153,8 @@ migrations::statements! {
     announce_reply = "UPDATE {schema}saga SET replies = replies + 1, \
             wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL AND waits_for = $3 THEN clock_timestamp() \
                 ELSE wake_at END \
-        WHERE type = $1 AND id = $2 AND state = 'running'";
-    state = "SELECT state FROM {schema}saga WHERE type = $1 AND id = $2";
+        WHERE type = $1 AND id = $2 AND state = 'running' RETURNING secret";
+    state = "SELECT state, secret FROM {schema}saga WHERE type = $1 AND id = $2";
     has_reply = "SELECT EXISTS (SELECT FROM {schema}saga_reply WHERE type = $1 AND id = $2 AND step = $3) AS is_kept";
     step_state = "SELECT state FROM {schema}saga_step WHERE type = $1 AND id = $2 AND name = $3";
     insert_reply = "INSERT INTO {schema}saga_reply (type, id, step, payload) VALUES ($1, $2, $3, $4) \

@@ -14,10 +14,11 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::undo::{NoUndo, Undo, UndoElsewhere};
-use super::work::{CallUndo, CallWork};
+use super::work::{Accepts, CallUndo, CallWork, Code};
 use super::{Halt, Parts, Run, Stopped, change};
 use crate::dialect::Dialect;
 use crate::error::storable;
+use crate::key::StepKey;
 use crate::record::{NewStep, StepChange, StepKind, StepRecord, StepState, UndoState};
 use crate::retry::Retry;
 use crate::stop::{Next, StepError, Stop};
@@ -40,16 +41,37 @@ impl<DB: Dialect> Run<DB> {
     /// attempt. The other service must honour it as an idempotency key, because a call whose
     /// outcome is unknown is made again.
     ///
-    /// An error means that the outcome is unknown; [`StepError::stop`] means that the call had no
-    /// effect.
+    /// The closures may return any error that `?` converts into a [`StepError`]. An error means
+    /// that the outcome is unknown; [`StepError::stop`] means that the call had no effect.
+    ///
+    /// ```no_run
+    /// # use saga::StepKey;
+    /// # struct Bank;
+    /// # impl Bank {
+    /// #     async fn charge(&self, _: &StepKey, _: i64) -> Result<String, std::io::Error> { Ok(String::new()) }
+    /// #     async fn refund(&self, _: &StepKey) -> Result<(), std::io::Error> { Ok(()) }
+    /// # }
+    /// # async fn example(saga: &mut saga::Run<sqlx::Postgres>, bank: Bank) -> Result<(), saga::Stop> {
+    /// let charge: String = saga
+    ///     .call("charge", async |key: &StepKey| bank.charge(key, 2500).await)
+    ///     .undo(async |key, _: Option<&String>| bank.refund(key).await)
+    ///     .await?;
+    /// # drop(charge); Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`Stop`]: it was refused or given up, or the saga pauses here. Not cancel-safe, like
     /// [`step`](Self::step).
-    pub fn call<'r, T, F>(&'r mut self, name: &'r str, work: F) -> Call<'r, DB, T, F>
+    pub fn call<'r, T, E, F>(
+        &'r mut self,
+        name: &'r str,
+        work: F,
+    ) -> Call<'r, DB, T, Code<F, E, impl Accepts<StepError>>>
     where
-        F: AsyncFnOnce(String) -> Result<T, StepError> + CallWork<T> + Send,
+        F: AsyncFnOnce(&StepKey) -> Result<T, E> + for<'t> CallWork<'t, T, E> + Send,
+        E: Into<StepError> + 'static,
     {
+        let work = Code::new(work, ());
         Call { parts: &mut self.parts, name, work, undo: NoUndo, retry: None, result: PhantomData }
     }
 }
@@ -58,13 +80,14 @@ impl<'r, DB: Dialect, T, F> Call<'r, DB, T, F> {
     /// Undoes the call if the saga stops, even if the outcome is unknown; then there is no result.
     /// The undo gets the same key. It is made again if its own outcome is unknown, so the other
     /// service must accept it twice.
-    pub fn undo<U>(self, undo: U) -> Call<'r, DB, T, F, Undo<U>>
+    pub fn undo<U, E>(self, undo: U) -> Call<'r, DB, T, F, Undo<Code<U, E, impl Accepts<StepError>>>>
     where
-        U: AsyncFnOnce(String, Option<&T>) -> Result<(), StepError> + for<'t> CallUndo<'t, T> + Send,
+        U: AsyncFnOnce(&StepKey, Option<&T>) -> Result<(), E> + for<'t> CallUndo<'t, T, E> + Send,
+        E: Into<StepError> + 'static,
         T: 'static,
     {
         let Self { parts, name, work, retry, result, .. } = self;
-        Call { parts, name, work, undo: Undo(undo), retry, result }
+        Call { parts, name, work, undo: Undo(Code::new(undo, ())), retry, result }
     }
 }
 
@@ -77,11 +100,13 @@ impl<DB: Dialect, T, F, U> Call<'_, DB, T, F, U> {
     }
 }
 
-impl<'r, DB, T, F, U> IntoFuture for Call<'r, DB, T, F, U>
+impl<'r, DB, T, F, E, M, U> IntoFuture for Call<'r, DB, T, Code<F, E, M>, U>
 where
     DB: Dialect,
     T: Serialize + DeserializeOwned + Send + Sync + 'static,
-    F: CallWork<T> + Send + 'r,
+    F: for<'t> CallWork<'t, T, E> + Send + 'r,
+    E: Into<StepError> + 'static,
+    M: Accepts<E>,
     U: UndoElsewhere<T> + 'r,
 {
     type Output = Result<T, Stop>;
@@ -89,6 +114,7 @@ where
 
     fn into_future(self) -> Self::IntoFuture {
         let Self { parts, name, work, undo, retry, .. } = self;
+        let work = work.into_closure();
         Box::pin(async move {
             let row = parts.enter(StepKind::Call, name)?;
             let outcome = match row {
@@ -105,7 +131,7 @@ where
 }
 
 impl<DB: Dialect> Parts<DB> {
-    async fn call_first<T, F>(
+    async fn call_first<T, E, F>(
         &mut self,
         name: &str,
         work: F,
@@ -114,7 +140,8 @@ impl<DB: Dialect> Parts<DB> {
     ) -> Result<T, Stopped>
     where
         T: Serialize + DeserializeOwned + Send,
-        F: CallWork<T>,
+        E: Into<StepError>,
+        F: for<'t> CallWork<'t, T, E>,
     {
         let position = self.next_position();
         self.begin_step(&NewStep {
@@ -132,10 +159,16 @@ impl<DB: Dialect> Parts<DB> {
     }
 
     /// Makes a call again whose outcome is unknown, unless it is to be given up.
-    async fn call_again<T, F>(&mut self, row: StepRecord, work: F, retry: Option<Retry>) -> Result<T, Stopped>
+    async fn call_again<T, E, F>(
+        &mut self,
+        row: StepRecord,
+        work: F,
+        retry: Option<Retry>,
+    ) -> Result<T, Stopped>
     where
         T: Serialize + DeserializeOwned + Send,
-        F: CallWork<T>,
+        E: Into<StepError>,
+        F: for<'t> CallWork<'t, T, E>,
     {
         let calling = Calling { name: &row.name, undo: row.undo, attempts: row.attempts, age: row.age };
         if retry.is_some_and(|retry| retry.is_used_up(row.attempts, row.age)) {
@@ -152,7 +185,7 @@ impl<DB: Dialect> Parts<DB> {
         self.make_call(Calling { attempts: row.attempts + 1, ..calling }, work, retry).await
     }
 
-    async fn make_call<T, F>(
+    async fn make_call<T, E, F>(
         &mut self,
         calling: Calling<'_>,
         work: F,
@@ -160,12 +193,14 @@ impl<DB: Dialect> Parts<DB> {
     ) -> Result<T, Stopped>
     where
         T: Serialize + DeserializeOwned + Send,
-        F: CallWork<T>,
+        E: Into<StepError>,
+        F: for<'t> CallWork<'t, T, E>,
     {
         self.at(crash_points::BEFORE_CALL).await?;
         self.check_lease()?;
         let began = Instant::now();
-        let called = work.run(self.held.id.key(calling.name)).await;
+        let key = self.held.id.key(calling.name);
+        let called = work.run(&key).await.map_err(Into::<StepError>::into);
         self.at(crash_points::AFTER_CALL).await?;
         match called {
             Ok(value) => {

@@ -36,16 +36,17 @@ pub use request::Request;
 pub use sleep::Sleep;
 pub use step::Step;
 pub use undo::{NoUndo, Undo, UndoElsewhere, UndoInTx, UndoRequest};
-pub use work::{CallUndo, CallWork, StepUndo, StepWork, TxUndo};
+pub use work::{Accepts, CallUndo, CallWork, Code, StepUndo, StepWork, TxUndo};
 
 use crate::dialect::Dialect;
 use crate::error::{StoreError, storable};
-use crate::key::{self, NAME_BYTES_MAX};
+use crate::key::{self, NAME_BYTES_MAX, StepKey};
 use crate::lease::Lease;
 use crate::record::{
     Commits, Held, NewStep, SagaRecord, StepChange, StepKind, StepRecord, StepState, UndoState,
 };
 use crate::registry::problem;
+use crate::reply_token::Secret;
 use crate::sagas::Inner;
 use crate::stop::{Next, StepError, Stop};
 
@@ -71,6 +72,7 @@ pub(crate) struct Parts<DB: Dialect> {
     pub(crate) replies: i64,
     pub(crate) steps: HashMap<String, StepRecord>,
     pub(crate) mailbox: HashMap<String, String>,
+    secret: Secret,
     /// The step to undo; `None` while the saga goes forward.
     pub(crate) target: Option<String>,
     seen: HashSet<String>,
@@ -142,6 +144,7 @@ impl<DB: Dialect> Run<DB> {
                 replies: saga.replies,
                 steps: steps.into_iter().map(|step| (step.name.clone(), step)).collect(),
                 mailbox: mailbox.into_iter().collect(),
+                secret: saga.secret.clone(),
                 target,
                 seen: HashSet::new(),
                 position,
@@ -163,7 +166,7 @@ impl<DB: Dialect> Run<DB> {
 
     /// Returns the key of a step, `type/id/step`, for other services.
     #[must_use]
-    pub fn key(&self, step: &str) -> String {
+    pub fn key(&self, step: &str) -> StepKey {
         self.parts.held.id.key(step)
     }
 

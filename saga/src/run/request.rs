@@ -10,11 +10,11 @@ use outbox::{IntoMessage, NewMessage, OutboxTransaction};
 use serde::de::DeserializeOwned;
 
 use super::undo::{NoUndo, UndoInTx, UndoRequest};
-use super::work::TxUndo;
+use super::work::{Accepts, Code, TxUndo};
 use super::{Halt, Parts, Run, Stopped, change};
 use crate::dialect::Dialect;
 use crate::record::{Commits, NewStep, StepChange, StepKind, StepRecord, StepState, UndoState};
-use crate::replies::KEY_HEADER;
+use crate::replies::{KEY_HEADER, TOKEN_HEADER};
 use crate::stop::{StepError, Stop};
 
 /// A request that is about to be sent: `.await` it, after [`within`](Request::within) and
@@ -31,8 +31,9 @@ pub struct Request<'r, DB: Dialect, T, U = NoUndo> {
 
 impl<DB: Dialect> Run<DB> {
     /// Sends a message through the outbox and waits for its reply. The message carries the key
-    /// `type/id/step` in the header [`KEY_HEADER`]. The reply carries it back in the same way, and
-    /// its payload is the JSON of the result ([`Sagas::replies`](crate::Sagas::replies)).
+    /// `type/id/step` in the header [`KEY_HEADER`], and a token in [`TOKEN_HEADER`]. The reply
+    /// carries both back in the same way, and its payload is the JSON of the result
+    /// ([`Sagas::replies`](crate::Sagas::replies)).
     ///
     /// A reply that comes before the saga waits is kept; a second one is suppressed. A reply that
     /// is not the JSON of the result makes the saga stuck, and is kept.
@@ -51,15 +52,16 @@ impl<'r, DB: Dialect, T> Request<'r, DB, T> {
     /// Undoes the request if the saga stops, even without a reply, because the request may have
     /// taken effect. The undo commits once, together with its record. Enqueue a message that
     /// revokes the request.
-    pub fn undo<U>(self, undo: U) -> Request<'r, DB, T, UndoRequest<U>>
+    pub fn undo<U, E>(self, undo: U) -> Request<'r, DB, T, UndoRequest<Code<U, E, impl Accepts<StepError>>>>
     where
-        U: AsyncFnOnce(&mut OutboxTransaction<DB>, Option<&T>) -> Result<(), StepError>
-            + for<'t> TxUndo<'t, DB, T>
+        U: AsyncFnOnce(&mut OutboxTransaction<DB>, Option<&T>) -> Result<(), E>
+            + for<'t> TxUndo<'t, DB, T, E>
             + Send,
+        E: Into<StepError> + 'static,
         T: 'static,
     {
         let Self { parts, name, message, within, reply, .. } = self;
-        Request { parts, name, message, within, undo: UndoRequest(undo), reply }
+        Request { parts, name, message, within, undo: UndoRequest(Code::new(undo, ())), reply }
     }
 }
 
@@ -109,6 +111,7 @@ impl<DB: Dialect> Parts<DB> {
         self.check_span(name, within)?;
         let mut tx = self.begin(name).await?;
         let message = message.header(KEY_HEADER, self.held.id.key(name));
+        let message = message.header(TOKEN_HEADER, self.secret.token(name));
         let sagas = Arc::clone(&self.sagas);
         match sagas.db.any(tx.enqueue(message)).await {
             Ok(Ok(_)) => {}

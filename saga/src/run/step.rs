@@ -13,7 +13,7 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 use super::undo::{NoUndo, Undo, UndoInTx};
-use super::work::{StepUndo, StepWork};
+use super::work::{Accepts, Code, StepUndo, StepWork};
 use super::{Halt, Parts, Run, Stopped};
 use crate::dialect::Dialect;
 use crate::record::{Commits, NewStep, StepKind, StepRecord, StepState, UndoState};
@@ -34,6 +34,8 @@ pub struct Step<'r, DB: Dialect, T, F, U = NoUndo> {
 impl<DB: Dialect> Run<DB> {
     /// Describes an effect in this database: rows and messages of one transaction. They commit
     /// once, together with the result and the saga's progress. Every later run returns the result.
+    ///
+    /// The closures may return any error that `?` converts into a [`StepError`].
     ///
     /// ```no_run
     /// # struct Order { item: i64 }
@@ -57,12 +59,16 @@ impl<DB: Dialect> Run<DB> {
     /// # Errors
     /// [`Stop`]: it was refused ([`StepError::stop`]), or the saga pauses here. Not cancel-safe: a
     /// step that is dropped makes the run fail, and the saga is run again.
-    pub fn step<'r, T, F>(&'r mut self, name: &'r str, work: F) -> Step<'r, DB, T, F>
+    pub fn step<'r, T, E, F>(
+        &'r mut self,
+        name: &'r str,
+        work: F,
+    ) -> Step<'r, DB, T, Code<F, E, impl Accepts<StepError>>>
     where
-        F: AsyncFnOnce(&mut OutboxTransaction<DB>) -> Result<T, StepError>
-            + for<'t> StepWork<'t, DB, T>
-            + Send,
+        F: AsyncFnOnce(&mut OutboxTransaction<DB>) -> Result<T, E> + for<'t> StepWork<'t, DB, T, E> + Send,
+        E: Into<StepError> + 'static,
     {
+        let work = Code::new(work, ());
         Step { parts: &mut self.parts, name, work, undo: NoUndo, result: PhantomData }
     }
 }
@@ -70,23 +76,26 @@ impl<DB: Dialect> Run<DB> {
 impl<'r, DB: Dialect, T, F> Step<'r, DB, T, F> {
     /// Undoes the step if the saga stops: once, in one transaction with its record. It must not
     /// fail for business reasons: an undo that cannot be done makes the saga stuck.
-    pub fn undo<U>(self, undo: U) -> Step<'r, DB, T, F, Undo<U>>
+    pub fn undo<U, E>(self, undo: U) -> Step<'r, DB, T, F, Undo<Code<U, E, impl Accepts<StepError>>>>
     where
-        U: AsyncFnOnce(&mut OutboxTransaction<DB>, &T) -> Result<(), StepError>
-            + for<'t> StepUndo<'t, DB, T>
+        U: AsyncFnOnce(&mut OutboxTransaction<DB>, &T) -> Result<(), E>
+            + for<'t> StepUndo<'t, DB, T, E>
             + Send,
+        E: Into<StepError> + 'static,
         T: 'static,
     {
         let Self { parts, name, work, result, .. } = self;
-        Step { parts, name, work, undo: Undo(undo), result }
+        Step { parts, name, work, undo: Undo(Code::new(undo, ())), result }
     }
 }
 
-impl<'r, DB, T, F, U> IntoFuture for Step<'r, DB, T, F, U>
+impl<'r, DB, T, F, E, M, U> IntoFuture for Step<'r, DB, T, Code<F, E, M>, U>
 where
     DB: Dialect,
     T: Serialize + DeserializeOwned + Send + Sync + 'static,
-    F: for<'t> StepWork<'t, DB, T> + Send + 'r,
+    F: for<'t> StepWork<'t, DB, T, E> + Send + 'r,
+    E: Into<StepError> + 'static,
+    M: Accepts<E>,
     U: UndoInTx<DB, T> + 'r,
 {
     type Output = Result<T, Stop>;
@@ -94,6 +103,7 @@ where
 
     fn into_future(self) -> Self::IntoFuture {
         let Self { parts, name, work, undo, .. } = self;
+        let work = work.into_closure();
         Box::pin(async move {
             let row = parts.enter(StepKind::Step, name)?;
             let outcome = match row {
@@ -128,16 +138,18 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    async fn perform<T, F>(&mut self, name: &str, work: F, undo: UndoState) -> Result<T, Stopped>
+    async fn perform<T, E, F>(&mut self, name: &str, work: F, undo: UndoState) -> Result<T, Stopped>
     where
         T: Serialize + DeserializeOwned + Send,
-        F: for<'t> StepWork<'t, DB, T>,
+        E: Into<StepError>,
+        F: for<'t> StepWork<'t, DB, T, E>,
     {
         let sagas = Arc::clone(&self.sagas);
         let _turn = self.turn(&sagas).await?;
         let began = Instant::now();
         let mut tx = self.begin(name).await?;
-        let worked = self.while_held(work.run(&mut tx)).await;
+        let work = work.run(&mut tx);
+        let worked = self.while_held(async { work.await.map_err(Into::into) }).await;
         let value = match worked {
             Ok(value) => value,
             Err(error) => {

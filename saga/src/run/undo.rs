@@ -7,23 +7,21 @@ use outbox::OutboxTransaction;
 use serde::de::DeserializeOwned;
 
 use super::step::roll_back;
-use super::work::{CallUndo, StepUndo, TxUndo};
+use super::work::{Accepts, CallUndo, Code, StepUndo, TxUndo};
 use super::{Halt, Parts, Stopped, change};
 use crate::crash_points;
 use crate::dialect::Dialect;
+use crate::key::StepKey;
 use crate::record::{Commits, StepRecord, StepState, UndoState};
 use crate::stop::{Next, StepError, Stop};
 
 /// A step without an undo.
-#[derive(Debug)]
 pub struct NoUndo;
 
 /// A step with an undo.
-#[derive(Debug)]
 pub struct Undo<U>(pub(crate) U);
 
 /// The undo of a request, which may have no reply.
-#[derive(Debug)]
 pub struct UndoRequest<U>(pub(crate) U);
 
 /// An undo that commits in a transaction with its record.
@@ -46,28 +44,32 @@ impl<DB: Dialect, T: Sync> UndoInTx<DB, T> for NoUndo {
     }
 }
 
-impl<DB: Dialect, T: Sync, U> UndoInTx<DB, T> for Undo<U>
+impl<DB: Dialect, T: Sync, U, E, M> UndoInTx<DB, T> for Undo<Code<U, E, M>>
 where
-    U: for<'t> StepUndo<'t, DB, T> + Send,
+    U: for<'t> StepUndo<'t, DB, T, E> + Send,
+    E: Into<StepError> + 'static,
+    M: Accepts<E>,
 {
     const STATE: UndoState = UndoState::Pending;
 
     async fn undo(self, tx: &mut OutboxTransaction<DB>, value: Option<&T>) -> Result<(), StepError> {
         match value {
-            Some(value) => self.0.run(tx, value).await,
+            Some(value) => self.0.into_closure().run(tx, value).await.map_err(Into::into),
             None => Err(StepError::stop("the step has no stored result")),
         }
     }
 }
 
-impl<DB: Dialect, T: Sync, U> UndoInTx<DB, T> for UndoRequest<U>
+impl<DB: Dialect, T: Sync, U, E, M> UndoInTx<DB, T> for UndoRequest<Code<U, E, M>>
 where
-    U: for<'t> TxUndo<'t, DB, T> + Send,
+    U: for<'t> TxUndo<'t, DB, T, E> + Send,
+    E: Into<StepError> + 'static,
+    M: Accepts<E>,
 {
     const STATE: UndoState = UndoState::Pending;
 
     async fn undo(self, tx: &mut OutboxTransaction<DB>, value: Option<&T>) -> Result<(), StepError> {
-        self.0.run(tx, value).await
+        self.0.into_closure().run(tx, value).await.map_err(Into::into)
     }
 }
 
@@ -76,25 +78,27 @@ pub trait UndoElsewhere<T>: Send {
     /// The undo state with which the step is stored.
     const STATE: UndoState;
     /// Runs the undo.
-    fn undo(self, key: String, value: Option<&T>) -> impl Future<Output = Result<(), StepError>> + Send;
+    fn undo(self, key: &StepKey, value: Option<&T>) -> impl Future<Output = Result<(), StepError>> + Send;
 }
 
 impl<T: Sync> UndoElsewhere<T> for NoUndo {
     const STATE: UndoState = UndoState::None;
 
-    async fn undo(self, _: String, _: Option<&T>) -> Result<(), StepError> {
+    async fn undo(self, _: &StepKey, _: Option<&T>) -> Result<(), StepError> {
         Err(StepError::stop("the code no longer has an undo for this call"))
     }
 }
 
-impl<T: Sync, U> UndoElsewhere<T> for Undo<U>
+impl<T: Sync, U, E, M> UndoElsewhere<T> for Undo<Code<U, E, M>>
 where
-    U: for<'t> CallUndo<'t, T> + Send,
+    U: for<'t> CallUndo<'t, T, E> + Send,
+    E: Into<StepError> + 'static,
+    M: Accepts<E>,
 {
     const STATE: UndoState = UndoState::Pending;
 
-    async fn undo(self, key: String, value: Option<&T>) -> Result<(), StepError> {
-        self.0.run(key, value).await
+    async fn undo(self, key: &StepKey, value: Option<&T>) -> Result<(), StepError> {
+        self.0.into_closure().run(key, value).await.map_err(Into::into)
     }
 }
 
@@ -149,7 +153,7 @@ impl<DB: Dialect> Parts<DB> {
     {
         let value = self.stored_value::<T>(row)?;
         self.check_lease()?;
-        if let Err(error) = undo.undo(self.held.id.key(&row.name), value.as_ref()).await {
+        if let Err(error) = undo.undo(&self.held.id.key(&row.name), value.as_ref()).await {
             return self.failed_undo(row, &error);
         }
         self.at(crash_points::AFTER_UNDO_CALL).await?;

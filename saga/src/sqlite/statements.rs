@@ -8,11 +8,11 @@ migrations::statements! {
         let_go = "worker = NULL, waits_for = NULL, waiting_since = NULL";
         envelope = "type, id, version, state, epoch, worker, wake_at, replies, attempts, error, reason, cancel,
             waits_for, waiting_since, started_at, stuck_at, ended_at";
-        columns = "{envelope}, input, output";
+        columns = "{envelope}, input, output, secret";
         step_columns = "name, position, kind, state, undo, attempts, error, due_at, begun_at, ended_at, undone_at,
             coalesce(due_at <= {now}, 0) AS is_due, {now} - begun_at AS age";
         // For operators, who may not read contents.
-        outline = "{envelope}, '' AS input, NULL AS output";
+        outline = "{envelope}, '' AS input, NULL AS output, x'' AS secret";
         // The saga, as long as the worker owns it. A renewal that is on its way when the worker
         // releases the saga changes nothing.
         held = "type = $1 AND id = $2 AND epoch = $3 AND worker IS NOT NULL";
@@ -35,7 +35,7 @@ migrations::statements! {
     }
 
     insert = "
-        INSERT INTO saga (type, id, version, input) VALUES ($1, $2, $3, $4)
+        INSERT INTO saga (type, id, version, input, secret) VALUES ($1, $2, $3, $4, $5)
             ON CONFLICT (type, id) DO NOTHING";
     find = "SELECT {columns} FROM saga WHERE type = $1 AND id = $2";
     look = "SELECT {outline} FROM saga WHERE type = $1 AND id = $2";
@@ -103,8 +103,8 @@ migrations::statements! {
         UPDATE saga
             SET replies = replies + 1, wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL AND
             waits_for = $3 THEN {now} ELSE wake_at END
-            WHERE type = $1 AND id = $2 AND state = 'running'";
-    state = "SELECT state FROM saga WHERE type = $1 AND id = $2";
+            WHERE type = $1 AND id = $2 AND state = 'running' RETURNING secret";
+    state = "SELECT state, secret FROM saga WHERE type = $1 AND id = $2";
     has_reply = "SELECT EXISTS (SELECT 1 FROM saga_reply WHERE type = $1 AND id = $2 AND step = $3) AS is_kept";
     step_state = "SELECT state FROM saga_step WHERE type = $1 AND id = $2 AND name = $3";
     insert_reply = "

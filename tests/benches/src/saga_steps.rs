@@ -132,7 +132,10 @@ async fn by_sagas(pool: &PgPool, steps: usize, count: usize) -> Result<f64, Fail
     let batch = uuid::Uuid::now_v7().simple().to_string();
     let mut tx = pool.begin().await?;
     for number in 0..count {
-        sagas.start(&mut tx, "steps", &format!("{batch}-{number}"), &0).await?;
+        assert_eq!(
+            sagas.start(&mut tx, "steps", &format!("{batch}-{number}"), &0).await?,
+            saga::Started::Started
+        );
     }
     tx.commit().await?;
     let began = Instant::now();
@@ -190,7 +193,8 @@ async fn first_steps(pool: &PgPool, count: usize) -> Result<Vec<f64>, Failure> {
         // Long enough for the worker to poll rarely.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let mut tx = pool.begin().await?;
-        sagas.start(&mut tx, "first", &format!("{}-{number}", uuid::Uuid::now_v7().simple()), &0).await?;
+        let id = format!("{}-{number}", uuid::Uuid::now_v7().simple());
+        assert_eq!(sagas.start(&mut tx, "first", &id, &0).await?, saga::Started::Started);
         tx.commit().await?;
         let committed = Instant::now();
         sagas.wake();

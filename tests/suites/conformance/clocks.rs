@@ -120,7 +120,7 @@ async fn days_ahead(stage: Stage) -> Outcome {
     assert!(old.is_free().await?);
     old.keep_a_chunk().await?;
     let mut tx = Outbox::new().begin(&database.service).await?;
-    old.sagas.start(&mut tx, "checkout", "order-7", &1_i64).await?;
+    assert_eq!(old.sagas.start(&mut tx, "checkout", "order-7", &1_i64).await?, saga::Started::Started);
     tx.commit().await?;
     let running = old.sagas.clone();
     let worker = tokio::spawn(async move { running.run(std::future::pending()).await });

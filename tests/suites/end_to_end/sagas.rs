@@ -38,7 +38,7 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
         .await?;
     for id in ["skipped", "cancelled"] {
         let mut tx = Outbox::new().begin(&database.service).await?;
-        sagas.start(&mut tx, "checkout", id, &0).await?;
+        assert_eq!(sagas.start(&mut tx, "checkout", id, &0).await?, saga::Started::Started);
         tx.commit().await?;
     }
     let running = sagas.clone();

@@ -45,6 +45,8 @@ CREATE TABLE {schema}saga (
     started_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     stuck_at      timestamptz,
     ended_at      timestamptz,
+    -- Makes the tokens by which replies prove that their senders got the request.
+    secret        bytea       NOT NULL DEFAULT uuid_send(gen_random_uuid()),
     CONSTRAINT saga_pkey PRIMARY KEY (type, id),
     CONSTRAINT saga_state_is_known CHECK (state IN ('running', 'undoing', 'finished', 'undone')),
     CONSTRAINT saga_ended_at_a_time CHECK ((state IN ('finished', 'undone')) = (ended_at IS NOT NULL)),

@@ -35,6 +35,8 @@ CREATE TABLE saga (
     started_at    INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
     stuck_at      INTEGER,
     ended_at      INTEGER,
+    -- Makes the tokens by which replies prove that their senders got the request.
+    secret        BLOB    NOT NULL DEFAULT (randomblob(16)),
     CONSTRAINT saga_pkey PRIMARY KEY (type, id),
     CONSTRAINT saga_state_is_known CHECK (state IN ('running', 'undoing', 'finished', 'undone')),
     CONSTRAINT saga_ended_at_a_time CHECK ((state IN ('finished', 'undone')) = (ended_at IS NOT NULL)),

@@ -82,9 +82,9 @@ pub(super) async fn checkout<DB: Shop>(
         if order.flaw == Flaw::BankRefuses {
             return Err(saga::StepError::stop("the bank refuses"));
         }
-        bank.charge(&key, order.cents).await
+        bank.charge(key, order.cents).await
     })
-    .undo(async |key, _: Option<&()>| bank.refund(&key, order.cents).await)
+    .undo(async |key, _: Option<&()>| bank.refund(key, order.cents).await)
     .retry(Retry::times(20).within(CHARGING))
     .await?;
     let key = saga.key(SHIP);

@@ -64,7 +64,7 @@ async fn start_sagas<DB: Shop>(task: OrdersTask) -> Result<(), Failure> {
 async fn start_one<DB: Shop>(sagas: &Sagas<DB>) -> Result<(), Failure> {
     let id = Uuid::new_v4().simple().to_string();
     let mut tx = Outbox::new().begin(sagas.pool()).await?;
-    sagas.start(&mut tx, CHECKOUT, &id, &Order::random()).await?;
+    assert_eq!(sagas.start(&mut tx, CHECKOUT, &id, &Order::random()).await?, saga::Started::Started);
     DB::execute(tx.connection(), ORDER, &[&id], None).await?;
     tx.commit().await?;
     if rand::rng().random_range(0..100) < CANCELLED {

@@ -7,7 +7,7 @@ use inbox::{Handler, HandlerError};
 use message::Message;
 use outbox::{NewMessage, Outbox};
 use rand::Rng as _;
-use saga::{KEY_HEADER, StepError, StepKey};
+use saga::{KEY_HEADER, StepError, StepKey, TOKEN_HEADER};
 use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
 
@@ -67,7 +67,8 @@ fn chance(percent: u32, what: &str) -> Result<(), StepError> {
 
 impl<DB: Shop> Bank<DB> {
     /// Charges the customers.
-    pub(super) async fn charge(&self, key: &str, cents: i64) -> Result<(), StepError> {
+    pub(super) async fn charge(&self, key: &StepKey, cents: i64) -> Result<(), StepError> {
+        let (step, key) = (key, &*key.to_string());
         chance(LOST, "the request to charge was lost")?;
         let mut tx = <DB as migrations::Backend>::begin_marked(&self.0).await?;
         let insert = "INSERT INTO bank_ledger (key, state, cents) VALUES ($1, 'charged', $2) \
@@ -78,14 +79,15 @@ impl<DB: Shop> Bank<DB> {
                 return Err(StepError::stop("the charge was taken back before"));
             }
         } else {
-            self.book(&mut tx, key, EFFECT, cents).await?;
+            self.book(&mut tx, step, EFFECT, cents).await?;
         }
         tx.commit().await?;
         chance(ANSWERS_LOST, "the answer of the charge was lost")
     }
 
     /// Refunds the charge, if there was one. Otherwise it refuses a later charge with this key.
-    pub(super) async fn refund(&self, key: &str, cents: i64) -> Result<(), StepError> {
+    pub(super) async fn refund(&self, key: &StepKey, cents: i64) -> Result<(), StepError> {
+        let (step, key) = (key, &*key.to_string());
         chance(LOST, "the request to refund was lost")?;
         let mut tx = <DB as migrations::Backend>::begin_marked(&self.0).await?;
         let never = "INSERT INTO bank_ledger (key, state, cents) VALUES ($1, 'refused', 0) \
@@ -93,7 +95,7 @@ impl<DB: Shop> Bank<DB> {
         if DB::execute(&mut tx, never, &[key], None).await? == 0 {
             let refund = "UPDATE bank_ledger SET state = 'refunded' WHERE key = $1 AND state = 'charged'";
             if DB::execute(&mut tx, refund, &[key], None).await? > 0 {
-                self.book(&mut tx, key, UNDO, -cents).await?;
+                self.book(&mut tx, step, UNDO, -cents).await?;
             }
         }
         tx.commit().await?;
@@ -104,7 +106,7 @@ impl<DB: Shop> Bank<DB> {
     async fn book(
         &self,
         connection: &mut DB::Connection,
-        key: &str,
+        key: &StepKey,
         effect: &'static str,
         cents: i64,
     ) -> Result<(), StepError> {
@@ -113,7 +115,6 @@ impl<DB: Shop> Bank<DB> {
         let give = "UPDATE bank_account SET cents = cents + $1 WHERE name = 'shop'";
         DB::execute(connection, take, &[], Some(cents)).await?;
         DB::execute(connection, give, &[], Some(cents)).await?;
-        let key: StepKey = key.parse()?;
         let texts = [key.saga.id(), &key.step, "bank"];
         DB::execute(connection, effect, &texts, Some(cents.abs())).await?;
         Ok(())
@@ -156,6 +157,7 @@ impl<DB: Shop> Handler<DB> for Shipping {
             }
             return Ok(None);
         }
+        let token = message.headers.get(TOKEN_HEADER).ok_or_else(|| HandlerError::reject("no token"))?;
         let order: Order = serde_json::from_slice(&message.payload)?;
         let [id, new] = state(if order.flaw.refuses_shipping() { "refused" } else { "shipped" });
         // Locks the row. A request that has already been shipped would ship again, because only the
@@ -167,7 +169,7 @@ impl<DB: Shop> Handler<DB> for Shipping {
             DB::execute(tx, EFFECT, &texts, Some(1)).await?;
         }
         let mut reply = NewMessage::new(&self.replies).kind("storm.shipped").key(&id);
-        reply = reply.header(KEY_HEADER, key).payload(is_shipped.to_string());
+        reply = reply.header(KEY_HEADER, key).header(TOKEN_HEADER, token).payload(is_shipped.to_string());
         if order.flaw.is_impatient() {
             reply = reply.deliver_at(OffsetDateTime::now_utc() + LATE);
         }

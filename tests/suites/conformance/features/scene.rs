@@ -111,8 +111,7 @@ fn applying<DB: Dialect>(
         Box::pin(async move {
             let (key, place) = applied(tx, message).await?;
             if let Some(sagas) = sagas.filter(|_| key != ANNOUNCED) {
-                let started = sagas.start(&mut **tx, SAGA, &message.id.to_string(), &(key, place)).await;
-                let started = started.map_err(HandlerError::retrying)?;
+                let started = sagas.start(tx, SAGA, &message.id.to_string(), &(key, place)).await?;
                 if started != Started::Started {
                     return Err(HandlerError::reject(format!(
                         "a saga of an effect that is new: {started:?}"

@@ -59,9 +59,13 @@ impl Default for Shop {
 async fn place<DB: Keys>(
     State(shop): State<Arc<Shop>>,
     Extension(held): Extension<HeldTransaction<DB>>,
+    tenant: Option<Extension<Tenant>>,
     headers: HeaderMap,
     body: String,
 ) -> Response<Body> {
+    // The layer passes on whose request it is.
+    let tenant = tenant.as_ref().map(|tenant| tenant.as_str().as_bytes());
+    assert_eq!(tenant, headers.get("x-tenant").map(HeaderValue::as_bytes));
     let mut tx = held.lock().await.unwrap();
     DB::apply(&mut tx, body.clone()).await.unwrap();
     let order = shop.calls.lock().await.len();

@@ -117,7 +117,7 @@ async fn a_panic_of_a_step_is_a_failure<DB: Tables>(db: Database<DB>) {
     let tries = Counter::default();
     let counter = tries.clone();
     let builder = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-        saga.step::<(), _>("one", async |tx| {
+        saga.step::<(), _, _>("one", async |tx| {
             DB::apply(tx, String::from("never")).await?;
             panic!("expected by a test, {}", counter.up())
         })
@@ -130,7 +130,7 @@ async fn a_panic_of_a_step_is_a_failure<DB: Tables>(db: Database<DB>) {
 
 async fn a_panic_of_code_that_unwraps_a_pause_is_ignored<DB: Tables>(db: Database<DB>) {
     let builder = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-        saga.step::<(), _>("one", async |_| Err(StepError::retry("the bank is away"))).await.unwrap();
+        saga.step::<(), _, _>("one", async |_| Err(StepError::retry("the bank is away"))).await.unwrap();
         Ok(())
     });
     let told = stuck_with(&db, builder, 0).await;

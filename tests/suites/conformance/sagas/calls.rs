@@ -17,7 +17,7 @@ async fn a_call_goes_along_with_its_key_and_is_stored<DB: Tables>(db: Database<D
     let here = bank.clone();
     let sagas = sagas(&db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
-            let key = saga.key("charge");
+            let key = saga.key("charge").to_string();
             let charged: i64 = saga.call("charge", async |key| here.charge(key, cents).await).await?;
             saga.sleep("pause", Duration::ZERO).await?;
             Ok((key, charged))
@@ -124,7 +124,7 @@ async fn a_call_that_was_refused_at_once_is_not_undone<DB: Tables>(db: Database<
             saga.call("charge", async |key| match (fails_first, counter.up()) {
                 (1, 2) => Err(StepError::retry("the answer was lost")),
                 _ => {
-                    here.change(&key, |account| account.charges += 1);
+                    here.change(&key.to_string(), |account| account.charges += 1);
                     Err::<i64, _>(StepError::stop("no such card"))
                 }
             })

@@ -21,7 +21,9 @@ use std::time::Duration;
 use inbox::Backoff;
 use libtest_mimic::Trial;
 use outbox::Outbox;
-use saga::{SagaId, SagaRecord, Sagas, SagasBuilder, Started, State, StepError, StepRecord, WorkerOptions};
+use saga::{
+    SagaId, SagaRecord, Sagas, SagasBuilder, Started, State, StepError, StepKey, StepRecord, WorkerOptions,
+};
 use sqlx::{Postgres, Sqlite};
 use tests::{Database, Dialect, Role, eventually, trial};
 use tokio_util::sync::CancellationToken;
@@ -157,8 +159,13 @@ fn id(id: &str) -> SagaId {
     SagaId::new("checkout", id).unwrap()
 }
 
-/// Starts a saga of the type `checkout` in a transaction of its own.
-async fn start<DB: Tables>(db: &Database<DB>, sagas: &Sagas<DB>, id: &str, input: i64) -> Started {
+/// Starts a new saga of the type `checkout` in a transaction of its own.
+async fn start<DB: Tables>(db: &Database<DB>, sagas: &Sagas<DB>, id: &str, input: i64) {
+    assert_eq!(started(db, sagas, id, input).await, Started::Started);
+}
+
+/// Starts a saga of the type `checkout` in a transaction of its own, unless it is there.
+async fn started<DB: Tables>(db: &Database<DB>, sagas: &Sagas<DB>, id: &str, input: i64) -> Started {
     let mut tx = Outbox::new().begin(&db.service).await.unwrap();
     let started = sagas.start(&mut tx, "checkout", id, &input).await.unwrap();
     tx.commit().await.unwrap();
@@ -238,7 +245,7 @@ async fn effects<DB: Tables>(db: &Database<DB>) -> Vec<String> {
 }
 
 /// A remote service that honours keys. The first call of a key has an effect, and a refund undoes
-/// it. Each account counts its requests.
+/// it. Its errors are its own. Each account counts its requests.
 #[derive(Clone, Default)]
 struct Bank(Arc<Mutex<HashMap<String, Account>>>);
 
@@ -254,18 +261,18 @@ impl Bank {
         change(self.0.lock().unwrap().entry(key.to_owned()).or_default())
     }
 
-    async fn charge(&self, key: String, cents: i64) -> Result<i64, StepError> {
+    async fn charge(&self, key: &StepKey, cents: i64) -> Result<i64, std::io::Error> {
         tokio::task::yield_now().await;
-        self.change(&key, |account| {
+        self.change(&key.to_string(), |account| {
             account.charges += 1;
             account.cents = cents;
         });
         Ok(cents)
     }
 
-    async fn refund(&self, key: String) -> Result<(), StepError> {
+    async fn refund(&self, key: &StepKey) -> Result<(), std::io::Error> {
         tokio::task::yield_now().await;
-        self.change(&key, |account| {
+        self.change(&key.to_string(), |account| {
             account.refunds += 1;
             account.cents = 0;
         });

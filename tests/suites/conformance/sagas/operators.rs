@@ -167,7 +167,7 @@ async fn a_saga_cancelled_while_its_last_attempt_fails_is_undone<DB: Tables>(db:
             saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?))
                 .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo one")).await?))
                 .await?;
-            saga.call("two", async |_: String| {
+            saga.call("two", async |_: &StepKey| {
                 if attempts.up() == fast().attempts_max {
                     operator.cancel(&id("a"), &alice()).await.unwrap();
                 }

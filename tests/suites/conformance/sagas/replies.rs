@@ -3,7 +3,7 @@
 use super::*;
 use inbox::{Admission, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Tenant};
 use message::{EventType, HeaderName, HeaderValue, Message, Topic};
-use saga::{KEY_HEADER, Replied, Run, StepKey, Stop};
+use saga::{KEY_HEADER, Replied, Run, Stop, TOKEN_HEADER};
 
 saga_cases! { "saga/replies":
     a_request_leaves_by_the_outbox_with_its_key,
@@ -20,6 +20,7 @@ saga_cases! { "saga/replies":
     a_request_without_a_reply_in_time_is_undone,
     a_reply_that_does_not_fit_is_stuck_and_stays,
     a_message_that_is_no_reply_is_rejected,
+    a_reply_of_a_service_that_did_not_get_the_request_is_refused,
     replies_that_nobody_asked_for_fill_no_mailbox,
 }
 
@@ -65,6 +66,7 @@ async fn a_request_leaves_by_the_outbox_with_its_key<DB: Tables>(db: Database<DB
     tokio::time::sleep(Duration::from_millis(100)).await;
     let headers = db.texts("SELECT CAST(headers AS text) FROM outbox_message").await.unwrap();
     assert!(matches!(&headers[..], [one] if one.contains("checkout/a/ship")), "{headers:?}");
+    assert_eq!(token(&db, "a").await.len(), 64);
     worker.stop().await;
 }
 
@@ -178,8 +180,11 @@ async fn a_reply_keeps_every_digit<DB: Tables>(db: Database<DB>) {
     let operator = Sagas::builder(db.admin.clone(), Outbox::new()).open().await.unwrap();
     start(&db, &sagas, "a", 7).await;
     let digits = u128::MAX.to_string();
-    deliver(&inbox, &operator.replies(), &message(Some("checkout/a/ship"), &digits)).await.unwrap();
     let worker = Worker::of(&sagas);
+    waits(&sagas, "a").await;
+    let reply = message(Some("checkout/a/ship"), Some(&token(&db, "a").await), &digits);
+    deliver(&inbox, &operator.replies(), &reply).await.unwrap();
+    sagas.wake();
     assert_eq!(finished(&sagas, "a").await, digits);
     worker.stop().await;
 }
@@ -253,14 +258,24 @@ async fn deliver<DB: Tables>(
     Ok(())
 }
 
-fn message(key: Option<&str>, payload: &str) -> Message {
+fn message(key: Option<&str>, token: Option<&str>, payload: &str) -> Message {
     let (topic, kind) = (Topic::new("replies").unwrap(), EventType::new("parcel").unwrap());
     let mut message = Message::new(topic, kind, payload.to_owned());
-    if let Some(key) = key {
-        let (name, value) = (HeaderName::new(KEY_HEADER).unwrap(), HeaderValue::new(key).unwrap());
-        message.headers.insert(name, value).unwrap();
+    for (name, value) in [(KEY_HEADER, key), (TOKEN_HEADER, token)] {
+        if let Some(value) = value {
+            let (name, value) = (HeaderName::new(name).unwrap(), HeaderValue::new(value).unwrap());
+            message.headers.insert(name, value).unwrap();
+        }
     }
     message
+}
+
+/// Returns the token of a request that was sent.
+async fn token<DB: Tables>(db: &Database<DB>, name: &str) -> String {
+    let sent = db.texts("SELECT CAST(headers AS text) FROM outbox_message").await.unwrap();
+    let mut sent = sent.iter().map(|all| serde_json::from_str::<HashMap<String, String>>(all).unwrap());
+    let request = sent.find(|all| all[KEY_HEADER] == key(name).to_string()).unwrap();
+    request[TOKEN_HEADER].clone()
 }
 
 async fn a_late_reply_goes_to_its_handler<DB: Tables>(db: Database<DB>) {
@@ -270,19 +285,66 @@ async fn a_late_reply_goes_to_its_handler<DB: Tables>(db: Database<DB>) {
     let replies = operator
         .replies()
         .late(|tx, key, _| Box::pin(async move { Ok(DB::apply(tx, format!("late {key}")).await?) }));
-    start(&db, &sagas, "a", 7).await;
-    let first = message(Some("checkout/a/ship"), "\"P-1\"");
-    deliver(&inbox, &replies, &first).await.unwrap();
-    deliver(&inbox, &replies, &first).await.unwrap();
     let worker = Worker::of(&sagas);
+    for name in ["a", "b"] {
+        start(&db, &sagas, name, 7).await;
+        waits(&sagas, name).await;
+    }
+    let tokens = [token(&db, "a").await, token(&db, "b").await];
+    let first = message(Some("checkout/a/ship"), Some(&tokens[0]), "\"P-1\"");
+    deliver(&inbox, &replies, &first).await.unwrap();
+    deliver(&inbox, &replies, &first).await.unwrap();
+    sagas.wake();
     finished(&sagas, "a").await;
+    operator.cancel(&id("b"), &operators::alice()).await.unwrap();
+    undone(&sagas, "b").await;
     worker.stop().await;
     // A second reply to an answered request is a duplicate, not a late reply.
-    for key in ["checkout/a/ship", "checkout/a/fetch", "checkout/nobody/ship"] {
-        deliver(&inbox, &replies, &message(Some(key), "\"P-2\"")).await.unwrap();
+    for (key, token) in [("a", &tokens[0]), ("b", &tokens[1]), ("nobody", &tokens[0])] {
+        let key = format!("checkout/{key}/ship");
+        deliver(&inbox, &replies, &message(Some(&key), Some(token), "\"P-2\"")).await.unwrap();
     }
     let effects = effects(&db).await;
-    assert_eq!(effects, ["shipped P-1", "late checkout/a/fetch", "late checkout/nobody/ship"]);
+    assert_eq!(effects, ["shipped P-1", "late checkout/b/ship", "late checkout/nobody/ship"]);
+}
+
+/// Goal: on a topic of replies that many services share, only the one that got a request can answer
+/// it. Oracle: after every forged reply the mailbox is empty and the late handler has not run.
+async fn a_reply_of_a_service_that_did_not_get_the_request_is_refused<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, ship::<DB>).open().await.unwrap();
+    let inbox = Inbox::open(db.admin.clone(), InboxOptions::default()).await.unwrap();
+    let operator = Sagas::builder(db.admin.clone(), Outbox::new()).open().await.unwrap();
+    let replies = operator
+        .replies()
+        .late(|tx, key, _| Box::pin(async move { Ok(DB::apply(tx, format!("late {key}")).await?) }));
+    let worker = Worker::of(&sagas);
+    for name in ["a", "b"] {
+        start(&db, &sagas, name, 7).await;
+        waits(&sagas, name).await;
+    }
+    let (mine, other) = (token(&db, "a").await, token(&db, "b").await);
+    let refused = async |key: &str, token: &str| {
+        let forged = message(Some(key), Some(token), "\"P-0\"");
+        let error = deliver(&inbox, &replies, &forged).await.unwrap_err();
+        assert_eq!(error.next(), inbox::Next::Reject, "{error}");
+        assert!(error.to_string().contains("saga-reply-token is not that of the request"), "{error}");
+    };
+    for token in [other.as_str(), "00", "no token", &mine[..62]] {
+        refused("checkout/a/ship", token).await;
+    }
+    // Nor does the token of one request answer another of the same saga, sent or not.
+    refused("checkout/a/fetch", &mine).await;
+    assert_eq!(db.integer("SELECT count(*) FROM saga_reply").await.unwrap(), 0);
+    assert_eq!(show(&sagas, "a").await.0.epoch, 1, "it was not woken");
+    operator.cancel(&id("b"), &operators::alice()).await.unwrap();
+    undone(&sagas, "b").await;
+    refused("checkout/b/ship", &mine).await;
+    deliver(&inbox, &replies, &message(Some("checkout/a/ship"), Some(&mine), "\"P-1\"")).await.unwrap();
+    sagas.wake();
+    assert_eq!(finished(&sagas, "a").await, "\"P-1\"");
+    refused("checkout/a/ship", &other).await;
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["shipped P-1"]);
 }
 
 async fn a_request_without_a_reply_in_time_is_undone<DB: Tables>(db: Database<DB>) {
@@ -324,7 +386,7 @@ async fn a_reply_that_does_not_fit_is_stuck_and_stays<DB: Tables>(db: Database<D
     start(&db, &old, "a", 7).await;
     let worker = Worker::of(&old);
     waits(&old, "a").await;
-    reply(&db, &old, "a", "P-1").await;
+    assert_eq!(reply(&db, &old, "a", "P-1").await, Replied::Kept);
     let told = stuck(&old, "a").await;
     assert!(told.contains("ship") && told.contains("i64") && !told.contains("P-1"), "{told}");
     worker.stop().await;
@@ -341,9 +403,10 @@ async fn a_message_that_is_no_reply_is_rejected<DB: Tables>(db: Database<DB>) {
     let replies = sagas.replies();
     let mut tx = db.admin.begin().await.unwrap();
     for (message, part) in [
-        (message(None, "1"), "no header saga-key"),
-        (message(Some("checkout/a"), "1"), "rejected"),
-        (message(Some("checkout/a/ship"), "{"), "JSON"),
+        (message(None, None, "1"), "no header saga-key"),
+        (message(Some("checkout/a"), None, "1"), "rejected"),
+        (message(Some("checkout/a/ship"), None, "1"), "no header saga-reply-token"),
+        (message(Some("checkout/a/ship"), Some("00"), "{"), "JSON"),
     ] {
         let error = replies.handle(&mut tx, &message).await.unwrap_err();
         assert_eq!(error.next(), inbox::Next::Reject, "{error}");

@@ -32,7 +32,7 @@ async fn ended_sagas_go_with_their_steps_and_free_their_names<DB: Tables>(db: Da
     assert_eq!(sagas.forget().await.unwrap(), 2);
     assert_eq!(db.texts("SELECT id FROM saga").await.unwrap(), ["open"]);
     assert_eq!(db.texts("SELECT DISTINCT id FROM saga_step").await.unwrap(), ["open"]);
-    assert_eq!(start(&db, &sagas, "finished", 1).await, Started::Started, "a new saga");
+    assert_eq!(started(&db, &sagas, "finished", 1).await, Started::Started, "a new saga");
     undone(&sagas, "finished").await;
     worker.stop().await;
 }

@@ -1,6 +1,7 @@
 //! A saga starts once per type and id, in the caller's transaction.
 
 use super::*;
+use inbox::{HandlerError, Next};
 use saga::{Run, StartError, Stop};
 
 saga_cases! { "saga/starts":
@@ -10,6 +11,7 @@ saga_cases! { "saga/starts":
     an_input_that_differs_in_its_last_digit_is_refused,
     racing_starts_start_one_saga,
     an_unknown_type_or_name_is_refused,
+    a_handler_s_error_says_what_a_failed_start_means,
     a_version_that_nobody_has_here_waits_and_is_listed,
 }
 
@@ -34,18 +36,22 @@ async fn a_saga_starts_with_its_transaction_or_not_at_all<DB: Tables>(db: Databa
 
 async fn a_second_start_is_told_the_state<DB: Tables>(db: Database<DB>) {
     let sagas = sagas(&db).saga("checkout", 1, echo::<DB>).open().await.unwrap();
-    assert_eq!(start(&db, &sagas, "a", 1).await, Started::Started);
-    assert_eq!(start(&db, &sagas, "a", 1).await, Started::AlreadyThere(State::Running));
+    assert_eq!(started(&db, &sagas, "a", 1).await, Started::Started);
+    assert_eq!(started(&db, &sagas, "a", 1).await, Started::AlreadyThere(State::Running));
     let worker = Worker::of(&sagas);
     finished(&sagas, "a").await;
-    assert_eq!(start(&db, &sagas, "a", 1).await, Started::AlreadyThere(State::Finished));
+    assert_eq!(started(&db, &sagas, "a", 1).await, Started::AlreadyThere(State::Finished));
     worker.stop().await;
 }
 
 async fn another_input_under_the_same_id_is_refused<DB: Tables>(db: Database<DB>) {
     let sagas = sagas(&db).saga("checkout", 1, echo::<DB>).open().await.unwrap();
-    start(&db, &sagas, "a", 1).await;
-    assert_eq!(start(&db, &sagas, "a", 2).await, Started::KeyReused);
+    assert_eq!(started(&db, &sagas, "a", 1).await, Started::Started);
+    let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+    let refused = sagas.start(&mut tx, "checkout", "a", &2).await.unwrap_err();
+    assert!(matches!(&refused, StartError::KeyReused { id } if *id == super::id("a")), "{refused}");
+    assert!(refused.is_refusal(), "the transaction can still be used");
+    tx.rollback().await.unwrap();
     assert_eq!(show(&sagas, "a").await.0.input, "1", "what was there stays");
     let mut tx = Outbox::new().begin(&db.service).await.unwrap();
     let told = sagas.start(&mut tx, "checkout", "b", "text").await.unwrap_err().to_string();
@@ -59,13 +65,11 @@ async fn an_input_that_differs_in_its_last_digit_is_refused<DB: Tables>(db: Data
         .await
         .unwrap();
     let mut tx = Outbox::new().begin(&db.service).await.unwrap();
-    for (input, started) in [
-        (u128::MAX, Started::Started),
-        (u128::MAX, Started::AlreadyThere(State::Running)),
-        (u128::MAX - 1, Started::KeyReused),
-    ] {
-        assert_eq!(sagas.start(&mut tx, "checkout", "a", &input).await.unwrap(), started, "{input}");
+    for started in [Started::Started, Started::AlreadyThere(State::Running)] {
+        assert_eq!(sagas.start(&mut tx, "checkout", "a", &u128::MAX).await.unwrap(), started);
     }
+    let refused = sagas.start(&mut tx, "checkout", "a", &(u128::MAX - 1)).await.unwrap_err();
+    assert!(matches!(refused, StartError::KeyReused { .. }), "{refused}");
     tx.commit().await.unwrap();
 }
 
@@ -87,7 +91,7 @@ async fn racing_starts_start_one_saga<DB: Tables>(db: Database<DB>) {
     let racing: Vec<_> = (0..8)
         .map(|_| {
             let (db, sagas) = (db.clone(), sagas.clone());
-            tokio::spawn(async move { start(&db, &sagas, "a", 1).await })
+            tokio::spawn(async move { started(&db, &sagas, "a", 1).await })
         })
         .collect();
     let mut started = 0;
@@ -112,6 +116,24 @@ async fn an_unknown_type_or_name_is_refused<DB: Tables>(db: Database<DB>) {
     }
     let twice = super::sagas(&db).saga("checkout", 1, echo::<DB>).starts("checkout", 1).open().await;
     assert!(twice.unwrap_err().to_string().contains("registered twice"));
+}
+
+/// Goal: `sagas.start(tx, ..).await?` in a handler. Oracle: what can never succeed is rejected, and
+/// what another version of the program may know is tried again.
+async fn a_handler_s_error_says_what_a_failed_start_means<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, echo::<DB>).open().await.unwrap();
+    assert_eq!(started(&db, &sagas, "a", 1).await, Started::Started);
+    let mut tx = db.service.begin().await.unwrap();
+    for (saga_type, id, input, next) in [
+        ("checkout", "a", 2, Next::Reject),
+        ("checkout", "a/b", 1, Next::Reject),
+        ("refunds", "a", 1, Next::Retry),
+    ] {
+        let refused = sagas.start(&mut tx, saga_type, id, &input).await.unwrap_err();
+        assert_eq!(HandlerError::from(refused).next(), next, "{saga_type}/{id}");
+    }
+    let unfit = sagas.start(&mut tx, "checkout", "b", "text").await.unwrap_err();
+    assert_eq!(HandlerError::from(unfit).next(), Next::Reject);
 }
 
 async fn a_version_that_nobody_has_here_waits_and_is_listed<DB: Tables>(db: Database<DB>) {

@@ -108,7 +108,7 @@ async fn a_failure_is_tried_again_and_then_stuck<DB: Tables>(db: Database<DB>) {
     let sagas = sagas(&db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
             saga.step("before", async |tx| Ok(DB::apply(tx, String::from("before")).await?)).await?;
-            saga.step::<(), _>("fails", async |tx| {
+            saga.step::<(), _, _>("fails", async |tx| {
                 counter.up();
                 DB::apply(tx, String::from("never")).await?;
                 Err(StepError::retry("the shelf is locked"))
@@ -163,7 +163,7 @@ async fn a_step_that_always_loses_a_conflict_is_counted_and_then_stuck<DB: Table
     let sagas = sagas(&db)
         .options(options)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step::<(), _>("hot", async |_| {
+            saga.step::<(), _, _>("hot", async |_| {
                 counter.up();
                 Err(outbox::EnqueueError::Concurrent { id: message::MessageId::new() }.into())
             })
@@ -211,7 +211,7 @@ async fn a_step_whose_transaction_was_ended_is_not_done<DB: Tables>(db: Database
     let worker = Worker::of(&sagas);
     for (name, is_sql) in [("dropped", false), ("sql", true)] {
         let mut tx = Outbox::new().begin(&db.service).await.unwrap();
-        sagas.start(&mut tx, "checkout", name, &is_sql).await.unwrap();
+        assert_eq!(sagas.start(&mut tx, "checkout", name, &is_sql).await.unwrap(), Started::Started);
         tx.commit().await.unwrap();
         assert_eq!(undone(&sagas, name).await, "closed");
         assert_eq!(effects(&db).await, ["reserved", "released"], "{name}");

@@ -336,7 +336,7 @@ async fn a_busy_type_leaves_room_for_the_others<DB: Tables>(db: Database<DB>) {
         sagas(&db).options(options).saga("busy", 1, slow).saga("checkout", 1, slow).open().await.unwrap();
     let mut tx = Outbox::new().begin(&db.service).await.unwrap();
     for number in 0..60 {
-        sagas.start(&mut tx, "busy", &number.to_string(), &0).await.unwrap();
+        assert_eq!(sagas.start(&mut tx, "busy", &number.to_string(), &0).await.unwrap(), Started::Started);
     }
     tx.commit().await.unwrap();
     start(&db, &sagas, "a", 0).await;

@@ -105,7 +105,10 @@ pub(super) async fn sagas(database: &Database<Postgres>) -> Outcome {
         Sagas::builder(database.admin.clone(), Outbox::new()).saga("checkout", 1, saga).open().await?;
     for number in 0..20 {
         let mut tx = Outbox::new().begin(&database.admin).await?;
-        sagas.start(&mut tx, "checkout", &format!("new-{number}"), &1_i64).await?;
+        assert_eq!(
+            sagas.start(&mut tx, "checkout", &format!("new-{number}"), &1_i64).await?,
+            saga::Started::Started
+        );
         tx.commit().await?;
     }
     let running = sagas.clone();

@@ -212,7 +212,7 @@ async fn saga(database: &Database<Postgres>) -> Outcome {
         .open()
         .await?;
     let mut tx = Outbox::new().begin(&database.service).await?;
-    sagas.start(&mut tx, "checkout", "order-7", &1_i64).await?;
+    assert_eq!(sagas.start(&mut tx, "checkout", "order-7", &1_i64).await?, saga::Started::Started);
     tx.commit().await?;
     let running = sagas.clone();
     let worker = tokio::spawn(async move { running.run(std::future::pending()).await });

@@ -190,7 +190,8 @@ impl Services {
              string_to_table(CASE WHEN id % 2 = 0 THEN '{turned}' ELSE '{kinds}' END, ',') AS kind, \
              LATERAL outbox_enqueue_json(topic => '{ship}', key => kind || '-' || id, kind => kind, \
              payload => jsonb_build_object('order', id, 'grams', 1), \
-             headers => jsonb_build_object('saga-key', format('checkout/%s/ship', id)))"
+             headers => jsonb_build_object('saga-key', format('checkout/%s/ship', id), \
+             'saga-reply-token', 'none'))"
         );
         assert_eq!(self.shop.integer(&enqueue).await?, i64::try_from(sent)?);
         Ok(())

@@ -1,0 +1,101 @@
+//! The code of `docs/idempotency-keys.md`.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Extension, Json, Router};
+use message::Fingerprint;
+use outbox_toolkit::http::Effect;
+use outbox_toolkit::http::{HeldTransaction, IdempotencyLayer};
+use outbox_toolkit::keys::{IdempotencyKeys, KeyOptions};
+use outbox_toolkit::keys::{ClaimOptions, Claimed, Ending, KeyId};
+use outbox_toolkit::prelude::*;
+use serde::Deserialize;
+use sqlx::PgPool;
+
+use crate::broken::Broken as Refused;
+use crate::order::OrderPlaced;
+use crate::setting::Failure;
+use Problem::{NoAnswer, NotConnected};
+
+#[derive(Deserialize)]
+struct NewOrder {
+    cents: i64,
+}
+
+fn tenant(parts: &Parts) -> Option<Tenant> {
+    Tenant::new(parts.headers.get("tenant")?.to_str().ok()?).ok()
+}
+
+async fn service(pool: PgPool, outbox: Outbox<Postgres>) -> Result<Router, Failure> {
+    let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
+    let once = IdempotencyLayer::transactional(keys, "/orders", tenant)?;                 // tenant: whose request it is
+    let app = Router::new().route("/orders", post(place_order)).route_layer(once);
+    Ok(app.with_state(outbox))
+}
+
+async fn place_order(
+    State(outbox): State<Outbox<Postgres>>,
+    Extension(held): Extension<HeldTransaction<Postgres>>,
+    Extension(tenant): Extension<Tenant>,                                             // what `tenant` returned
+    Json(NewOrder { cents }): Json<NewOrder>,
+) -> Result<Response, Refused> {
+    let mut tx = held.lock().await?;
+    let insert = "INSERT INTO orders (tenant, cents) VALUES ($1, $2) RETURNING id";
+    let order = sqlx::query_scalar(insert).bind(tenant.as_str()).bind(cents).fetch_one(&mut **tx).await?;
+    outbox.enqueue(&mut tx, &OrderPlaced { order, cents }).await?;
+    Ok((StatusCode::CREATED, Json(order)).into_response())
+}
+
+enum Problem {
+    NotConnected,
+    NoAnswer,
+}
+
+struct Provider;
+
+impl Provider {
+    async fn charge(&self, cents: i64) -> Result<String, Problem> {
+        match cents {
+            0 => Err(NotConnected),
+            1 => Err(NoAnswer),
+            _ => Ok(cents.to_string()),
+        }
+    }
+}
+
+async fn charge(provider: Provider, cents: i64) -> Response {
+    match provider.charge(cents).await {
+        Ok(charge) => (StatusCode::CREATED, charge).into_response(),                                     // stored
+        Err(NotConnected) => (Extension(Effect::None), StatusCode::SERVICE_UNAVAILABLE).into_response(), // the next retry runs it
+        Err(NoAnswer) => (Extension(Effect::Unknown), StatusCode::BAD_GATEWAY).into_response(),          // an operator decides
+    }
+}
+
+struct OtherProvider;
+
+impl OtherProvider {
+    async fn charge(&self, key: sqlx::types::Uuid, cents: i64) -> Result<Vec<u8>, Failure> {
+        Ok(format!("{key} {cents}").into_bytes())
+    }
+}
+
+async fn without_http(
+    keys: IdempotencyKeys<Postgres>,
+    id: KeyId,
+    fingerprint: Fingerprint,
+    provider: OtherProvider,
+    cents: i64,
+) -> Result<(), Failure> {
+    match keys.claim(&id, fingerprint, &ClaimOptions::default()).await? {
+        Claimed::Acquired(claim) => {
+            let answer = provider.charge(claim.id().downstream(), cents).await?;   // the key goes with the call
+            claim.complete(Ending::Succeeded, &answer).await?;
+        }
+        Claimed::Replay(replay) => println!("it was {:?} at {}", replay.ending, replay.processed_at),
+        other => println!("in flight, stuck, discarded, or another request under this key: {other:?}"),
+    }
+    Ok(())
+}

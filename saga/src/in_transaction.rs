@@ -1,0 +1,75 @@
+//! The transactions in which a saga starts and in which a reply is kept.
+
+use outbox::OutboxTransaction;
+use sqlx::Transaction;
+
+use crate::dialect::Dialect;
+
+/// An open transaction: an [`OutboxTransaction`] or a [`sqlx::Transaction`]. Sealed.
+///
+/// A connection of a pool is none. There a start would commit by itself, whatever becomes of the
+/// business rows:
+///
+/// ```compile_fail,E0277
+/// # async fn example(pool: sqlx::PgPool, sagas: saga::Sagas<sqlx::Postgres>) -> Result<(), saga::StartError> {
+/// let mut connection = pool.acquire().await.expect("a connection");
+/// let started = sagas.start(&mut connection, "checkout", "42", &7).await?;
+/// # drop(started); Ok(()) }
+/// ```
+///
+/// ```compile_fail,E0277
+/// # async fn example(pool: sqlx::PgPool, sagas: saga::Sagas<sqlx::Postgres>) -> Result<(), saga::StartError> {
+/// let mut connection = pool.acquire().await.expect("a connection");
+/// let started = sagas.start(&mut *connection, "checkout", "42", &7).await?;
+/// # drop(started); Ok(()) }
+/// ```
+///
+/// ```compile_fail,E0277
+/// # async fn example(pool: sqlx::PgPool, sagas: saga::Sagas<sqlx::Postgres>, key: saga::StepKey) -> Result<(), saga::StoreError> {
+/// let mut connection = pool.acquire().await.expect("a connection");
+/// let replied = sagas.reply(&mut connection, &key, &"P-1".into()).await?;
+/// # drop(replied); Ok(()) }
+/// ```
+///
+/// Both kinds of transaction compile:
+///
+/// ```no_run
+/// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>, sagas: saga::Sagas<sqlx::Postgres>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = outbox.begin(&pool).await?;
+/// let started = sagas.start(&mut tx, "checkout", "42", &7).await?;
+/// tx.commit().await?;
+/// let mut tx = pool.begin().await?;
+/// let again = sagas.start(&mut tx, "checkout", "42", &7).await?;
+/// tx.commit().await?;
+/// # drop((started, again)); Ok(()) }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no transaction",
+    note = "begin one with `outbox.begin(&pool)` or `pool.begin()`; on a connection the saga would commit by itself"
+)]
+pub trait InTransaction<DB: Dialect>: sealed::Sealed<DB> {}
+
+impl<DB: Dialect> InTransaction<DB> for OutboxTransaction<DB> {}
+impl<DB: Dialect> InTransaction<DB> for Transaction<'_, DB> {}
+
+mod sealed {
+    use super::{Dialect, OutboxTransaction, Transaction};
+
+    /// The part that nobody outside calls.
+    pub trait Sealed<DB: Dialect>: Send {
+        /// Returns the connection of the transaction.
+        fn connection(&mut self) -> &mut DB::Connection;
+    }
+
+    impl<DB: Dialect> Sealed<DB> for OutboxTransaction<DB> {
+        fn connection(&mut self) -> &mut DB::Connection {
+            self
+        }
+    }
+
+    impl<DB: Dialect> Sealed<DB> for Transaction<'_, DB> {
+        fn connection(&mut self) -> &mut DB::Connection {
+            self
+        }
+    }
+}
