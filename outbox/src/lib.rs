@@ -9,7 +9,7 @@
 //! | [`new_message`] | [`NewMessage`]: a message that a producer builds |
 //! | [`producer`] | [`Outbox`]: enqueues in the caller's transaction |
 //! | [`transaction`] | [`OutboxTransaction`], [`Outbox::transaction`]: transactions that cannot lose a message |
-//! | [`enqueue_error`] | [`EnqueueError`] |
+//! | [`enqueue_error`] | [`EnqueueError`]; [`Remedy`]: what to do about it |
 //! | [`nodes`] | [`NodeIds`](nodes::NodeIds): ids that name the node that made them |
 //! | [`telemetry`] | all metrics |
 //! | [`trace`] | [`Capture`](trace::Capture): the trace context at the time of enqueueing |
@@ -69,6 +69,7 @@ pub mod postgres;
 pub mod producer;
 pub mod read_only;
 pub mod reconcile;
+mod remedy;
 pub mod retention;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -86,6 +87,7 @@ pub use new_message::{InvalidMessage, NewMessage};
 pub use pool::own_pool_options;
 pub use pool::{PoolError, pool, pool_options};
 pub use producer::{Enqueued, OnDuplicate, Outbox, OutboxBuilder};
+pub use remedy::Remedy;
 pub use transaction::{
     CommitError, CommitOutcome, OutboxTransaction, RetryPolicy, Rollback, TransactionError, UnknownCommit,
     Work,

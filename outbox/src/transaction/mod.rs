@@ -10,7 +10,9 @@
 //! | [`Rollback`] | an error for work without an error type of its own |
 //! | [`Work`] | the work of a transaction |
 //! | `ids` | the same message ids on every attempt |
+//! | `adopted` | transactions that the inbox begins and commits |
 
+mod adopted;
 pub mod commit;
 mod ids;
 pub mod resolve;
@@ -20,6 +22,8 @@ pub mod run;
 mod work;
 mod wrapper;
 
+#[doc(hidden)]
+pub use adopted::Sealed;
 pub use commit::{CommitError, UnknownCommit};
 pub use resolve::{CommitOutcome, ResolveError};
 pub use retry::RetryPolicy;
