@@ -288,14 +288,14 @@ impl<DB: Dialect> Inbox<DB> {
             // Its day is forgotten, so further copies are refused by their time.
             return Ok(Resolution::Discarded);
         }
-        match self.insert_dead(tx, (letter.key(), letter.id), &message).await? {
+        match self.insert_dead(tx.as_sqlx(), (letter.key(), letter.id), &message).await? {
             Inserted::Exists(Stored { dead_letter: None, fingerprint, .. })
                 if fingerprint == letter.fingerprint =>
             {
                 Ok(Resolution::Duplicate)
             }
             Inserted::Forgotten if !DB::DAYS_ARE_IMPLICIT => {
-                Err(RedriveError::Admit(self.forgotten(tx, message.id).await?))
+                Err(RedriveError::Admit(self.forgotten(tx.as_sqlx(), message.id).await?))
             }
             _ => Ok(Resolution::Discarded),
         }
