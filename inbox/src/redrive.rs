@@ -17,7 +17,7 @@ use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Dialect, Inserted, Key, Stored};
 use crate::error::{AdmitError, RedriveError};
 use crate::guard::{Admission, Guard};
-use crate::handler::Handler;
+use crate::handler::{Handler, refuse_swallowed};
 use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
@@ -233,6 +233,7 @@ impl<DB: Dialect> Inbox<DB> {
         let received = Received::after(letter.attempts, consumer.clone(), scope, &message);
         let handled =
             handler.handle_delivery(tx, &message, &received).await.map_err(RedriveError::Handler)?;
+        refuse_swallowed(tx).map_err(RedriveError::Handler)?;
         if let (Some(guard), Some(result)) = (guard, handled) {
             guard.complete(tx, &result).await?;
         }

@@ -10,7 +10,7 @@ use super::bounded::{self, Called, INTERRUPT_MAX};
 use super::store::InboxStore;
 use crate::dialect::Dialect;
 use crate::function::Tx;
-use crate::handler::{Handler, HandlerError, refuse_swallowed};
+use crate::handler::{Handler, HandlerError};
 use crate::name::Tenant;
 use crate::received::Received;
 
@@ -50,7 +50,6 @@ impl<DB: Dialect> Handler<DB> for BoundedHandler<'_, DB> {
                     return Err(error);
                 }
             };
-        refuse_swallowed(tx)?;
         // It fails if the handler ignored a failed statement.
         DB::session(tx).await.map_err(broken)?;
         Ok(result)

@@ -15,9 +15,7 @@ use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::failures::{BATCHES, in_batches, until};
 use crate::inbox::{consumer, message, scope};
 use async_trait::async_trait;
-use inbox::{
-    Admission, CommitError, Handler, HandlerError, Reason, Received, RedriveError, RedriveOptions, Tx,
-};
+use inbox::{Admission, Handler, HandlerError, Next, Reason, Received, RedriveError, RedriveOptions, Tx};
 use message::{Message, OrderingKey};
 use outbox::{EnqueueError, NewMessage, Outbox};
 use sqlx::Connection as _;
@@ -267,7 +265,8 @@ async fn a_redrive_refuses_a_swallowed_enqueue_error<DB: TestDatabase>(database:
     assert_eq!(letter.reason, Reason::Rejected);
     let options = RedriveOptions::default();
     let redriven = inbox.redrive(&consumer("billing"), letter.id, &Swallows, options).await;
-    assert!(matches!(redriven, Err(RedriveError::Commit(CommitError::RolledBack { .. }))), "{redriven:?}");
+    let Err(RedriveError::Handler(error)) = redriven else { panic!("{redriven:?}") };
+    assert_eq!(error.next(), Next::Reject);
     assert_eq!((effects(database).await.len(), dead(&inbox).await.len()), (0, 1));
 }
 
