@@ -10,12 +10,13 @@
 //! | module | what it holds | feature |
 //! |---|---|---|
 //! | [`prelude`] | the names that producers and consumers use | |
-//! | [`outbox`] | enqueue in the caller's transaction; the log that a relay reads | |
+//! | [`outbox`] | enqueue in the caller's transaction | |
 //! | [`inbox`] | the guard, the consumer, dead letters; idempotency keys | `keys`; `http` for the tower layer |
 //! | [`message`] | the envelope, ids, headers, the traits of brokers | |
 //! | [`migrations`] | the tables, in versioned lines; [`migrate()`] brings them up to date | |
 //! | `kafka`, `rabbitmq`, `sqs`, `memory` | brokers | the same names |
 //! | `Relay`, `Filter` | a relay inside a service, and a filter for its messages | `relay` |
+//! | `outbox_log` | the log that a relay reads: status, single entries, retention | `relay` |
 //! | `saga` | operations over several services, as async functions | `saga` |
 //! | `otel` | spans of producers and consumers in one trace of OpenTelemetry | `otel` |
 //! | `testkit` | a pipeline in one process, with faults on demand | `testkit` |
@@ -33,6 +34,8 @@ mod shutdown;
 #[cfg(feature = "relay")]
 pub use ::engine::{Filter, InvalidFilter, Rule};
 pub use ::outbox::{pool, pool_options};
+#[cfg(feature = "relay")]
+pub use ::outbox_log;
 #[cfg(feature = "saga")]
 pub use ::saga;
 #[cfg(feature = "kafka")]

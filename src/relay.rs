@@ -8,8 +8,8 @@ use engine::telemetry::History;
 use engine::{EngineOptions, Filter, Pipeline, Publishing, Status};
 use message::{Connector, SizeLimit, Source, Transactions};
 use outbox::Outbox;
-use outbox::address::Address;
-use outbox::log::{LogError, LogOptions, RelayName};
+use outbox_log::Address;
+use outbox_log::{LogError, LogOptions, RelayName};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -246,11 +246,11 @@ impl RelayBuilder {
         let source = self.source.unwrap_or_else(|| format!("/{}", self.name));
         let source = Source::new(source).map_err(BuildRelayError::Source)?;
         let options = self.options;
-        let store = outbox::log::open(self.address.clone(), source.clone(), options.clone())
+        let store = outbox_log::open(self.address.clone(), source.clone(), options.clone())
             .map_err(BuildRelayError::Database)?;
         let maintenance = match self.keep {
             Some(keep) => {
-                let log = outbox::retention::open(self.address, source, options)
+                let log = outbox_log::retention::open(self.address, source, options)
                     .map_err(BuildRelayError::Database)?;
                 let keep_decisions = Some(maintenance::KEEP_DECISIONS_DEFAULT);
                 Some(Maintenance { log, keep, keep_decisions, telemetry: History::new(&name) })

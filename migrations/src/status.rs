@@ -49,7 +49,7 @@ impl Status {
     /// [`SchemaError::TooNew`] when the database is ahead.
     pub fn pending(&self) -> Result<&'static [Migration], SchemaError> {
         for (applied, known) in self.applied.iter().zip(self.known) {
-            if applied.version != known.version || !known.is(&applied.checksum) {
+            if applied.version != known.version || applied.checksum != known.checksum() {
                 return Err(SchemaError::Changed {
                     line: self.line,
                     version: applied.version,

@@ -7,12 +7,18 @@ use migrations::Dialect;
 
 pub use crate::failure::shared_session;
 
+/// For the log, which reports the same fault of a pooler.
+#[doc(hidden)]
+pub use crate::failure::SHARED_SESSIONS;
+
 #[cfg(feature = "postgres")]
 pub use crate::postgres::options::{Exposure, exposure, postgres_options};
 #[cfg(feature = "postgres")]
 pub use crate::postgres::session::{connect_own, set_own_defaults};
-#[cfg(feature = "postgres")]
-pub use crate::postgres::unconnected::unconnected;
+/// For the log, whose connections wait as long.
+#[cfg(feature = "sqlite")]
+#[doc(hidden)]
+pub use crate::sqlite::options::BUSY_TIMEOUT;
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::options::{opened_when_free, sqlite_options};
 

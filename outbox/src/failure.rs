@@ -21,7 +21,7 @@ pub(crate) fn is_missing_table(error: &Error) -> bool {
 }
 
 /// Why a client meets prepared statements of another client, and the remedy.
-pub(crate) const SHARED_SESSIONS: &str = "\
+pub const SHARED_SESSIONS: &str = "\
     a pooler shares its sessions between clients and does not keep their prepared statements apart (PgBouncer in \
     transaction mode before 1.21, or with max_prepared_statements = 0); point the URL at the server or at a pooler in \
     session mode, or use PgBouncer 1.21 or newer with max_prepared_statements above 0";

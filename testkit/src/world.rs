@@ -9,8 +9,8 @@ use inbox::{Inbox, InboxOptions};
 use message::token::DriftWindow;
 use message::{Backoff, MaxInFlightPerKey, Source};
 use migrations::{Line, Migrator};
-use outbox::log::{LogOptions, LogStore, RelayName};
 use outbox::{Enqueued, NewMessage, Outbox};
+use outbox_log::{LogOptions, LogStore, RelayName};
 use sqlx::{Pool, Sqlite};
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -108,7 +108,7 @@ impl WorldBuilder {
             tasks: Mutex::default(),
             crash: Arc::default(),
             relay: Mutex::default(),
-            store: outbox::log::open(&url, source, LogOptions::default())
+            store: outbox_log::open(&url, source, LogOptions::default())
                 .map_err(Failure::during("open the outbox"))?,
             settings: self.settings,
             stop: CancellationToken::new(),

@@ -10,7 +10,7 @@ use std::{fs, path::Path};
 const TOOLKIT: &str = "outbox-toolkit";
 
 /// The published libraries, each in a package of its own; the manifests say `publish = true`.
-const LIBRARIES: [&str; 17] = [
+const LIBRARIES: [&str; 18] = [
     "adopt",
     "brokers",
     "checker",
@@ -23,6 +23,7 @@ const LIBRARIES: [&str; 17] = [
     "migrations",
     "operate",
     "outbox",
+    "outbox-log",
     "proxy",
     "relay",
     "saga",

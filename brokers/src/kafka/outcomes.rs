@@ -332,3 +332,21 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_unconfirmed_is_suspect_when_a_batch_is_refused() {
+        let (receipts, _received) = Receipts::channel();
+        let suspects = Arc::new(Suspects::default());
+        let outcomes = Outcomes::new(receipts, Some(Batches::default()), Arc::clone(&suspects));
+        (0..3).for_each(|_| outcomes.begin());
+        let error = outcomes.classify(Code::MessageSizeTooLarge, "orders");
+        assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session));
+        assert!(outcomes.failed());
+        let singles = suspects.take().unwrap();
+        assert_eq!([(); 4].map(|()| singles.spend()), [true, true, true, false]);
+    }
+}

@@ -1,12 +1,11 @@
-//! Every statement of the outbox on PostgreSQL, for the test that counts what each of them reads.
+//! Every statement of producers on PostgreSQL, for the test that counts what each of them reads.
+
+use std::path::Path;
+use std::{fs, io};
 
 use migrations::{Statement, Template};
 
-use crate::postgres::rebase::Rebase;
-use crate::postgres::store::ONE_PLAN_HERE;
-use crate::postgres::{
-    admin, enqueue, entries, facts, operations, pause, reconcile, retention, statements, transaction_ids,
-};
+use crate::postgres::{enqueue, transaction_ids};
 
 /// A statement with its name in the program.
 #[derive(Debug, Clone)]
@@ -17,67 +16,63 @@ pub struct Listed {
     pub sql: String,
 }
 
-/// The planner settings of the relay's sessions, for one transaction.
-pub const ONE_PLAN: &str = ONE_PLAN_HERE;
-
-/// Statements that are constants of their modules.
-const CONSTANTS: [(&str, &str); 28] = [
-    ("admin.RELAYS", admin::RELAYS),
-    ("admin.PRESENT", admin::PRESENT),
-    ("admin.COUNTS", admin::COUNTS),
-    ("admin.PARKED_AGE", admin::PARKED_AGE),
-    ("admin.BACKLOG", admin::BACKLOG),
-    ("admin.BLOCKER", admin::BLOCKER),
-    ("admin.LOCK_ENTRIES", admin::LOCK_ENTRIES),
-    ("admin.LOOK_AT_ENTRIES", admin::LOOK_AT_ENTRIES),
-    ("admin.LOCK_WAITING", admin::LOCK_WAITING),
-    ("admin.SET_DUE", admin::SET_DUE),
-    ("admin.OVERDUE", admin::OVERDUE),
-    ("admin.REQUEUE", admin::REQUEUE),
-    ("admin.DISCARD", admin::DISCARD),
-    ("admin.EDIT", admin::EDIT),
-    ("admin.AUDIT", admin::AUDIT),
-    ("admin.RECORDS", admin::RECORDS),
-    ("entries.FIRSTS", entries::FIRSTS),
-    ("pause.PAUSES", pause::PAUSES),
-    ("pause.PAUSE", pause::PAUSE),
-    ("pause.RESUME", pause::RESUME),
-    ("operations.NOTE", operations::NOTE),
-    ("operations.OPERATIONS", operations::OPERATIONS),
-    ("retention.LIST", retention::LIST),
-    ("retention.EXPIRE", retention::EXPIRE),
-    ("retention.FORGET", retention::FORGET),
-    ("retention.FORGET_DECISIONS", retention::FORGET_DECISIONS),
-    ("enqueue.RUNNING", enqueue::RUNNING),
-    ("transaction_ids.TAKE", transaction_ids::TAKE),
-];
-
-/// Returns every statement, except those that `store` runs once when it connects: they read the
-/// server's catalogs.
-#[must_use]
-pub fn statements() -> Vec<Listed> {
-    fn listed(module: &str, each: Vec<(&'static str, &Statement)>) -> Vec<Listed> {
-        let of = |(name, statement): (&str, &Statement)| Listed {
+impl Listed {
+    /// Lists statements of a module that are rendered together.
+    #[must_use]
+    pub fn all_of(module: &str, each: Vec<(&'static str, &Statement)>) -> Vec<Self> {
+        let of = |(name, statement): (&str, &Statement)| Self {
             name: format!("{module}.{name}"),
             sql: statement.as_str().to_owned(),
         };
         each.into_iter().map(of).collect()
     }
-    let constants = CONSTANTS.map(|(name, text)| Listed {
-        name: name.to_owned(),
-        sql: Template::new(text).render().as_str().to_owned(),
-    });
-    [
-        listed("statements", statements::Statements::new(None).each()),
-        listed("facts", facts::Statements::new(None).each()),
-        listed("rebase", Rebase::new(None).each()),
-        listed("enqueue", enqueue::Statements::new(None).each()),
-        listed("admin", admin::Statements::new(None).each()),
-        listed("entries", entries::Statements::new(None).each()),
-        listed("reconcile", reconcile::Statements::new(None).each()),
-        constants.to_vec(),
-    ]
-    .concat()
+
+    /// Lists a statement that is a constant of its module.
+    #[must_use]
+    pub fn constant(name: &str, text: &'static str) -> Self {
+        Self { name: name.to_owned(), sql: Template::new(text).render().as_str().to_owned() }
+    }
+}
+
+/// Statements that are constants of their modules.
+const CONSTANTS: [(&str, &str); 2] =
+    [("enqueue.RUNNING", enqueue::RUNNING), ("transaction_ids.TAKE", transaction_ids::TAKE)];
+
+/// Returns every statement.
+#[must_use]
+pub fn statements() -> Vec<Listed> {
+    let mut listed = Listed::all_of("enqueue", enqueue::Statements::new(None).each());
+    listed.extend(CONSTANTS.iter().map(|(name, text)| Listed::constant(name, text)));
+    listed
+}
+
+/// Returns the constants in the files of a folder that are statements and not in `listed`, as
+/// `module.name`. The files `except` are left out.
+///
+/// # Errors
+/// A folder or a file that cannot be read.
+pub fn unlisted(folder: &Path, except: &[&str], listed: &[(&str, &str)]) -> io::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let module = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if except.contains(&module.as_str()) {
+            continue;
+        }
+        let source = fs::read_to_string(&path)?;
+        let names = statements_in(&source).into_iter().map(|name| format!("{module}.{name}"));
+        found.extend(names.filter(|name| !listed.iter().any(|(listed, _)| listed == name)));
+    }
+    Ok(found)
+}
+
+/// Returns the names of the constants in a source file that are statements.
+fn statements_in(source: &str) -> Vec<&str> {
+    let lines = source.lines().map(|line| line.strip_prefix("pub(super) ").unwrap_or(line));
+    let constants = lines.filter_map(|line| line.strip_prefix("const ")?.split_once(": &str = \""));
+    // SQL begins with a capital letter, here or on the next line; other texts do not.
+    let is_statement = |text: &str| text.is_empty() || text.starts_with(char::is_uppercase);
+    constants.filter(|(_, text)| is_statement(text)).map(|(name, _)| name).collect()
 }
 
 #[cfg(test)]
@@ -87,25 +82,7 @@ mod tests {
     /// A constant that is missing in the list would never be measured.
     #[test]
     fn every_statement_that_is_a_constant_is_listed() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/postgres");
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let module = path.file_stem().unwrap().to_str().unwrap().to_owned();
-            let text = std::fs::read_to_string(&path).unwrap();
-            // `store` has queries of the catalogs, and `statements` parts of statements that are
-            // listed whole.
-            if ["inventory", "store", "statements"].contains(&module.as_str()) {
-                continue;
-            }
-            let lines = text.lines().filter_map(|line| line.strip_prefix("pub(super) ").or(Some(line)));
-            for (name, text) in
-                lines.filter_map(|line| line.strip_prefix("const ")?.split_once(": &str = \""))
-            {
-                // SQL begins with a capital letter, here or on the next line; other texts do not.
-                let is_statement = text.is_empty() || text.starts_with(char::is_uppercase);
-                let name = format!("{module}.{name}");
-                assert!(!is_statement || CONSTANTS.iter().any(|(listed, _)| *listed == name), "{name}");
-            }
-        }
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/postgres"));
+        assert_eq!(unlisted(folder, &["inventory"], &CONSTANTS).unwrap(), Vec::<String>::new());
     }
 }

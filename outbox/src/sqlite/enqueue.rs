@@ -13,8 +13,8 @@ use time::OffsetDateTime;
 use crate::connect::{InvalidUrl, opened_when_free, sqlite_options};
 use crate::dialect::{Dialect, Inserted, Stored, TransactionStatus};
 use crate::new_message::Prepared;
+use crate::sqlite::clock::{ID_OF_NOW, NOW, micros};
 use crate::sqlite::nodes;
-use crate::sqlite::statements::{ID_OF_NOW, NOW};
 use crate::transaction::UnknownCommit;
 
 migrations::statements! {
@@ -40,11 +40,6 @@ migrations::statements! {
 
 /// Without a schema.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
-
-/// Converts a time into microseconds since 1970. The databases have no time that does not fit.
-pub(super) fn micros(at: OffsetDateTime) -> i64 {
-    i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX)
-}
 
 async fn insert_one(connection: &mut SqliteConnection, prepared: &Prepared) -> Result<bool, sqlx::Error> {
     let message = &prepared.message;

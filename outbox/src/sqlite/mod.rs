@@ -1,29 +1,7 @@
-//! The outbox in SQLite.
-//!
-//! There is one writer at a time, so ids ascend in the order of commits, and reading "everything
-//! above the last id" misses nothing: a mark is an id. The files correspond to those of
-//! `postgres/`, without what only PostgreSQL needs.
+//! The producer's part of the outbox in SQLite. The files correspond to those of `postgres/`,
+//! without what only PostgreSQL needs.
 
-mod admin;
-mod checkpoint_store;
+pub mod clock;
 mod enqueue;
-mod entries;
 mod nodes;
-mod operations;
 pub(crate) mod options;
-mod pause;
-#[cfg(test)]
-mod properties;
-mod reader;
-mod reconcile;
-mod retention;
-mod statements;
-pub mod store;
-
-pub(crate) use reconcile::SqliteRows;
-pub use store::SqliteLog;
-
-#[cfg(feature = "fuzzing")]
-pub(crate) fn rewritten(mark: &crate::log::Mark) -> Result<crate::log::Mark, crate::log::LogError> {
-    reader::id_of(mark).map(|id| crate::log::Mark::new(id.to_string()))
-}

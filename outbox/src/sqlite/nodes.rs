@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sqlx::SqliteConnection;
 
-use crate::sqlite::statements::NOW;
+use crate::sqlite::clock::NOW;
 
 migrations::statements! {
     parts { now = NOW; }

@@ -1,4 +1,4 @@
-//! Turns a URL or a pool into connection options.
+//! Turns a URL into connection options.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -7,10 +7,9 @@ use migrations::Dialect;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
 use crate::connect::{InvalidUrl, dialect_of};
-use crate::log::LogError;
 
 /// Maximum wait of a connection for the write lock.
-pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pause between two attempts to open a busy file.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
@@ -60,17 +59,4 @@ where
 fn is_busy(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     code.and_then(|code| code.parse::<u32>().ok()).is_some_and(|code| code & 0xff == 5)
-}
-
-/// Makes the refusal of a database that lives in the memory of one process.
-pub(crate) fn in_memory() -> LogError {
-    LogError::operator(
-        "a database in memory cannot be shared by producers and relay; use a file, sqlite:orders.db",
-    )
-}
-
-/// Returns a pool's options as the relay needs them: a commit is on disk when it returns, and
-/// connections wait for the write lock. The journal mode stays the pool's.
-pub(crate) fn of_pool(options: SqliteConnectOptions) -> SqliteConnectOptions {
-    options.synchronous(SqliteSynchronous::Full).busy_timeout(BUSY_TIMEOUT)
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use message::{Message, Ticket};
-use outbox::log::EntryId;
+use outbox_log::EntryId;
 
 use crate::silence::Submitted;
 

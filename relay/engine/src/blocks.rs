@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use outbox::log::{EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldQueue, HeldQueues, QueueName};
+use outbox_log::{EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldQueue, HeldQueues, QueueName};
 
 use crate::held::{Held, QueueHash};
 use crate::options::DeadPolicy;

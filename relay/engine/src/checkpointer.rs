@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use message::crash_points::reached;
-use outbox::log::{BrokerTrouble, CheckpointStore, Fenced, Lease, LogError};
+use outbox_log::{BrokerTrouble, CheckpointStore, Fenced, Lease, LogError};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use outbox::log::{DuePage, DuePosition};
+use outbox_log::{DuePage, DuePosition};
 use tokio::time::Instant;
 
 /// Interval at which a pass starts at the first exception: an operator's decision is noticed within
@@ -77,7 +77,7 @@ impl Due {
 
 #[cfg(test)]
 mod tests {
-    use outbox::log::EntryId;
+    use outbox_log::EntryId;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, FaultScope, Message};
-use outbox::log::Parked;
+use outbox_log::Parked;
 
 /// An event, for logs and metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]

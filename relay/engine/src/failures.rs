@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use outbox::log::EntryId;
+use outbox_log::EntryId;
 
 /// Maximum entries whose failures are remembered.
 pub const REMEMBERED_MAX: usize = 10_000;

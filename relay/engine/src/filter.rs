@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use outbox::entries::Labels;
-use outbox::log::Entry;
+use outbox_log::Entry;
+use outbox_log::entries::Labels;
 
 /// Maximum rules of a filter, and maximum patterns or headers of a rule.
 pub const RULES_MAX: usize = 64;
@@ -355,8 +355,8 @@ mod tests {
     #[test]
     fn a_row_that_was_not_read_belongs_to_the_relay_of_its_kind() {
         let entry = |kind: Option<&str>| Entry {
-            id: outbox::log::EntryId(1),
-            message: Err(outbox::log::InvalidEntry {
+            id: outbox_log::EntryId(1),
+            message: Err(outbox_log::InvalidEntry {
                 message_id: String::new(),
                 topic: String::from("orders"),
                 key: None,

@@ -39,7 +39,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 
 use message::Ticket;
-use outbox::log::{EntryId, HeldAsk, QueueName};
+use outbox_log::{EntryId, HeldAsk, QueueName};
 
 /// Maximum queues that are read back at once.
 const ACTIVE_MAX: usize = if cfg!(test) { 2 } else { 100 };

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox::retention::LogRetention;
+use outbox_log::retention::LogRetention;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tokio_util::sync::CancellationToken;
@@ -94,8 +94,8 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use async_trait::async_trait;
-    use outbox::log::{LogError, RelayName};
-    use outbox::retention::{Expired, ForgetError, Segment};
+    use outbox_log::retention::{Expired, ForgetError, Segment};
+    use outbox_log::{LogError, RelayName};
 
     use super::*;
 

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox::admin::LogAdmin;
-use outbox::log::RelayName;
+use outbox_log::RelayName;
+use outbox_log::admin::LogAdmin;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 

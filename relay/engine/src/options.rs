@@ -5,7 +5,7 @@ use std::time::Duration;
 use message::chunk::Splitter;
 use message::limits::Oversize;
 use message::{Backoff, Message, SizeLimit};
-use outbox::log::RowLimit;
+use outbox_log::RowLimit;
 
 use super::filter::Filter;
 

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use outbox::log::PauseScope;
+use outbox_log::PauseScope;
 
 use crate::held::QueueHash;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Backoff, Connector, Fault, PublishError, Runtime, Transactions};
-use outbox::log::{
+use outbox_log::{
     Acquired, BrokerTrouble, CheckpointStore, Cursor, EntryId, Lease, LogError, LogStore, RelayName,
 };
 use time::OffsetDateTime;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{EventType, MaxInFlightPerKey, Message, OrderingKey, Ticket, Topic};
-use outbox::log::{Cursor, Difference, EntryId, Mark};
+use outbox_log::{Cursor, Difference, EntryId, Mark};
 use proptest::prelude::*;
 
 use super::key_queues::KeyQueues;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use message::crash_points::reached;
-use outbox::log::{
+use outbox_log::{
     Cursor, Difference, DuePage, DuePosition, EntryId, HeldAsk, HeldPage, HeldQueues, LogError, LogReader,
     Page, PageLimit, QueueName,
 };

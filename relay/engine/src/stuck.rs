@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use outbox::log::EntryId;
+use outbox_log::EntryId;
 
 use crate::held::QueueHash;
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use outbox::log::{CheckpointStore, EntryId, Fenced, Lease, LogError, LogReader, QueueName};
+use outbox_log::{CheckpointStore, EntryId, Fenced, Lease, LogError, LogReader, QueueName};
 use tokio::time::Instant;
 
 use crate::blocks::Blocks;
@@ -97,7 +97,7 @@ mod tests {
 
     use async_trait::async_trait;
     use message::MessageId;
-    use outbox::log::{
+    use outbox_log::{
         Acquired, Cursor, Difference, DuePage, DuePosition, ExceptionChange, ExceptionState,
         ExceptionSummary, HeldAsk, HeldPage, HeldQueue, HeldQueues, Mark, Page, PageLimit,
     };

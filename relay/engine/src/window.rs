@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use message::{Message, Ticket};
-use outbox::log::{Cursor, Difference, Entry, EntryId};
+use outbox_log::{Cursor, Difference, Entry, EntryId};
 
 use crate::silence::Submitted;
 
@@ -330,7 +330,7 @@ impl Window {
 mod tests {
     use super::*;
     use message::{EventType, Topic};
-    use outbox::log::Mark;
+    use outbox_log::Mark;
 
     fn difference() -> Arc<Difference> {
         Arc::new(Difference { base: Mark::new("a"), head: Mark::new("b"), ceiling: 9 })

@@ -6,8 +6,8 @@ use brokers::InvalidSetting;
 use inbox::{OpenError, RedriveError, StoreError};
 use message::{Fault, error_text};
 use migrations::MigrateError;
-use outbox::admin::DecideError;
-use outbox::log::LogError;
+use outbox_log::LogError;
+use outbox_log::admin::DecideError;
 
 /// The kind of remedy that an [`OperateError`] has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Removes a relay that is gone for good.
 
-use outbox::log::RelayName;
-use outbox::retention::ForgetError;
+use outbox_log::RelayName;
+use outbox_log::retention::ForgetError;
 
 use crate::error::{OperateError, OperateErrorKind};
 use crate::operator::{Operator, Role};

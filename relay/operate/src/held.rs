@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use outbox::log::{EntryId, ExceptionState};
+use outbox_log::{EntryId, ExceptionState};
 use serde::Serialize;
 use time::OffsetDateTime;
 

@@ -8,10 +8,11 @@ use inbox::{
     Known, RedriveOptions, Redriven, Requested, Signature,
 };
 use migrations::{Dialect, Identifier};
-use outbox::connect::sqlite_options;
 #[cfg(feature = "postgres")]
-use outbox::connect::{postgres_options, unconnected};
-use outbox::log::{LogError, LogOptions};
+use outbox::connect::postgres_options;
+use outbox::connect::sqlite_options;
+use outbox_log::postgres::unconnected;
+use outbox_log::{LogError, LogOptions};
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgConnectOptions;
 #[cfg(feature = "postgres")]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outbox::entries::UNREAD_COUNTED_MAX;
+use outbox_log::entries::UNREAD_COUNTED_MAX;
 use serde::Serialize;
 
 use super::error::OperateError;

@@ -4,8 +4,8 @@
 //! second. Messages of a paused topic or key are held. The order of keys is kept, so later messages
 //! of a key wait behind a held one, whatever their topic.
 
-use outbox::entries::Selection;
-use outbox::log::{EntryId, LogError, Pause, PauseScope};
+use outbox_log::entries::Selection;
+use outbox_log::{EntryId, LogError, Pause, PauseScope};
 use serde::Serialize;
 use time::OffsetDateTime;
 

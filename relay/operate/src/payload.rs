@@ -3,8 +3,8 @@
 
 use inbox::DeadLetterId;
 use message::SizeLimit;
-use outbox::entries::{EntryRef, FoundEntry};
-use outbox::log::{EntryId, RowLimit};
+use outbox_log::entries::{EntryRef, FoundEntry};
+use outbox_log::{EntryId, RowLimit};
 
 use super::dead::MessageRef;
 use super::error::OperateError;

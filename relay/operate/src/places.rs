@@ -7,9 +7,9 @@ use inbox::{ConsumerName, Tenant};
 use message::Connector;
 use message::chunk::Splitter;
 use migrations::Identifier;
-use outbox::admin::LogAdmin;
-use outbox::entries::{self, Labels, LogEntries};
-use outbox::log::{RelayName, RowLimit};
+use outbox_log::admin::LogAdmin;
+use outbox_log::entries::{self, Labels, LogEntries};
+use outbox_log::{RelayName, RowLimit};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::error::OperateError;

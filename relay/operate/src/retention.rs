@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox::retention::{self, Expired, HeldBack, LogRetention, Segment};
+use outbox_log::retention::{self, Expired, HeldBack, LogRetention, Segment};
 use serde::Serialize;
 
 use crate::error::OperateError;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join3};
-use outbox::admin::{self, Blocker, COUNTED_MAX, RelayStatus};
-use outbox::log::{BrokerTrouble, LogError};
-use outbox::retention::{self, HeldBack, Segment};
+use outbox_log::admin::{self, Blocker, COUNTED_MAX, RelayStatus};
+use outbox_log::retention::{self, HeldBack, Segment};
+use outbox_log::{BrokerTrouble, LogError};
 use serde::Serialize;
 use time::OffsetDateTime;
 

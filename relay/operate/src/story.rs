@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
 use inbox::{DeadLetterId, Known, KnownState};
-use outbox::entries::{EntryRef, Extent, FoundEntry};
-use outbox::log::{EntryId, ExceptionState, Pause, PauseScope};
+use outbox_log::entries::{EntryRef, Extent, FoundEntry};
+use outbox_log::{EntryId, ExceptionState, Pause, PauseScope};
 use serde::Serialize;
 use time::OffsetDateTime;
 use uuid::Uuid;

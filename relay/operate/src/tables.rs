@@ -4,7 +4,7 @@ use migrations::Dialect;
 #[cfg(feature = "postgres")]
 use outbox::connect::postgres_options;
 use outbox::connect::sqlite_options;
-use outbox::log::{LogError, LogOptions};
+use outbox_log::{LogError, LogOptions};
 use secrecy::{ExposeSecret as _, SecretString};
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgConnectOptions;

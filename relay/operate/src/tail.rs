@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use outbox::entries::{Extent, SelectedEntry, Selection, Standing};
-use outbox::log::{EntryId, LogError};
+use outbox_log::entries::{Extent, SelectedEntry, Selection, Standing};
+use outbox_log::{EntryId, LogError};
 use serde::Serialize;
 use time::OffsetDateTime;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use adopt::{self, AdoptState, AdoptStatus, Adopted, OldTable};
 use clap::{Args, Subcommand};
 use operate::units::Time;
-use outbox::log::LogOptions;
+use outbox_log::LogOptions;
 
 use super::config::OnePipeline;
 use super::database::{DatabaseUrl, Goal};

@@ -9,9 +9,9 @@ use brokers::Secret;
 use clap::Args;
 use migrations::Identifier;
 use operate::PipelineConfig;
-use outbox::admin::{self, LogAdmin};
-use outbox::log::{self, CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
-use outbox::retention::{self, LogRetention};
+use outbox_log::admin::{self, LogAdmin};
+use outbox_log::retention::{self, LogRetention};
+use outbox_log::{CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
 use secrecy::SecretString;
 
 use super::config::OnePipeline;
@@ -137,7 +137,7 @@ pub(crate) fn without_postgres() -> Failure {
 /// Returns the pipeline's log. Does not connect yet.
 pub(crate) fn store(pipeline: &PipelineConfig) -> Result<Arc<dyn LogStore>, Failure> {
     let options = pipeline.database.options().clone();
-    Ok(log::open(pipeline.database.address(), pipeline.source.clone(), options)?)
+    Ok(outbox_log::open(pipeline.database.address(), pipeline.source.clone(), options)?)
 }
 
 /// Returns the pipeline's log for a program that waits. Where the file with the URL cannot be used,
@@ -164,7 +164,7 @@ struct Late {
 impl Late {
     fn open(&self) -> Result<Arc<dyn LogStore>, LogError> {
         let PipelineConfig { database, source, .. } = &self.pipeline;
-        log::open(database.address(), source.clone(), database.options().clone())
+        outbox_log::open(database.address(), source.clone(), database.options().clone())
     }
 }
 

@@ -8,7 +8,7 @@ use message::Fault;
 use miette::{Diagnostic, MietteHandler, MietteHandlerOpts, Report, ReportHandler};
 use migrations::{MigrateError, SchemaError};
 use operate::{OperateError, OperateErrorKind};
-use outbox::log::LogError;
+use outbox_log::LogError;
 
 use super::exit::Exit;
 use crate::config::ConfigError;

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use operate::forget::forget;
-use outbox::log::RelayName;
+use outbox_log::RelayName;
 
 use super::config::OnePipeline;
 use super::dead::decider;

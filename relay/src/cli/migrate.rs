@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use migrations::{Backend, Dialect, Identifier, Line, MigrateError, Migrator, Status};
-use outbox::connect::{opened_when_free, sqlite_options};
 #[cfg(feature = "postgres")]
-use outbox::connect::{postgres_options, unconnected};
-use outbox::log::LogError;
+use outbox::connect::postgres_options;
+use outbox::connect::{opened_when_free, sqlite_options};
+use outbox_log::LogError;
+use outbox_log::postgres::unconnected;
 use serde::Serialize;
 #[cfg(feature = "postgres")]
 use sqlx::postgres::{PgConnectOptions, PgConnection, Postgres};

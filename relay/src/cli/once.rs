@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use message::Fault;
-use outbox::admin::{LogAdmin, ParkedCount, RelayStatus};
-use outbox::log::{ExceptionState, LogError, Pause, PauseScope, RelayName};
+use outbox_log::admin::{LogAdmin, ParkedCount, RelayStatus};
+use outbox_log::{ExceptionState, LogError, Pause, PauseScope, RelayName};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
@@ -150,8 +150,8 @@ fn blocked(relay: &RelayStatus) -> Option<Left> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use outbox::admin::Backlog;
-    use outbox::log::{Cursor, EntryId, Mark};
+    use outbox_log::admin::Backlog;
+    use outbox_log::{Cursor, EntryId, Mark};
 
     use super::*;
 

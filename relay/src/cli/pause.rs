@@ -3,7 +3,7 @@
 use clap::{ArgGroup, Args};
 use message::{OrderingKey, Topic};
 use operate::{Operator, Places, Role, Signed, pause};
-use outbox::log::PauseScope;
+use outbox_log::PauseScope;
 use serde::Serialize;
 
 use super::config::OnePipeline;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use message::Fault;
 use migrations::{MigrateError, SchemaError};
-use outbox::log::{LogError, LogStore, RelayName};
+use outbox_log::{LogError, LogStore, RelayName};
 
 use super::exit::Exit;
 use super::failure::Failure;

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use migrations::{Identifier, Line, Roles};
-use outbox::log::LogOptions;
+use outbox_log::LogOptions;
 
 use super::database::{DatabaseUrl, Goal};
 use super::exit::Exit;

@@ -8,7 +8,7 @@ use message::Source;
 use migrations::{Dialect, Identifier};
 use operate::{Broker, Database, PipelineConfig, Retention};
 use outbox::connect::InvalidUrl;
-use outbox::log::{LogOptions, RelayName};
+use outbox_log::{LogOptions, RelayName};
 use secrecy::ExposeSecret;
 
 use super::decode::Wrong;

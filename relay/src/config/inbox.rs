@@ -5,7 +5,7 @@ use inbox::{ConsumerName, Tenant};
 use migrations::{Dialect, Identifier};
 use operate::{Database, InboxConfig};
 use outbox::connect::InvalidUrl;
-use outbox::log::LogOptions;
+use outbox_log::LogOptions;
 use secrecy::ExposeSecret as _;
 
 use super::check::Problems;

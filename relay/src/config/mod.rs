@@ -50,7 +50,7 @@ use std::path::Path;
 
 use ::adopt::Adoption;
 use operate::{InboxConfig, PipelineConfig};
-use outbox::log::RelayName;
+use outbox_log::RelayName;
 use web::PageConfig;
 
 pub use effective::{Effective, EffectiveSetting};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use message::{Fault, error_text};
-use outbox::log::RelayName;
+use outbox_log::RelayName;
 use tokio::sync::watch;
 use tokio::time::Instant;
 

@@ -161,10 +161,39 @@ fn the_debian_package_brings_what_watches_the_relay() {
 /// `rust-toolchain.toml` names.
 #[test]
 fn the_image_is_built_with_the_oldest_rust() {
-    let from = format!("FROM rust:{}-", env!("CARGO_PKG_RUST_VERSION"));
-    assert!(text("docker/Dockerfile").contains(&from), "{from}");
+    let image = format!("ARG BUILD_IMAGE=rust:{}-", env!("CARGO_PKG_RUST_VERSION"));
+    assert!(text("docker/Dockerfile").contains(&image), "{image}");
     let ignored = include_str!("../../../.dockerignore");
     assert!(ignored.lines().any(|line| line == "rust-toolchain.toml"));
+}
+
+/// A tag can be moved to another image, a digest cannot.
+#[test]
+fn a_release_names_its_base_images_by_digest() {
+    let (release, dockerfile) =
+        (include_str!("../../../.github/workflows/release.yml"), text("docker/Dockerfile"));
+    for name in ["BUILD_IMAGE", "BASE_IMAGE"] {
+        assert!(dockerfile.contains(&format!("FROM ${{{name}}}")), "{name}");
+        assert!(release.contains(&format!("--build-arg {name}=\"${name}\"")), "{name}");
+    }
+    assert!(release.contains("for name in BUILD_IMAGE BASE_IMAGE; do") && release.contains("$image@$digest"));
+    let unpinned =
+        dockerfile.lines().filter(|line| line.starts_with("FROM ") && !line.starts_with("FROM ${"));
+    assert_eq!(unpinned.collect::<Vec<_>>(), Vec::<&str>::new());
+}
+
+/// A tag can be moved to another commit, which would then publish in our name.
+#[test]
+fn workflows_name_actions_by_commit() {
+    for entry in std::fs::read_dir(folder().join("../../.github/workflows")).unwrap() {
+        let workflow = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        for action in
+            workflow.lines().filter_map(|line| line.trim().trim_start_matches("- ").strip_prefix("uses: "))
+        {
+            let commit = action.split_once('@').unwrap().1.split(' ').next().unwrap();
+            assert!(commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{action}");
+        }
+    }
 }
 
 #[test]

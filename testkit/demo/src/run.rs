@@ -9,8 +9,8 @@ use uuid::Uuid;
 use checker::TopicRead;
 use harness::processes::Processes;
 use message::Source;
-use outbox::admin::LogAdmin;
-use outbox::log::LogOptions;
+use outbox_log::LogOptions;
+use outbox_log::admin::LogAdmin;
 
 use crate::args::Args;
 use crate::check::{self, Journal, Sources};
@@ -207,7 +207,7 @@ impl Run<'_> {
         let source = Source::new("/demo").map_err(|error| usage(&error))?;
         let database = &self.databases.producer;
         let options = LogOptions::default().schema(database.schema()?);
-        outbox::admin::open(&database.url, source, options).map_err(|error| usage(&error))
+        outbox_log::admin::open(&database.url, source, options).map_err(|error| usage(&error))
     }
 
     fn look_at_crashes(&self, counts: &mut Counts) {

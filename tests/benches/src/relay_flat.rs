@@ -5,7 +5,7 @@
 //! Only the throughput beside a pinned transaction is measured in time, in turns.
 
 use engine::EngineOptions;
-use outbox::log::{Acquired, Cursor, EntryId, LogReader, Mark, PageLimit, RelayName, RowLimit};
+use outbox_log::{Acquired, Cursor, EntryId, LogReader, Mark, PageLimit, RelayName, RowLimit};
 
 use crate::Failure;
 use crate::cli::Run;
@@ -147,7 +147,7 @@ async fn cost(database: &Database, start: &Mark, rows: u32, pin: Pin) -> Result<
 
 async fn pages(
     reader: &mut Box<dyn LogReader>,
-    difference: &outbox::log::Difference,
+    difference: &outbox_log::Difference,
     after: i64,
 ) -> Result<(), Failure> {
     let limit =

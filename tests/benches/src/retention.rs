@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use message::Source;
-use outbox::log::{Acquired, Cursor, Fenced, LogOptions, RelayName};
-use outbox::{NewMessage, Outbox, OutboxTransaction, retention};
+use outbox::{NewMessage, Outbox, OutboxTransaction};
+use outbox_log::{Acquired, Cursor, Fenced, LogOptions, RelayName, retention};
 use sqlx::{AssertSqlSafe, PgPool, Postgres};
 use tokio::task::JoinSet;
 

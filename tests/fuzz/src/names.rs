@@ -8,7 +8,7 @@ use message::{
     ContentType, EventType, HeaderName, HeaderValue, MessageId, OrderingKey, Source, Topic, TraceContext,
 };
 use migrations::{Identifier, Line};
-use outbox::log::{ExceptionState, RelayName};
+use outbox_log::{ExceptionState, RelayName};
 use uuid::Uuid;
 
 use crate::bounded;

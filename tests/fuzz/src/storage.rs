@@ -1,7 +1,7 @@
 //! Values that the relay reads back from the database, and rows that plain SQL may have left there.
 
 use message::Source;
-use outbox::fuzzing::{Columns, cursor, entry, postgres_mark, sqlite_mark};
+use outbox_log::fuzzing::{Columns, cursor, entry, postgres_mark, sqlite_mark};
 
 use crate::{bounded, record};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use outbox::log::ExceptionState;
+use outbox_log::ExceptionState;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 

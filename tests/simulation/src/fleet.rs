@@ -8,7 +8,7 @@ use engine::{EngineOptions, Pipeline, RetryPolicy};
 use inbox::simulation::{Parts, Runner, RunnerOptions};
 use inbox::{Backoff, ConsumerName, Shutdown, SubscriptionFactory};
 use message::{Runtime, SizeLimit};
-use outbox::log::RelayName;
+use outbox_log::RelayName;
 use rand::Rng;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

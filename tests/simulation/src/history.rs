@@ -8,7 +8,7 @@ use checker::{
     Operation, OutboxRow, Parked, ParkedEntry, TopicRead,
 };
 use message::MessageId;
-use outbox::log::ExceptionState;
+use outbox_log::ExceptionState;
 
 use crate::inbox::content;
 use crate::outbox::OutboxTables;

@@ -12,12 +12,12 @@ use engine::event::Event;
 use engine::maintenance::Maintenance;
 use engine::monitor::Monitor;
 use engine::telemetry::{History, Looks, Telemetry};
-use outbox::admin::{
+use outbox_log::admin::{
     AuditRecord, Backlog, Blocker, ChosenEntry, CursorHistory, DecideError, ListedEntry, LogAdmin, Operation,
     OperatorDecision, RelayStatus,
 };
-use outbox::log::{Cursor, EntryId, ExceptionState, LogError, Mark, Pause, PauseScope, RelayName};
-use outbox::retention::{Expired, ForgetError, LogRetention, Segment};
+use outbox_log::retention::{Expired, ForgetError, LogRetention, Segment};
+use outbox_log::{Cursor, EntryId, ExceptionState, LogError, Mark, Pause, PauseScope, RelayName};
 use simulation::{Schedule, run};
 use tests::Counters;
 use tests::counters::Emitted;

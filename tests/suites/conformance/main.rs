@@ -56,6 +56,7 @@ mod proxied;
 mod release;
 mod sagas;
 mod statistics;
+mod versions;
 
 use libtest_mimic::Trial;
 use tests::{Backend, trial};
@@ -84,5 +85,6 @@ fn main() -> std::process::ExitCode {
     trials.extend(sagas::trials());
     trials.extend(release::trials());
     trials.extend(statistics::trials());
+    trials.extend(versions::trials());
     tests::run(trials)
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use outbox::NewMessage;
-use outbox::admin::{self, ChosenEntry, Decision, OperatorDecision};
-use outbox::log::{EntryId, ExceptionState, LogOptions, RelayName};
+use outbox_log::admin::{self, ChosenEntry, Decision, OperatorDecision};
+use outbox_log::{EntryId, ExceptionState, LogOptions, RelayName};
 use serde_json::json;
 use sqlx::Postgres;
 use tests::facts::Fact;

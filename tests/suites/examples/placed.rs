@@ -2,7 +2,7 @@
 
 use engine::{EngineOptions, Pipeline};
 use message::Source;
-use outbox::log::{LogOptions, RelayName};
+use outbox_log::{LogOptions, RelayName};
 use sqlx::Postgres;
 use tests::{Backend, Database, Failure, Stage, brokers};
 use tokio::task::JoinHandle;
@@ -30,7 +30,7 @@ impl Placed {
             program::example("order_service", &[("DATABASE_URL", &database.url), ("TOPIC", &topic)]).await?;
         assert_eq!(printed, PLACED);
 
-        let store = outbox::log::open(&database.url, Source::new("/orders")?, LogOptions::default())?;
+        let store = outbox_log::open(&database.url, Source::new("/orders")?, LogOptions::default())?;
         let name = RelayName::new("orders")?;
         let pipeline = Pipeline::new(name, store, broker.connector()?, EngineOptions::default());
         let stop = CancellationToken::new();

@@ -7,7 +7,7 @@ use brokers::memory::Broker;
 use engine::{EngineOptions, Pipeline};
 use libtest_mimic::Trial;
 use message::{MaxInFlightPerKey, Message, Source, Topic};
-use outbox::log::{LogOptions, RelayName};
+use outbox_log::{LogOptions, RelayName};
 use sqlx::Postgres;
 use tests::{Backend, Database, Failure, Outcome, Stage, trial};
 use tokio::process::Command;
@@ -96,7 +96,7 @@ fn told(message: &Message) -> Result<String, Failure> {
 /// Runs a relay from this database to an in-memory broker until it has `count` messages.
 async fn publish(url: &str, count: usize) -> Result<Vec<Message>, Failure> {
     let broker = Broker::new();
-    let store = outbox::log::open(url, Source::new("/orders")?, LogOptions::default())?;
+    let store = outbox_log::open(url, Source::new("/orders")?, LogOptions::default())?;
     let connector = Arc::new(broker.connector(MaxInFlightPerKey::Pipelined));
     let stop = CancellationToken::new();
     let pipeline = Pipeline::new(RelayName::new("orders")?, store, connector, EngineOptions::default());

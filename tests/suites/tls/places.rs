@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use brokers::{Tls, kafka, rabbitmq, sqs};
 use message::{Connector, Fault, Receipts};
-use outbox::log::{LogOptions, RelayName};
+use outbox_log::{LogOptions, RelayName};
 use tests::tls::Opening;
 use tests::{Backend, Database, Failure, Stage};
 
@@ -146,7 +146,7 @@ pub(crate) fn verified(url: &str, port: u16, trust: &Trust) -> Result<String, Fa
 async fn postgres(stage: &Stage, port: u16, trust: &Trust) -> Result<Result<(), Refused>, Failure> {
     let database = Database::<sqlx::Postgres>::migrated(stage).await?;
     let url = verified(&database.relay_url()?, port, trust)?;
-    let log = outbox::log::open(&url, message::Source::new("/tls")?, LogOptions::default())?;
+    let log = outbox_log::open(&url, message::Source::new("/tls")?, LogOptions::default())?;
     let opened = log.reader(&RelayName::new("tls")?).await;
     Ok(opened.map(drop).map_err(|error| Refused { fault: error.fault(), text: error.to_string() }))
 }

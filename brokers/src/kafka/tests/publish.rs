@@ -88,9 +88,14 @@ async fn a_refused_batch_blames_nobody_then_the_culprit_is_found_one_by_one() {
             break;
         }
     }
-    assert_eq!(outcomes[0], Err((Fault::Message, FaultScope::Message)));
-    assert!(outcomes[1..50].iter().all(Result::is_ok), "{outcomes:?}");
-    assert_eq!(outcomes[50..], [LOST], "no suspect is left: back to batches");
+    // Suspect is all that had been sent by the time of the refusal. How many that is depends on the
+    // machine.
+    let Some(([culprit, others @ ..], [last])) = outcomes.split_last_chunk() else {
+        panic!("{outcomes:?}");
+    };
+    assert_eq!(*culprit, Err((Fault::Message, FaultScope::Message)));
+    assert!(others.iter().all(Result::is_ok), "{outcomes:?}");
+    assert_eq!(*last, LOST, "no suspect is left: back to batches");
     publisher.close(LONG).await;
     let (publisher, _received) = session(&connector).await;
     assert_eq!(publisher.profile().max_in_flight_per_key, MaxInFlightPerKey::Pipelined);

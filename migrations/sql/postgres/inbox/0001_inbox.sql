@@ -1,31 +1,62 @@
 -- The inbox: which messages took effect, which failed, and which an operator has to look at.
 --
--- Grants: a consumer needs SELECT, INSERT, UPDATE on inbox_message; SELECT, INSERT on inbox_retention; SELECT, INSERT,
--- UPDATE, DELETE on inbox_attempt and inbox_dead_letter; SELECT on outbox_toolkit_migration. Creating a day's partition
--- and dropping an expired one takes the owner of inbox_message (and CREATE on its schema) and UPDATE on
--- inbox_retention: one process that maintains as the owner is enough for any number of consumers that may not.
+--   messages       inbox_message, one partition for each day; inbox_retention
+--   failures       inbox_attempt, inbox_dead_letter
+--   chunks         inbox_chunk_set, inbox_chunk
+--   operators      inbox_audit, inbox_minute
+--
+-- `relay migrate roles` grants each role what it needs. What a role may do only under conditions is
+-- a function that runs with the owner's rights and checks them.
+--
+-- Such a function names every table with its schema and has a search_path of its own, so that
+-- nobody can put another table in between. The schema may come from the search_path of whoever
+-- migrates. So the bodies say %home%, and the last statement of this file replaces it with the
+-- name. Until then the server must not check the bodies.
+--
+-- Text that is part of an index is COLLATE "C", compared by its bytes. The order of other
+-- collations changes with the operating system or with ICU, and an index in another order finds no
+-- duplicate.
+SET LOCAL check_function_bodies = off;
 
--- One row per consumer, scope and message that took effect, written in the transaction of the effect.
+
+-- Messages ----------------------------------------------------------------------------------------
+
+-- One row for each consumer, scope and message that took effect, written in the transaction of the
+-- effect. A message that ended as a dead letter has a row as well, which stops every further copy
+-- of it.
 CREATE TABLE {schema}inbox_message (
-    message_id   uuid        NOT NULL,
-    consumer     text        NOT NULL,
-    scope        text        NOT NULL DEFAULT '',
-    fingerprint  bytea       NOT NULL,
-    result       bytea,
-    processed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- Serves the guard: one insert that finds the conflict. The message id first: it ascends with time, so inserts
-    -- stay on the newest leaf of the index.
+    message_id            uuid        NOT NULL,
+    consumer              text COLLATE "C" NOT NULL,
+    -- The tenant; empty without one.
+    scope                 text COLLATE "C" NOT NULL DEFAULT '',
+    -- Hash of the content. Another content under a known id is refused.
+    fingerprint           bytea       NOT NULL,
+    -- What the handler returned.
+    result                bytea,
+    processed_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    dead_letter           uuid,
+    -- Beside the fingerprint of the bytes, of consumers that compare JSON by its content
+    -- (PayloadComparison::CanonicalJson).
+    canonical_fingerprint bytea,
+    -- Source and id together identify a message: the same id from another source is refused.
+    source                text,
+    -- The guard is one insert that finds the conflict. The message id comes first: it ascends with
+    -- time, so inserts stay on the newest leaf of the index.
     CONSTRAINT inbox_message_pkey PRIMARY KEY (message_id, consumer, scope),
     CONSTRAINT inbox_message_consumer_has_1_to_255_bytes CHECK (octet_length(consumer) BETWEEN 1 AND 255),
     CONSTRAINT inbox_message_scope_has_at_most_255_bytes CHECK (octet_length(scope) <= 255),
     CONSTRAINT inbox_message_fingerprint_has_32_bytes CHECK (octet_length(fingerprint) = 32)
 ) PARTITION BY RANGE (message_id);
-
 COMMENT ON TABLE {schema}inbox_message IS
     'one partition per day (UTC) of the message id''s own time; never give it a DEFAULT partition: a dropped day refuses
 its ids because there is no partition to hold them';
+-- A redrive clears it in the transaction of the effect.
+COMMENT ON COLUMN {schema}inbox_message.dead_letter IS
+    'the dead letter that the message ended as; null when it took effect';
+COMMENT ON COLUMN {schema}inbox_message.source IS
+    'the outbox that the message came from; null in a row of another program that does not write it';
 
--- Where memory begins: ids generated before this moment are refused. One row; the moment never moves back.
+-- Where memory begins: ids generated before this moment are refused. It never moves back.
 CREATE TABLE {schema}inbox_retention (
     only_row      boolean     NOT NULL DEFAULT true,
     retained_from timestamptz NOT NULL,
@@ -35,34 +66,160 @@ CREATE TABLE {schema}inbox_retention (
         CHECK (retained_from AT TIME ZONE 'UTC' = date_trunc('day', retained_from AT TIME ZONE 'UTC'))
 );
 
--- Messages whose handler failed and which are to be tried again.
+-- Makes a table like its parent, with the parent's key, and attaches it (ADR 6). CREATE TABLE ...
+-- PARTITION OF would take an ACCESS EXCLUSIVE lock on the parent, and so wait for every consumer
+-- and block it. ATTACH takes SHARE UPDATE EXCLUSIVE, which inserts do not notice. There is no
+-- DEFAULT partition that it would have to scan.
+--
+-- The advisory lock admits one creator or dropper of partitions at a time. It ends with the
+-- transaction, so it is safe behind PgBouncer. Its number is the first eight bytes of "inbox_days".
+--
+-- The time limit: a consumer's transaction may be waiting for its day. It is longer than that of
+-- inbox_expire_days, because nobody queues behind a creator, and every process that starts may have
+-- to wait for one that creates.
+CREATE FUNCTION {schema}inbox_create_days(first_day date, last_day date) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '2s'
+AS $$
+DECLARE
+    today    date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
+    retained date;
+    day      date;
+    part     text;
+    floors   uuid[];
+    created  bigint := 0;
+BEGIN
+    IF last_day > today + 366 OR last_day - first_day > 3660 THEN
+        RAISE EXCEPTION 'days from % to % are not needed now', first_day, last_day
+            USING ERRCODE = 'invalid_parameter_value',
+                HINT = 'At most 3660 days at once, and none more than a year ahead.';
+    END IF;
+    PERFORM pg_advisory_xact_lock(7597682998164844593);
+    -- Under the lock, so that it does not make a day again that is being dropped at this moment.
+    SELECT (r.retained_from AT TIME ZONE 'UTC')::date INTO retained FROM %home%.inbox_retention AS r;
+    FOR ahead IN 0 .. last_day - first_day LOOP
+        day := first_day + ahead;
+        part := 'inbox_message_' || to_char(day, 'YYYYMMDD');
+        CONTINUE WHEN day < retained OR EXISTS (
+            SELECT FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+            WHERE i.inhparent = '%home%.inbox_message'::regclass AND c.relname = part);
+        -- The smallest ids of the day and of the next one: 48 bits of milliseconds, then zeros.
+        SELECT array_agg(
+            rpad(lpad(to_hex((extract(epoch FROM bound AT TIME ZONE 'UTC') * 1000)::bigint), 12, '0'),
+                32, '0')::uuid
+            ORDER BY bound)
+        INTO floors FROM unnest(ARRAY[day::timestamp, (day + 1)::timestamp]) AS bound;
+        EXECUTE format('CREATE TABLE %home%.%I (LIKE %home%.inbox_message INCLUDING ALL)', part);
+        EXECUTE format(
+            'ALTER TABLE %home%.inbox_message ATTACH PARTITION %home%.%I FOR VALUES FROM (%L) TO (%L)',
+            part, floors[1], floors[2]);
+        created := created + 1;
+    END LOOP;
+    RETURN created;
+END
+$$;
+REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date) FROM PUBLIC;
+COMMENT ON FUNCTION {schema}inbox_create_days(date, date) IS
+    'makes the missing partitions of these days (UTC), both included, except those that are forgotten; returns how many';
+
+-- Moves the beginning of memory, only ever forward, and empties the days before it, each of which
+-- refuses every row from then on. Emptying waits for transactions that use this very day. Dropping
+-- a day waits for every open transaction of every consumer. So empty days are dropped if the
+-- parent's lock is free within the limit; otherwise that is left for the next time.
+CREATE FUNCTION {schema}inbox_expire_days(keep_from date) RETURNS SETOF date
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '250ms'
+AS $$
+DECLARE
+    part text;
+BEGIN
+    IF keep_from > (clock_timestamp() AT TIME ZONE 'UTC')::date THEN
+        RAISE EXCEPTION 'today is never forgotten: % lies ahead', keep_from
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM pg_advisory_xact_lock(7597682998164844593);
+    UPDATE %home%.inbox_retention AS r SET retained_from = keep_from::timestamp AT TIME ZONE 'UTC'
+    WHERE r.retained_from < keep_from::timestamp AT TIME ZONE 'UTC';
+    FOR part IN
+        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+        WHERE i.inhparent = '%home%.inbox_message'::regclass AND c.relname ~ '^inbox_message_[0-9]{8}$'
+            AND to_date(right(c.relname, 8), 'YYYYMMDD') < keep_from AND NOT EXISTS (
+                SELECT FROM pg_constraint AS k
+                WHERE k.conrelid = c.oid AND k.conname = 'inbox_message_day_is_forgotten')
+        ORDER BY c.relname
+    LOOP
+        EXECUTE format('TRUNCATE TABLE %home%.%I', part);
+        EXECUTE format(
+            'ALTER TABLE %home%.%I ADD CONSTRAINT inbox_message_day_is_forgotten CHECK (false)', part);
+        RETURN NEXT to_date(right(part, 8), 'YYYYMMDD');
+    END LOOP;
+    BEGIN
+        FOR part IN
+            SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+            JOIN pg_constraint AS k ON k.conrelid = c.oid AND k.conname = 'inbox_message_day_is_forgotten'
+            WHERE i.inhparent = '%home%.inbox_message'::regclass
+            ORDER BY c.relname
+        LOOP
+            EXECUTE format('DROP TABLE %home%.%I', part);
+        END LOOP;
+    EXCEPTION WHEN lock_not_available THEN
+        NULL;
+    END;
+END
+$$;
+REVOKE ALL ON FUNCTION {schema}inbox_expire_days(date) FROM PUBLIC;
+COMMENT ON FUNCTION {schema}inbox_expire_days(date) IS
+    'forgets the days before this one, for ever; returns them';
+
+
+-- Failures ----------------------------------------------------------------------------------------
+
+-- Messages whose handler failed and which are to be tried again, and messages in hand.
 CREATE TABLE {schema}inbox_attempt (
-    consumer        text        NOT NULL,
-    scope           text        NOT NULL,
+    consumer        text COLLATE "C" NOT NULL,
+    scope           text COLLATE "C" NOT NULL,
     message_id      uuid        NOT NULL,
+    -- 0: it failed, and nothing shows that the message itself is the cause.
     attempts        integer     NOT NULL,
     last_error      text        NOT NULL,
     first_failed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     next_at         timestamptz NOT NULL,
+    -- A message whose handler ends its process leaves no failure behind. So a consumer notes which
+    -- process has a message in hand where an earlier one may have ended with it. The next process
+    -- that takes the message counts that in `ends`.
+    in_hand         uuid,
+    ends            integer     NOT NULL DEFAULT 0,
     CONSTRAINT inbox_attempt_pkey PRIMARY KEY (consumer, scope, message_id),
-    CONSTRAINT inbox_attempt_attempts_are_positive CHECK (attempts > 0)
-);
+    CONSTRAINT inbox_attempt_attempts_are_not_negative CHECK (attempts >= 0),
+    CONSTRAINT inbox_attempt_ends_are_not_negative CHECK (ends >= 0)
+-- Rows come and go: vacuum before dead rows make up a fifth of the table.
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+COMMENT ON COLUMN {schema}inbox_attempt.in_hand IS
+    'the process that has the message in hand; a row without an error says nothing else';
+COMMENT ON COLUMN {schema}inbox_attempt.ends IS
+    'how many processes had the message in hand and ended without a word';
 
 -- Serves the purge of attempts whose message never came again.
 CREATE INDEX inbox_attempt_first_failed_at_idx ON {schema}inbox_attempt (first_failed_at);
+-- Serves the search for one message, however many others fail.
+CREATE INDEX inbox_attempt_message_idx ON {schema}inbox_attempt (message_id);
 
 -- Messages that an operator has to look at, as they arrived.
 CREATE TABLE {schema}inbox_dead_letter (
     id           uuid        NOT NULL,
-    consumer     text        NOT NULL,
-    scope        text        NOT NULL,
-    -- what names the delivery: the message id, or for an unreadable delivery a hash of its bytes and origin
+    consumer     text COLLATE "C" NOT NULL,
+    scope        text COLLATE "C" NOT NULL,
+    -- Names the delivery: the message id, or for an unreadable delivery a hash of its bytes and
+    -- origin.
     subject      uuid        NOT NULL,
-    -- what tells two payloads under one id apart
+    -- Distinguishes two payloads under one id.
     fingerprint  bytea       NOT NULL,
+    -- Null for an unreadable delivery.
     message_id   uuid,
-    topic        text        NOT NULL,
-    key          text,
+    topic        text COLLATE "C" NOT NULL,
+    key          text COLLATE "C",
     kind         text,
     source       text,
     time         timestamptz,
@@ -75,21 +232,210 @@ CREATE TABLE {schema}inbox_dead_letter (
     error        text        NOT NULL,
     attempts     integer     NOT NULL,
     deliveries   integer     NOT NULL DEFAULT 1,
+    -- The place in the broker that the delivery came from.
     origin       text        NOT NULL,
     dead_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- How it was closed; null while it is open.
     resolution   text,
     resolved_at  timestamptz,
+    seq          bigint      GENERATED ALWAYS AS IDENTITY,
     CONSTRAINT inbox_dead_letter_pkey PRIMARY KEY (id),
-    -- A delivery that dies again, because its settlement was lost, is counted and not stored twice.
-    CONSTRAINT inbox_dead_letter_delivery_key UNIQUE (consumer, scope, subject, fingerprint),
+    -- `held`: behind the dead letter of its key (AfterDeadLetter::HoldKey, ADR 31).
     CONSTRAINT inbox_dead_letter_reason_is_known CHECK (reason IN
-        ('poison', 'rejected', 'key_reused', 'too_old', 'from_the_future', 'malformed')),
+        ('poison', 'rejected', 'key_reused', 'too_old', 'from_the_future', 'malformed', 'incomplete',
+        'no_scope', 'held')),
     CONSTRAINT inbox_dead_letter_resolution_is_known CHECK (resolution IN
         ('applied', 'applied_late', 'duplicate', 'discarded')),
     CONSTRAINT inbox_dead_letter_is_resolved_at_a_time CHECK ((resolution IS NULL) = (resolved_at IS NULL))
+-- Rows come and go: vacuum before dead rows make up a fifth of the table.
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+COMMENT ON COLUMN {schema}inbox_dead_letter.seq IS
+    'the order of arrival within a key; the ids come from the clocks of several processes';
+
+-- A delivery that dies again, because its settlement was lost, is counted and not stored twice. One
+-- that was given up gets another dead letter: nobody would look at the closed one.
+CREATE UNIQUE INDEX inbox_dead_letter_delivery_idx
+    ON {schema}inbox_dead_letter (consumer, scope, subject, fingerprint)
+    WHERE resolution IS DISTINCT FROM 'discarded';
+-- Serves the list of what is open, oldest first.
+CREATE INDEX inbox_dead_letter_open_idx ON {schema}inbox_dead_letter (consumer, id) WHERE resolution IS NULL;
+-- Serves the search for what holds a key. It leaves out deliveries without a message, whose keys
+-- can be too long for an index.
+CREATE INDEX inbox_dead_letter_key_idx ON {schema}inbox_dead_letter (consumer, scope, topic, key, seq)
+    WHERE resolution IS NULL AND key IS NOT NULL AND message_id IS NOT NULL;
+-- Serves the search for held messages whose turn it is.
+CREATE INDEX inbox_dead_letter_held_idx ON {schema}inbox_dead_letter (consumer, scope, topic, key, seq)
+    WHERE resolution IS NULL AND reason = 'held';
+-- Serves `relay verify`, which asks about many messages.
+CREATE INDEX inbox_dead_letter_subject_idx ON {schema}inbox_dead_letter (subject);
+-- Serves the purge of what was resolved long ago.
+CREATE INDEX inbox_dead_letter_resolved_at_idx ON {schema}inbox_dead_letter (resolved_at)
+    WHERE resolution IS NOT NULL;
+
+-- How a dead letter was closed stays as it is, and only a closed one can be removed. A late
+-- application is never removed: its dead letter is the only record of the effect.
+CREATE FUNCTION {schema}inbox_keep_resolution() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        IF OLD.resolution IS NULL OR OLD.resolution = 'applied_late' THEN
+            RAISE EXCEPTION 'dead letter % is % and is not removed', OLD.id, coalesce(OLD.resolution, 'open')
+                USING ERRCODE = 'insufficient_privilege', HINT = 'Redrive or discard what is open.';
+        END IF;
+        RETURN OLD;
+    END IF;
+    IF OLD.resolution IS NOT NULL
+        AND (NEW.resolution, NEW.resolved_at) IS DISTINCT FROM (OLD.resolution, OLD.resolved_at)
+    THEN
+        RAISE EXCEPTION 'dead letter % was closed as % at %', OLD.id, OLD.resolution, OLD.resolved_at
+            USING ERRCODE = 'insufficient_privilege', HINT = 'A closed dead letter stays as it is.';
+    END IF;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER inbox_dead_letter_keep_resolution
+    BEFORE DELETE OR UPDATE OF resolution, resolved_at ON {schema}inbox_dead_letter
+    FOR EACH ROW EXECUTE FUNCTION {schema}inbox_keep_resolution();
+
+
+-- Chunks ------------------------------------------------------------------------------------------
+
+-- Messages that arrive in chunks wait here until all chunks have arrived (ADR 13).
+--
+-- One row for each consumer, scope and message with stored chunks. Its lock lets one transaction at
+-- a time count the chunks: of two that bring the last two, the second waits and then sees the chunk
+-- of the first.
+CREATE TABLE {schema}inbox_chunk_set (
+    message_id   uuid        NOT NULL,
+    consumer     text COLLATE "C" NOT NULL,
+    scope        text COLLATE "C" NOT NULL DEFAULT '',
+    -- Of the whole message, as each chunk promises it.
+    fingerprint  bytea       NOT NULL,
+    -- Of the whole payload.
+    bytes        bigint      NOT NULL,
+    topic        text        NOT NULL,
+    key          text,
+    kind         text        NOT NULL,
+    source       text        NOT NULL,
+    time         timestamptz NOT NULL,
+    content_type text        NOT NULL,
+    begun_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT inbox_chunk_set_pkey PRIMARY KEY (message_id, consumer, scope, fingerprint),
+    CONSTRAINT inbox_chunk_set_consumer_has_1_to_255_bytes CHECK (octet_length(consumer) BETWEEN 1 AND 255),
+    CONSTRAINT inbox_chunk_set_scope_has_at_most_255_bytes CHECK (octet_length(scope) <= 255),
+    CONSTRAINT inbox_chunk_set_fingerprint_has_32_bytes CHECK (octet_length(fingerprint) = 32),
+    CONSTRAINT inbox_chunk_set_bytes_are_positive CHECK (bytes > 0)
 );
 
--- Serves listing what is open, oldest first.
-CREATE INDEX inbox_dead_letter_open_idx ON {schema}inbox_dead_letter (consumer, id) WHERE resolution IS NULL;
--- Serves the purge of what was resolved long ago.
-CREATE INDEX inbox_dead_letter_resolved_at_idx ON {schema}inbox_dead_letter (resolved_at) WHERE resolution IS NOT NULL;
+-- Serves the expiry of what stays incomplete, and its list, oldest first.
+CREATE INDEX inbox_chunk_set_begun_at_idx ON {schema}inbox_chunk_set (begun_at);
+
+-- The chunks. A message that was split again, because the limit was changed, has chunks of two
+-- splits, which differ in `chunks`.
+CREATE TABLE {schema}inbox_chunk (
+    message_id  uuid    NOT NULL,
+    consumer    text COLLATE "C" NOT NULL,
+    scope       text COLLATE "C" NOT NULL,
+    fingerprint bytea   NOT NULL,
+    chunks      integer NOT NULL,
+    number      integer NOT NULL,
+    payload     bytea   NOT NULL,
+    -- Stores each chunk once; counts them, and reads them in their order.
+    CONSTRAINT inbox_chunk_pkey PRIMARY KEY (message_id, consumer, scope, fingerprint, chunks, number),
+    -- The row of the set is the lock; without it nobody would expire the chunks.
+    CONSTRAINT inbox_chunk_set_fkey FOREIGN KEY (message_id, consumer, scope, fingerprint)
+        REFERENCES {schema}inbox_chunk_set (message_id, consumer, scope, fingerprint),
+    CONSTRAINT inbox_chunk_number_is_one_of_chunks CHECK (number >= 0 AND number < chunks)
+);
+
+-- Chunks stay for moments: compressing them would only cost time.
+ALTER TABLE {schema}inbox_chunk ALTER COLUMN payload SET STORAGE EXTERNAL;
+
+
+-- Operators ---------------------------------------------------------------------------------------
+
+-- Who decided what about a dead letter, and why. Its consumer, which has the handler, carries out a
+-- redrive: until then the row is the request.
+CREATE TABLE {schema}inbox_audit (
+    seq         bigint      GENERATED ALWAYS AS IDENTITY,
+    at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    actor       text        NOT NULL,
+    note        text        NOT NULL,
+    dead_letter uuid        NOT NULL,
+    consumer    text COLLATE "C" NOT NULL,
+    action      text        NOT NULL,
+    accept_late boolean     NOT NULL DEFAULT false,
+    -- The result: how the dead letter was closed, or the error.
+    outcome     text,
+    done_at     timestamptz,
+    selection   text,
+    CONSTRAINT inbox_audit_pkey PRIMARY KEY (seq),
+    CONSTRAINT inbox_audit_action_is_known CHECK (action IN ('redrive', 'discard')),
+    CONSTRAINT inbox_audit_has_an_outcome_at_a_time CHECK ((outcome IS NULL) = (done_at IS NULL))
+);
+COMMENT ON COLUMN {schema}inbox_audit.selection IS
+    'the filter by which the dead letter was chosen, and how many it chose; null when there was no filter';
+
+-- Serves the consumers' search for requests; one request for a dead letter at a time.
+CREATE UNIQUE INDEX inbox_audit_requested_idx ON {schema}inbox_audit (consumer, dead_letter)
+    WHERE done_at IS NULL;
+
+-- Decisions are kept for years, not for ever. A service cannot remove young ones, and so cannot
+-- take back what was decided about its messages.
+CREATE FUNCTION {schema}inbox_purge_audit(before timestamptz, rows_max integer) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    purged bigint;
+BEGIN
+    IF before > clock_timestamp() - interval '30 days' THEN
+        RAISE EXCEPTION 'decisions of the last 30 days are kept: % is too late', before
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- Looks at the oldest only. A redrive that was not carried out yet stays.
+    DELETE FROM %home%.inbox_audit WHERE ctid = ANY (ARRAY(
+        SELECT a.ctid
+        FROM (SELECT ctid, at, done_at FROM %home%.inbox_audit ORDER BY seq LIMIT rows_max) AS a
+        WHERE a.at < before AND a.done_at IS NOT NULL));
+    GET DIAGNOSTICS purged = ROW_COUNT;
+    RETURN purged;
+END
+$$;
+REVOKE ALL ON FUNCTION {schema}inbox_purge_audit(timestamptz, integer) FROM PUBLIC;
+COMMENT ON FUNCTION {schema}inbox_purge_audit(timestamptz, integer) IS
+    'removes decisions from before a moment at least 30 days ago, of the oldest ones; returns how many';
+
+-- A duplicate leaves no row of its own. Consumers store how many there were in each minute, and how
+-- many messages took effect, so that their rate can be read from the tables.
+CREATE TABLE {schema}inbox_minute (
+    consumer   text COLLATE "C" NOT NULL,
+    minute     timestamptz NOT NULL,
+    applied    bigint      NOT NULL,
+    duplicates bigint      NOT NULL,
+    CONSTRAINT inbox_minute_pkey PRIMARY KEY (consumer, minute),
+    CONSTRAINT inbox_minute_counts_are_not_negative CHECK (applied >= 0 AND duplicates >= 0)
+);
+COMMENT ON TABLE {schema}inbox_minute IS
+    'what consumers counted in each minute of the last day; a killed process takes its last counts with it';
+
+
+-- The schema's name, for the functions that run with the owner's rights. The server checks their
+-- bodies now.
+SET LOCAL check_function_bodies = on;
+DO $$
+DECLARE
+    home       regnamespace :=
+        (SELECT relnamespace FROM pg_class WHERE oid = '{schema}inbox_message'::regclass);
+    definition text;
+BEGIN
+    FOR definition IN
+        SELECT pg_get_functiondef(oid) FROM pg_proc
+        WHERE pronamespace = home AND starts_with(proname, 'inbox_') AND strpos(prosrc, '%home%') > 0
+    LOOP
+        EXECUTE replace(definition, '%home%', home::text);
+    END LOOP;
+END
+$$;

@@ -1,5 +1,5 @@
--- Who may do what with the inbox. Run it as the owner of the tables (creating roles takes CREATEROLE), after
--- `relay migrate up` and again after each upgrade: it takes away what it does not grant.
+-- Who may do what with the inbox. Run it as the owner of the tables, after `relay migrate up` and
+-- again after each upgrade: it revokes what it does not grant. Creating roles takes CREATEROLE.
 --
 -- The roles cannot log in. Make your services' users members: GRANT {consumer} TO billing_service;
 BEGIN READ WRITE;
@@ -23,14 +23,15 @@ REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expi
     {schema}inbox_purge_audit(timestamptz, integer)
     FROM PUBLIC, {consumer}, {observer};
 
--- Consumers record what took effect. They cannot take a record back: that would apply a message twice. Days are
--- made and forgotten by the functions alone. The roles hold for all consumers of this schema: give each service a schema of
--- its own, and roles of its own (`relay migrate roles --service billing`).
+-- Consumers record what took effect. They cannot remove a record: that would apply a message twice.
+-- Only the functions create and forget days. The roles are for all consumers of this schema: give
+-- each service a schema and roles of its own (`relay migrate roles --service billing`).
 GRANT SELECT, INSERT, UPDATE (result, dead_letter, canonical_fingerprint) ON {schema}inbox_message TO {consumer};
 GRANT SELECT, INSERT ON {schema}inbox_retention TO {consumer};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}inbox_attempt TO {consumer};
-GRANT SELECT, INSERT, UPDATE (deliveries, reason, error, attempts, resolution, resolved_at), DELETE ON {schema}inbox_dead_letter TO {consumer};
--- Decisions are added, and closed once; a trigger keeps how a dead letter was closed.
+GRANT SELECT, INSERT, UPDATE (deliveries, reason, error, attempts, resolution, resolved_at), DELETE
+    ON {schema}inbox_dead_letter TO {consumer};
+-- Decisions are added, and closed once. A trigger keeps the way in which a dead letter was closed.
 GRANT SELECT, INSERT, UPDATE (outcome, done_at) ON {schema}inbox_audit TO {consumer};
 -- The right to change one column is the right to lock a row.
 GRANT SELECT, INSERT, UPDATE (bytes), DELETE ON {schema}inbox_chunk_set TO {consumer};
@@ -41,12 +42,13 @@ GRANT EXECUTE ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_e
     {schema}inbox_purge_audit(timestamptz, integer) TO {consumer};
 
 -- Observers see states, ids and names, and no content.
-GRANT SELECT (message_id, consumer, scope, fingerprint, source, processed_at, dead_letter) ON {schema}inbox_message TO {observer};
+GRANT SELECT (message_id, consumer, scope, fingerprint, source, processed_at, dead_letter)
+    ON {schema}inbox_message TO {observer};
 GRANT SELECT (id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
-    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq) ON {schema}inbox_dead_letter TO {observer};
+    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq)
+    ON {schema}inbox_dead_letter TO {observer};
 GRANT SELECT (message_id, consumer, scope, fingerprint, chunks, number) ON {schema}inbox_chunk TO {observer};
-GRANT SELECT ON {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_chunk_set, {schema}inbox_audit, {schema}inbox_minute,
-    {schema}outbox_toolkit_migration
-    TO {observer};
+GRANT SELECT ON {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_chunk_set,
+    {schema}inbox_audit, {schema}inbox_minute, {schema}outbox_toolkit_migration TO {observer};
 
 COMMIT;

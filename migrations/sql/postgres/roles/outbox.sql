@@ -1,5 +1,5 @@
--- Who may do what with the outbox. Run it as the owner of the tables (creating roles takes CREATEROLE), after
--- `relay migrate up` and again after each upgrade: it takes away what it does not grant.
+-- Who may do what with the outbox. Run it as the owner of the tables, after `relay migrate up` and
+-- again after each upgrade: it revokes what it does not grant. Creating roles takes CREATEROLE.
 --
 -- The roles cannot log in. Make your services' users members: GRANT {producer} TO checkout_service;
 BEGIN READ WRITE;
@@ -17,9 +17,11 @@ BEGIN
 END
 $roles$;
 
-REVOKE ALL ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_relay, {schema}outbox_exception,
-    {schema}outbox_parked, {schema}outbox_audit, {schema}outbox_retention, {schema}outbox_node, {schema}outbox_server_run,
-    {schema}outbox_rebased, {schema}outbox_pause, {schema}outbox_operation, {schema}outbox_toolkit_migration FROM PUBLIC, {producer}, {relay}, {observer};
+REVOKE ALL ON {schema}outbox_message, {schema}outbox_node, {schema}outbox_relay, {schema}outbox_exception,
+    {schema}outbox_parked, {schema}outbox_rebased, {schema}outbox_pause, {schema}outbox_audit,
+    {schema}outbox_operation, {schema}outbox_identity, {schema}outbox_server_run, {schema}outbox_retention,
+    {schema}outbox_toolkit_migration
+    FROM PUBLIC, {producer}, {relay}, {observer};
 REVOKE ALL ON SEQUENCE {schema}outbox_message_id_seq FROM PUBLIC, {producer}, {relay}, {observer};
 REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence(),
     {schema}outbox_renumber_rows(pg_snapshot, bigint),
@@ -29,20 +31,22 @@ REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows
     {schema}outbox_renew_node(integer, bigint, interval), {schema}outbox_release_node(integer, bigint)
     FROM PUBLIC, {producer}, {relay}, {observer};
 
--- Producers append. They choose neither place nor transaction nor time of a row, and read no content: ids tell what
--- became of an unknown commit, fingerprints tell a duplicate from an id that is used again.
+-- Producers append. They choose neither place nor transaction nor time of a row, and read no
+-- content: ids show what became of an unknown commit, and fingerprints distinguish a duplicate from
+-- an id that is used again.
 GRANT INSERT (message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, deliver_at),
     SELECT (xid, id, message_id) ON {schema}outbox_message TO {producer};
 GRANT EXECUTE ON FUNCTION {schema}outbox_stored(uuid[]) TO {producer};
 
--- Producers that make ids lease the number of their node through functions that only ever move its epoch forwards.
+-- Producers that make ids lease the number of their node through functions that only ever move its
+-- epoch forwards.
 GRANT EXECUTE ON FUNCTION {schema}outbox_take_node(text, interval), {schema}outbox_renew_node(integer, bigint, interval),
     {schema}outbox_release_node(integer, bigint) TO {producer};
 
--- Relays, and operators who decide about dead messages, read the log and write only beside it. Decisions are added
--- to the audit, and never changed.
-GRANT SELECT ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_retention, {schema}outbox_toolkit_migration
-    TO {relay};
+-- Relays, and operators who decide about dead messages, read the log and write only beside it.
+-- Decisions are added to the audit, and never changed.
+GRANT SELECT ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_retention,
+    {schema}outbox_toolkit_migration TO {relay};
 GRANT SELECT ON SEQUENCE {schema}outbox_message_id_seq TO {relay};
 GRANT SELECT, INSERT, UPDATE ON {schema}outbox_relay TO {relay};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}outbox_exception, {schema}outbox_parked TO {relay};
@@ -53,14 +57,16 @@ GRANT SELECT, INSERT, DELETE ON {schema}outbox_rebased TO {relay};
 GRANT EXECUTE ON FUNCTION {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence(),
     {schema}outbox_renumber_rows(pg_snapshot, bigint), {schema}outbox_timeline() TO {relay};
 
--- Relays empty segments that are decided, and forget relays that nobody leads and decisions of long ago, through
--- functions that make sure of it: they cannot remove a message or a cursor, nor a decision of the last 30 days.
+-- Relays empty segments, forget relays that have ended, and remove old decisions through functions
+-- that check the conditions: alone they can remove no message, no cursor, and no decision of the
+-- last 30 days.
 GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
     {schema}outbox_forget_relay(text, boolean), {schema}outbox_forget_decisions(interval, integer) TO {relay};
 
--- How long another role's transaction has been open is shown to members of pg_read_all_stats only. They also see the
--- text of every statement on the server, so it is yours to decide, and takes a superuser. Without it `relay status`
--- says that the age is hidden, and the alert on rows held back counts from the relay's first look at the transaction.
+-- The server shows the age of another role's transaction only to members of pg_read_all_stats. They
+-- also see the text of every statement on the server, so the decision is yours, and the grant takes
+-- a superuser. Without it `relay status` says that the age is hidden, and the alert on rows held
+-- back counts from the relay's first look at the transaction.
 -- GRANT pg_read_all_stats TO {relay};
 
 -- Observers see states, ids and names, and no content.
@@ -68,9 +74,9 @@ GRANT SELECT (xid, id, message_id, topic, key, kind, content_type, deliver_at, e
     ON {schema}outbox_message TO {observer};
 GRANT SELECT (relay, shard, id, message_id, topic, key, state, attempts, due_at, fault, error, created_at, updated_at)
     ON {schema}outbox_exception TO {observer};
-GRANT SELECT ON {schema}outbox_identity, {schema}outbox_relay, {schema}outbox_audit, {schema}outbox_retention,
-    {schema}outbox_node, {schema}outbox_server_run, {schema}outbox_rebased, {schema}outbox_pause, {schema}outbox_operation,
-    {schema}outbox_toolkit_migration TO {observer};
+GRANT SELECT ON {schema}outbox_node, {schema}outbox_relay, {schema}outbox_rebased, {schema}outbox_pause,
+    {schema}outbox_audit, {schema}outbox_operation, {schema}outbox_identity, {schema}outbox_server_run,
+    {schema}outbox_retention, {schema}outbox_toolkit_migration TO {observer};
 GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval), {schema}outbox_timeline() TO {observer};
 GRANT SELECT ON SEQUENCE {schema}outbox_message_id_seq TO {observer};
 

@@ -1,8 +1,8 @@
--- Who may do what with sagas. Run it as the owner of the tables (creating roles takes CREATEROLE), after `relay migrate up`
--- and again after each upgrade: it takes away what it does not grant.
+-- Who may do what with sagas. Run it as the owner of the tables, after `relay migrate up` and
+-- again after each upgrade: it revokes what it does not grant. Creating roles takes CREATEROLE.
 --
--- The roles cannot log in. Make your services' users members: GRANT {worker} TO checkout_service; Its steps enqueue messages,
--- and its replies come through an inbox: it needs the roles of both, too.
+-- The roles cannot log in. Make your services' users members: GRANT {worker} TO checkout_service;
+-- Its steps enqueue messages and its replies come through an inbox, so it needs their roles as well.
 BEGIN READ WRITE;
 
 DO $roles$
@@ -17,11 +17,13 @@ BEGIN
 END
 $roles$;
 
-REVOKE ALL ON {schema}saga, {schema}saga_step, {schema}saga_reply, {schema}saga_audit FROM PUBLIC, {worker}, {observer};
+REVOKE ALL ON {schema}saga, {schema}saga_step, {schema}saga_reply, {schema}saga_audit
+    FROM PUBLIC, {worker}, {observer};
 REVOKE ALL ON FUNCTION {schema}saga_purge_audit(timestamptz, integer) FROM PUBLIC, {worker}, {observer};
 
--- Services start sagas, run them and forget those that have ended. Input and version stay as they were at the start; so do
--- order and kind of a step. Deciding about stuck sagas writes saga_audit, and is the owner's, or whose it is granted to.
+-- Services start sagas, run them and forget those that have ended. Input and version stay as they
+-- were at the start; so do order and kind of a step. A decision about a stuck saga writes
+-- saga_audit: that is left to the owner, and to the roles that you grant it to.
 GRANT SELECT, INSERT, DELETE ON {schema}saga, {schema}saga_step, {schema}saga_reply TO {worker};
 GRANT UPDATE (state, output, epoch, worker, wake_at, replies, attempts, error, reason, cancel, waits_for, waiting_since,
     stuck_at, ended_at) ON {schema}saga TO {worker};

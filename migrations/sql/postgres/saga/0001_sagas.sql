@@ -1,33 +1,45 @@
 -- Sagas: operations of several steps, each of which commits with its effect (ADR 25).
+--
+-- Text that is part of a key is COLLATE "C", compared by its bytes. The order of other collations
+-- changes with the operating system or with ICU, and an index in another order finds no duplicate:
+-- a saga would be started twice.
+--
+-- `relay migrate roles` grants each role what it needs. The function that removes decisions runs
+-- with the owner's rights. It names its table with the schema and has a search_path of its own, so
+-- that nobody can put another table in between. The schema may come from the search_path of whoever
+-- migrates. So the body says %home%, and the last statement of this file replaces it with the name.
+-- Until then the server must not check the body.
+SET LOCAL check_function_bodies = off;
 
--- One row per saga. A worker that owns it has its epoch; every change that a worker makes is fenced by it.
+-- One row for each saga. A worker that owns it has its epoch, which fences every change that the
+-- worker makes.
 CREATE TABLE {schema}saga (
-    type          text        NOT NULL,
-    id            text        NOT NULL,
-    -- of the code that started it; only workers that have this version run it
+    type          text COLLATE "C" NOT NULL,
+    id            text COLLATE "C" NOT NULL,
+    -- Of the code that started it; only workers that have this version run it.
     version       integer     NOT NULL,
     -- running, undoing; finished, undone
     state         text        NOT NULL DEFAULT 'running',
     -- JSON
     input         text        NOT NULL,
     output        text,
-    -- counts the workers that have owned it; fences all but the last
+    -- Counts the workers that have owned it; fences all but the last.
     epoch         bigint      NOT NULL DEFAULT 0,
-    -- names its owner; null while nobody owns it
+    -- Its owner; null without one.
     worker        text,
-    -- its next turn; the end of the lease while somebody owns it; null when it needs no turn: ended, stuck, or waiting
-    -- without a time
+    -- Its next turn; the end of the lease while it has an owner. Null when it needs no turn: ended,
+    -- stuck, or waiting without a time.
     wake_at       timestamptz DEFAULT clock_timestamp(),
-    -- counts the replies that came, so that none comes unnoticed between a look and a wait
+    -- Counts the replies that arrived, so that none goes unnoticed between a look and a wait.
     replies       bigint      NOT NULL DEFAULT 0,
-    -- failures since the last step that succeeded
+    -- Failures since the last step that succeeded, and the last one.
     attempts      integer     NOT NULL DEFAULT 0,
     error         text,
-    -- why it is, or was, undone
+    -- Why it is being undone, or was.
     reason        text,
-    -- the operator's reason to cancel it, until its worker has seen it
+    -- The operator's reason to cancel it, until its worker has seen it.
     cancel        text,
-    -- the step whose time or reply it waits for
+    -- The step whose time or reply it waits for.
     waits_for     text,
     waiting_since timestamptz,
     started_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -39,21 +51,24 @@ CREATE TABLE {schema}saga (
     CONSTRAINT saga_ended_needs_no_turn CHECK (ended_at IS NULL OR (wake_at IS NULL AND stuck_at IS NULL)),
     CONSTRAINT saga_stuck_needs_no_turn CHECK (stuck_at IS NULL OR wake_at IS NULL),
     CONSTRAINT saga_finished_has_an_output CHECK (state <> 'finished' OR output IS NOT NULL)
+-- Every turn updates the row: room for heap-only updates, and an early vacuum.
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
 -- Serves the claims: what is due, by type and version.
 CREATE INDEX saga_due_idx ON {schema}saga (type, version, wake_at) WHERE wake_at IS NOT NULL;
 -- Serves the list of what an operator has to look at.
 CREATE INDEX saga_stuck_idx ON {schema}saga (stuck_at) WHERE stuck_at IS NOT NULL;
+-- Serves the list of sagas that have not ended, oldest first.
+CREATE INDEX saga_open_idx ON {schema}saga (started_at, type, id) WHERE ended_at IS NULL;
 -- Serves retention.
 CREATE INDEX saga_ended_idx ON {schema}saga (ended_at) WHERE ended_at IS NOT NULL;
 
--- One row per step that has begun, found by its name.
+-- One row for each step that has begun, found by its name.
 CREATE TABLE {schema}saga_step (
-    type      text        NOT NULL,
-    id        text        NOT NULL,
-    name      text        NOT NULL,
-    -- the order in which they began; undoing goes backwards
+    type      text COLLATE "C" NOT NULL,
+    id        text COLLATE "C" NOT NULL,
+    name      text COLLATE "C" NOT NULL,
+    -- The order in which the steps began; undoing goes backwards.
     position  integer     NOT NULL,
     kind      text        NOT NULL,
     -- done; refused; calling, gave_up (outcome unknown); waiting, timed_out
@@ -62,32 +77,34 @@ CREATE TABLE {schema}saga_step (
     undo      text        NOT NULL,
     -- JSON
     result    text,
-    -- calls that were made
+    -- Calls that were made.
     attempts  integer     NOT NULL DEFAULT 1,
     error     text,
-    -- of a sleep its end, of a request the end of its patience
+    -- The end of a sleep, or of the patience of a request.
     due_at    timestamptz,
     begun_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     ended_at  timestamptz,
     undone_at timestamptz,
     CONSTRAINT saga_step_pkey PRIMARY KEY (type, id, name),
     CONSTRAINT saga_step_kind_is_known CHECK (kind IN ('step', 'call', 'sleep', 'request')),
-    CONSTRAINT saga_step_state_is_known CHECK (state IN ('done', 'refused', 'calling', 'gave_up', 'waiting', 'timed_out')),
+    CONSTRAINT saga_step_state_is_known
+        CHECK (state IN ('done', 'refused', 'calling', 'gave_up', 'waiting', 'timed_out')),
     CONSTRAINT saga_step_undo_is_known CHECK (undo IN ('none', 'pending', 'done', 'skipped')),
     CONSTRAINT saga_step_done_has_a_result CHECK (state <> 'done' OR result IS NOT NULL)
 );
 
--- The mailbox: replies to requests, one for each, whether or not the saga waits for it yet.
+-- The mailbox: one reply for each request, whether or not the saga waits for it yet.
 CREATE TABLE {schema}saga_reply (
-    type        text        NOT NULL,
-    id          text        NOT NULL,
-    step        text        NOT NULL,
+    type        text COLLATE "C" NOT NULL,
+    id          text COLLATE "C" NOT NULL,
+    step        text COLLATE "C" NOT NULL,
+    -- JSON
     payload     text        NOT NULL,
     received_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT saga_reply_pkey PRIMARY KEY (type, id, step)
 );
 
--- What operators decided.
+-- Who decided what about a saga, and why.
 CREATE TABLE {schema}saga_audit (
     seq    bigint      GENERATED ALWAYS AS IDENTITY,
     at     timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -100,3 +117,46 @@ CREATE TABLE {schema}saga_audit (
     CONSTRAINT saga_audit_pkey PRIMARY KEY (seq),
     CONSTRAINT saga_audit_action_is_known CHECK (action IN ('retry', 'cancel', 'skip'))
 );
+
+-- Decisions are kept for years, not for ever. A service cannot remove young ones, and so cannot
+-- take back what was decided about its sagas.
+CREATE FUNCTION {schema}saga_purge_audit(before timestamptz, rows_max integer) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    purged bigint;
+BEGIN
+    IF before > clock_timestamp() - interval '30 days' THEN
+        RAISE EXCEPTION 'decisions of the last 30 days are kept: % is too late', before
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- Looks at the oldest only.
+    DELETE FROM %home%.saga_audit WHERE ctid = ANY (ARRAY(
+        SELECT a.ctid FROM (SELECT ctid, at FROM %home%.saga_audit ORDER BY seq LIMIT rows_max) AS a
+        WHERE a.at < before));
+    GET DIAGNOSTICS purged = ROW_COUNT;
+    RETURN purged;
+END
+$$;
+REVOKE ALL ON FUNCTION {schema}saga_purge_audit(timestamptz, integer) FROM PUBLIC;
+COMMENT ON FUNCTION {schema}saga_purge_audit(timestamptz, integer) IS
+    'removes decisions from before a moment at least 30 days ago, of the oldest ones; returns how many';
+
+
+-- The schema's name, for the function that runs with the owner's rights. The server checks its body
+-- now.
+SET LOCAL check_function_bodies = on;
+DO $$
+DECLARE
+    home       regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = '{schema}saga'::regclass);
+    definition text;
+BEGIN
+    FOR definition IN
+        SELECT pg_get_functiondef(oid) FROM pg_proc
+        WHERE pronamespace = home AND starts_with(proname, 'saga_') AND strpos(prosrc, '%home%') > 0
+    LOOP
+        EXECUTE replace(definition, '%home%', home::text);
+    END LOOP;
+END
+$$;

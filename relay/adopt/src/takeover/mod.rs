@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use migrations::{ForeignIdentifier, Line, Migrator, SqlErrorKind};
 use operate::tables::{ConnectOptions, Tables};
 use operate::{OperateError, OperateErrorKind, Operator, Role, Signed};
-use outbox::log::{LogError, RelayName};
+use outbox_log::{LogError, RelayName};
 use serde::Serialize;
 use sqlx::{Connection as _, PgConnection, Postgres};
 
@@ -235,7 +235,9 @@ impl OldTable {
         };
         let connecting = outbox::connect::connect_own(&options);
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
-            Ok(connected) => Ok(connected.map_err(|error| outbox::connect::unconnected(&options, error))?),
+            Ok(connected) => {
+                Ok(connected.map_err(|error| outbox_log::postgres::unconnected(&options, error))?)
+            }
             Err(_) => Err(LogError::Timeout { waited: CONNECT_TIMEOUT }.into()),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox::log::LogError;
+use outbox_log::LogError;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use message::crash_points::reached;
 use message::{Connector, FaultScope, PublishError, Runtime, Transactions};
-use outbox::log::{BrokerTrouble, CheckpointStore, Cursor, EntryId, Lease, LogError, LogReader};
+use outbox_log::{BrokerTrouble, CheckpointStore, Cursor, EntryId, Lease, LogError, LogReader};
 use time::OffsetDateTime;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};

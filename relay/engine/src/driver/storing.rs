@@ -1,6 +1,6 @@
 //! Stores checkpoints: in the database alone, or first with a broker transaction.
 
-use outbox::log::{ExceptionChange, ExceptionState, LogError};
+use outbox_log::{ExceptionChange, ExceptionState, LogError};
 use tokio::time::Instant;
 
 use super::{Driver, Ended};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{EventType, MaxInFlightPerKey, Message, OrderingKey, PublishError, Receipt, Topic};
-use outbox::log::{
+use outbox_log::{
     Cursor, Difference, Entry, EntryId, Exception, ExceptionState, HeldAsk, HeldPage, Mark, Page, QueueName,
 };
 

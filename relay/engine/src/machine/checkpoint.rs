@@ -1,6 +1,6 @@
 //! Changes of exceptions, and the checkpoints that store them together with the cursor.
 
-use outbox::log::{Cursor, EntryId, ExceptionChange, ExceptionState, Parked};
+use outbox_log::{Cursor, EntryId, ExceptionChange, ExceptionState, Parked};
 
 use super::Machine;
 use crate::event::Event;

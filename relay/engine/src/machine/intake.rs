@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::Fault;
-use outbox::log::{
+use outbox_log::{
     Difference, Entry, EntryId, Exception, ExceptionState, HeldAsk, HeldPage, HeldQueues, Page, Parked,
     QueueName,
 };

@@ -43,7 +43,7 @@ mod unstored;
 use std::collections::{BTreeSet, HashSet};
 
 use message::{MaxInFlightPerKey, MessageId};
-use outbox::log::{Cursor, EntryId};
+use outbox_log::{Cursor, EntryId};
 
 use crate::blocks::Blocks;
 use crate::event::{Event, Load};

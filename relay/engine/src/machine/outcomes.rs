@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use message::error_text::storable;
 use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Receipt, Ticket};
-use outbox::log::{EntryId, ExceptionState, Parked};
+use outbox_log::{EntryId, ExceptionState, Parked};
 
 use super::{Machine, SessionEnd};
 use crate::decide::{NextStep, decide};

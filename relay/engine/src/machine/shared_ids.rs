@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use outbox::log::{Entry, EntryId, Page};
+use outbox_log::{Entry, EntryId, Page};
 
 use super::Machine;
 
@@ -62,7 +62,7 @@ mod tests {
     use std::time::Duration;
 
     use message::{MaxInFlightPerKey, Message};
-    use outbox::log::{Cursor, Difference, ExceptionChange, ExceptionState, Mark};
+    use outbox_log::{Cursor, Difference, ExceptionChange, ExceptionState, Mark};
 
     use super::super::bench::{Bench, exception, message_for};
     use super::*;

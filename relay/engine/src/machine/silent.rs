@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Ticket, Topic};
-use outbox::log::{EntryId, Exception, ExceptionChange, ExceptionState, Parked};
+use outbox_log::{EntryId, Exception, ExceptionChange, ExceptionState, Parked};
 
 use super::intake::parked_entry;
 use super::{Machine, SessionEnd};

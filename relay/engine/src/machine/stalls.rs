@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{MaxInFlightPerKey, Message, PublishError, Receipt, Submission};
-use outbox::log::{Cursor, Difference, Entry, EntryId, ExceptionState, Mark, Page};
+use outbox_log::{Cursor, Difference, Entry, EntryId, ExceptionState, Mark, Page};
 
 use super::bench::{Bench, exception, message_for};
 use super::world::{Log, settings};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use message::{MaxInFlightPerKey, Submission, Ticket};
-use outbox::log::{EntryId, ExceptionState};
+use outbox_log::{EntryId, ExceptionState};
 
 use super::{Machine, SessionEnd};
 use crate::awaited::Unanswered;

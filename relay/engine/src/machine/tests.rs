@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{EventType, MaxInFlightPerKey, Message, OrderingKey, PublishError, Receipt, Submission, Topic};
-use outbox::log::{
+use outbox_log::{
     Cursor, Difference, Entry, EntryId, Exception, ExceptionChange, ExceptionState, HeldPage, HeldQueue,
     HeldQueues, InvalidEntry, Mark, Page, QueueName,
 };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use message::MessageId;
-use outbox::log::{EntryId, ExceptionChange};
+use outbox_log::{EntryId, ExceptionChange};
 
 use super::{Checkpoint, Machine};
 

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use outbox::log::{EntryId, ExceptionChange, ExceptionState, Parked, QueueName};
+use outbox_log::{EntryId, ExceptionChange, ExceptionState, Parked, QueueName};
 
 /// See the module.
 #[derive(Debug, Default)]

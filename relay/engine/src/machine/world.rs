@@ -11,7 +11,7 @@ use std::time::Duration;
 use message::{
     EventType, FaultScope, MaxInFlightPerKey, Message, OrderingKey, PublishError, Receipt, Submission, Topic,
 };
-use outbox::log::{
+use outbox_log::{
     Cursor, Difference, DuePage, DuePosition, Entry, EntryId, Exception, ExceptionChange, ExceptionState,
     ExceptionSummary, HeldAsk, HeldPage, HeldQueue, HeldQueues, Mark, Page, Parked, PauseScope, QueueName,
 };

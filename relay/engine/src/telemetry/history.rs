@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use metrics::{counter, gauge};
-use outbox::log::{LogError, RelayName};
-use outbox::retention::{Expired, Segment};
+use outbox_log::retention::{Expired, Segment};
+use outbox_log::{LogError, RelayName};
 use tracing::{info, warn};
 
 /// Reports what happens to the history of one pipeline's outbox.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{Gauge, gauge};
-use outbox::admin::{Blocker, CursorHistory, RelayStatus};
-use outbox::log::{ExceptionState, LogError, RelayName};
+use outbox_log::admin::{Blocker, CursorHistory, RelayStatus};
+use outbox_log::{ExceptionState, LogError, RelayName};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 

@@ -24,7 +24,7 @@ use std::time::{Duration, SystemTime};
 
 use message::{Fault, Message, OrderingKey, PublishError};
 use metrics::{Counter, Gauge, counter, gauge};
-use outbox::log::{ExceptionState, LogError, RelayName};
+use outbox_log::{ExceptionState, LogError, RelayName};
 use time::OffsetDateTime;
 use tracing::{debug, debug_span, error, info, warn};
 

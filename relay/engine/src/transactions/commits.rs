@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use message::{ClosedTransaction, PublishError, Runtime, TransactionMark, Transactions};
-use outbox::log::{BrokerTransaction, LogError};
+use outbox_log::{BrokerTransaction, LogError};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::flushes::Flushes;

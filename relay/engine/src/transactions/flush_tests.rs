@@ -11,7 +11,7 @@ use message::{
     Capabilities, ClosedTransaction, Connector, EventType, MaxInFlightPerKey, Message, MessageId,
     PublishError, Publisher, Receipts, Submission, Topic, TransactionMark, TransactionScope, Transactions,
 };
-use outbox::log::{
+use outbox_log::{
     Acquired, CheckpointStore, Cursor, Difference, DuePage, DuePosition, Entry, EntryId, ExceptionChange,
     ExceptionSummary, Fenced, HeldAsk, HeldPage, HeldQueues, Lease, LogError, LogReader, LogStore, Mark,
     Page, PageLimit, RelayName,
@@ -112,7 +112,7 @@ impl LogReader for Memory {
 
     async fn held_queues(
         &mut self,
-        _: Option<&outbox::log::QueueName>,
+        _: Option<&outbox_log::QueueName>,
         _: usize,
     ) -> Result<HeldQueues, LogError> {
         Ok(HeldQueues { queues: Vec::new(), exhausted: true })

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use message::{Fault, MessageId};
-use outbox::log::{Cursor, EntryId, ExceptionChange, Parked};
+use outbox_log::{Cursor, EntryId, ExceptionChange, Parked};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Checkpoint, TransactionCheckpoint};
@@ -130,7 +130,7 @@ impl ParkedForm {
             message_id: self.message_id,
             topic: self.topic,
             key: self.key,
-            state: self.state.parse().map_err(|error: outbox::log::UnknownState| error.to_string())?,
+            state: self.state.parse().map_err(|error: outbox_log::UnknownState| error.to_string())?,
             attempts: self.attempts,
             due_in: self.due_in,
             fault: self.fault.map(fault).transpose()?,
@@ -141,13 +141,13 @@ impl ParkedForm {
 
 #[cfg(test)]
 mod tests {
-    use outbox::log::{Difference, ExceptionState};
+    use outbox_log::{Difference, ExceptionState};
 
     use super::*;
 
     fn mark() -> Mark {
-        let base = outbox::log::Mark::new("17@700:710:700,705");
-        let difference = Difference { base, head: outbox::log::Mark::new("b"), ceiling: 99 };
+        let base = outbox_log::Mark::new("17@700:710:700,705");
+        let difference = Difference { base, head: outbox_log::Mark::new("b"), ceiling: 99 };
         let parked = Parked {
             id: EntryId(7),
             message_id: String::from("m-7"),

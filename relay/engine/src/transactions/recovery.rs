@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, PublishError, TransactionMark, TransactionScope, Transactions};
-use outbox::log::{BrokerTransaction, CheckpointStore, Cursor, EntryId, Fenced, Lease, LogError, RelayName};
+use outbox_log::{BrokerTransaction, CheckpointStore, Cursor, EntryId, Fenced, Lease, LogError, RelayName};
 use tokio::time::Instant;
 
 use super::mark::Mark;

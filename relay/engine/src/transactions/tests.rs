@@ -9,7 +9,7 @@ use message::{
     ClosedTransaction, Connector, MessageId, PublishError, Publisher, Receipts, Runtime, TransactionMark,
     TransactionScope, Transactions,
 };
-use outbox::log::{
+use outbox_log::{
     Acquired, BrokerTransaction, CheckpointStore, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced,
     Lease, LogError, Parked, RelayName,
 };
@@ -124,7 +124,7 @@ fn transaction(number: u64) -> BrokerTransaction {
 }
 
 fn cursor(base: &str, transaction: Option<BrokerTransaction>) -> Cursor {
-    Cursor { transaction, ..Cursor::at(outbox::log::Mark::new(base)) }
+    Cursor { transaction, ..Cursor::at(outbox_log::Mark::new(base)) }
 }
 
 fn parked() -> Parked {

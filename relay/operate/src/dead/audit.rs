@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use outbox::log::LogError;
+use outbox_log::LogError;
 use serde::Serialize;
 use time::OffsetDateTime;
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use inbox::{DeadLetterId, RedriveOptions, Redriven, Requested};
 use message::Headers;
-use outbox::admin::{ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision};
+use outbox_log::admin::{ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision};
 use serde::Serialize;
 
 use super::filter::MessageRef;

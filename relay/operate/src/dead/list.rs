@@ -8,8 +8,8 @@ use std::ops::Bound;
 use std::str::FromStr;
 
 use inbox::{DeadLetter, DeadLetterId, DeadLetterQuery, KnownState};
-use outbox::entries::EntryRef;
-use outbox::log::{EntryId, ExceptionState};
+use outbox_log::entries::EntryRef;
+use outbox_log::{EntryId, ExceptionState};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -502,7 +502,7 @@ mod tests {
         use brokers::Secret;
         use engine::EngineOptions;
         use message::Source;
-        use outbox::log::{LogOptions, RelayName};
+        use outbox_log::{LogOptions, RelayName};
 
         use crate::settings::{Broker, Database, PipelineConfig, Retention};
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use inbox::{DeadLetter, DeadLetterId};
-use outbox::admin::ListedEntry;
-use outbox::log::{EntryId, ExceptionState};
+use outbox_log::admin::ListedEntry;
+use outbox_log::{EntryId, ExceptionState};
 use serde::Serialize;
 use time::OffsetDateTime;
 

@@ -1,8 +1,8 @@
 //! The state of an entry after an operator's decision.
 
-use outbox::admin::AuditRecord;
-use outbox::entries::{EntryRef, FoundEntry};
-use outbox::log::{EntryId, ExceptionState};
+use outbox_log::admin::AuditRecord;
+use outbox_log::entries::{EntryRef, FoundEntry};
+use outbox_log::{EntryId, ExceptionState};
 
 use super::decide::LOOK_BACK;
 use super::filter::MessageRef;
@@ -53,7 +53,7 @@ fn told(record: &AuditRecord, entry: Option<&FoundEntry>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use outbox::entries::{Labels, ParkedState};
+    use outbox_log::entries::{Labels, ParkedState};
     use time::OffsetDateTime;
 
     use super::*;

@@ -1,7 +1,7 @@
 //! The messages of a decision, before it is taken.
 
-use outbox::entries::EntryRef;
-use outbox::log::{EntryId, ExceptionState};
+use outbox_log::entries::EntryRef;
+use outbox_log::{EntryId, ExceptionState};
 use serde::Serialize;
 
 use super::decide::Change;

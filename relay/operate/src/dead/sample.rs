@@ -1,6 +1,6 @@
 //! A message for tests, here and in interfaces.
 
-use outbox::log::EntryId;
+use outbox_log::EntryId;
 use time::OffsetDateTime;
 
 use super::message::{DeadMessage, DeadSource, Row};

@@ -7,10 +7,10 @@ use futures_util::future::join_all;
 #[cfg(feature = "kafka")]
 use message::loopback::is_loopback;
 use migrations::Dialect;
-use outbox::admin::ParkedCount;
 use outbox::connect::dialect_of;
-use outbox::log::ExceptionState::{Discarded, Scheduled};
-use outbox::log::LogError;
+use outbox_log::ExceptionState::{Discarded, Scheduled};
+use outbox_log::LogError;
+use outbox_log::admin::ParkedCount;
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
@@ -140,7 +140,7 @@ async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> 
 /// Returns why the relay refuses the database, which is opened as `relay run` does.
 async fn refusal(pipeline: &PipelineConfig) -> Result<Option<String>, Unreachable> {
     let options = pipeline.database.options().clone();
-    let store = outbox::log::open(pipeline.database.address(), pipeline.source.clone(), options)?;
+    let store = outbox_log::open(pipeline.database.address(), pipeline.source.clone(), options)?;
     match store.reader(&pipeline.name).await {
         Ok(_) => Ok(None),
         Err(error) if error.fault() == message::Fault::Operator => Ok(Some(error.to_string())),
@@ -152,7 +152,7 @@ async fn refusal(pipeline: &PipelineConfig) -> Result<Option<String>, Unreachabl
 /// which other checks report.
 async fn longest_wait(pipeline: &PipelineConfig) -> Option<Duration> {
     let options = pipeline.database.options().clone();
-    let log = outbox::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
+    let log = outbox_log::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
     let own = timeout(DATABASE_TIME_LIMIT, log.relay(&pipeline.name)).await.ok()?.ok()??;
     // A message scheduled too far ahead was already refused when it was enqueued.
     let is_late = |parked: &&ParkedCount| !matches!(parked.state, Scheduled | Discarded);
@@ -267,7 +267,7 @@ async fn transactions(
 #[cfg(feature = "kafka")]
 async fn known_transaction(pipeline: &PipelineConfig) -> Option<super::transactions::Known> {
     let options = pipeline.database.options().clone();
-    let log = outbox::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
+    let log = outbox_log::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
     let own = timeout(DATABASE_TIME_LIMIT, log.relay(&pipeline.name)).await.ok()?.ok()??;
     let transaction = own.cursor.transaction?;
     let topic = brokers::kafka::marks_topic(&transaction.log, &own.relay);

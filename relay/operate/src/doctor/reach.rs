@@ -41,7 +41,7 @@ async fn admitted(pipeline: &PipelineConfig) -> Vec<Finding> {
 /// Opens the database as `relay run` does, and closes it. Cancel-safe.
 pub async fn reach_database(pipeline: &PipelineConfig) -> Finding {
     let options = pipeline.database.options().clone();
-    let store = match outbox::log::open(pipeline.database.address(), pipeline.source.clone(), options) {
+    let store = match outbox_log::open(pipeline.database.address(), pipeline.source.clone(), options) {
         Ok(store) => store,
         Err(error) => return failed("database", &error.to_string(), error.fault() == Fault::Broker),
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use message::MessageId;
 use message::token::DriftWindow;
-use outbox::log::{EntryId, ExceptionState, LogError};
+use outbox_log::{EntryId, ExceptionState, LogError};
 use time::OffsetDateTime;
 use tokio::time::timeout;
 
@@ -33,7 +33,7 @@ pub(super) async fn look(pipeline: &PipelineConfig, limit: Duration) -> Option<F
 
 async fn scheduled(pipeline: &PipelineConfig) -> Result<Vec<Due>, LogError> {
     let options = pipeline.database.options().clone();
-    let admin = outbox::admin::open(pipeline.database.address(), pipeline.source.clone(), options)?;
+    let admin = outbox_log::admin::open(pipeline.database.address(), pipeline.source.clone(), options)?;
     let (mut due, mut after) = (Vec::new(), EntryId(0));
     while due.len() < LOOKED_AT_MAX {
         let entries = admin.list(&pipeline.name, ExceptionState::Scheduled, after, SLICE).await?;

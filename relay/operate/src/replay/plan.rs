@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use outbox::entries::{EntryRef, Extent, FoundEntry, SelectedEntry, Selection, Standing};
-use outbox::log::{EntryId, Pause, PauseScope};
+use outbox_log::entries::{EntryRef, Extent, FoundEntry, SelectedEntry, Selection, Standing};
+use outbox_log::{EntryId, Pause, PauseScope};
 use serde::Serialize;
 use time::OffsetDateTime;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, Message};
-use outbox::entries::{SelectedEntry, Standing};
-use outbox::log::{EntryId, Pause};
+use outbox_log::entries::{SelectedEntry, Standing};
+use outbox_log::{EntryId, Pause};
 use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -260,7 +260,7 @@ mod tests {
             message_id: Uuid::nil(),
             topic: String::from("orders"),
             key: None,
-            labels: outbox::entries::Labels::default(),
+            labels: outbox_log::entries::Labels::default(),
             payload_bytes,
             enqueued_at: OffsetDateTime::UNIX_EPOCH,
             standing: Standing::Published,

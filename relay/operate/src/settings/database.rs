@@ -4,11 +4,11 @@ use std::path::Path;
 
 use brokers::{InvalidSetting, Secret};
 use migrations::{Dialect, Identifier};
-use outbox::address::Address;
 #[cfg(feature = "postgres")]
 use outbox::connect::postgres_options;
 use outbox::connect::{InvalidUrl, dialect_of, sqlite_options};
-use outbox::log::LogOptions;
+use outbox_log::Address;
+use outbox_log::LogOptions;
 use secrecy::{ExposeSecret as _, SecretString};
 
 /// The location of an outbox, and the options of its connections. `Debug` prints no secret.

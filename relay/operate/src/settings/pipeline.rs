@@ -2,7 +2,7 @@
 
 use engine::EngineOptions;
 use message::Source;
-use outbox::log::RelayName;
+use outbox_log::RelayName;
 
 use super::{Broker, Database, Retention};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use inbox::reconcile::{AppliedIds, Unfinished};
 use message::MessageId;
-use outbox::reconcile::Rows;
+use outbox_log::reconcile::Rows;
 use tokio::time::Instant;
 use uuid::Uuid;
 

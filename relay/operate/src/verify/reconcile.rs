@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use inbox::reconcile::Unfinished;
-use outbox::log::ExceptionState;
-use outbox::reconcile::Stage;
+use outbox_log::ExceptionState;
+use outbox_log::reconcile::Stage;
 use uuid::Uuid;
 
 /// The sightings of one message.

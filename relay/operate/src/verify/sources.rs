@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
 use inbox::reconcile::{AppliedIds, Whose};
-use outbox::read_only::ReadOnly;
-use outbox::reconcile::{Row, Rows, Stage};
+use outbox_log::read_only::ReadOnly;
+use outbox_log::reconcile::{Row, Rows, Stage};
 use secrecy::ExposeSecret as _;
 use sqlx::{AssertSqlSafe, Row as _, ValueRef as _};
 use uuid::Uuid;
@@ -45,9 +45,9 @@ pub(super) async fn outbox(
         #[cfg(feature = "postgres")]
         ReadOnly::Postgres(connection) => {
             let schema = pipeline.database.schema();
-            outbox::reconcile::postgres_within(connection, schema, &pipeline.name, timeout).await?
+            outbox_log::reconcile::postgres_within(connection, schema, &pipeline.name, timeout).await?
         }
-        ReadOnly::Sqlite(connection) => outbox::reconcile::sqlite(connection, &pipeline.name).await?,
+        ReadOnly::Sqlite(connection) => outbox_log::reconcile::sqlite(connection, &pipeline.name).await?,
     })
 }
 
@@ -182,7 +182,7 @@ impl Reading {
         match session(inbox).await? {
             #[cfg(feature = "postgres")]
             ReadOnly::Postgres(mut connection) => {
-                let begun = outbox::read_only::begin(&mut connection, Duration::ZERO).await;
+                let begun = outbox_log::read_only::begin(&mut connection, Duration::ZERO).await;
                 let mut tx = begun.map_err(failed)?;
                 read!(&mut *tx);
             }

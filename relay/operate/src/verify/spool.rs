@@ -7,8 +7,8 @@ use std::fmt::Display;
 use futures_util::TryStreamExt as _;
 use futures_util::stream::BoxStream;
 use inbox::reconcile::Unfinished;
-use outbox::log::ExceptionState;
-use outbox::reconcile::{Row, Stage};
+use outbox_log::ExceptionState;
+use outbox_log::reconcile::{Row, Stage};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteRow, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _, Row as _, SqliteConnection};
 use tempfile::TempDir;
@@ -338,7 +338,7 @@ mod tests {
         Row {
             id: Uuid::from_u128(number),
             topic: "orders".into(),
-            labels: outbox::entries::Labels::default(),
+            labels: outbox_log::entries::Labels::default(),
             fingerprint,
             stage,
             edited: false,

@@ -7,8 +7,8 @@ use clap::{ArgGroup, Args};
 use message::{HeaderName, HeaderValue, Headers};
 use operate::Places;
 use operate::dead::{self, Change, Filter, MessageRef, Report};
-use outbox::admin::DECIDED_MAX;
-use outbox::log::ExceptionState;
+use outbox_log::ExceptionState;
+use outbox_log::admin::DECIDED_MAX;
 
 use super::super::exit::Exit;
 use super::super::failure::Failure;

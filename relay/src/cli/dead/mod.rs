@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use clap::{Args, Subcommand, ValueEnum};
 use operate::dead::{self, Change, Filter, Listed, MessageRef, States};
 use operate::{OperateError, Places};
-use outbox::log::ExceptionState;
+use outbox_log::ExceptionState;
 
 use super::exit::Exit;
 use super::failure::Failure;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use operate::places::OutboxPlace;
 use operate::status::{PipelineStatus, status};
 use operate::{Operator, PipelineConfig, Places, Role};
-use outbox::log::EntryId;
+use outbox_log::EntryId;
 use time::OffsetDateTime;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use engine::{EngineOptions, Pipeline, Publishing};
 use message::Source;
-use outbox::log::{LogOptions, LogStore, RelayName};
+use outbox_log::{LogOptions, LogStore, RelayName};
 use tokio_util::sync::CancellationToken;
 
 use super::{Database, Published};
@@ -19,7 +19,7 @@ pub(crate) const RELAY: &str = "bench";
 
 /// Opens the log of a database.
 pub(crate) fn log(database: &Database) -> Result<Arc<dyn LogStore>, Failure> {
-    Ok(outbox::log::open(&database.url, Source::new("/bench")?, LogOptions::default())?)
+    Ok(outbox_log::open(&database.url, Source::new("/bench")?, LogOptions::default())?)
 }
 
 /// Creates a relay for a database in this process, without running it.

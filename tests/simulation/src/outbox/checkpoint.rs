@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use checker::Promise;
-use outbox::log::{Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogError, Parked};
+use outbox_log::{Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogError, Parked};
 use tokio::time::Instant;
 
 use super::history::commits_at;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use checker::LeaseEvent;
 use message::MessageId;
-use outbox::log::{Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, Fenced, Lease, LogError};
+use outbox_log::{Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, Fenced, Lease, LogError};
 use tokio::time::Instant;
 
 use super::connection::Connection;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use checker::Promise;
-use outbox::log::LogError;
+use outbox_log::LogError;
 
 use crate::fault::Call;
 use crate::process::ProcessId;

@@ -6,14 +6,14 @@
 //! forgotten. But some of it is at the broker, and relays have marks in memory whose commits are
 //! now other ones.
 //!
-//! The store makes the same promises as the PostgreSQL adapter (`outbox/src/postgres/history.rs`).
+//! The store makes the same promises as the PostgreSQL adapter (`outbox/log/src/postgres/history.rs`).
 //! A mark names the history in which it was taken. The lease is granted with a cursor of the
 //! present history. Calls with a mark or a lease of another history fail on any connection.
 
 use std::collections::BTreeSet;
 
 use message::MessageId;
-use outbox::log::{Cursor, LogError, Mark, Progress};
+use outbox_log::{Cursor, LogError, Mark, Progress};
 
 use super::tables::OutboxTables;
 use crate::breakage::Breakage;

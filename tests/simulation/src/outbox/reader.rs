@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use outbox::log::{
+use outbox_log::{
     Difference, DuePage, DuePosition, Entry, EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldPage,
     HeldQueue, HeldQueues, LogError, LogReader, Mark, Page, PageLimit, QueueName,
 };

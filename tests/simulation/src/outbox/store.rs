@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use outbox::log::{CheckpointStore, LogError, LogReader, LogStore, RelayName};
+use outbox_log::{CheckpointStore, LogError, LogReader, LogStore, RelayName};
 
 use super::checkpoint_store::SimulatedCheckpointStore;
 use super::connection::Connection;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use checker::LeaseEvent;
 use message::{Message, MessageId};
-use outbox::log::{Cursor, Entry, EntryId, Exception, ExceptionState, InvalidEntry, Parked};
+use outbox_log::{Cursor, Entry, EntryId, Exception, ExceptionState, InvalidEntry, Parked};
 use tokio::time::Instant;
 
 use super::history::{commits_at, mark};

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use checker::OutboxRow;
-use outbox::log::RelayName;
-use outbox::reconcile::{self, Rows};
+use outbox_log::RelayName;
+use outbox_log::reconcile::{self, Rows};
 use uuid::Uuid;
 
 use crate::Failure;

@@ -20,7 +20,7 @@ use message::{
     ClosedTransaction, Connector, MessageId, PublishError, Publisher, Receipts, TransactionMark,
     TransactionScope, Transactions,
 };
-use outbox::log::{
+use outbox_log::{
     Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, Fenced, LogError, LogReader, LogStore,
     RelayName,
 };

@@ -31,8 +31,8 @@ pub(crate) fn relay() -> Option<ExitCode> {
     let url = std::env::var(DATABASE).ok()?;
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).init();
     let run = || -> Outcome {
-        let options = outbox::log::LogOptions::default().allow_plaintext(true);
-        let store = outbox::log::open(&url, message::Source::new("/tests")?, options)?;
+        let options = outbox_log::LogOptions::default().allow_plaintext(true);
+        let store = outbox_log::open(&url, message::Source::new("/tests")?, options)?;
         let servers = std::env::var(CLUSTER).or_else(|_| Backend::Kafka.address())?;
         let broker = Arc::new(TransactionalConnector::new(Config::new(servers.split(',')))?);
         let settings = EngineOptions {
@@ -41,7 +41,7 @@ pub(crate) fn relay() -> Option<ExitCode> {
             shutdown_grace: Duration::from_millis(500),
             ..EngineOptions::default()
         };
-        let name = outbox::log::RelayName::new("orders")?;
+        let name = outbox_log::RelayName::new("orders")?;
         let ends = Ends::from_environment()?;
         let store = Arc::new(EndsDatabase::new(store, ends.clone()));
         let publishing = Publishing::InTransactions(Arc::new(EndsBroker::new(broker, ends)));

@@ -22,9 +22,9 @@ use message::chunk::{Encoding, Splitter};
 use message::{Fault, FaultScope, Fingerprint, MaxInFlightPerKey, Message, MessageId, SizeLimit, Topic};
 use operate::replay::{ReplayFilter, ReplayOptions, plan};
 use operate::{Operator, Places, Role, Signed};
-use outbox::admin::{ChosenEntry, Decision, LogAdmin, OperatorDecision};
-use outbox::log::{EntryId, ExceptionState, LogOptions, PauseScope, RelayName};
 use outbox::{NewMessage, Outbox};
+use outbox_log::admin::{ChosenEntry, Decision, LogAdmin, OperatorDecision};
+use outbox_log::{EntryId, ExceptionState, LogOptions, PauseScope, RelayName};
 use outbox_toolkit::Relay;
 use relay::config::{Config, Overrides};
 use saga::{Run, Sagas, Started, Stop, WorkerOptions};
@@ -216,7 +216,10 @@ impl<DB: Dialect> Scene<DB> {
         let names = if row.is("relays", "divided by filters") { &["a", "b"][..] } else { &["all"] };
         let admins = names.iter().map(|name| {
             let source = message::Source::new("/test")?;
-            Ok((RelayName::new(*name)?, outbox::admin::open(&database.url, source, LogOptions::default())?))
+            Ok((
+                RelayName::new(*name)?,
+                outbox_log::admin::open(&database.url, source, LogOptions::default())?,
+            ))
         });
         let admins = admins.collect::<Result<_, Failure>>()?;
         let broker = Broker::new();

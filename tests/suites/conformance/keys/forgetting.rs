@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::*;
 use inbox::keys::OnExpired;
 use message::MessageId;
-use migrations::Migrator;
-use tests::{Counters, Outcome};
+use tests::Counters;
 
 key_cases! { "keys/forgetting":
     every {
@@ -24,60 +23,6 @@ key_cases! { "keys/forgetting":
     postgres {
         a_service_changes_and_removes_no_outcome_that_counts,
     }
-}
-
-pub(super) fn upgrades() -> Vec<Trial> {
-    let name = "keys/forgetting";
-    vec![
-        trial(format!("{name}/postgres/keys_outlive_the_upgrade"), &[Backend::Postgres], |stage| {
-            upgraded::<Postgres>(stage, 3, "INSERT INTO idempotency_key (slot, ", "VALUES (1, ", "now()")
-        }),
-        trial(format!("{name}/sqlite/keys_outlive_the_upgrade"), &[Backend::Sqlite], |stage| {
-            upgraded::<Sqlite>(stage, 1, "INSERT INTO idempotency_key_1 (", "VALUES (", "1")
-        }),
-    ]
-}
-
-async fn upgraded<DB: Keys>(stage: Stage, before: i32, insert: &str, values: &str, now: &str) -> Outcome {
-    let db = Database::<DB>::empty(&stage).await?;
-    let line = Migrator::<DB>::new(migrations::Line::Idempotency);
-    db.execute(&line.sql(1..=before)?).await?;
-    let (hash, later) = match DB::BACKEND {
-        Backend::Postgres => (format!("'\\x{}'", hex(&request("k"))), "now() + interval '1 day'"),
-        _ => (format!("x'{}'", hex(&request("k"))), "9000000000000000"),
-    };
-    let holder = MessageId::new();
-    for (name, state, lease, outcome, processed) in [
-        ("ended", "succeeded", "NULL", "'done'", now),
-        ("running", "in_progress", later, "NULL", "NULL"),
-        ("free", "released", "NULL", "NULL", "NULL"),
-    ] {
-        let outcome = if DB::BACKEND == Backend::Postgres {
-            outcome.to_owned()
-        } else {
-            format!("CAST({outcome} AS BLOB)")
-        };
-        db.execute(&format!(
-            "{insert}scope, operation, key, fingerprint, state, attempt, holder, lease_until, outcome, claimed_at, processed_at, \
-             expires_at) {values}'tenant-1', 'POST /orders', '{name}', {hash}, '{state}', 1, '{holder}', {lease}, {outcome}, {now}, \
-             {processed}, {later})"
-        ))
-        .await?;
-    }
-    let mut connection = db.admin.acquire().await?;
-    line.up(&mut connection).await?;
-    drop(connection);
-    let keys = IdempotencyKeys::open(db.admin.clone(), KeyOptions::default()).await?;
-    for (name, word) in
-        [("ended", "replay"), ("running", "in_flight"), ("free", "acquired"), ("new", "acquired")]
-    {
-        assert_eq!(claim(&keys, name, "k").await.as_str(), word, "{name}");
-    }
-    Ok(())
-}
-
-fn hex(fingerprint: &Fingerprint) -> String {
-    fingerprint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 async fn an_expired_key_is_free_whether_or_not_it_was_deleted<DB: Keys>(db: Database<DB>) {

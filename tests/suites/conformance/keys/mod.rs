@@ -50,7 +50,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial::at_night(dump::trials()),
         effects::trials(),
         forgetting::trials(),
-        forgetting::upgrades(),
         http::trials(),
         lease::trials(),
         metrics::trials(),

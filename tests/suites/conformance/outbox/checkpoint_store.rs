@@ -6,15 +6,16 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
-use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
 use outbox::NewMessage;
-use outbox::admin::{self, ChosenEntry, DecideError, Decision, OperatorDecision};
-use outbox::log::{
+use outbox_log::admin::{self, ChosenEntry, DecideError, Decision, OperatorDecision};
+use outbox_log::read_only::ReadOnly;
+use outbox_log::reconcile::{self, Stage};
+use outbox_log::{
     Acquired, BrokerTrouble, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogOptions,
     PageLimit, Parked, PauseScope,
 };
-use outbox::read_only::ReadOnly;
-use outbox::reconcile::{self, Stage};
+
+use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
 
 cases! { "outbox/checkpoint_store":
     every {
@@ -146,7 +147,7 @@ fn parked(id: i64, state: ExceptionState, due_in: Option<Duration>) -> Parked {
 async fn with_parked<DB: TestDialect>(
     db: &Database<DB>,
     changes: &[ExceptionChange],
-) -> (Box<dyn outbox::log::CheckpointStore>, i64, Cursor) {
+) -> (Box<dyn outbox_log::CheckpointStore>, i64, Cursor) {
     let message = |n| NewMessage::new("orders").key(format!("key-{n}")).json(&n).id(message_id(n));
     db.enqueue((1..=5).map(message)).await;
     let mut checkpoint_store = db.checkpoint_store("a").await;
@@ -566,7 +567,7 @@ async fn what_keeps_a_relay_from_its_broker_stands_beside_its_cursor<DB: TestDia
     db: Database<DB>,
 ) -> Database<DB> {
     let (admin, entries) =
-        outbox::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+        outbox_log::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let known = async || {
         let status = admin.relay(&relay()).await.unwrap().unwrap();
         let extent = entries.extent(&relay()).await.unwrap();
@@ -599,10 +600,10 @@ async fn what_keeps_a_relay_from_its_broker_stands_beside_its_cursor<DB: TestDia
 /// case opens and ends, also for the longest name.
 async fn processes_that_wait_for_the_lease_are_counted() {
     crate::outbox::support::on("processes_that_wait", |db: Database<sqlx::Postgres>| async move {
-        let log = outbox::log::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+        let log = outbox_log::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
         let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
         for name in [String::from("main"), "m".repeat(63)] {
-            let name = outbox::log::RelayName::new(name).unwrap();
+            let name = outbox_log::RelayName::new(name).unwrap();
             let counted = async |wanted: u64| {
                 // A dropped session ends a moment later.
                 while admin.relay(&name).await.unwrap().unwrap().standbys != Some(wanted) {

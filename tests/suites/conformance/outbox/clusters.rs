@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use libtest_mimic::Trial;
 use outbox::NewMessage;
-use outbox::log::{CheckpointStore, EntryId, Fenced, HeldAsk, LogError, LogOptions, LogStore, QueueName};
+use outbox_log::{CheckpointStore, EntryId, Fenced, HeldAsk, LogError, LogOptions, LogStore, QueueName};
 use sqlx::Postgres;
 use tests::cluster::{NEEDS, run};
 use tests::{Cluster, Outcome, Role, Stage, eventually, trial};
@@ -74,13 +74,13 @@ fn keys(range: std::ops::Range<i32>) -> Vec<String> {
     range.map(|n| n.to_string()).collect()
 }
 
-fn keys_of(entries: &[outbox::log::Entry]) -> Vec<String> {
+fn keys_of(entries: &[outbox_log::Entry]) -> Vec<String> {
     entries.iter().map(|entry| entry.key().unwrap().to_owned()).collect()
 }
 
 /// Opens the relay's log at another address of the same database.
 fn log_at(url: &str) -> Arc<dyn LogStore> {
-    outbox::log::open(url, source(), LogOptions::default()).unwrap()
+    outbox_log::open(url, source(), LogOptions::default()).unwrap()
 }
 
 /// A leading relay that reads through `log`.
@@ -160,7 +160,7 @@ async fn a_relay_in_a_service_is_refused_where_sessions_are_shared(stage: Stage)
         cluster.start_pooler(mode).await?;
         let options = outbox::connect::postgres_options(&cluster.pooler_url(), false)?;
         let pool = outbox::pool_options::<Postgres>().max_connections(1).connect_lazy_with(options);
-        let log = outbox::log::open(&pool, source(), LogOptions::default())?;
+        let log = outbox_log::open(&pool, source(), LogOptions::default())?;
         match log.reader(&relay()).await {
             Ok(_reader) => {
                 assert!(!is_refused, "{mode}");
@@ -321,7 +321,7 @@ async fn a_promoted_standby_that_lagged_is_gone_on_from(stage: Stage) -> Outcome
     let error = db.reader().await.next_difference(&memory.base).await.unwrap_err();
     assert!(error.to_string().contains("another server"), "{error}");
     assert_eq!(leader.store().await, Fenced::Held);
-    let admin = outbox::admin::open(db.relay_url().as_str(), source(), LogOptions::default())?;
+    let admin = outbox_log::admin::open(db.relay_url().as_str(), source(), LogOptions::default())?;
     let history = admin.relays().await?.remove(0).history.ok_or("no history")?;
     assert_eq!((history.timeline, history.is_present), (2, true));
     Ok(())

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::outbox::support::{Database, Follower, SMALL, TestDialect, granted, ids, on};
 use outbox::NewMessage;
-use outbox::log::{Entry, PageLimit};
+use outbox_log::{Entry, PageLimit};
 use rand::Rng;
 use sqlx::{Connection, Executor, PgConnection, Postgres, Row, Sqlite};
 
@@ -252,7 +252,7 @@ END $$";
 /// be read. Oracle: the position of assigned ids never goes back.
 async fn a_mark_never_stands_above_an_id_that_is_given_out() {
     on("a_mark_never_stands_above_an_id", |db: Database<Postgres>| async move {
-        let given_out = outbox::postgres::GIVEN_OUT.replace("{schema}", "");
+        let given_out = outbox_log::postgres::GIVEN_OUT.replace("{schema}", "");
         db.run(&READ_ON.replace("{read}", &given_out)).await;
         let takers = (0..3).map(|_| {
             let pool = db.admin.clone();

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use outbox::admin::{self, ChosenEntry, Decision, OperatorDecision};
-use outbox::entries::{EntryRef, Selection, Standing};
-use outbox::log::{Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, PauseScope};
+use outbox_log::admin::{self, ChosenEntry, Decision, OperatorDecision};
+use outbox_log::entries::{EntryRef, Selection, Standing};
+use outbox_log::{Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, PauseScope};
 
 use crate::outbox::retention::{Relay, messages, open, parked, rows};
 use crate::outbox::support::{Database, TestDialect, relay, source};
@@ -36,7 +36,7 @@ fn edit() -> Decision {
 /// discarded, and as edited.
 async fn shown<DB: TestDialect>(db: &Database<DB>, entry: &Entry) -> [(bool, bool); 3] {
     let (_, entries) =
-        outbox::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+        outbox_log::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let id = uuid::Uuid::parse_str(&entry.message_id()).unwrap();
     let found = entries.find(&relay(), EntryRef::Id(entry.id)).await.unwrap().remove(0);
     let extent = entries.extent(&relay()).await.unwrap();
@@ -46,7 +46,7 @@ async fn shown<DB: TestDialect>(db: &Database<DB>, entry: &Entry) -> [(bool, boo
     [
         (found.is_discarded, found.is_edited),
         (standing == Standing::Discarded, standing == Standing::Edited),
-        (row.stage == outbox::reconcile::Stage::Discarded, row.edited),
+        (row.stage == outbox_log::reconcile::Stage::Discarded, row.edited),
     ]
 }
 
@@ -108,7 +108,7 @@ async fn an_edit_is_withdrawn_with_its_relay<DB: TestDialect>(db: Database<DB>) 
 /// pauses of both, and of another relay.
 async fn a_relay_that_is_forgotten_leaves_no_pause<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
-    let other = outbox::log::RelayName::new("other").unwrap();
+    let other = outbox_log::RelayName::new("other").unwrap();
     let mut main = Relay::new(&db, &relay()).await;
     main.pass(&[]).await;
     for name in [&relay(), &other] {

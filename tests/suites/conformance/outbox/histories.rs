@@ -4,12 +4,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use outbox::NewMessage;
-use outbox::log::{
+use outbox_log::read_only::ReadOnly;
+use outbox_log::reconcile::{self, Rows, Stage};
+use outbox_log::{
     Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogError,
     LogOptions, Mark, Parked,
 };
-use outbox::read_only::ReadOnly;
-use outbox::reconcile::{self, Rows, Stage};
 use sqlx::{Postgres, Sqlite};
 
 use crate::outbox::support::{Database, Follower, TTL, each, granted, relay, source};
@@ -53,7 +53,7 @@ pub(super) fn orders(range: std::ops::Range<i32>) -> impl Iterator<Item = NewMes
     range.map(|n| NewMessage::new("orders").key(n.to_string()))
 }
 
-pub(super) fn keys(entries: &[outbox::log::Entry]) -> Vec<String> {
+pub(super) fn keys(entries: &[outbox_log::Entry]) -> Vec<String> {
     entries.iter().map(|entry| entry.key().unwrap().to_owned()).collect()
 }
 
@@ -139,7 +139,7 @@ fn telling(range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Se
 }
 
 /// Returns the change that parks an entry as dead.
-pub(super) fn dead(entry: &outbox::log::Entry) -> ExceptionChange {
+pub(super) fn dead(entry: &outbox_log::Entry) -> ExceptionChange {
     let mut change = parked(entry.id.0, entry.message_id(), ExceptionState::Dead);
     if let ExceptionChange::Park(parked) = &mut change {
         parked.key = entry.key().map(str::to_owned);
@@ -320,7 +320,7 @@ async fn a_cursor_of_another_server_is_told_by_that_servers_name() {
 
 async fn a_foreign_cursor_hides_nothing_from_another_relay() {
     each(async |db: Database<Postgres>| {
-        let other = outbox::log::RelayName::new("other").unwrap();
+        let other = outbox_log::RelayName::new("other").unwrap();
         let (mut checkpoint_store, epoch, _) = after_ten(&db).await;
         let (_, cursor) = granted(&mut db.log.checkpoint_store(&other, "o").await.unwrap()).await;
         let mut sound = Follower::new(db.log.reader(&other).await.unwrap(), cursor);
@@ -687,7 +687,8 @@ async fn a_reader_of_another_server_refuses_the_cursor() {
 async fn status_tells_which_server_a_cursor_belongs_to() {
     each(async |db: Database<Postgres>| {
         drop(after_ten(&db).await);
-        let admin = outbox::admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+        let admin =
+            outbox_log::admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
         let history = admin.relays().await.unwrap().remove(0).history.unwrap();
         let system: String = sqlx::query_scalar("SELECT system_identifier::text FROM pg_control_system()")
             .fetch_one(&db.admin)

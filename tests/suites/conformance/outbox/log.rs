@@ -4,7 +4,7 @@
 
 use crate::outbox::support::{Database, Follower, SMALL, TestDialect, each, granted, ids};
 use outbox::NewMessage;
-use outbox::log::PageLimit;
+use outbox_log::PageLimit;
 use sqlx::Postgres;
 
 cases! { "outbox/log":
@@ -91,7 +91,7 @@ async fn a_cursor_inside_a_difference_goes_on_where_it_stood<DB: TestDialect>(
     let first = follower.next().await.unwrap();
     assert_eq!(
         checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(),
-        outbox::log::Fenced::Held
+        outbox_log::Fenced::Held
     );
     db.enqueue((20..25).map(|n| NewMessage::new("orders").json(&n))).await;
 

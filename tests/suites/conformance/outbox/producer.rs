@@ -44,7 +44,7 @@ cases! { "outbox/producer":
     }
 }
 
-async fn entries<DB: TestDialect>(db: &Database<DB>) -> Vec<outbox::log::Entry> {
+async fn entries<DB: TestDialect>(db: &Database<DB>) -> Vec<outbox_log::Entry> {
     let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     Follower::new(db.reader().await, cursor).all().await
 }

@@ -4,7 +4,7 @@
 
 use crate::outbox::support::{Database, Follower, granted, on};
 use outbox::NewMessage;
-use outbox::log::{Cursor, Fenced};
+use outbox_log::{Cursor, Fenced};
 use sqlx::Postgres;
 
 cases! { "outbox/restore":
@@ -54,7 +54,7 @@ async fn nothing_is_lost_after_a_restore_into_another_cluster() {
                     part.split(',').filter(|x| !x.is_empty()).map(shift).collect::<Vec<_>>().join(",")
                 })
                 .collect();
-            let base = outbox::log::Mark::new(format!("{floor}@{}", parts.join(":")));
+            let base = outbox_log::Mark::new(format!("{floor}@{}", parts.join(":")));
             serde_json::to_string(&Cursor::at(base)).unwrap()
         };
         let cursor: String =
@@ -78,7 +78,7 @@ async fn nothing_is_lost_after_a_restore_into_another_cluster() {
         assert_eq!(follower.all().await.len(), 1);
 
         // A relay that is new in this cluster reads everything.
-        let other = outbox::log::RelayName::new("other").unwrap();
+        let other = outbox_log::RelayName::new("other").unwrap();
         let (_, cursor) = granted(&mut db.log.checkpoint_store(&other, "c").await.unwrap()).await;
         let reader = db.log.reader(&other).await.unwrap();
         assert_eq!(Follower::new(reader, cursor).all().await.len(), 16);

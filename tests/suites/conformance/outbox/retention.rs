@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, ids, on, relay, source};
 use message::token::DriftWindow;
-use outbox::admin::{self, ChosenEntry, Decision, OperatorDecision};
-use outbox::entries::{EntryRef, Selection, Standing};
-use outbox::log::{
+use outbox::{Enqueued, NewMessage, Outbox};
+use outbox_log::admin::{self, ChosenEntry, Decision, OperatorDecision};
+use outbox_log::entries::{EntryRef, Selection, Standing};
+use outbox_log::read_only::ReadOnly;
+use outbox_log::reconcile::{self, Rows, Stage};
+use outbox_log::retention::{self, Expired, ForgetError, HeldBack, LogRetention, Segment};
+use outbox_log::{
     CheckpointStore, Cursor, Entry, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogError,
     LogOptions, Mark, PageLimit, Parked, PauseScope, QueueName, RelayName,
 };
-use outbox::read_only::ReadOnly;
-use outbox::reconcile::{self, Rows, Stage};
-use outbox::retention::{self, Expired, ForgetError, HeldBack, LogRetention, Segment};
-use outbox::{Enqueued, NewMessage, Outbox};
 use proxy::{Conditions, Flow, Pass, Proxy};
 use sqlx::{Connection, Executor, PgConnection, Postgres};
 use time::OffsetDateTime;
@@ -364,7 +364,7 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
     let entry = main.follower.all().await.remove(0);
     main.pass(&[ExceptionChange::Park(parked(&entry, ExceptionState::Dead))]).await;
     let (admin, entries) =
-        outbox::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+        outbox_log::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let decree = OperatorDecision {
         decision: Decision::Discard,
         actor: "ops".into(),

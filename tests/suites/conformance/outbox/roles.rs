@@ -5,7 +5,7 @@
 
 use migrations::{Identifier, Line, Migrator, Roles, Template};
 use outbox::NewMessage;
-use outbox::log::{Fenced, LogOptions};
+use outbox_log::{Fenced, LogOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Postgres};
 use tests::Role;
 use tests::roles::grant;
@@ -19,7 +19,6 @@ cases! { "roles":
         functions_with_the_owners_rights_do_one_thing_only,
         nobody_puts_other_tables_before_the_functions,
         the_script_takes_away_what_it_does_not_grant,
-        whoever_could_store_an_outcome_can_after_the_upgrade,
         services_with_a_schema_each_cannot_touch_each_others_keys,
         an_observer_sees_states_and_no_content,
         hostile_names_are_refused_before_anything_runs,
@@ -289,30 +288,6 @@ async fn the_script_takes_away_what_it_does_not_grant() {
     .await;
 }
 
-/// Version 4 stores outcomes with plain statements, where earlier versions called functions.
-async fn whoever_could_store_an_outcome_can_after_the_upgrade() {
-    on("whoever_could_store_an_outcome", |db: Database<Postgres>| async move {
-        let line = Migrator::<Postgres>::new(Line::Idempotency);
-        let user = Role::Service.user();
-        db.run(&line.sql(1..=2).unwrap()).await;
-        db.run(&format!(
-            "GRANT EXECUTE ON FUNCTION idempotency_finish(text, text, text, bytea, uuid, interval, integer, text, bytea) TO {user}"
-        ))
-        .await;
-        line.up(&mut db.admin.acquire().await.unwrap()).await.unwrap();
-        let may = format!(
-            "SELECT count(*) FROM unnest('{{SELECT,INSERT,DELETE}}'::text[]) AS right_to \
-             WHERE has_table_privilege('{user}', 'idempotency_key', right_to) \
-             AND has_column_privilege('{user}', 'idempotency_key', 'outcome', 'UPDATE')"
-        );
-        assert_eq!(db.number(&may).await, 3);
-        let other = may.replace(user, Role::Observer.user());
-        assert_eq!(db.number(&other).await, 0);
-        db
-    })
-    .await;
-}
-
 /// Two services share a database; each has its own schema and role.
 async fn services_with_a_schema_each_cannot_touch_each_others_keys() {
     on("services_with_a_schema_each", |db: Database<Postgres>| async move {
@@ -353,12 +328,12 @@ async fn an_observer_sees_states_and_no_content() {
         let mut checkpoint_store = db.checkpoint_store("a").await;
         let (lease, _) = granted(&mut checkpoint_store).await;
         let url = Role::Observer.url(&db.url).unwrap();
-        let admin = outbox::admin::open(url.as_str(), source(), LogOptions::default()).unwrap();
+        let admin = outbox_log::admin::open(url.as_str(), source(), LogOptions::default()).unwrap();
         let relays = admin.relays().await.unwrap();
         assert_eq!((relays.len(), relays[0].backlog.entries_max), (1, 1));
         // The lease is free.
         assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
-        let log = outbox::log::open(url.as_str(), source(), LogOptions::default()).unwrap();
+        let log = outbox_log::open(url.as_str(), source(), LogOptions::default()).unwrap();
         let taken =
             log.checkpoint_store(&relay(), "observer").await.unwrap().acquire(super::support::TTL).await;
         assert!(taken.is_err(), "an observer leads nothing");

@@ -10,9 +10,9 @@ use crate::outbox::support::{
 };
 use message::{Headers, SizeLimit};
 use outbox::NewMessage;
-use outbox::admin::{ChosenEntry, Decision, OperatorDecision};
-use outbox::entries::{EntryRef, Selection, Standing};
-use outbox::log::{
+use outbox_log::admin::{ChosenEntry, Decision, OperatorDecision};
+use outbox_log::entries::{EntryRef, Selection, Standing};
+use outbox_log::{
     BrokerTrouble, Cursor, Entry, EntryId, Exception, ExceptionChange, ExceptionState, Fenced, HeldAsk,
     Lease, LogOptions, LogReader, PageLimit, Parked, QueueName, RowLimit,
 };
@@ -204,7 +204,7 @@ async fn what_is_too_large_stays_unread_where_it_is_parked<DB: TestDialect>(
         if entry.id.0 % 2 == 1 { ExceptionState::Retrying } else { ExceptionState::Held }
     };
     let (lease, cursor, _) = park_all(&db, state).await;
-    let retention = outbox::retention::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
+    let retention = outbox_log::retention::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
     retention.expire(Duration::ZERO).await.unwrap();
     let mut reader = db.reader().await;
     for entries_max in [1, 100] {
@@ -229,7 +229,7 @@ async fn what_is_too_large_stays_unread_where_it_is_parked<DB: TestDialect>(
 async fn an_edit_mends_a_row_that_is_too_large<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     write_large(&db).await;
     park_all(&db, |_| ExceptionState::Dead).await;
-    let (admin, _) = outbox::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
+    let (admin, _) = outbox_log::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
     let decide = async |id: i64, decision| {
         let (actor, note) = (String::from("ann"), String::from("a test"));
         let dead = admin.list(&relay(), ExceptionState::Dead, EntryId(id - 1), 1).await.unwrap();
@@ -299,7 +299,7 @@ async fn operators_see_rows_of_any_size<DB: TestDialect>(db: Database<DB>) -> Da
         (0..100).fold(message, |message, header| message.header(format!("h{header}"), "x".repeat(8_000)))
     };
     db.enqueue((0..20).map(long)).await;
-    let (_, entries) = outbox::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
+    let (_, entries) = outbox_log::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
     let extent = entries.extent(&relay()).await.unwrap();
     let mut found = Vec::new();
     let mut after = EntryId(0);
@@ -336,7 +336,8 @@ async fn headers_that_the_server_cannot_write_are_refused() {
             "{entries:?}"
         );
         assert!(entries[1].message.is_ok());
-        let (admin, log) = outbox::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
+        let (admin, log) =
+            outbox_log::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
         assert_eq!(log.find(&relay(), EntryRef::Id(EntryId(1))).await.unwrap().len(), 1);
         for decision in [Decision::Requeue, Decision::Edit { payload: None, headers: Some(Headers::new()) }] {
             let is_edit = decision != Decision::Requeue;
@@ -414,7 +415,7 @@ async fn no_utf8<DB: TestDialect>(db: Database<DB>, text: impl Fn(&str) -> Strin
     assert_eq!(due.len(), 2 * COLUMNS.len() - 1);
     assert_eq!(entries(&due).filter(|entry| entry.message.is_ok()).count(), COLUMNS.len());
 
-    let (admin, log) = outbox::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
+    let (admin, log) = outbox_log::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
     let extent = log.extent(&relay()).await.unwrap();
     let page = log.select(&relay(), &extent, &Selection::default(), EntryId(0)).await.unwrap();
     assert_eq!(page.entries.len(), 2 * COLUMNS.len());
@@ -448,7 +449,7 @@ async fn an_error_is_stored_in_a_database_of_any_encoding() {
     assert_eq!(store.checkpoint(lease.epoch, &follower.cursor(), &changes).await.unwrap(), Fenced::Held);
     let trouble = BrokerTrouble::of("no \u{2026}", true, time::OffsetDateTime::UNIX_EPOCH);
     store.note_trouble(lease.epoch, Some(trouble)).await.unwrap();
-    let (admin, _) = outbox::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
+    let (admin, _) = outbox_log::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
     let noted = admin.relay(&relay()).await.unwrap().unwrap().broker_trouble.unwrap();
     assert_eq!(noted.error, r"no \u{2026}");
     let listed = admin.list(&relay(), ExceptionState::Dead, EntryId(0), 10).await.unwrap();

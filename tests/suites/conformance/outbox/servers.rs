@@ -6,13 +6,13 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use message::MessageId;
 use migrations::{Line, Migrator};
-use outbox::admin::LogAdmin;
-use outbox::log::{
+use outbox::{NewMessage, Outbox};
+use outbox_log::admin::LogAdmin;
+use outbox_log::retention::LogRetention;
+use outbox_log::{
     Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions,
     LogReader, PageLimit, Parked,
 };
-use outbox::retention::LogRetention;
-use outbox::{NewMessage, Outbox};
 use sqlx::Postgres;
 use tests::trial::chain;
 use tests::{Backend, Database, Failure, Outcome, Role, Stage, trial};
@@ -37,7 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 async fn store(db: &Database<Postgres>) -> Result<Box<dyn CheckpointStore>, Failure> {
-    let log = outbox::log::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
+    let log = outbox_log::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
     Ok(log.checkpoint_store(&relay(), "a").await?)
 }
 
@@ -116,13 +116,13 @@ async fn aborts_none(stage: Stage) -> Outcome {
     db.append("orders", "k", "{}").await?;
     let (url, options) = (db.relay_url()?, LogOptions::default());
     let (_, cursor) = lead(&mut store(&db).await?).await?;
-    let reader = outbox::log::open(url.as_str(), source(), options.clone())?.reader(&relay()).await?;
+    let reader = outbox_log::open(url.as_str(), source(), options.clone())?.reader(&relay()).await?;
     let mut aborted = Vec::new();
     for (what, mut look) in [
         ("nothing", Look::Nothing),
         ("a poll", Look::Poll(reader, cursor)),
-        ("status", Look::Status(outbox::admin::open(url.as_str(), source(), options.clone())?)),
-        ("segments", Look::Segments(outbox::retention::open(url.as_str(), source(), options)?)),
+        ("status", Look::Status(outbox_log::admin::open(url.as_str(), source(), options.clone())?)),
+        ("segments", Look::Segments(outbox_log::retention::open(url.as_str(), source(), options)?)),
     ] {
         let mut count = 0;
         for _ in 0..ROUNDS {
@@ -144,7 +144,7 @@ async fn read_only_by_default(stage: Stage) -> Outcome {
     let mut store = store(&db).await?;
     let (epoch, cursor) = lead(&mut store).await?;
     assert_eq!(store.checkpoint(epoch, &cursor, &[]).await?, Fenced::Held);
-    let retention = outbox::retention::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
+    let retention = outbox_log::retention::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
     retention.expire(Duration::from_secs(3_600)).await?;
     Ok(())
 }
@@ -183,7 +183,8 @@ async fn without_a_timeline(stage: Stage) -> Outcome {
     assert_eq!(first.release(epoch).await?, Fenced::Held);
     let (_, again) = lead(&mut store(&db).await?).await?;
     assert_eq!(again, cursor);
-    let (admin, entries) = outbox::entries::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
+    let (admin, entries) =
+        outbox_log::entries::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
     let status = admin.relays().await?;
     let history = status[0].history.as_ref().ok_or("the cursor has no history")?;
     assert_eq!((history.timeline, history.is_present), (0, true), "an unknown timeline is 0");
@@ -215,7 +216,7 @@ async fn dead_letter_of(db: &Database<Postgres>, key: &str) -> Result<(String, S
     tx.commit().await?;
     let mut store = store(db).await?;
     let (epoch, cursor) = lead(&mut store).await?;
-    let log = outbox::log::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
+    let log = outbox_log::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
     let mut reader = log.reader(&relay()).await?;
     let difference = reader.next_difference(&cursor.base).await?.ok_or("nothing to read")?;
     let page = reader.read_page(&difference, EntryId::default(), LIMIT).await?;
@@ -235,7 +236,7 @@ async fn dead_letter_of(db: &Database<Postgres>, key: &str) -> Result<(String, S
     };
     let changes = [ExceptionChange::Park(parked)];
     assert_eq!(store.checkpoint(epoch, &cursor, &changes).await?, Fenced::Held);
-    let admin = outbox::admin::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
+    let admin = outbox_log::admin::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
     let dead = admin.list(&relay(), ExceptionState::Dead, EntryId::default(), 10).await?;
     let dead = dead.into_iter().next().ok_or("no dead message")?;
     Ok((dead.key.ok_or("no key")?, dead.error.ok_or("no error")?))

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use message::MessageId;
 use outbox::NewMessage;
-use outbox::log::{BrokerTransaction, Cursor, Entry, EntryId, Fenced, Mark, PageLimit, RelayName};
+use outbox_log::{BrokerTransaction, Cursor, Entry, EntryId, Fenced, Mark, PageLimit, RelayName};
 use sqlx::Postgres;
 
 use crate::outbox::histories::{after_ten, beside, dead, keys, log_and_cursor, read_anew};

@@ -5,8 +5,8 @@
 use message::header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX};
 use message::text::TEXT_BYTES_MAX;
 use message::{EventType, Message, SizeLimit, Source, Topic};
-use outbox::log::Entry;
 use outbox::{EnqueueError, NewMessage, Outbox};
+use outbox_log::Entry;
 
 use crate::outbox::support::{Database, Follower, SMALL, TestDialect, granted};
 
@@ -171,7 +171,7 @@ async fn a_part_of_any_size_is_stored_whole_or_refused_unsent<DB: TestDialect>(
     tx.commit().await.unwrap();
     let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     let mut follower = Follower::new(db.reader().await, cursor);
-    follower.limit.row = outbox::log::RowLimit::of(LIMIT);
+    follower.limit.row = outbox_log::RowLimit::of(LIMIT);
     let entries = follower.all().await;
     assert_eq!(entries.len(), 2 * stored.len());
     // The staged messages follow the others.
@@ -185,7 +185,7 @@ async fn a_part_of_any_size_is_stored_whole_or_refused_unsent<DB: TestDialect>(
 async fn holds<DB: TestDialect>(db: &Database<DB>, ids: &[String]) {
     let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     let mut follower = Follower::new(db.reader().await, cursor);
-    follower.limit = outbox::log::PageLimit { entries_max: 1_000, bytes_max: 8 << 20, ..SMALL };
+    follower.limit = outbox_log::PageLimit { entries_max: 1_000, bytes_max: 8 << 20, ..SMALL };
     let mut place = 0;
     while let Some(page) = follower.next().await {
         for entry in page {

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use message::Source;
 use migrations::{Line, Migrator};
-use outbox::log::{
+use outbox::{Dialect, NewMessage, Outbox};
+use outbox_log::{
     Acquired, CheckpointStore, Cursor, Difference, Entry, EntryId, Lease, LogOptions, LogReader, LogStore,
     Mark, PageLimit, RelayName, RowLimit,
 };
-use outbox::{Dialect, NewMessage, Outbox};
 use sqlx::{AssertSqlSafe, Connection as _, Executor, PgConnection, Pool, Postgres, Sqlite};
 use tests::{Role, copies, roles};
 
@@ -55,7 +55,7 @@ impl<DB: TestDialect> Database<DB> {
         let admin = outbox::pool::<DB>(&url).await.unwrap();
         let pool = outbox::pool::<DB>(&DB::url_of(Role::Producer, &url)).await.unwrap();
         let relay = DB::url_of(Role::Relay, &url);
-        let log = outbox::log::open(relay.as_str(), source(), LogOptions::default()).unwrap();
+        let log = outbox_log::open(relay.as_str(), source(), LogOptions::default()).unwrap();
         Self { url, admin, pool, outbox: Outbox::new(), log, directory }
     }
 

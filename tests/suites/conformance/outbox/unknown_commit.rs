@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::outbox::support::{Database, Follower, granted, on, source};
 use message::MessageId;
-use outbox::log::{Fenced, LogOptions};
 use outbox::{
     CommitError, CommitOutcome, EnqueueError, NewMessage, Outbox, OutboxTransaction, TransactionError,
     UnknownCommit,
 };
+use outbox_log::{Fenced, LogOptions};
 use sqlx::{PgPool, Postgres, Sqlite};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -236,7 +236,7 @@ async fn what_retention_may_have_removed_is_not_said_to_have_failed() {
         let stored = store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap();
         assert_eq!(stored, Fenced::Held);
         let retention =
-            outbox::retention::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+            outbox_log::retention::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
         assert_eq!(retention.expire(std::time::Duration::ZERO).await.unwrap().rows, Some(1));
         assert_eq!(outcome(old).await, CommitOutcome::Unrecognisable);
         assert_eq!(outcome(ahead).await, CommitOutcome::Unrecognisable, "above all that is noted");

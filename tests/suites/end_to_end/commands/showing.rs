@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use outbox::NewMessage;
-use outbox::entries::UNREAD_COUNTED_MAX;
+use outbox_log::entries::UNREAD_COUNTED_MAX;
 use serde_json::{Value, json};
 use sqlx::Postgres;
 use tests::relay_process::Config;

@@ -16,7 +16,7 @@ use engine::{EngineOptions, Pipeline};
 use libtest_mimic::Trial;
 use message::{Connector, Source};
 use outbox::NewMessage;
-use outbox::log::{LogOptions, RelayName};
+use outbox_log::{LogOptions, RelayName};
 use proxy::AmqpProxy;
 use sqlx::Postgres;
 use tests::eventually::when;
@@ -200,7 +200,7 @@ async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Si
     let tally = Tally::default();
     let connector = Tallied::new(silencer.connector()?, tally.clone());
     let store =
-        outbox::log::open(&workload.database.relay_url()?, Source::new("/test")?, LogOptions::default())?;
+        outbox_log::open(&workload.database.relay_url()?, Source::new("/test")?, LogOptions::default())?;
     let settings = EngineOptions { silent_after: SILENT_AFTER, ..EngineOptions::default() };
     let pipeline = Pipeline::new(RelayName::new("orders")?, store, Arc::new(connector), settings);
     let stop = CancellationToken::new();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use migrations::Dialect;
 use outbox::connect::dialect_of;
-use outbox::log::LogError;
+use outbox_log::LogError;
 use secrecy::ExposeSecret as _;
 
 use super::Unreachable;

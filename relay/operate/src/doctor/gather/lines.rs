@@ -14,7 +14,7 @@ pub(super) async fn lines<DB: Backend>(
     for line in Line::ALL {
         let migrator = Migrator::<DB>::new(line).schema(schema.cloned());
         let status = migrator.status(connection).await;
-        let status = status.map_err(|error| Unreachable::from(outbox::log::LogError::from(error)))?;
+        let status = status.map_err(|error| Unreachable::from(outbox_log::LogError::from(error)))?;
         lines.push(LineFacts {
             line: line.as_str(),
             version: status.database_version(),

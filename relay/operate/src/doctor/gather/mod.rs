@@ -19,7 +19,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use message::Fault;
-use outbox::log::LogError;
+use outbox_log::LogError;
 
 /// Time limit for connecting, and for one query.
 #[cfg(feature = "postgres")]

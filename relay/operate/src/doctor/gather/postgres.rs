@@ -5,8 +5,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use message::loopback::is_loopback;
 use migrations::{Identifier, Template};
-use outbox::connect::{postgres_options, unconnected};
-use outbox::log::LogError;
+use outbox::connect::postgres_options;
+use outbox_log::LogError;
+use outbox_log::postgres::unconnected;
 use sqlx::postgres::{PgConnectOptions, PgRow, PgSslMode};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, Postgres, Row as _};
 use tokio::time::timeout;

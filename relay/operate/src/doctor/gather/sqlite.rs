@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use outbox::log::LogError;
-use outbox::read_only::ReadOnly;
+use outbox_log::LogError;
+use outbox_log::read_only::ReadOnly;
 use sqlx::{Sqlite, SqliteConnection};
 
 use super::Unreachable;

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use operate::Places;
 use operate::dead::{Bookmark, DeadMessage, DeadSource, Filter, Listed, States, page};
 use operate::units::Time;
-use outbox::log::ExceptionState;
+use outbox_log::ExceptionState;
 
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};

@@ -9,7 +9,7 @@ use maud::html;
 use message::{OrderingKey, Topic, shield};
 use operate::pause::{pause as set, resume as lift};
 use operate::{OperateError, Operator, Role, Signed};
-use outbox::log::PauseScope;
+use outbox_log::PauseScope;
 
 use super::super::answer::{Html, Problem};
 use super::super::app::App;

@@ -1,7 +1,7 @@
 //! The databases that may have idempotency keys and sagas: those of pipelines and inboxes.
 
 use operate::tables::Tables;
-use outbox::log::LogOptions;
+use outbox_log::LogOptions;
 
 use super::super::answer::Problem;
 use super::super::app::App;

@@ -13,8 +13,8 @@ mod touched;
 
 use std::collections::BTreeSet;
 
-use outbox::log::{EntryId, ExceptionChange, ExceptionState, Fenced, Parked};
-use outbox::postgres::inventory;
+use outbox_log::postgres::inventory;
+use outbox_log::{EntryId, ExceptionChange, ExceptionState, Fenced, Parked};
 use sqlx::{AssertSqlSafe, Postgres};
 
 use self::cases::{EXCLUDED, Fixture, LOG, PARKED, cases};

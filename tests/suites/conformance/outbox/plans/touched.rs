@@ -1,7 +1,7 @@
 //! Runs statements with the plans that the server made, and counts the rows and buffers that they
 //! touch.
 
-use outbox::postgres::inventory::{self, Listed};
+use outbox_log::postgres::inventory::{self, Listed};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, Row as _};
 

@@ -1,0 +1,316 @@
+//! Decisions that an operator may take about a dead entry, and about an entry whose retries fail
+//! until an operator acts.
+//!
+//! # A retrying entry
+//! The relay owns it from its due time until the outcome is stored, and reads it without a lock. So
+//! a decision first takes the entry from the relay: a separate transaction postpones its next
+//! retry, only while it is not due. If the old due time has still not passed after that commit, no
+//! relay has read the entry, and none will before the postponed time. The decision is then safe.
+//! Otherwise the entry is given back. A process that dies in between only delays a retry.
+
+use std::fmt;
+
+use bytes::Bytes;
+use message::text::{InvalidText, check_signature};
+use message::{Fault, Headers};
+use sha2::{Digest, Sha256};
+
+use crate::admin::entry::ListedEntry;
+use crate::{EntryId, ExceptionState, LogError, RelayName};
+
+/// A decision about a dead entry.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Retry it, with its attempts counted from zero.
+    Requeue,
+    /// Give it up and unblock its key.
+    Discard,
+    /// Replace its content. The log's row and the message id stay as they were written. It stays
+    /// dead until it is requeued. Consumers that have applied the old content refuse the new one,
+    /// because its fingerprint differs.
+    Edit {
+        /// The new payload; `None` keeps the old one.
+        payload: Option<Bytes>,
+        /// The new headers; `None` keeps the old ones.
+        headers: Option<Headers>,
+    },
+}
+
+/// A decision with the operator who takes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperatorDecision {
+    /// The decision.
+    pub decision: Decision,
+    /// The operator, for the audit.
+    pub actor: String,
+    /// The reason, for the audit.
+    pub note: String,
+    /// The filter that chose the entry, and how many it chose; `None` when not given. For the
+    /// audit.
+    pub selection: Option<String>,
+}
+
+/// How long an entry is taken from the relay, as a multiple of the call timeout. The decision ends
+/// within one call timeout.
+pub(crate) const TAKEN_FOR_CALLS: u32 = 2;
+
+/// Maximum entries decided in one transaction. The relay's checkpoints wait for its end.
+pub const DECIDED_MAX: usize = 500;
+
+/// An entry as the operator has seen it. After a sequence was set back, another message can have
+/// the same position in the log. A decision must not reach that one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChosenEntry {
+    /// Its position in the log.
+    pub id: EntryId,
+    /// Its message id, as in [`ListedEntry::message_id`].
+    pub message_id: String,
+}
+
+impl From<&ListedEntry> for ChosenEntry {
+    fn from(entry: &ListedEntry) -> Self {
+        Self { id: entry.id, message_id: entry.message_id.clone() }
+    }
+}
+
+impl fmt::Debug for Decision {
+    /// Leaves out the new content.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.action().as_str())
+    }
+}
+
+/// The kind of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// See [`Decision::Requeue`].
+    Requeue,
+    /// See [`Decision::Discard`].
+    Discard,
+    /// See [`Decision::Edit`].
+    Edit,
+}
+
+impl Action {
+    /// Returns whether the action also applies to an entry that waits for its next retry because an
+    /// operator must fix something, such as a missing topic.
+    #[must_use]
+    pub fn takes_retrying(self) -> bool {
+        self != Self::Requeue
+    }
+
+    /// Returns the lower-case word that the audit stores.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Requeue => "requeue",
+            Self::Discard => "discard",
+            Self::Edit => "edit",
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Decision {
+    /// Returns the kind.
+    #[must_use]
+    pub fn action(&self) -> Action {
+        match self {
+            Self::Requeue => Action::Requeue,
+            Self::Discard => Action::Discard,
+            Self::Edit { .. } => Action::Edit,
+        }
+    }
+}
+
+/// Why a decision was not carried out. Nothing was changed, except with [`DecideError::Unknown`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecideError {
+    /// No such entry is parked.
+    #[error("entry {id} is not parked at relay {relay}: it has left, or never was parked")]
+    NoSuchEntry {
+        /// The relay.
+        relay: String,
+        /// The entry.
+        id: EntryId,
+    },
+    /// The entry is not dead, so the relay owns it. The exception is an entry that waits for its
+    /// next retry because an operator must fix something.
+    #[error("entry {id} is {state}; {action} is for dead entries only")]
+    NotDead {
+        /// The entry.
+        id: EntryId,
+        /// Its state.
+        state: String,
+        /// The requested action.
+        action: Action,
+    },
+    /// The entry is retrying, and the relay may be sending it now.
+    #[error(
+        "entry {id} is retrying: only between two retries, and only where an operator has to act (cause operator), \
+         {action} is possible; ask again in a second while a relay runs"
+    )]
+    Trying {
+        /// The entry.
+        id: EntryId,
+        /// The requested action.
+        action: Action,
+    },
+    /// Another message than the chosen one has its position in the log.
+    #[error("entry {id} is another message now, {message_id}: list the messages again")]
+    AnotherMessage {
+        /// The entry.
+        id: EntryId,
+        /// The message that is parked there now.
+        message_id: String,
+    },
+    /// The audit cannot store the actor or the note: it is empty, too long, or contains a NUL
+    /// character.
+    #[error(transparent)]
+    Signature(#[from] InvalidText),
+    /// There are more entries than one transaction may decide. Nothing was changed.
+    #[error(
+        "{entries} entries are too many for one decision, at most {DECIDED_MAX} are accepted: decide in several parts"
+    )]
+    TooMany {
+        /// The number of entries.
+        entries: usize,
+    },
+    /// The edit changes nothing.
+    #[error("the edit holds neither a payload nor headers; give one of them")]
+    EmptyEdit,
+    /// The answer to the commit was lost, so the decision may be in force.
+    #[error("it is unknown whether this was done: {0}; list the messages again")]
+    Unknown(#[source] LogError),
+    /// The database could not answer.
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+impl DecideError {
+    /// Returns the party at fault.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Log(error) | Self::Unknown(error) => error.fault(),
+            _ => Fault::Operator,
+        }
+    }
+}
+
+/// A parked entry as the deciding transaction reads it.
+pub(crate) struct EntryNow {
+    pub(crate) state: String,
+    pub(crate) message_id: String,
+    /// Whether the transaction has locked it: a dead entry, or one that was taken from the relay.
+    pub(crate) is_locked: bool,
+}
+
+impl ChosenEntry {
+    /// Checks whether this entry, as it was read, may be decided.
+    pub(crate) fn verdict(
+        &self,
+        relay: &RelayName,
+        found: Option<&EntryNow>,
+        action: Action,
+    ) -> Result<(), DecideError> {
+        let id = self.id;
+        let Some(found) = found else {
+            return Err(DecideError::NoSuchEntry { relay: relay.to_string(), id });
+        };
+        if found.message_id != self.message_id {
+            return Err(DecideError::AnotherMessage { id, message_id: found.message_id.clone() });
+        }
+        if found.is_locked {
+            return Ok(());
+        }
+        if found.state == ExceptionState::Retrying.as_str() && action.takes_retrying() {
+            return Err(DecideError::Trying { id, action });
+        }
+        // An entry that died again between the two reads is not the chosen one.
+        let is_dead = found.state == ExceptionState::Dead.as_str();
+        let state = if is_dead { String::from("changing") } else { found.state.clone() };
+        Err(DecideError::NotDead { id, state, action })
+    }
+}
+
+impl OperatorDecision {
+    /// Refuses decisions that are invalid whatever the database contains.
+    pub(crate) fn check(&self, entries: usize) -> Result<(), DecideError> {
+        if entries > DECIDED_MAX {
+            return Err(DecideError::TooMany { entries });
+        }
+        check_signature(&self.actor, &self.note)?;
+        if matches!(self.decision, Decision::Edit { payload: None, headers: None }) {
+            return Err(DecideError::EmptyEdit);
+        }
+        Ok(())
+    }
+}
+
+/// The content of an entry, for the digests of an edit. PostgreSQL computes its own.
+#[cfg(any(feature = "sqlite", test))]
+pub(crate) struct Content {
+    pub(crate) payload: Vec<u8>,
+    pub(crate) headers: Option<Vec<u8>>,
+}
+
+#[cfg(any(feature = "sqlite", test))]
+impl Content {
+    /// Returns the SHA-256 of payload and headers with their lengths, in hexadecimal.
+    pub(crate) fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for part in [&self.payload[..], self.headers.as_deref().unwrap_or_default()] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// Returns what an edit stores: the new payload, and the new headers as JSON.
+pub(crate) fn edited(decision: &Decision) -> Result<(Option<Vec<u8>>, Option<String>), LogError> {
+    let Decision::Edit { payload, headers } = decision else { return Ok((None, None)) };
+    let headers = headers.as_ref().map(serde_json::to_string).transpose();
+    let headers =
+        headers.map_err(|error| LogError::Corrupt { what: "headers", problem: error.to_string() })?;
+    Ok((payload.as_ref().map(|payload| payload.to_vec()), headers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_are_signed_and_edits_say_something() {
+        let decree = |actor: &str, note: &str, decision| OperatorDecision {
+            decision,
+            actor: actor.to_owned(),
+            note: note.to_owned(),
+            selection: None,
+        };
+        assert!(decree("ops", "fixed the topic", Decision::Requeue).check(1).is_ok());
+        for (actor, note) in [(" ", "x"), ("ops", "")] {
+            let refused = decree(actor, note, Decision::Discard).check(1);
+            assert!(matches!(refused, Err(DecideError::Signature(_))), "{refused:?}");
+        }
+        let empty = Decision::Edit { payload: None, headers: None };
+        assert!(matches!(decree("ops", "x", empty).check(1), Err(DecideError::EmptyEdit)));
+    }
+
+    #[test]
+    fn digests_tell_payload_and_headers_apart() {
+        let digest = |payload: &[u8], headers: Option<&str>| {
+            Content { payload: payload.to_vec(), headers: headers.map(|text| text.as_bytes().to_vec()) }
+                .digest()
+        };
+        assert_eq!(digest(b"a", None).len(), 64);
+        assert_ne!(digest(b"ab", None), digest(b"a", Some("b")));
+    }
+}

@@ -1,0 +1,75 @@
+//! Parked entries, and the decisions about them.
+
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
+use crate::EntryId;
+
+/// A parked entry without its payload; [`ListedEntry::payload_bytes`] has its size.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListedEntry {
+    /// Its position in the log.
+    pub id: EntryId,
+    /// Its message id.
+    pub message_id: String,
+    /// Its topic.
+    pub topic: String,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// Its CloudEvents type.
+    pub kind: String,
+    /// Failed attempts that count.
+    pub attempts: u32,
+    /// Time until it is due; `None` for states that do not wait for a time, zero when it is
+    /// overdue.
+    pub due_in: Option<Duration>,
+    /// The party at fault in the last failure.
+    pub fault: Option<String>,
+    /// The last error. For a discarded entry: who gave it up and why, and why it was dead.
+    pub error: Option<String>,
+    /// When it was parked; for a discarded entry, when it was given up.
+    pub created_at: OffsetDateTime,
+    /// When its state last changed.
+    pub updated_at: OffsetDateTime,
+    /// The size of the payload that would be sent.
+    pub payload_bytes: u64,
+    /// Whether an operator has edited it.
+    pub edited: bool,
+}
+
+/// A recorded decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditRecord {
+    /// When it was made.
+    pub at: OffsetDateTime,
+    /// The operator.
+    pub actor: String,
+    /// The entry.
+    pub id: EntryId,
+    /// Its message id.
+    pub message_id: String,
+    /// `requeue`, `discard` or `edit`.
+    pub action: String,
+    /// The reason.
+    pub note: String,
+    /// The filter that chose the entry, and how many it chose, if given.
+    pub selection: Option<String>,
+    /// SHA-256 of payload and headers before an edit.
+    pub digest_before: Option<String>,
+    /// SHA-256 of payload and headers after an edit.
+    pub digest_after: Option<String>,
+    /// Why the entry was dead at the time; also `None` for decisions from before this was stored.
+    pub error: Option<String>,
+}
+
+/// Converts microseconds since 1970 into a time. The databases accept no time that does not fit.
+pub(crate) fn at_micros(micros: i64) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1_000)
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+/// Converts seconds into a wait; zero when it is over.
+pub(crate) fn due(seconds: Option<f64>) -> Option<Duration> {
+    seconds.map(|seconds| crate::row::wait(seconds).unwrap_or_default())
+}

@@ -1,0 +1,146 @@
+//! Operators' questions and decisions.
+//!
+//! Operators decide about dead entries, and about retrying ones that wait for an operator: up to
+//! 500 in one transaction. Each decision has a row in `outbox_audit`: who, when, what, why, and the
+//! digests of the content before and after. The relay finds a requeued or discarded entry by its
+//! due time, within one poll interval.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`status`] | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`] |
+//! | [`entry`] | [`ListedEntry`], [`AuditRecord`] |
+//! | [`operation`] | [`Operation`]: all other operations |
+//! | [`decision`] | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`DecideError`] |
+
+pub mod decision;
+pub mod entry;
+pub mod operation;
+pub mod status;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use message::Source;
+use time::OffsetDateTime;
+
+pub use decision::{Action, ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision};
+pub use entry::{AuditRecord, ListedEntry};
+pub use operation::Operation;
+pub use status::{Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedCount, RelayStatus};
+
+use crate::address::Address;
+use crate::{EntryId, ExceptionState, LogError, LogOptions, Pause, PauseScope, RelayName};
+
+/// Reads status and carries out decisions. Each call opens its own connection. All reading calls
+/// are cancel-safe.
+#[async_trait]
+pub trait LogAdmin: Send + Sync + 'static {
+    /// Returns every relay that has a cursor, in the order of names.
+    ///
+    /// # Errors
+    /// [`LogError`]: unreachable, wrong credentials, schema missing.
+    async fn relays(&self) -> Result<Vec<RelayStatus>, LogError>;
+
+    /// Returns one relay; `None` when it has no cursor. Does not read the other relays.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn relay(&self, relay: &RelayName) -> Result<Option<RelayStatus>, LogError>;
+
+    /// Returns the oldest open transaction that has written to the outbox: its rows cannot be read
+    /// yet. Always `None` on SQLite.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn blocker(&self) -> Result<Option<Blocker>, LogError>;
+
+    /// Returns up to `entries_max` parked entries in one state with ids above `after`, in the order
+    /// of ids.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn list(
+        &self,
+        relay: &RelayName,
+        state: ExceptionState,
+        after: EntryId,
+        entries_max: u32,
+    ) -> Result<Vec<ListedEntry>, LogError>;
+
+    /// Decides about dead entries: requeue, discard or edit. Discards and edits also apply to
+    /// retrying entries where the operator is at fault, between two retries. All are decided in one
+    /// transaction, maximum [`DECIDED_MAX`]. Returns one result for each, in order: an entry that
+    /// is no longer dead, or is another message now, is left unchanged. Not cancel-safe: the
+    /// outcome of a dropped call is unknown; list the entries.
+    ///
+    /// # Errors
+    /// [`DecideError`] for a problem that concerns all entries. Nothing was changed then, except
+    /// with [`DecideError::Unknown`].
+    async fn decide(
+        &self,
+        relay: &RelayName,
+        entries: &[ChosenEntry],
+        decree: OperatorDecision,
+    ) -> Result<Vec<Result<(), DecideError>>, DecideError>;
+
+    /// Returns up to `records_max` decisions about a relay's entries, latest first.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError>;
+
+    /// Returns the pauses in force, in the order of scopes.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError>;
+
+    /// Pauses a pipeline, a topic or a key, and records it in the audit. A running relay follows
+    /// within a second. Returns false and changes nothing when it was already paused. Not
+    /// cancel-safe: check [`LogAdmin::pauses`].
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`]; [`LogError::Operator`] for a name, an actor or a reason that is
+    /// empty or too long.
+    async fn pause(
+        &self,
+        relay: &RelayName,
+        scope: &PauseScope,
+        actor: &str,
+        reason: &str,
+    ) -> Result<bool, LogError>;
+
+    /// Ends a pause and records it in the audit. With `since`, only the pause that began then.
+    /// Returns false when there is no such pause. Not cancel-safe: check [`LogAdmin::pauses`].
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::pause`].
+    async fn resume(
+        &self,
+        relay: &RelayName,
+        scope: &PauseScope,
+        since: Option<OffsetDateTime>,
+        actor: &str,
+        reason: &str,
+    ) -> Result<bool, LogError>;
+
+    /// Returns up to `records_max` operations other than decisions about dead entries, latest
+    /// first.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError>;
+}
+
+/// Opens the administration of the database at an address: `postgres://…` or `sqlite:…`. Does not
+/// connect yet.
+///
+/// # Errors
+/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
+pub fn open(
+    address: impl Into<Address>,
+    source: Source,
+    options: LogOptions,
+) -> Result<Arc<dyn LogAdmin>, LogError> {
+    Ok(crate::open::log(address.into(), source, options)?)
+}

@@ -1,0 +1,235 @@
+//! The status of relays.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::{BrokerTrouble, Cursor, EntryId, ExceptionState};
+
+/// One relay: its holder, its progress, its parked entries.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RelayStatus {
+    /// Its name.
+    pub relay: String,
+    /// The fencing token of the current or last holder.
+    pub epoch: i64,
+    /// The holder of the lease; `None` when it was released.
+    pub holder: Option<Holder>,
+    /// Number of processes that wait for the lease now; `None` where the database does not know its
+    /// sessions (SQLite). One that has just taken the lease may still be counted.
+    pub standbys: Option<u64>,
+    /// Time since its last checkpoint.
+    pub checkpoint_age: Duration,
+    /// Its position in the log.
+    pub cursor: Cursor,
+    /// The error that keeps its messages from the broker, or did so when it last ran.
+    pub broker_trouble: Option<BrokerTrouble>,
+    /// The server history in which the cursor is valid; `None` where none is stored (SQLite; a
+    /// relay that has not led yet).
+    pub history: Option<CursorHistory>,
+    /// The entries that are not settled yet.
+    pub backlog: Backlog,
+    /// Number of parked entries by state, counted up to [`COUNTED_MAX`] in total.
+    pub exceptions: BTreeMap<&'static str, u64>,
+    /// The same count by state and cause.
+    pub parked: Vec<ParkedCount>,
+}
+
+/// Maximum parked entries of a relay that are counted, beginning with the smallest ids. This keeps
+/// the count cheap however many there are.
+pub const COUNTED_MAX: u32 = 1_000_000;
+
+/// Parked entries of one state and one cause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParkedCount {
+    /// The state.
+    pub state: ExceptionState,
+    /// The party at fault: `broker`, `message` or `operator`; `none` for entries that only wait.
+    pub cause: &'static str,
+    /// Number of entries.
+    pub count: u64,
+    /// How long the first of them has been dead or discarded; for other states, how long it has
+    /// been parked.
+    pub longest: Duration,
+}
+
+/// The server history in which a cursor was stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CursorHistory {
+    /// The identifier of the cluster.
+    pub system_identifier: String,
+    /// The timeline of the write-ahead log; each promotion begins a new one. 0 where the server
+    /// does not report it.
+    pub timeline: i64,
+    /// Whether the answering server is that cluster, on the same timeline. Otherwise the next grant
+    /// of the lease compares the histories.
+    pub is_present: bool,
+}
+
+/// The holder of a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The name that it gave itself.
+    pub name: String,
+    /// Time until the lease expires; `None` when it has expired and no process has taken it over.
+    pub expires_in: Option<Duration>,
+}
+
+/// The entries that a relay has not settled yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backlog {
+    /// Maximum number of entries: the ids between the cursor and the end of the log. Transactions
+    /// that were rolled back leave gaps, so there may be fewer. Counting them would cost as much as
+    /// reading them.
+    pub entries_max: u64,
+    /// The oldest committed entry that is not settled, and its age; `None` when the relay has
+    /// caught up.
+    pub oldest: Option<(EntryId, Duration)>,
+    /// Entries that the cursor has passed but that have not left yet: held, retrying, and scheduled
+    /// ones that are due.
+    pub parked: u64,
+    /// The oldest of those, and its age since it was enqueued or since it was due.
+    pub oldest_parked: Option<(EntryId, Duration)>,
+}
+
+impl Backlog {
+    /// Returns the maximum number of entries that wait to leave, including parked ones.
+    #[must_use]
+    pub fn waiting_max(&self) -> u64 {
+        self.entries_max.saturating_add(self.parked)
+    }
+
+    /// Returns the entry that has waited longest, parked or not, and its age.
+    #[must_use]
+    pub fn oldest_waiting(&self) -> Option<(EntryId, Duration)> {
+        self.oldest.into_iter().chain(self.oldest_parked).max_by_key(|(_, age)| *age)
+    }
+}
+
+/// An open transaction that has written to the outbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocker {
+    /// The server process; 0 for a prepared transaction, which has none.
+    pub pid: i32,
+    /// The transaction's id. It differs for the next transaction of the same process.
+    pub transaction: String,
+    /// The name that the client gave itself; of a prepared transaction, the one to commit or roll
+    /// back.
+    pub application_name: String,
+    /// `active`, `idle in transaction`, …, or `prepared`; `None` where the server hides it, like
+    /// the age.
+    pub state: Option<String>,
+    /// How long the transaction has been open or prepared; `None` where the server hides it. Only
+    /// members of `pg_read_all_stats` see sessions of other roles.
+    pub age: Option<Duration>,
+}
+
+/// A group of parked entries as the database counts them: state, cause, whether they are due,
+/// number, smallest id, longest time since one was due, longest time that one has been parked.
+pub(crate) type CountedRow = (String, Option<String>, bool, i64, i64, Option<f64>, Option<f64>);
+
+/// A summary of a relay's parked entries.
+#[derive(Debug, Default)]
+pub(crate) struct ParkedSummary {
+    /// Number by state; zero for a state without entries.
+    pub(crate) exceptions: BTreeMap<&'static str, u64>,
+    pub(crate) parked: Vec<ParkedCount>,
+    /// The number that wait to leave.
+    pub(crate) waiting: u64,
+    /// The oldest held or retrying entry.
+    pub(crate) oldest: Option<EntryId>,
+    /// The scheduled entry that has been due longest.
+    pub(crate) overdue: Option<(EntryId, Duration)>,
+}
+
+impl ParkedSummary {
+    /// Sums up the groups. Leaves out states that this build does not know.
+    pub(crate) fn of(rows: Vec<CountedRow>) -> Self {
+        use ExceptionState::{Dead, Discarded, Held, Retrying, Scheduled};
+        let exceptions = [Scheduled, Retrying, Held, Dead, Discarded].map(|state| (state.as_str(), 0)).into();
+        let mut summary = Self { exceptions, ..Self::default() };
+        for (state, fault, is_due, count, id, since_due, longest) in rows {
+            let Ok(state) = state.parse::<ExceptionState>() else { continue };
+            let (count, id) = (u64::try_from(count).unwrap_or_default(), EntryId(id));
+            *summary.exceptions.entry(state.as_str()).or_default() += count;
+            let cause = match fault.as_deref() {
+                Some("broker") => "broker",
+                Some("message") => "message",
+                Some("operator") => "operator",
+                _ => "none",
+            };
+            match summary.parked.iter_mut().find(|known| (known.state, known.cause) == (state, cause)) {
+                Some(known) => {
+                    known.count += count;
+                    known.longest = known.longest.max(span(longest));
+                }
+                None => summary.parked.push(ParkedCount { state, cause, count, longest: span(longest) }),
+            }
+            match state {
+                Held | Retrying => {
+                    summary.waiting += count;
+                    summary.oldest = summary.oldest.into_iter().chain([id]).min();
+                }
+                Scheduled if is_due => {
+                    summary.waiting += count;
+                    let age = span(since_due);
+                    summary.overdue =
+                        summary.overdue.into_iter().chain([(id, age)]).max_by_key(|(_, age)| *age);
+                }
+                _ => {}
+            }
+        }
+        summary
+    }
+
+    /// Adds the waiting entries to a backlog. `age` is the age of the oldest held or retrying
+    /// entry.
+    pub(crate) fn add_to(&self, backlog: Backlog, age: Option<Duration>) -> Backlog {
+        let oldest = self.oldest.zip(age);
+        let oldest_parked = oldest.into_iter().chain(self.overdue).max_by_key(|(_, age)| *age);
+        Backlog { parked: self.waiting, oldest_parked, ..backlog }
+    }
+}
+
+/// Converts a time span of the database. It is negative where its clock was set back: zero then.
+fn span(seconds: Option<f64>) -> Duration {
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(state: &str, fault: Option<&str>, is_due: bool, count: i64, id: i64) -> CountedRow {
+        let since_due = is_due.then_some(7.0);
+        (state.to_owned(), fault.map(str::to_owned), is_due, count, id, since_due, Some(id as f64))
+    }
+
+    #[test]
+    fn held_retrying_and_due_entries_wait_and_the_others_do_not() {
+        let summary = ParkedSummary::of(vec![
+            row("held", None, false, 184, 12),
+            row("retrying", Some("broker"), false, 2, 10),
+            row("retrying", Some("broker"), true, 1, 11),
+            row("scheduled", None, false, 5, 1),
+            row("scheduled", None, true, 4, 2),
+            row("dead", Some("message"), false, 3, 3),
+            row("unknown", None, false, 9, 4),
+        ]);
+        assert_eq!(summary.waiting, 184 + 3 + 4);
+        assert_eq!(summary.exceptions["retrying"], 3);
+        assert_eq!(summary.exceptions["scheduled"], 9);
+        assert_eq!(summary.exceptions["discarded"], 0);
+        assert!(summary.parked.contains(&ParkedCount {
+            state: ExceptionState::Dead,
+            cause: "message",
+            count: 3,
+            longest: Duration::from_secs(3),
+        }));
+        let retrying = summary.parked.iter().find(|parked| parked.state == ExceptionState::Retrying);
+        assert_eq!(retrying.map(|parked| parked.longest), Some(Duration::from_secs(11)));
+        let backlog = Backlog { entries_max: 1, oldest: None, parked: 0, oldest_parked: None };
+        let backlog = summary.add_to(backlog, Some(Duration::from_secs(60)));
+        assert_eq!(backlog.waiting_max(), 192);
+        assert_eq!(backlog.oldest_waiting(), Some((EntryId(10), Duration::from_secs(60))));
+    }
+}

@@ -1,0 +1,98 @@
+//! Everything that the database knows about one entry.
+
+use time::OffsetDateTime;
+
+use super::labels::Labels;
+use crate::{EntryId, ExceptionState};
+
+/// One entry, in the log or parked, without its payload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundEntry {
+    /// Its position in the log.
+    pub id: EntryId,
+    /// Its message id.
+    pub message_id: String,
+    /// Its topic.
+    pub topic: String,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// Its kind and headers.
+    pub labels: Labels,
+    /// Its content type; `None` when the content is gone.
+    pub content_type: Option<String>,
+    /// Its W3C trace context.
+    pub traceparent: Option<String>,
+    /// The size of its payload; `None` when the content is gone.
+    pub payload_bytes: Option<u64>,
+    /// When it was enqueued; `None` when the content is gone.
+    pub enqueued_at: Option<OffsetDateTime>,
+    /// The producer's transaction; `None` on SQLite, which does not number transactions, and when
+    /// the row is gone.
+    pub transaction: Option<String>,
+    /// The earliest time at which it leaves.
+    pub deliver_at: Option<OffsetDateTime>,
+    /// Whether its row is in the log. A parked entry has a copy that outlives the row.
+    pub is_in_log: bool,
+    /// Whether the relay's cursor has passed it.
+    pub is_passed: bool,
+    /// Whether an operator gave it up: it was never published.
+    pub is_discarded: bool,
+    /// The error that made it dead before an operator gave it up.
+    pub discarded_error: Option<String>,
+    /// Whether an operator edited it before it left. The row has the old content.
+    pub is_edited: bool,
+    /// Why it is parked; `None` when it has left, or has not been read yet.
+    pub parked: Option<ParkedState>,
+}
+
+/// The payload of an entry as the database stores it. `Debug` prints no content.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoredPayload {
+    /// Its content type, unchecked.
+    pub content_type: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its bytes; `None` when there are more than requested.
+    pub payload: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for StoredPayload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { content_type, bytes, .. } = self;
+        f.debug_struct("StoredPayload").field("content_type", content_type).field("bytes", bytes).finish()
+    }
+}
+
+/// The record of a parked entry.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParkedState {
+    /// Its state.
+    pub state: ExceptionState,
+    /// Failed attempts that count.
+    pub attempts: u32,
+    /// When it is retried or leaves; `None` for states that do not wait for a time.
+    pub due_at: Option<OffsetDateTime>,
+    /// The party at fault in the last failure.
+    pub fault: Option<String>,
+    /// The last error.
+    pub error: Option<String>,
+    /// When it was parked.
+    pub since: OffsetDateTime,
+    /// When its state last changed.
+    pub changed_at: OffsetDateTime,
+    /// Whether an operator has edited it.
+    pub is_edited: bool,
+    /// The entry that a held one waits for, if any.
+    pub behind: Option<HeldBehind>,
+}
+
+/// The entry that a held one waits for: one of the same key, or the one that probes its topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldBehind {
+    /// Its position in the log.
+    pub id: EntryId,
+    /// Its state: `dead` or `retrying`.
+    pub state: String,
+    /// Its last error.
+    pub error: Option<String>,
+}

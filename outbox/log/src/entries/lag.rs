@@ -1,0 +1,79 @@
+//! Entries that have not left yet, by topic.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::ExceptionState;
+
+/// Maximum unread entries that are counted. This keeps the count cheap whatever the backlog.
+pub const UNREAD_COUNTED_MAX: u32 = 100_000;
+
+/// The entries of one topic that have not left yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TopicLag {
+    /// The topic.
+    pub topic: String,
+    /// Entries that the relay has not passed, counted up to [`UNREAD_COUNTED_MAX`] over all topics.
+    pub unread: u64,
+    /// Number of parked entries by state.
+    pub parked: BTreeMap<&'static str, u64>,
+    /// How long the oldest entry has waited to leave: unread, held and retrying ones since they
+    /// were enqueued, scheduled ones since they were due.
+    pub oldest: Option<Duration>,
+}
+
+/// A row of a count: topic, state (`None` for unread), whether they are scheduled and due, number,
+/// longest wait in seconds.
+pub(crate) type LagRow = (String, Option<String>, bool, i64, f64);
+
+/// Sums up the rows by topic. Leaves out states that this build does not know.
+pub(crate) fn by_topic(rows: Vec<LagRow>) -> Vec<TopicLag> {
+    let mut topics: BTreeMap<String, TopicLag> = BTreeMap::new();
+    for (topic, state, is_due, count, age) in rows {
+        let count = u64::try_from(count).unwrap_or_default();
+        let lag = topics.entry(topic.clone()).or_insert_with(|| TopicLag { topic, ..TopicLag::default() });
+        let waits = match state.as_deref().map(str::parse::<ExceptionState>) {
+            None => {
+                lag.unread += count;
+                true
+            }
+            Some(Ok(state)) => {
+                *lag.parked.entry(state.as_str()).or_default() += count;
+                is_due || matches!(state, ExceptionState::Held | ExceptionState::Retrying)
+            }
+            Some(Err(_)) => false,
+        };
+        if waits {
+            let age = Duration::try_from_secs_f64(age.max(0.0)).unwrap_or_default();
+            lag.oldest = lag.oldest.max(Some(age));
+        }
+    }
+    topics.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_waits_to_leave_has_an_age() {
+        let row = |topic: &str, state: Option<&str>, count, age| {
+            (topic.to_owned(), state.map(str::to_owned), false, count, age)
+        };
+        let due = |age| (String::from("c"), Some(String::from("scheduled")), true, 1, age);
+        let lags = by_topic(vec![
+            row("b", Some("dead"), 3, 900.0),
+            row("b", None, 2, 5.0),
+            row("a", Some("held"), 4, 60.0),
+            row("a", Some("retrying"), 1, 70.0),
+            row("a", Some("unknown"), 1, 80.0),
+            row("c", Some("scheduled"), 4, -9.0),
+            due(30.0),
+        ]);
+        assert_eq!(lags.iter().map(|lag| lag.topic.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+        assert_eq!((lags[2].parked["scheduled"], lags[2].oldest), (5, Some(Duration::from_secs(30))));
+        assert_eq!((lags[0].unread, lags[0].oldest), (0, Some(Duration::from_secs(70))));
+        assert_eq!(lags[0].parked, BTreeMap::from([("held", 4), ("retrying", 1)]));
+        assert_eq!((lags[1].unread, lags[1].oldest), (2, Some(Duration::from_secs(5))));
+    }
+}

@@ -1,0 +1,148 @@
+//! Single entries of the log, for operators: the history of one entry, and the published entries,
+//! which can be published again.
+//!
+//! An entry is published when the relay's cursor has passed it and nothing is recorded about it: no
+//! exception, and no decision to discard it. Every other entry has not left yet, or never leaves.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`found`] | [`FoundEntry`], [`ParkedState`], [`HeldBehind`], [`StoredPayload`]: everything that the database knows about one entry |
+//! | [`labels`] | [`Labels`]: what relays that share an outbox divide its messages by |
+//! | [`lag`] | [`TopicLag`]: entries that have not left yet, by topic |
+//! | [`selection`] | [`Extent`], [`Selection`], [`SelectedEntry`], [`Standing`]: entries chosen from the log |
+
+pub mod found;
+pub mod labels;
+pub mod lag;
+pub mod selection;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use message::Source;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+pub use found::{FoundEntry, HeldBehind, ParkedState, StoredPayload};
+pub use labels::Labels;
+pub use lag::{TopicLag, UNREAD_COUNTED_MAX};
+pub use selection::{Extent, SelectedEntry, SelectedPage, Selection, Standing};
+
+use crate::address::Address;
+use crate::admin::LogAdmin;
+use crate::{Entry, EntryId, LogError, LogOptions, RelayName, RowLimit};
+
+/// A reference to an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryRef {
+    /// Its position in the log.
+    Id(EntryId),
+    /// Its message id.
+    MessageId(Uuid),
+}
+
+/// Reads single entries. Each call opens its own connection. All reading calls are cancel-safe.
+#[async_trait]
+pub trait LogEntries: Send + Sync + 'static {
+    /// Returns everything known about the referenced entry. There is more than one only where a
+    /// sequence was set back.
+    ///
+    /// # Errors
+    /// [`LogError`]: unreachable, wrong credentials, schema missing.
+    async fn find(&self, relay: &RelayName, which: EntryRef) -> Result<Vec<FoundEntry>, LogError>;
+
+    /// Returns the current extent of the log and the relay's progress in it.
+    ///
+    /// # Errors
+    /// As for [`LogEntries::find`].
+    async fn extent(&self, relay: &RelayName) -> Result<Extent, LogError>;
+
+    /// Returns entries of a selection with ids above `after`, in the order of ids, without their
+    /// payloads. One call looks at a bounded number of rows and may return none. Continue at
+    /// [`SelectedPage::seen_to`] until the selection is exhausted.
+    ///
+    /// # Errors
+    /// As for [`LogEntries::find`].
+    async fn select(
+        &self,
+        relay: &RelayName,
+        extent: &Extent,
+        selection: &Selection,
+        after: EntryId,
+    ) -> Result<SelectedPage, LogError>;
+
+    /// Returns entries that the relay passed between two extents, with ids above `after`, in the
+    /// order of ids, without their payloads.
+    ///
+    /// # Errors
+    /// As for [`LogEntries::find`].
+    async fn passed_between(
+        &self,
+        relay: &RelayName,
+        before: &Extent,
+        now: &Extent,
+        after: EntryId,
+    ) -> Result<SelectedPage, LogError>;
+
+    /// Returns the content of entries, in the order of ids. Entries that retention has removed are
+    /// missing. Content larger than `limit` is not read; such an entry is not a valid message.
+    ///
+    /// # Errors
+    /// As for [`LogEntries::find`].
+    async fn contents(&self, entries: &[(EntryId, Uuid)], limit: RowLimit) -> Result<Vec<Entry>, LogError>;
+
+    /// Returns the payload of an entry, even when the rest of its row is invalid: an operator's
+    /// edit while it is parked, the row as it was enqueued, or the copy of a parked entry whose row
+    /// is gone. `None` where none exists. The bytes are left out when there are more than
+    /// `bytes_max`.
+    ///
+    /// # Errors
+    /// As for [`LogEntries::find`].
+    async fn payload(
+        &self,
+        relay: &RelayName,
+        id: EntryId,
+        message_id: &str,
+        bytes_max: u64,
+    ) -> Result<Option<StoredPayload>, LogError>;
+
+    /// Returns entries that have not left yet, by topic, in the order of topics. Leaves out topics
+    /// without such entries.
+    ///
+    /// # Errors
+    /// As for [`LogEntries::find`].
+    async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError>;
+
+    /// Returns the first entry made at each of these moments or later, by the time in its message
+    /// id; `None` where there is none. Reads one row per moment.
+    ///
+    /// # Errors
+    /// As for [`LogEntries::find`].
+    async fn firsts(&self, moments: &[OffsetDateTime]) -> Result<Vec<Option<EntryId>>, LogError>;
+
+    /// Adds an entry to the operations that [`LogAdmin::operations`] lists. Not cancel-safe: check
+    /// that list.
+    ///
+    /// # Errors
+    /// As for [`LogEntries::find`].
+    async fn note_operation(
+        &self,
+        relay: &RelayName,
+        action: &str,
+        selection: &str,
+        signature: (&str, &str),
+    ) -> Result<(), LogError>;
+}
+
+/// The administration and the entries of one log.
+pub type Opened = (Arc<dyn LogAdmin>, Arc<dyn LogEntries>);
+
+/// Opens administration and entries of the log at an address: `postgres://…` or `sqlite:…`. Does
+/// not connect yet.
+///
+/// # Errors
+/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
+pub fn open(address: impl Into<Address>, source: Source, options: LogOptions) -> Result<Opened, LogError> {
+    let log = crate::open::log(address.into(), source, options)?;
+    Ok((Arc::clone(&log) as Arc<dyn LogAdmin>, log))
+}

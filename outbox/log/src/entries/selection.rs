@@ -1,0 +1,235 @@
+//! Entries chosen from the log.
+
+use message::MessageId;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::labels::Labels;
+use crate::{BrokerTrouble, EntryId, ExceptionState, stored};
+
+/// Maximum number of ids that one call looks at.
+pub(crate) const IDS_PER_CALL: i64 = 10_000;
+/// Maximum number of entries that one call returns.
+pub(crate) const ENTRIES_PER_CALL: i64 = 1_000;
+/// Maximum headers in one call, in bytes of JSON. A single entry above it is returned alone. The
+/// statements repeat this number.
+#[cfg(feature = "sqlite")]
+pub(crate) const LABEL_BYTES_PER_CALL: usize = 8 << 20;
+
+/// The extent of a log, and a relay's progress in it, at one moment.
+#[derive(Debug, Clone)]
+pub struct Extent {
+    /// The moment, by the database's clock.
+    pub now: OffsetDateTime,
+    /// The stored cursor; `None` when the relay has never led.
+    pub(crate) cursor: Option<String>,
+    /// When the cursor was stored.
+    pub checkpoint_at: Option<OffsetDateTime>,
+    /// Whether the cursor belongs to the history of the answering server. If not, the next leader
+    /// compares the two histories first. Until then the cursor says nothing.
+    pub is_of_this_server: bool,
+    /// The remaining entry with the smallest id, and when it was enqueued.
+    pub oldest: Option<(EntryId, OffsetDateTime)>,
+    /// The entry with the largest id.
+    pub newest: Option<EntryId>,
+    /// Retention has removed messages whose ids were made up to this time; `None` when it has
+    /// removed none.
+    pub expired_through: Option<OffsetDateTime>,
+}
+
+impl Extent {
+    /// Returns the error that keeps the relay's messages from its broker.
+    #[must_use]
+    pub fn broker_trouble(&self) -> Option<BrokerTrouble> {
+        self.cursor.as_deref().and_then(stored::read_trouble)
+    }
+
+    /// Returns whether the relay has ever led.
+    #[must_use]
+    pub fn has_cursor(&self) -> bool {
+        self.cursor.is_some()
+    }
+}
+
+/// Returns the time in a message id.
+pub(crate) fn made_at(id: Uuid) -> Option<OffsetDateTime> {
+    let (seconds, nanos) = id.get_timestamp()?.to_unix();
+    let nanos = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+    OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()
+}
+
+/// Returns the smallest message id of a time; the smallest of all for times that no id can have.
+pub(crate) fn smallest_id(at: OffsetDateTime) -> Uuid {
+    MessageId::floor(at).unwrap_or(Uuid::nil())
+}
+
+/// A choice of entries: those that meet every condition.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Only these ids; empty means all.
+    pub ids: Vec<EntryId>,
+    /// Only of this topic.
+    pub topic: Option<String>,
+    /// Only with this ordering key.
+    pub key: Option<String>,
+    /// Only ids from this one on.
+    pub first: Option<EntryId>,
+    /// Only ids up to this one.
+    pub last: Option<EntryId>,
+    /// Only entries that were enqueued at this time or later.
+    pub since: Option<OffsetDateTime>,
+    /// Only entries that were enqueued at this time or before.
+    pub until: Option<OffsetDateTime>,
+}
+
+impl Selection {
+    /// Returns the ids for the next call: above the first, up to the second, and whether they are
+    /// the last ones. `None` when none are left.
+    pub(crate) fn range(&self, extent: &Extent, after: EntryId) -> Option<(i64, i64, bool)> {
+        let smallest = |ids: &[EntryId]| ids.iter().min().copied();
+        let oldest = extent.oldest.map_or(EntryId(1), |(id, _)| id);
+        let first = [Some(oldest), self.first, smallest(&self.ids)].into_iter().flatten().max()?;
+        let largest = self.ids.iter().max().copied();
+        let last = [extent.newest, self.last, largest].into_iter().flatten().min()?;
+        let above = after.0.max(first.0.saturating_sub(1));
+        if extent.newest.is_none() || above >= last.0 {
+            return None;
+        }
+        // Named ids are looked up in the index.
+        let step = if self.ids.is_empty() { IDS_PER_CALL } else { i64::MAX };
+        let to = above.saturating_add(step).min(last.0);
+        Some((above, to, to == last.0))
+    }
+}
+
+/// An entry of a selection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelectedEntry {
+    /// Its position in the log.
+    pub id: EntryId,
+    /// Its message id; nil where the row has no valid one and so is not a message.
+    pub message_id: Uuid,
+    /// Its topic.
+    pub topic: String,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// Its kind and headers.
+    pub labels: Labels,
+    /// The size of its payload.
+    pub payload_bytes: u64,
+    /// When it was enqueued.
+    pub enqueued_at: OffsetDateTime,
+    /// Its progress.
+    pub standing: Standing,
+}
+
+/// The progress of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// The broker has confirmed it.
+    Published,
+    /// The relay has not passed it yet.
+    Waiting,
+    /// It is parked.
+    Parked(ExceptionState),
+    /// An operator gave it up. It was never published.
+    Discarded,
+    /// An operator edited it before it was published. The published content is not kept: the row
+    /// has the old content.
+    Edited,
+}
+
+impl Standing {
+    pub(crate) fn of(
+        is_passed: bool,
+        state: Option<ExceptionState>,
+        is_discarded: bool,
+        is_edited: bool,
+    ) -> Self {
+        match state {
+            Some(state) => Self::Parked(state),
+            None if is_discarded => Self::Discarded,
+            None if !is_passed => Self::Waiting,
+            None if is_edited => Self::Edited,
+            None => Self::Published,
+        }
+    }
+}
+
+/// Consecutive selected entries.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SelectedPage {
+    /// The entries, in the order of ids.
+    pub entries: Vec<SelectedEntry>,
+    /// Every entry up to this id was looked at.
+    pub seen_to: EntryId,
+    /// Whether no entry follows.
+    pub exhausted: bool,
+}
+
+impl SelectedPage {
+    /// Makes a page from a range `(above, to, is_last)`. `is_cut` when it ends before the range
+    /// because the headers are too large.
+    pub(crate) fn of(entries: Vec<SelectedEntry>, (_, to, is_last): (i64, i64, bool), is_cut: bool) -> Self {
+        let is_full = is_cut || entries.len() as i64 >= ENTRIES_PER_CALL;
+        let seen_to = entries.last().filter(|_| is_full).map_or(EntryId(to), |last| last.id);
+        Self { entries, seen_to, exhausted: is_last && !is_full }
+    }
+
+    /// Makes the page after the last one.
+    pub(crate) fn end(after: EntryId) -> Self {
+        Self { entries: Vec::new(), seen_to: after, exhausted: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(oldest: i64, newest: i64) -> Extent {
+        let now = OffsetDateTime::UNIX_EPOCH;
+        Extent {
+            now,
+            cursor: None,
+            checkpoint_at: None,
+            is_of_this_server: true,
+            oldest: Some((EntryId(oldest), now)),
+            newest: Some(EntryId(newest)),
+            expired_through: None,
+        }
+    }
+
+    #[test]
+    fn a_selection_is_looked_at_in_bounded_steps() {
+        let all = Selection::default();
+        let extent = extent(5, 25_000);
+        assert_eq!(all.range(&extent, EntryId(0)), Some((4, 10_004, false)));
+        assert_eq!(all.range(&extent, EntryId(10_004)), Some((10_004, 20_004, false)));
+        assert_eq!(all.range(&extent, EntryId(20_004)), Some((20_004, 25_000, true)));
+        assert_eq!(all.range(&extent, EntryId(25_000)), None);
+        let part = Selection { first: Some(EntryId(7)), last: Some(EntryId(9)), ..Selection::default() };
+        assert_eq!(part.range(&extent, EntryId(0)), Some((6, 9, true)));
+        let named = Selection { ids: vec![EntryId(24_000), EntryId(6)], ..Selection::default() };
+        assert_eq!(named.range(&extent, EntryId(0)), Some((5, 24_000, true)));
+        let empty = Extent { oldest: None, newest: None, ..extent };
+        assert_eq!(all.range(&empty, EntryId(0)), None);
+    }
+
+    #[test]
+    fn only_what_the_broker_has_confirmed_counts_as_published() {
+        use ExceptionState::{Dead, Held};
+        let standing = Standing::of;
+        assert_eq!(standing(true, None, false, false), Standing::Published);
+        assert_eq!(standing(false, None, false, false), Standing::Waiting);
+        assert_eq!(standing(true, Some(Held), false, false), Standing::Parked(Held));
+        assert_eq!(standing(true, Some(Dead), false, true), Standing::Parked(Dead));
+        assert_eq!(standing(true, None, true, false), Standing::Discarded);
+        assert_eq!(standing(true, None, false, true), Standing::Edited);
+    }
+
+    #[test]
+    fn the_time_of_a_message_id_is_read() {
+        let id = Uuid::from_u128((1_700_000_000_123_u128 << 80) | (7 << 76) | (2 << 62));
+        assert_eq!(made_at(id).map(|at| at.unix_timestamp_nanos() / 1_000_000), Some(1_700_000_000_123));
+    }
+}

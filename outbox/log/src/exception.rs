@@ -1,0 +1,147 @@
+//! Entries that did not leave on the first attempt. Only these get a row of their own.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use message::Fault;
+
+use crate::entry::{Entry, EntryId};
+use crate::error::LogError;
+
+/// Why an entry is parked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ExceptionState {
+    /// Its `deliver_at` lies in the future. It does not block its key.
+    Scheduled,
+    /// It failed and is retried when due. It blocks its key.
+    Retrying,
+    /// An earlier entry of its key, or its whole topic, is blocked.
+    Held,
+    /// It failed too often, and an operator decides. It blocks its key, unless the policy lets the
+    /// key pass.
+    Dead,
+    /// An operator gave it up. The relay removes it and unblocks its key.
+    Discarded,
+}
+
+impl ExceptionState {
+    /// Returns the lower-case word that the database stores.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Retrying => "retrying",
+            Self::Held => "held",
+            Self::Dead => "dead",
+            Self::Discarded => "discarded",
+        }
+    }
+}
+
+impl ExceptionState {
+    /// Parses the state that the database stores.
+    pub(crate) fn stored(word: &str) -> Result<Self, LogError> {
+        word.parse().map_err(|error: UnknownState| LogError::Corrupt {
+            what: "exception",
+            problem: error.to_string(),
+        })
+    }
+}
+
+impl ExceptionSummary {
+    pub(crate) fn stored(id: i64, key: Option<String>, state: &str) -> Result<Self, LogError> {
+        Ok(Self { id: EntryId(id), key, state: ExceptionState::stored(state)? })
+    }
+}
+
+impl fmt::Display for ExceptionState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A word that is not a state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a state; known are scheduled, retrying, held, dead and discarded")]
+pub struct UnknownState(String);
+
+impl FromStr for ExceptionState {
+    type Err = UnknownState;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        [Self::Scheduled, Self::Retrying, Self::Held, Self::Dead, Self::Discarded]
+            .into_iter()
+            .find(|state| state.as_str() == word)
+            .ok_or_else(|| UnknownState(word.chars().take(64).collect()))
+    }
+}
+
+/// A parked entry with its copied content. An operator's edit changes the copy.
+#[derive(Debug, Clone)]
+pub struct Exception {
+    /// The entry.
+    pub entry: Entry,
+    /// Why the entry is parked.
+    pub state: ExceptionState,
+    /// Failed attempts that count.
+    pub attempts: u32,
+}
+
+/// The part of an exception that the relay must know after a takeover, because its key waits for
+/// it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExceptionSummary {
+    /// The entry.
+    pub id: EntryId,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// Why the entry is parked.
+    pub state: ExceptionState,
+}
+
+/// The record of an entry that is parked, or parked again with a new state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parked {
+    /// The entry.
+    pub id: EntryId,
+    /// Its message id.
+    pub message_id: String,
+    /// Its topic.
+    pub topic: String,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// Why the entry is parked.
+    pub state: ExceptionState,
+    /// Failed attempts that count.
+    pub attempts: u32,
+    /// Time until it is due, by the database's clock; `None` for states that do not wait for a
+    /// time. A scheduled entry with a `deliver_at` is due then, however late it is parked. This
+    /// value counts only for one without it.
+    pub due_in: Option<Duration>,
+    /// The party at fault.
+    pub fault: Option<Fault>,
+    /// The error that parked it. Contains no payload and no secret.
+    pub error: Option<String>,
+}
+
+/// A change of an exception. It commits together with the cursor that moves past the entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExceptionChange {
+    /// Insert or replace. The first one copies the content, so that the log's row is no longer
+    /// needed.
+    Park(Parked),
+    /// The entry has left or was discarded: remove it.
+    Resolve(EntryId),
+}
+
+impl Parked {
+    /// Returns when the entry is due. States that are looked up by time default to now.
+    pub(crate) fn due_in_or_now(&self) -> Option<Duration> {
+        let timed = matches!(
+            self.state,
+            ExceptionState::Scheduled | ExceptionState::Retrying | ExceptionState::Discarded
+        );
+        self.due_in.or_else(|| timed.then_some(Duration::ZERO))
+    }
+}

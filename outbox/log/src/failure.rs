@@ -1,0 +1,84 @@
+//! Turns errors of the client library into errors of the log.
+
+use std::time::Duration;
+
+use message::{MessageId, error_text};
+use migrations::MigrateError;
+use migrations::SqlErrorKind;
+use outbox::connect::InvalidUrl;
+use outbox::connect::{SHARED_SESSIONS, shared_session};
+
+use crate::entry::EntryId;
+use crate::error::LogError;
+
+/// Explains a doubt about a cursor that knows an entry which is not in this log.
+pub(crate) fn gone(id: EntryId, message_id: MessageId) -> String {
+    format!("the entry {id} with the message id {message_id} was read by the relay, and is not in this log")
+}
+
+impl LogError {
+    /// Makes a function for `map_err`. `what` names the operation that failed.
+    pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
+        move |error| {
+            let told = error_text::chain(&error);
+            let reason = format!("it could not {what}: {told}");
+            match (&error, SqlErrorKind::of(&error)) {
+                (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_), _) => {
+                    Self::Corrupt { what: "row", problem: reason }
+                }
+                _ if SqlErrorKind::is_of_pooler(&error) => Self::Operator {
+                    reason: format!("the database refused to {what}: {told}: {SHARED_SESSIONS}"),
+                    source: Some(Box::new(error)),
+                },
+                (_, SqlErrorKind::Refused) => Self::Operator {
+                    reason: format!("the database refused to {what}: {told}"),
+                    source: Some(Box::new(error)),
+                },
+                (_, SqlErrorKind::Lost | SqlErrorKind::Conflict | SqlErrorKind::Unavailable) => {
+                    Self::Unavailable { reason, source: Some(Box::new(error)) }
+                }
+            }
+        }
+    }
+
+    /// Makes an error that an operator must repair.
+    pub(crate) fn operator(reason: impl Into<String>) -> Self {
+        Self::Operator { reason: reason.into(), source: None }
+    }
+}
+
+impl From<MigrateError> for LogError {
+    fn from(error: MigrateError) -> Self {
+        // The source may be a lost connection. A database outage must not read as the operator's
+        // fault.
+        let source =
+            std::error::Error::source(&error).and_then(|source| source.downcast_ref::<sqlx::Error>());
+        let lost = source.is_some_and(|source| SqlErrorKind::of(source) != SqlErrorKind::Refused);
+        let shared = source.and_then(shared_session);
+        let reason = error_text::chain(&error);
+        match shared {
+            // Waiting does not change how a pooler works.
+            Some(why) => Self::Operator { reason: format!("{reason}: {why}"), source: Some(Box::new(error)) },
+            None if lost => Self::Unavailable { reason, source: Some(Box::new(error)) },
+            None => Self::Operator { reason, source: Some(Box::new(error)) },
+        }
+    }
+}
+
+impl From<InvalidUrl> for LogError {
+    fn from(error: InvalidUrl) -> Self {
+        Self::operator(error.to_string())
+    }
+}
+
+/// Waits for the database up to `limit`. A server that disappears without closing the connection
+/// must not stop a relay.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<T, LogError>>,
+) -> Result<T, LogError> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(answer) => answer,
+        Err(_) => Err(LogError::Timeout { waited: limit }),
+    }
+}

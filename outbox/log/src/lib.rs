@@ -1,0 +1,86 @@
+//! The log of a transactional outbox as the relay and its operators see it: an append-only sequence
+//! of entries, read in order behind a cursor.
+//!
+//! For the relay:
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`entry`] | [`Entry`]: one row of the log |
+//! | [`cursor`] | [`Mark`], [`Difference`], [`Cursor`]: positions in the log |
+//! | [`exception`] | [`Exception`], [`ExceptionChange`]: entries that did not leave on the first attempt |
+//! | [`queue`] | [`QueueName`], [`HeldPage`], [`DuePage`]: how exceptions are read back |
+//! | [`lease`] | [`Lease`], [`Acquired`], [`Fenced`]: permission to move the cursor |
+//! | [`store`] | [`LogStore`], [`LogReader`], [`CheckpointStore`]: the database operations that the relay needs |
+//! | [`trouble`] | [`BrokerTrouble`]: the error that keeps a relay from its broker |
+//! | [`mod@open`] | [`open()`]: opens a log at an address |
+//!
+//! For operators:
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`admin`] | [`LogAdmin`](admin::LogAdmin): status, dead entries, operators' decisions |
+//! | [`entries`] | [`LogEntries`](entries::LogEntries): single entries, published ones included |
+//! | [`pause`] | [`Pause`], [`PauseScope`]: what operators have paused |
+//! | [`retention`] | [`LogRetention`](retention::LogRetention): removes history that is no longer needed |
+//! | [`reconcile`] | [`Rows`](reconcile::Rows): reads the outbox for a comparison with another system |
+//! | [`read_only`] | [`ReadOnly`](read_only::ReadOnly): sessions that cannot write |
+//!
+//! For both:
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`address`] | [`Address`]: where to find a database |
+//! | [`options`] | [`LogOptions`]: options of connections |
+//! | [`error`] | [`LogError`] |
+//! | `postgres`, `sqlite` (features) | the dialects, each with the same files |
+
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
+
+#[cfg(not(any(feature = "postgres", feature = "sqlite")))]
+compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
+
+pub mod address;
+pub mod admin;
+mod changes;
+pub mod cursor;
+mod decided;
+pub mod entries;
+pub mod entry;
+pub mod error;
+pub mod exception;
+mod failure;
+/// Entry points for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod lease;
+pub mod open;
+pub mod options;
+pub mod pause;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+pub mod queue;
+pub mod read_only;
+pub mod reconcile;
+pub mod retention;
+mod row;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+pub mod store;
+mod stored;
+mod text;
+pub mod trouble;
+mod watch;
+
+pub use address::Address;
+pub use cursor::{BrokerTransaction, Cursor, Difference, Mark, Progress};
+pub use entry::{Entry, EntryId, InvalidEntry, Page, PageLimit, RowLimit};
+pub use error::LogError;
+pub use exception::{Exception, ExceptionChange, ExceptionState, ExceptionSummary, Parked, UnknownState};
+pub use lease::{Acquired, Fenced, Lease, RelayName};
+pub use open::open;
+pub use options::LogOptions;
+pub use pause::{Pause, PauseScope};
+pub use queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueue, HeldQueues, QueueName};
+pub use store::{CheckpointStore, LogReader, LogStore};
+pub use trouble::BrokerTrouble;

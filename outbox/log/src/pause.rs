@@ -1,0 +1,87 @@
+//! Pauses that operators have set.
+
+use std::fmt;
+
+use message::text::{self, TEXT_BYTES_MAX};
+use time::OffsetDateTime;
+
+use crate::error::LogError;
+
+/// A part of the log that a relay does not publish until an operator resumes it. Its messages stay
+/// in the log or are held, in their order.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PauseScope {
+    /// Everything.
+    Pipeline,
+    /// Messages of a topic, and later messages of their keys.
+    Topic(String),
+    /// Messages with an ordering key.
+    Key(String),
+}
+
+impl PauseScope {
+    /// Returns the word that the database stores.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Pipeline => "pipeline",
+            Self::Topic(_) => "topic",
+            Self::Key(_) => "key",
+        }
+    }
+
+    /// Returns the name of the topic or key; empty for the pipeline.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Pipeline => "",
+            Self::Topic(name) | Self::Key(name) => name,
+        }
+    }
+
+    /// Refuses a name that no topic or key can have, and an actor or reason that the audit cannot
+    /// store.
+    pub(crate) fn check(&self, actor: &str, reason: &str) -> Result<(), LogError> {
+        let named = match self {
+            Self::Pipeline => Ok(()),
+            Self::Topic(name) | Self::Key(name) => {
+                let what = if matches!(self, Self::Topic(_)) { "topic" } else { "ordering key" };
+                text::check(what, name, TEXT_BYTES_MAX, "NUL is not allowed", |c| c != '\0')
+            }
+        };
+        named
+            .and_then(|()| text::check_signature(actor, reason))
+            .map_err(|error| LogError::operator(error.to_string()))
+    }
+
+    /// Reads the scope that the database stores.
+    pub(crate) fn stored(kind: &str, name: String) -> Result<Self, LogError> {
+        match kind {
+            "pipeline" => Ok(Self::Pipeline),
+            "topic" => Ok(Self::Topic(name)),
+            "key" => Ok(Self::Key(name)),
+            other => Err(LogError::Corrupt { what: "pause", problem: format!("{other:?} cannot be paused") }),
+        }
+    }
+}
+
+impl fmt::Display for PauseScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pipeline => f.write_str("pipeline"),
+            Self::Topic(name) => write!(f, "topic {name}"),
+            Self::Key(name) => write!(f, "key {name}"),
+        }
+    }
+}
+
+/// A pause with its author and reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pause {
+    /// The scope that is paused.
+    pub scope: PauseScope,
+    /// Who paused it.
+    pub actor: String,
+    /// The reason.
+    pub reason: String,
+    /// When it was set, by the database's clock.
+    pub since: OffsetDateTime,
+}

@@ -1,0 +1,169 @@
+//! Segments of the log in PostgreSQL. The database's own functions decide about them, under the
+//! lock that keeps the decision valid: `migrations/sql/postgres/outbox/0001_outbox.sql`.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row as _};
+
+use crate::admin::entry::due;
+use crate::failure::within;
+use crate::postgres::brief::Brief;
+use crate::postgres::store::PostgresLog;
+use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
+use crate::{EntryId, LogError, RelayName};
+
+/// A lock that is not granted within 25 ms is given up and tried again, so that no other session
+/// waits behind it for longer.
+const TRIES: u32 = 6;
+const PAUSE: Duration = Duration::from_millis(100);
+/// Maximum decisions, and operations, that one call looks at: the oldest.
+const DECISIONS_AT_ONCE: i32 = 1_000;
+
+pub(super) const LIST: &str = "
+SELECT n::smallint AS number, s.newest_id, s.bytes, s.reason, s.culprit,
+    extract(epoch FROM clock_timestamp() - s.newest_at)::float8 AS newest_age,
+    extract(epoch FROM clock_timestamp() - s.oldest_at)::float8 AS oldest_age
+FROM generate_series(0, 7) AS n CROSS JOIN LATERAL {schema}outbox_segment(n, make_interval(secs => $1)) AS s ORDER BY n";
+
+pub(super) const EXPIRE: &str = "SELECT {schema}outbox_expire_segment($1, make_interval(secs => $2))";
+
+pub(super) const FORGET_DECISIONS: &str =
+    "SELECT {schema}outbox_forget_decisions(make_interval(secs => $1), $2)";
+
+pub(super) const FORGET: &str = "SELECT outcome, holder, parked FROM {schema}outbox_forget_relay($1, $2)";
+
+impl PostgresLog {
+    async fn retention(&self) -> Result<Brief, LogError> {
+        self.connect("relay retention").await.map(Brief::new)
+    }
+
+    async fn list(&self, connection: &mut PgConnection, keep: Duration) -> Result<Vec<Segment>, LogError> {
+        let statement = self.render(LIST);
+        let query = sqlx::query(&statement).bind(keep.as_secs_f64()).fetch_all(connection);
+        let rows = within(self.options.call_timeout, async {
+            query.await.map_err(LogError::during("describe the segments"))
+        })
+        .await?;
+        rows.iter().map(|row| segment(row).map_err(LogError::during("read a segment"))).collect()
+    }
+
+    /// Empties a segment, or returns why not.
+    async fn empty(
+        &self,
+        connection: &mut PgConnection,
+        number: i32,
+        keep: Duration,
+    ) -> Result<Option<HeldBack>, LogError> {
+        let statement = self.render(EXPIRE);
+        for attempt in 1..=TRIES {
+            let query = sqlx::query_scalar(&statement)
+                .bind(number)
+                .bind(keep.as_secs_f64())
+                .fetch_one(&mut *connection);
+            let answer: Result<Option<String>, sqlx::Error> =
+                within(self.options.call_timeout, async { Ok(query.await) }).await?;
+            match answer {
+                Ok(reason) => return Ok(reason.map(|reason| held_back(&reason, None))),
+                Err(error) if !is_in_use(&error) => return Err(LogError::during("empty a segment")(error)),
+                Err(_) if attempt < TRIES => tokio::time::sleep(PAUSE * attempt).await,
+                Err(_) => {}
+            }
+        }
+        Ok(Some(HeldBack::Busy))
+    }
+}
+
+/// Returns whether the error is `lock_not_available` or `deadlock_detected`.
+pub(super) fn is_in_use(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    matches!(code.as_deref(), Some("55P03" | "40P01"))
+}
+
+fn held_back(reason: &str, culprit: Option<String>) -> HeldBack {
+    let culprit = culprit.unwrap_or_default();
+    match reason {
+        "empty" => HeldBack::Empty,
+        "young" => HeldBack::Young,
+        "unread" => HeldBack::Unread,
+        "relay" => HeldBack::Relay(culprit),
+        "parked" => HeldBack::Parked(culprit),
+        "restored" => HeldBack::Restored,
+        _ => HeldBack::Busy,
+    }
+}
+
+fn segment(row: &PgRow) -> Result<Segment, sqlx::Error> {
+    let reason: Option<String> = row.try_get("reason")?;
+    let culprit: Option<String> = row.try_get("culprit")?;
+    Ok(Segment {
+        number: u16::try_from(row.try_get::<i16, _>("number")?).unwrap_or_default(),
+        newest: row.try_get::<Option<i64>, _>("newest_id")?.map(EntryId),
+        newest_age: due(row.try_get("newest_age")?),
+        oldest_age: due(row.try_get("oldest_age")?),
+        bytes: u64::try_from(row.try_get::<i64, _>("bytes")?).ok(),
+        held_back: reason.map(|reason| held_back(&reason, culprit)),
+    })
+}
+
+#[async_trait]
+impl LogRetention for PostgresLog {
+    async fn segments(&self, keep: Duration) -> Result<Vec<Segment>, LogError> {
+        self.list(&mut *self.retention().await?, keep).await
+    }
+
+    async fn expire(&self, keep: Duration) -> Result<Expired, LogError> {
+        let mut connection = self.retention().await?;
+        let mut expired = Expired { bytes: Some(0), ..Expired::default() };
+        let mut segments = self.list(&mut connection, keep).await?;
+        // The oldest first: a row that was written later may show the age of one whose time lies in
+        // the future.
+        segments.sort_by_key(|segment| segment.newest);
+        for segment in segments {
+            if segment.held_back.is_some() {
+                continue;
+            }
+            if self.empty(&mut connection, segment.number.into(), keep).await?.is_none() {
+                expired.segments += 1;
+                expired.bytes = expired.bytes.zip(segment.bytes).map(|(sum, bytes)| sum + bytes);
+            }
+        }
+        Ok(expired)
+    }
+
+    async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError> {
+        let mut connection = self.retention().await?;
+        let statement = self.render(FORGET_DECISIONS);
+        let query = sqlx::query_scalar(&statement)
+            .bind(keep.as_secs_f64())
+            .bind(DECISIONS_AT_ONCE)
+            .fetch_one(&mut *connection);
+        let gone: Result<i64, sqlx::Error> =
+            within(self.options.call_timeout, async { Ok(query.await) }).await?;
+        match gone {
+            Ok(gone) => Ok(gone.unsigned_abs()),
+            // It is retried on the next call.
+            Err(error) if is_in_use(&error) => Ok(0),
+            Err(error) => Err(LogError::during("remove old decisions")(error)),
+        }
+    }
+
+    async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError> {
+        let mut connection = self.retention().await?;
+        let statement = self.render(FORGET);
+        let query =
+            sqlx::query_as(&statement).bind(relay.as_str()).bind(discard_parked).fetch_one(&mut *connection);
+        let answer = within(self.options.call_timeout, async {
+            query.await.map_err(LogError::during("forget the relay"))
+        });
+        let (outcome, holder, parked): (String, Option<String>, i64) = answer.await?;
+        let relay = relay.to_string();
+        match outcome.as_str() {
+            "unknown" => Err(ForgetError::Unknown { relay }),
+            "leading" => Err(ForgetError::Leading { relay, holder: holder.unwrap_or_default() }),
+            "parked" => Err(ForgetError::Parked { relay, entries: parked.unsigned_abs() }),
+            _ => Ok(()),
+        }
+    }
+}

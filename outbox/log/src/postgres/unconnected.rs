@@ -1,0 +1,276 @@
+//! Explains why no session with a server was opened, with the remedy, for relay, commands and
+//! checks.
+//!
+//! The client library's errors name neither the parameter nor the file, and have only one kind of
+//! error for every server that cannot prove its identity.
+
+use std::io;
+use std::path::Path;
+
+use message::error_text;
+use sqlx::ConnectOptions as _;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+
+use crate::LogError;
+
+/// Returns the error for a session that was not opened. It names parameters, paths and the server,
+/// but no secret. The text after the last semicolon is the remedy and names none of these:
+/// `/readyz` shows it to anyone.
+#[must_use]
+pub fn unconnected(options: &PgConnectOptions, error: sqlx::Error) -> LogError {
+    let may_be_files =
+        matches!(error, sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Configuration(_));
+    if may_be_files && let Some(reason) = unusable_file(options) {
+        return LogError::Operator { reason, source: Some(Box::new(error)) };
+    }
+    let is_tls = match &error {
+        sqlx::Error::Io(io) => io.kind() == io::ErrorKind::InvalidData,
+        sqlx::Error::Tls(_) | sqlx::Error::Configuration(_) => true,
+        _ => false,
+    };
+    if is_tls {
+        let reason = insecure(options, &error_text::chain(&error));
+        return LogError::Operator { reason, source: Some(Box::new(error)) };
+    }
+    let advice = match &error {
+        sqlx::Error::Database(answer) => answer.code().and_then(|code| of_code(&code)),
+        sqlx::Error::Io(io) => Some(of_io(io, options)),
+        _ => None,
+    };
+    match (LogError::during("connect")(error), advice) {
+        (LogError::Operator { reason, source }, Some(advice)) => {
+            LogError::Operator { reason: format!("{reason}; {advice}"), source }
+        }
+        (LogError::Unavailable { reason, source }, Some(advice)) => {
+            LogError::Unavailable { reason: format!("{reason}; {advice}"), source }
+        }
+        (error, _) => error,
+    }
+}
+
+/// Returns the remedy for a SQLSTATE.
+fn of_code(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "28P01" => {
+            "write the user's right password into the URL or its file, or give the user that one with ALTER ROLE"
+        }
+        "28000" => {
+            "correct the user in the URL, or let it in: the role has to exist and to have LOGIN, and pg_hba.conf \
+             has to admit it from this address"
+        }
+        "3D000" => "correct the name of the database in the URL, or make it with CREATE DATABASE",
+        "42501" => "grant the user CONNECT on the database",
+        "53300" => "raise max_connections of the server or the limit of the role, or end sessions that idle",
+        _ => return None,
+    })
+}
+
+fn of_io(error: &io::Error, options: &PgConnectOptions) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "nothing listens there: start the server, or correct host and port in the URL"
+        }
+        io::ErrorKind::NotFound if options.get_socket().is_some() => {
+            "nothing listens there: start the server, or correct the folder of its socket in the URL"
+        }
+        _ if error.to_string().contains("lookup address") => {
+            "correct the host in the URL, or the name service of this machine"
+        }
+        _ => "look at the server and at the network in between",
+    }
+}
+
+fn place(options: &PgConnectOptions) -> String {
+    match options.get_socket() {
+        Some(folder) => format!("{} (port {})", folder.display(), options.get_port()),
+        None => format!("{}:{}", options.get_host(), options.get_port()),
+    }
+}
+
+/// Explains why the connection is not secure.
+fn insecure(options: &PgConnectOptions, told: &str) -> String {
+    let (place, host) = (place(options), options.get_host());
+    let mode = mode(options.get_ssl_mode());
+    if told.contains("does not support TLS") {
+        return format!(
+            "{place} offers no TLS, which sslmode={mode} asks for; switch TLS on at the server (ssl = on), or set \
+             sslmode=disable, which another machine needs allow_plaintext for"
+        );
+    }
+    let says = |words: &[&str]| words.iter().any(|word| told.contains(word));
+    if says(&["UnknownIssuer", "CaUsedAsEndEntity"]) {
+        return match files(options).into_iter().find(|(name, _)| *name == "sslrootcert") {
+            Some((_, path)) => format!(
+                "the certificate of {place} is of an authority that sslrootcert={path} does not hold ({told}); put the \
+                 certificate of the server's authority into that file, or name the file that has it"
+            ),
+            None => format!(
+                "the certificate of {place} is of an authority that is not trusted here ({told}), and sslrootcert is \
+                 not set; name the file with the authority's certificate in sslrootcert of the URL"
+            ),
+        };
+    }
+    if says(&["not valid for name", "NotValidForName"]) {
+        return format!(
+            "the certificate of {place} is for another name than {host:?} ({told}), and sslmode={mode} compares them; \
+             write a name of the certificate as the host of the URL, or give the server a certificate for this one"
+        );
+    }
+    if says(&["expired", "Expired"]) {
+        return format!("the certificate of {place} has expired ({told}); renew it at the server");
+    }
+    if says(&["not valid yet", "NotValidYet"]) {
+        return format!(
+            "the certificate of {place} is not valid yet ({told}); compare the clocks of server and this machine"
+        );
+    }
+    format!(
+        "the connection to {place} is not secure: {told}; check sslmode={mode}, sslrootcert, sslcert and sslkey in the \
+         URL, and the certificate of the server"
+    )
+}
+
+fn mode(mode: PgSslMode) -> &'static str {
+    match mode {
+        PgSslMode::Disable => "disable",
+        PgSslMode::Allow => "allow",
+        PgSslMode::Prefer => "prefer",
+        PgSslMode::Require => "require",
+        PgSslMode::VerifyCa => "verify-ca",
+        PgSslMode::VerifyFull => "verify-full",
+    }
+}
+
+/// Returns the files in the options, by parameter. The certificate itself may take the place of a
+/// path.
+fn files(options: &PgConnectOptions) -> Vec<(&'static str, String)> {
+    // A host or user that is not valid in a URL would make the client library panic.
+    let url = options.clone().host("localhost").username("relay").to_url_lossy();
+    let named = url.query_pairs().filter_map(|(name, value)| {
+        let name = ["sslrootcert", "sslcert", "sslkey"].into_iter().find(|known| *known == name)?;
+        // The client library writes a path in this form.
+        value.strip_prefix("file: ").map(|path| (name, path.to_owned()))
+    });
+    named.collect()
+}
+
+/// Maximum size of a certificate file that is read.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Explains the problem with a file in the options, if there is one.
+fn unusable_file(options: &PgConnectOptions) -> Option<String> {
+    files(options).into_iter().find_map(|(name, path)| {
+        let (problem, remedy) = match read(Path::new(&path)) {
+            Err(error) => (
+                format!("which cannot be read: {error}"),
+                "correct the path in the URL, or let the user of this program read the file",
+            ),
+            Ok(text) if name == "sslkey" && !text.contains("PRIVATE KEY-----") => (
+                String::from("which holds no key in PEM form"),
+                "write the key of the client certificate there (-----BEGIN PRIVATE KEY-----), not encrypted",
+            ),
+            Ok(text) if name != "sslkey" && !text.contains("-----BEGIN CERTIFICATE-----") => (
+                String::from("which holds no certificate in PEM form"),
+                "write the certificate there as text, which begins with -----BEGIN CERTIFICATE----- (openssl x509 -inform der \
+                 makes it of one in DER form)",
+            ),
+            Ok(_) => return None,
+        };
+        Some(format!("{name} names {path:?}, {problem}; {remedy}"))
+    })
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let metadata = path.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    if metadata.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outbox::connect::postgres_options;
+
+    fn told(url: &str, error: sqlx::Error) -> String {
+        unconnected(&postgres_options(url, true).unwrap(), error).to_string()
+    }
+
+    fn tls(text: &str) -> sqlx::Error {
+        io::Error::new(io::ErrorKind::InvalidData, text.to_owned()).into()
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named_with_its_parameter() {
+        let folder = std::env::temp_dir().join(format!("unconnected-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (garbage, good) = (folder.join("garbage"), folder.join("good.pem"));
+        std::fs::write(&garbage, [0x30, 0x82, 0xff]).unwrap();
+        std::fs::write(&good, "-----BEGIN CERTIFICATE-----\n").unwrap();
+        let url = |query: String| format!("postgres://u:CANARY@db.example.com/d?sslmode=verify-full&{query}");
+        let missing = || sqlx::Error::Io(io::Error::from(io::ErrorKind::NotFound));
+        for (query, error, parts) in [
+            (
+                String::from("sslrootcert=/nowhere/ca.pem"),
+                missing(),
+                ["sslrootcert", "/nowhere/ca.pem", "correct the path"],
+            ),
+            (
+                format!("sslrootcert={}", folder.display()),
+                missing(),
+                ["sslrootcert", "it is no file", "correct the path"],
+            ),
+            (
+                format!("sslrootcert={}", garbage.display()),
+                tls("UnknownIssuer"),
+                ["garbage", "no certificate", "openssl"],
+            ),
+            (
+                format!("sslcert={0}&sslkey={0}", good.display()),
+                sqlx::Error::Configuration("no keys found pem file".into()),
+                ["sslkey", "no key in PEM form", "PRIVATE KEY"],
+            ),
+        ] {
+            let text = told(&url(query), error);
+            assert!(parts.iter().all(|part| text.contains(part)) && !text.contains("CANARY"), "{text}");
+        }
+        let text = told(
+            &url(format!("sslrootcert={}", good.display())),
+            tls("invalid peer certificate: UnknownIssuer"),
+        );
+        assert!(
+            text.contains("sslrootcert=") && text.contains("good.pem") && text.contains("does not hold"),
+            "{text}"
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn the_cause_decides_what_to_do() {
+        let refused = || sqlx::Error::Io(io::Error::from(io::ErrorKind::ConnectionRefused));
+        let unknown_host = || sqlx::Error::Io(io::Error::other("failed to lookup address information: x"));
+        let late = || sqlx::Error::Io(io::Error::from(io::ErrorKind::TimedOut));
+        for (error, parts) in [
+            (refused(), ["could not connect", "start the server"]),
+            (unknown_host(), ["lookup address", "name service"]),
+            (late(), ["timed out", "network in between"]),
+            (sqlx::Error::Tls("server does not support TLS".into()), ["sslmode=verify-full", "ssl = on"]),
+            (tls("invalid peer certificate: UnknownIssuer"), ["not trusted", "sslrootcert of the URL"]),
+            (tls("certificate not valid for name \"db\""), ["another name", "host of the URL"]),
+            (tls("invalid peer certificate: Expired"), ["has expired", "renew it"]),
+            (tls("peer is incompatible"), ["not secure: ", "check sslmode=verify-full"]),
+        ] {
+            let text = told("postgres://u:CANARY@db.example.com/d", error);
+            assert!(parts.iter().all(|part| text.contains(part)) && !text.contains("CANARY"), "{text}");
+            let remedy = text.rsplit("; ").next().unwrap();
+            assert!(remedy.contains(parts[1]) && !remedy.contains("db.example.com"), "{text}");
+        }
+        for code in ["28P01", "28000", "3D000", "42501", "53300"] {
+            assert!(of_code(code).is_some(), "{code}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Reads the outbox for a comparison with another system: in batches, in the order of message ids,
+//! each row with its state at the relay.
+
+#[cfg(feature = "postgres")]
+use std::time::Duration;
+
+use async_trait::async_trait;
+use message::Fingerprint;
+use uuid::Uuid;
+
+use crate::entries::Labels;
+use crate::{ExceptionState, LogError, RelayName};
+
+/// The relay's progress with a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// The stored cursor has not passed the row.
+    Ahead,
+    /// The stored cursor has passed the row, and no entry of it is parked: the broker has confirmed
+    /// it.
+    Passed,
+    /// The row is parked.
+    Beside(ExceptionState),
+    /// An operator gave the row up, and the relay has accepted that: the stored cursor has passed
+    /// it, no entry of it is parked, and the relay never publishes it.
+    Discarded,
+    /// The row belongs to other relays, and this relay never publishes it. The outbox does not know
+    /// this: a caller that knows the relay's filter sets it.
+    LeftOut,
+}
+
+/// A row of the outbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The message id.
+    pub id: Uuid,
+    /// The topic to publish to.
+    pub topic: String,
+    /// Its kind and headers.
+    pub labels: Labels,
+    /// The fingerprint of the message, as an inbox stores it.
+    pub fingerprint: Fingerprint,
+    /// The relay's progress with it.
+    pub stage: Stage,
+    /// Whether an operator has edited the message, so that the published message may differ from
+    /// the row.
+    pub edited: bool,
+}
+
+/// Reads the outbox of one relay. Each call is one short read-only transaction, in which rows,
+/// cursor and exceptions are consistent. Not cancel-safe: after a dropped call, open another
+/// reader.
+#[async_trait]
+pub trait Rows: Send {
+    /// Returns rows with message ids above `after` and up to `until`, ascending, maximum
+    /// `rows_max`.
+    async fn page(&mut self, after: Uuid, until: Uuid, rows_max: u32) -> Result<Vec<Row>, LogError>;
+
+    /// Returns the rows of these messages, ascending.
+    async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Row>, LogError>;
+
+    /// Returns the smallest message id above all that retention has removed. Below it the outbox
+    /// cannot answer any more.
+    async fn first(&mut self) -> Result<Option<Uuid>, LogError>;
+}
+
+/// Opens the outbox of a relay in PostgreSQL.
+///
+/// # Errors
+/// [`LogError::Operator`] when the schema does not fit.
+#[cfg(feature = "postgres")]
+pub async fn postgres(
+    connection: sqlx::PgConnection,
+    schema: Option<&migrations::Identifier>,
+    relay: &RelayName,
+) -> Result<Box<dyn Rows>, LogError> {
+    postgres_within(connection, schema, relay, Duration::ZERO).await
+}
+
+/// Opens the outbox of a relay in PostgreSQL. No statement takes longer than `statement_timeout`;
+/// zero means no limit.
+///
+/// # Errors
+/// [`LogError::Operator`] when the schema does not fit.
+#[cfg(feature = "postgres")]
+pub async fn postgres_within(
+    connection: sqlx::PgConnection,
+    schema: Option<&migrations::Identifier>,
+    relay: &RelayName,
+    statement_timeout: Duration,
+) -> Result<Box<dyn Rows>, LogError> {
+    let opened = crate::postgres::PostgresRows::open(connection, schema, relay, statement_timeout);
+    Ok(Box::new(opened.await?))
+}
+
+/// Opens the outbox of a relay in SQLite.
+///
+/// # Errors
+/// [`LogError::Operator`] when the schema does not fit.
+#[cfg(feature = "sqlite")]
+pub async fn sqlite(
+    connection: sqlx::SqliteConnection,
+    relay: &RelayName,
+) -> Result<Box<dyn Rows>, LogError> {
+    Ok(Box::new(crate::sqlite::SqliteRows::open(connection, relay).await?))
+}
+
+/// Returns the stage that the columns `state`, `passed` and `discarded` give together. A row that
+/// the cursor has not passed is still owed, whatever was decided before the cursor was set back.
+pub(crate) fn stage(state: Option<&str>, passed: bool, discarded: bool) -> Result<Stage, LogError> {
+    match state {
+        None if passed && discarded => Ok(Stage::Discarded),
+        None if passed => Ok(Stage::Passed),
+        None => Ok(Stage::Ahead),
+        Some(state) => state.parse().map(Stage::Beside).map_err(|error: crate::exception::UnknownState| {
+            LogError::Corrupt { what: "exception", problem: error.to_string() }
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_counts_only_where_the_relay_has_passed_the_row_and_nothing_is_parked() {
+        let table = [
+            (None, true, true, Stage::Discarded),
+            (None, true, false, Stage::Passed),
+            (None, false, true, Stage::Ahead),
+            (None, false, false, Stage::Ahead),
+            (Some("dead"), true, true, Stage::Beside(ExceptionState::Dead)),
+            (Some("discarded"), true, true, Stage::Beside(ExceptionState::Discarded)),
+        ];
+        for (state, passed, discarded, expected) in table {
+            assert_eq!(stage(state, passed, discarded).unwrap(), expected, "{state:?} {passed} {discarded}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Removes history that is no longer needed: whole segments, never an undecided entry.
+//!
+//! A segment is removed when it is older than the history to keep, and every relay's cursor has
+//! passed it. A parked entry has its own copy of the content, so its row may be removed.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`segment`] | [`Segment`], [`HeldBack`], [`Expired`]: segments, why they stay, what was removed |
+//! | [`forget`] | [`ForgetError`]: why a relay is not forgotten |
+
+pub mod forget;
+pub mod segment;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use message::Source;
+
+pub use forget::ForgetError;
+pub use segment::{Expired, HeldBack, Segment};
+
+use crate::address::Address;
+use crate::{LogError, LogOptions, RelayName};
+
+/// The retention of one log. Each call opens its own connection.
+#[async_trait]
+pub trait LogRetention: Send + Sync + 'static {
+    /// Returns every segment, and why it stays when entries are kept for `keep`. SQLite has one
+    /// segment. Reads only; cancel-safe.
+    ///
+    /// # Errors
+    /// [`LogError`]: unreachable, wrong credentials, schema missing.
+    async fn segments(&self, keep: Duration) -> Result<Vec<Segment>, LogError>;
+
+    /// Removes segments that are older than `keep` and that every relay has passed. Gives way to
+    /// producers: a segment in use is left for the next time. Several processes may call it at
+    /// once. Not cancel-safe: work done before a drop stays done.
+    ///
+    /// # Errors
+    /// As for [`LogRetention::segments`].
+    async fn expire(&self, keep: Duration) -> Result<Expired, LogError>;
+
+    /// Removes operators' decisions and operations that are older than `keep` and whose messages
+    /// are gone. Looks at a thousand of each: of decisions at those behind the last call's, and at
+    /// the oldest again after the last one. Returns the number removed. Cancel-safe.
+    ///
+    /// # Errors
+    /// As for [`LogRetention::segments`]; PostgreSQL refuses to remove records younger than 30
+    /// days.
+    async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError>;
+
+    /// Removes the cursor of a relay that is gone for good, so that it no longer holds back
+    /// retention. If the relay returns, it begins with the oldest remaining entry, and publishes
+    /// what was discarded, edited or paused as it was enqueued. `discard_parked` also removes its
+    /// parked entries. Not cancel-safe: call it again.
+    ///
+    /// # Errors
+    /// [`ForgetError`]: it leads, it is unknown, or entries are parked. Nothing was changed then.
+    async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError>;
+}
+
+/// Opens the retention of the database at an address: `postgres://…` or `sqlite:…`. Does not
+/// connect yet.
+///
+/// # Errors
+/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
+pub fn open(
+    address: impl Into<Address>,
+    source: Source,
+    options: LogOptions,
+) -> Result<Arc<dyn LogRetention>, LogError> {
+    Ok(crate::open::log(address.into(), source, options)?)
+}

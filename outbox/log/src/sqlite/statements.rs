@@ -1,0 +1,201 @@
+//! The SQL of the reader and the checkpoint store. Times are microseconds since 1970.
+
+use std::sync::LazyLock;
+
+use outbox::sqlite::clock::NOW;
+
+use crate::decided::{ends_with_a_discard, has_an_edit};
+
+/// Whether the content of a row of the log is too large to be copied when it is parked (above 1
+/// MiB).
+pub(super) const IS_LARGE: &str =
+    "(octet_length(payload) + coalesce(octet_length(headers), 0) + coalesce(octet_length(tracestate), 0)
+        + coalesce(octet_length(traceparent), 0) > 1048576)";
+
+/// The trace context of a row of the log, if its length is valid: an invalid one is left out.
+pub(super) const TRACE: &str = "CASE WHEN octet_length(traceparent) <= 64
+        AND coalesce(octet_length(tracestate), 0) <= 8192 THEN traceparent END AS traceparent,
+    CASE WHEN octet_length(tracestate) <= 8192 THEN tracestate END AS tracestate";
+
+/// True where the last decision of relay ?1 about the message of row `of` was to discard it.
+pub(super) const DISCARDED: &str = concat!(
+    "coalesce((SELECT ",
+    ends_with_a_discard!(),
+    " FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = {of}.message_id), 0)"
+);
+
+/// True where an operator of relay ?1 has edited the message of row `of`.
+pub(super) const EDITED: &str = concat!(
+    "coalesce((SELECT ",
+    has_an_edit!(),
+    " FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = {of}.message_id), 0)"
+);
+
+// The same for a parked entry, from its copy `p` or its row `m`. The length is taken of a column:
+// taking that of an expression would read the value.
+const PARKED_HEADERS: &str = "coalesce(p.headers, m.headers)";
+const PARKED_HEADERS_BYTES: &str = "coalesce(octet_length(p.headers), octet_length(m.headers), 0)";
+const PARKED_TRACE: &str =
+    "CASE WHEN coalesce(octet_length(p.traceparent), octet_length(m.traceparent)) <= 64
+        AND coalesce(octet_length(p.tracestate), octet_length(m.tracestate), 0) <= 8192
+        THEN coalesce(p.traceparent, m.traceparent) END AS traceparent,
+    CASE WHEN coalesce(octet_length(p.tracestate), octet_length(m.tracestate)) <= 8192
+        THEN coalesce(p.tracestate, m.tracestate) END AS tracestate";
+const PARKED_PAYLOAD: &str = "coalesce(p.payload, m.payload, x'')";
+const PARKED_PAYLOAD_BYTES: &str = "coalesce(octet_length(p.payload), octet_length(m.payload), 0)";
+
+migrations::statements! {
+    parts {
+        now = NOW;
+        // The content of a row of the log.
+        headers = "headers";
+        headers_bytes = "coalesce(octet_length(headers), 0)";
+        trace = TRACE;
+        payload = "payload";
+        payload_bytes = "octet_length(payload)";
+        // An exception with its copy, or with its row of the log if that was too large to be
+        // copied. These are LEFT JOINs because an exception without either must be seen.
+        exceptions = "SELECT e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind) AS kind,
+                coalesce(p.content_type, m.content_type, '') AS content_type, {bounded},
+                coalesce(p.enqueued_at, m.enqueued_at) AS enqueued_at, NULL AS deliver_in, e.state, e.attempts, e.due_at
+            FROM outbox_exception AS e LEFT JOIN outbox_parked AS p
+                ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
+            LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
+            WHERE e.relay = ?1 AND e.shard = 0";
+        // Contents and lengths. Payload and headers are included only when they are not longer than
+        // the relay accepts: this keeps rows of any size out of its memory. SQLite knows the length
+        // of a column without reading it.
+        // Comes after the parts that it names, so that a statement's own parts take precedence.
+        bounded = "CASE WHEN {headers_bytes} <= {headers_max} THEN {headers} END AS headers, {trace},
+            CASE WHEN {payload_bytes} <= {payload_max} THEN {payload} END AS payload,
+            {payload_bytes} AS payload_bytes, {headers_bytes} AS headers_bytes";
+        is_large = IS_LARGE;
+        // The queue of a held entry, in the form of its index.
+        queue = "coalesce('k' || key, 't' || topic)";
+        // The held entries of the queues after a name.
+        behind = "FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = 'held' AND {queue} >";
+    }
+
+    head = "SELECT coalesce(max(id), 0) FROM outbox_message";
+    /// ?1 above this id, ?2 ceiling, ?3 rows, ?4 maximum bytes of a payload and ?5 of headers to
+    /// read.
+    page(payload_max = "?4", headers_max = "?5") = "
+        SELECT id, message_id, topic, key, kind, content_type, {bounded}, enqueued_at,
+            (deliver_at - {now}) / 1e6 AS deliver_in
+        FROM outbox_message WHERE id > ?1 AND id <= ?2 ORDER BY id LIMIT ?3";
+    /// ?1 relay, ?2 and ?3 after this time and id, ?4 rows, ?5 maximum bytes of a payload and ?6 of
+    /// headers to read.
+    due(
+        payload_max = "?5",
+        headers_max = "?6",
+        headers = PARKED_HEADERS,
+        headers_bytes = PARKED_HEADERS_BYTES,
+        trace = PARKED_TRACE,
+        payload = PARKED_PAYLOAD,
+        payload_bytes = PARKED_PAYLOAD_BYTES,
+    ) = "
+        {exceptions} AND e.state IN ('scheduled', 'retrying', 'discarded') AND e.due_at <= {now}
+            AND (e.due_at, e.id) > (?2, ?3)
+        ORDER BY e.due_at, e.id LIMIT ?4";
+    /// ?1 relay, ?2 and ?3 after this time and id.
+    next_due = "
+        SELECT (due_at - {now}) / 1e6 FROM outbox_exception WHERE relay = ?1 AND shard = 0
+            AND state IN ('scheduled', 'retrying', 'discarded') AND (due_at, id) > (?2, ?3)
+        ORDER BY due_at, id LIMIT 1";
+    /// ?1 relay, ?2 queue, ?3 from this id, ?4 rows, ?5 maximum bytes of a payload and ?6 of
+    /// headers to read.
+    held(
+        payload_max = "?5",
+        headers_max = "?6",
+        headers = PARKED_HEADERS,
+        headers_bytes = PARKED_HEADERS_BYTES,
+        trace = PARKED_TRACE,
+        payload = PARKED_PAYLOAD,
+        payload_bytes = PARKED_PAYLOAD_BYTES,
+    ) = "
+        {exceptions} AND e.state = 'held' AND coalesce('k' || e.key, 't' || e.topic) = ?2 AND e.id >= ?3
+        ORDER BY e.id LIMIT ?4";
+    /// ?1 relay, ?2 after this name, ?3 queues. Steps from queue to queue through the index,
+    /// however many entries each of them holds.
+    held_queues = "
+        WITH RECURSIVE found (name, entry, about, nth) AS (
+            SELECT * FROM (SELECT {queue}, id, topic, 1 {behind} ?2 ORDER BY {queue}, id LIMIT 1)
+            UNION ALL
+            SELECT {queue}, id, topic, nth + 1 FROM found CROSS JOIN outbox_exception
+            WHERE nth < ?3 AND relay = ?1 AND shard = 0
+                AND id = (SELECT id {behind} found.name ORDER BY {queue}, id LIMIT 1))
+        SELECT name, entry, about FROM found";
+    /// ?1 relay, ?2 above this id, ?3 entries.
+    stuck = "
+        SELECT id, key, state FROM outbox_exception
+        WHERE relay = ?1 AND shard = 0 AND id > ?2 AND state IN ('retrying', 'dead') ORDER BY id LIMIT ?3";
+
+    /// ?1 relay: its cursor, and the id that was given out last.
+    position = "
+        SELECT cursor, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_message'), 0)
+        FROM outbox_relay WHERE relay = ?1 AND shard = 0";
+    /// ?1 relay, ?2 holder, ?3 ttl in microseconds, ?4 the first cursor; ?5 epoch and ?6 end of a
+    /// lease that is over although its end lies in the future, or null. Even the same holder gets a
+    /// new epoch, which fences off its earlier writes.
+    acquire = "
+        INSERT INTO outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)
+        VALUES (?1, 1, ?2, {now} + ?3, ?3 / 1e6, ?4)
+        ON CONFLICT (relay, shard) DO UPDATE SET epoch = r.epoch + 1, holder = excluded.holder,
+            taken_from = nullif(r.holder, excluded.holder), lease_until = excluded.lease_until,
+            lease_seconds = excluded.lease_seconds
+        WHERE r.holder IS NULL OR r.holder = excluded.holder OR r.lease_until <= {now}
+            OR (r.epoch = ?5 AND r.lease_until = ?6)
+        RETURNING epoch, cursor, taken_from";
+    /// ?1 relay: the holder, the time left, the epoch, the end, and the requested length.
+    holder = "
+        SELECT holder, (lease_until - {now}) / 1e6, epoch, lease_until, lease_seconds FROM outbox_relay
+        WHERE relay = ?1 AND shard = 0 AND holder IS NOT NULL";
+    /// ?1 relay, ?2 epoch, ?3 ttl in microseconds.
+    renew = "
+        UPDATE outbox_relay SET lease_until = {now} + ?3, lease_seconds = ?3 / 1e6
+        WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
+    /// ?1 id, ?2 message id: whether the entry is in the log or parked.
+    is_here = "
+        SELECT EXISTS (SELECT 1 FROM outbox_message WHERE id = ?1 AND message_id = ?2)
+            OR EXISTS (SELECT 1 FROM outbox_exception WHERE id = ?1 AND message_id = ?2)";
+    /// ?1 relay, ?2 epoch, ?3 cursor.
+    checkpoint = "
+        UPDATE outbox_relay SET cursor = ?3, checkpoint_at = {now}
+        WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
+    /// ?1 relay, ?2 epoch, ?3 the JSON to store beside the cursor. Writes nothing when it is
+    /// already there.
+    note = "
+        UPDATE outbox_relay SET cursor = json_patch(json_remove(cursor, '$.broker'), ?3)
+        WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL
+            AND json_extract(cursor, '$.broker') IS NOT json_extract(?3, '$.broker')";
+    /// ?1 relay, ?2 id. The first change of an entry copies its content, unless it is large: SQLite
+    /// copies in the memory of this process. The row of a large entry stays in the log, and
+    /// retention keeps it.
+    copy = "
+        INSERT INTO outbox_parked
+            (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
+        SELECT ?1, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at
+        FROM outbox_message WHERE id = ?2 AND NOT {is_large} ON CONFLICT (relay, shard, id) DO NOTHING";
+    /// ?1 relay, then the columns of one exception; ?8 due in microseconds. A scheduled entry is
+    /// due at its message's own time.
+    park = "
+        INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, attempts, due_at, fault, error)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7,
+            coalesce(CASE WHEN ?6 = 'scheduled' THEN (SELECT deliver_at FROM outbox_message WHERE id = ?2) END,
+                {now} + ?8), ?9, ?10)
+        ON CONFLICT (relay, shard, id) DO UPDATE SET
+            message_id = CASE WHEN message_id = excluded.message_id THEN message_id END,
+            state = excluded.state, attempts = excluded.attempts, due_at = excluded.due_at,
+            fault = excluded.fault, error = excluded.error, updated_at = {now}";
+    /// ?1 relay, ?2 id.
+    resolve = "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
+    /// ?1 relay, ?2 id: the copy of a resolved entry.
+    remove_copy = "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = ?2";
+    /// ?1 relay, ?2 epoch.
+    release = "
+        UPDATE outbox_relay SET holder = NULL, lease_until = NULL, lease_seconds = NULL
+        WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
+}
+
+/// Without a schema.
+pub(super) static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
