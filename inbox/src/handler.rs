@@ -22,8 +22,9 @@ pub trait Handler<DB: Dialect>: Send + Sync {
     /// commits. The returned bytes are stored as the message's result and returned with every
     /// duplicate.
     ///
-    /// A failed enqueue whose error the handler swallows fails the handler all the same, as if it had
-    /// returned the error: `From<EnqueueError>` of [`HandlerError`] says with which consequence.
+    /// A failed enqueue whose error the handler swallows fails the handler all the same, as if it
+    /// had returned the error: `From<EnqueueError>` of [`HandlerError`] says with which
+    /// consequence.
     ///
     /// The handler must not commit or roll back the transaction by SQL of its own. The inbox
     /// notices that before it commits, and gives no proof.

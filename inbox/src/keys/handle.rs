@@ -175,7 +175,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     ) -> Result<Claimed<KeyTransaction<DB>>, ClaimError> {
         let (ask, dated) = self.ask(id, fingerprint, options)?;
         let (tx, (decision, read_at)) = self
-            .0
+            .inner
             .db
             .call(async {
                 let mut tx = DB::begin_holding(self.pool(), &self.inner.statements, &ask).await?;
