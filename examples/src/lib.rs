@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `order_service` | a producer: business row and message in one transaction, PostgreSQL |
 //! | `billing_kafka`, `billing_rabbitmq`, `billing_sqs` | a consumer that bills every order once, on each broker |
+//! | `invoicing` | a consumer with state that enqueues in the transaction of its effect |
 //! | `orders_api` | a web service whose clients may repeat requests: idempotency keys in axum, PostgreSQL |
 //! | `payments_rabbitmq` | a consumer that charges every order once at a payment provider, PostgreSQL |
 //! | `checkout`, with `bank` and `shipping/shipping.py` | a saga over three services on RabbitMQ, one of them in Python |

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
-use inbox::{Consumer, Handler, HandlerError, Inbox, InboxOptions};
+use inbox::{Consumer, Handler, HandlerError, Inbox, InboxOptions, Tx};
 use message::{Fingerprint, Message, Subscriber};
 use migrations::Line;
-use sqlx::{Postgres, Transaction};
+use sqlx::Postgres;
 
 use crate::consuming::until;
 use crate::database::prepared;
@@ -35,7 +35,7 @@ struct Payments {
 impl Handler<Postgres> for Payments {
     async fn handle(
         &self,
-        tx: &mut Transaction<'static, Postgres>,
+        tx: &mut Tx<Postgres>,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         let event: OrderPlaced = serde_json::from_slice(&message.payload)

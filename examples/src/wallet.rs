@@ -4,11 +4,11 @@
 //! Its tests are in `examples/tests/wallet.rs`, built on the crate `testkit`: copy them.
 
 use async_trait::async_trait;
-use inbox::{BuildError, Consumer, ConsumerName, Handler, HandlerError, Inbox};
+use inbox::{BuildError, Consumer, ConsumerName, Handler, HandlerError, Inbox, Tx};
 use message::{Message, Subscription, SubscriptionError};
 use outbox::{NewMessage, Outbox};
 use serde::{Deserialize, Serialize};
-use sqlx::{Pool, Sqlite, Transaction};
+use sqlx::{Pool, Sqlite};
 
 use crate::setting::Failure;
 
@@ -55,11 +55,7 @@ struct Credit;
 
 #[async_trait]
 impl Handler<Sqlite> for Credit {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, Sqlite>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<Sqlite>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         let Paid { account, cents } = serde_json::from_slice(&message.payload)
             .map_err(|error| HandlerError::reject("the payload is not a payment").with_source(error))?;
         sqlx::query(

@@ -27,7 +27,7 @@ use crate::store_error::StoreError;
 
 /// A database that the inbox has tables in: PostgreSQL or SQLite.
 pub trait Dialect:
-    Backend
+    outbox::Dialect
     + HasStatementCache
     + parts::Guards
     + parts::Retention

@@ -4,7 +4,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use message::{Fault, Fingerprint, Message, MessageId};
-use migrations::MigrateError;
+use migrations::{MigrateError, SqlErrorKind};
+use outbox::{EnqueueError, Remedy};
 
 use crate::day::Day;
 use crate::dead_letter::DeadLetterId;
@@ -182,6 +183,16 @@ impl CommitError {
     pub fn is_rolled_back(&self) -> bool {
         matches!(self, Self::RolledBack { .. })
     }
+}
+
+/// Returns whether the cause of a rollback says nothing about the work: an outage, or a lost
+/// conflict.
+pub(crate) fn is_passing(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
+    if let Some(error) = cause.downcast_ref::<sqlx::Error>() {
+        return SqlErrorKind::of(error) != SqlErrorKind::Refused;
+    }
+    let remedy = cause.downcast_ref().map(EnqueueError::remedy);
+    remedy.or_else(|| cause.downcast_ref().map(outbox::CommitError::remedy)) == Some(Remedy::RunAgain)
 }
 
 /// Why [`Inbox::confirm`](crate::Inbox::confirm) gave no proof.

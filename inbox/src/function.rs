@@ -1,29 +1,33 @@
-//! Plain `async fn`s as handlers.
+//! Functions and closures as handlers.
 //!
 //! The arguments of a function determine which handler it is. The marker types at the end of the
 //! traits let the compiler distinguish the forms. Users neither implement nor name these traits.
+//!
+//! Each call consumes a clone, as in `outbox.transaction(..)` and in sagas: an async closure that
+//! captures something is no `Fn`, because its future would borrow from the closure.
 
 use std::future::Future;
 use std::marker::PhantomData;
 
 use async_trait::async_trait;
 use message::{Event, Message};
+use outbox::OutboxTransaction;
 use serde::de::DeserializeOwned;
-use sqlx::Transaction;
 
 use crate::dialect::Dialect;
 use crate::handler::{HandlerError, json_problem};
 use crate::received::Received;
 
 /// The transaction of a handler; it also holds the message's inbox row. Run statements on `&mut
-/// **tx`. `Tx` is PostgreSQL's, `Tx<Sqlite>` is SQLite's.
+/// **tx`, and enqueue with [`tx.enqueue(..)`](OutboxTransaction::enqueue). `Tx` is PostgreSQL's,
+/// `Tx<Sqlite>` is SQLite's.
 #[cfg(feature = "postgres")]
-pub type Tx<DB = sqlx::Postgres> = Transaction<'static, DB>;
+pub type Tx<DB = sqlx::Postgres> = OutboxTransaction<DB>;
 
 /// The transaction of a handler; it also holds the message's inbox row. Run statements on `&mut
-/// **tx`. `Tx<Sqlite>` is SQLite's.
+/// **tx`, and enqueue with [`tx.enqueue(..)`](OutboxTransaction::enqueue). `Tx<Sqlite>` is SQLite's.
 #[cfg(not(feature = "postgres"))]
-pub type Tx<DB> = Transaction<'static, DB>;
+pub type Tx<DB> = OutboxTransaction<DB>;
 
 /// The outcome of a handler: its result to store, if any.
 pub(crate) type Handled = Result<Option<Vec<u8>>, HandlerError>;
@@ -53,55 +57,55 @@ impl IntoResult for Option<Vec<u8>> {
     }
 }
 
-/// A call with two arguments whose future may borrow the transaction for `'t`.
+/// A call with two arguments, whose future may borrow the transaction for `'t`.
 #[doc(hidden)]
-pub trait Call2<'t, DB: Dialect, T>: Send + Sync {
+pub trait Call2<'t, DB: Dialect, T> {
     /// The future of the call.
     type Calling: Future<Output = Result<Self::Done, HandlerError>> + Send + 't;
     /// The value that the function returns.
     type Done: IntoResult;
     /// Calls the function.
-    fn call(&self, tx: &'t mut Tx<DB>, input: T) -> Self::Calling;
+    fn call(self, tx: &'t mut Tx<DB>, input: T) -> Self::Calling;
 }
 
 impl<'t, DB, T, F, Fut, R> Call2<'t, DB, T> for F
 where
     DB: Dialect,
-    F: Fn(&'t mut Tx<DB>, T) -> Fut + Send + Sync,
+    F: FnOnce(&'t mut Tx<DB>, T) -> Fut,
     Fut: Future<Output = Result<R, HandlerError>> + Send + 't,
     R: IntoResult,
 {
     type Calling = Fut;
     type Done = R;
 
-    fn call(&self, tx: &'t mut Tx<DB>, input: T) -> Fut {
+    fn call(self, tx: &'t mut Tx<DB>, input: T) -> Fut {
         self(tx, input)
     }
 }
 
 /// A [`Call2`] with a third argument: the facts of the delivery, or of each delivery of a batch.
 #[doc(hidden)]
-pub trait Call3<'t, DB: Dialect, T, R: ?Sized>: Send + Sync {
+pub trait Call3<'t, DB: Dialect, T, R: ?Sized> {
     /// The future of the call.
     type Calling: Future<Output = Result<Self::Done, HandlerError>> + Send + 't;
     /// The value that the function returns.
     type Done: IntoResult;
     /// Calls the function.
-    fn call(&self, tx: &'t mut Tx<DB>, input: T, received: &'t R) -> Self::Calling;
+    fn call(self, tx: &'t mut Tx<DB>, input: T, received: &'t R) -> Self::Calling;
 }
 
 impl<'t, DB, T, R, F, Fut, D> Call3<'t, DB, T, R> for F
 where
     DB: Dialect,
     R: ?Sized + 't,
-    F: Fn(&'t mut Tx<DB>, T, &'t R) -> Fut + Send + Sync,
+    F: FnOnce(&'t mut Tx<DB>, T, &'t R) -> Fut,
     Fut: Future<Output = Result<D, HandlerError>> + Send + 't,
     D: IntoResult,
 {
     type Calling = Fut;
     type Done = D;
 
-    fn call(&self, tx: &'t mut Tx<DB>, input: T, received: &'t R) -> Fut {
+    fn call(self, tx: &'t mut Tx<DB>, input: T, received: &'t R) -> Fut {
         self(tx, input, received)
     }
 }
@@ -120,8 +124,12 @@ pub struct WithFacts;
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler for an event",
-    note = "write `async fn(&mut Tx<DB>, E) -> Result<(), HandlerError>`, optionally with a third argument \
-            `&Received`; `E` implements `Event` and `DeserializeOwned`, and the future is `Send`"
+    note = "write `async fn(tx: &mut Tx<DB>, event: E) -> Result<(), HandlerError>`, optionally with a third \
+            argument `received: &Received`, or `async move |tx: &mut Tx<DB>, event: E| ..` with these types written out",
+    note = "`E` implements `Event` and `DeserializeOwned`",
+    note = "the error is `HandlerError`: `?` converts those of sqlx, serde_json and the outbox",
+    note = "the future is `Send`: it holds no `Rc` or lock guard over an `.await`",
+    note = "what a closure captures is `Clone + Send + Sync`, such as an `Arc`"
 )]
 #[async_trait]
 pub trait EventFunction<DB: Dialect, E, Form>: Send + Sync + 'static {
@@ -134,11 +142,11 @@ impl<DB, E, F> EventFunction<DB, E, Plain> for F
 where
     DB: Dialect,
     E: Send + 'static,
-    F: for<'t> Call2<'t, DB, E> + 'static,
+    F: for<'t> Call2<'t, DB, E> + Clone + Send + Sync + 'static,
 {
     async fn run(&self, tx: &mut Tx<DB>, event: E, _received: &Received) -> Handled {
         // The returned value need not be `Send`: it becomes bytes before the next await.
-        Ok(self.call(tx, event).await?.into_result())
+        Ok(self.clone().call(tx, event).await?.into_result())
     }
 }
 
@@ -147,10 +155,10 @@ impl<DB, E, F> EventFunction<DB, E, WithFacts> for F
 where
     DB: Dialect,
     E: Send + 'static,
-    F: for<'t> Call3<'t, DB, E, Received> + 'static,
+    F: for<'t> Call3<'t, DB, E, Received> + Clone + Send + Sync + 'static,
 {
     async fn run(&self, tx: &mut Tx<DB>, event: E, received: &Received) -> Handled {
-        Ok(self.call(tx, event, received).await?.into_result())
+        Ok(self.clone().call(tx, event, received).await?.into_result())
     }
 }
 
@@ -158,8 +166,11 @@ where
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler for a message",
-    note = "write `async fn(&mut Tx<DB>, &Message) -> Result<(), HandlerError>`, optionally with a third \
-            argument `&Received`; its future is `Send`"
+    note = "write `async fn(tx: &mut Tx<DB>, message: &Message) -> Result<(), HandlerError>`, optionally with a third \
+            argument `received: &Received`, or a closure with these types written out",
+    note = "the error is `HandlerError`: `?` converts those of sqlx, serde_json and the outbox",
+    note = "the future is `Send`: it holds no `Rc` or lock guard over an `.await`",
+    note = "what a closure captures is `Clone + Send + Sync`, such as an `Arc`"
 )]
 #[async_trait]
 pub trait MessageFunction<DB: Dialect, Form>: Send + Sync + 'static {
@@ -171,10 +182,10 @@ pub trait MessageFunction<DB: Dialect, Form>: Send + Sync + 'static {
 impl<DB, F> MessageFunction<DB, Plain> for F
 where
     DB: Dialect,
-    F: for<'t> Call2<'t, DB, &'t Message> + 'static,
+    F: for<'t> Call2<'t, DB, &'t Message> + Clone + Send + Sync + 'static,
 {
     async fn run(&self, tx: &mut Tx<DB>, message: &Message, _received: &Received) -> Handled {
-        Ok(self.call(tx, message).await?.into_result())
+        Ok(self.clone().call(tx, message).await?.into_result())
     }
 }
 
@@ -182,10 +193,10 @@ where
 impl<DB, F> MessageFunction<DB, WithFacts> for F
 where
     DB: Dialect,
-    F: for<'t> Call3<'t, DB, &'t Message, Received> + 'static,
+    F: for<'t> Call3<'t, DB, &'t Message, Received> + Clone + Send + Sync + 'static,
 {
     async fn run(&self, tx: &mut Tx<DB>, message: &Message, received: &Received) -> Handled {
-        Ok(self.call(tx, message, received).await?.into_result())
+        Ok(self.clone().call(tx, message, received).await?.into_result())
     }
 }
 
@@ -193,8 +204,12 @@ where
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler for a batch of events",
-    note = "write `async fn(&mut Tx<DB>, Vec<E>) -> Result<(), HandlerError>`, optionally with a third argument \
-            `&[Received]`; `E` implements `Event` and `DeserializeOwned`, and the future is `Send`"
+    note = "write `async fn(tx: &mut Tx<DB>, events: Vec<E>) -> Result<(), HandlerError>`, optionally with a third \
+            argument `received: &[Received]`, or a closure with these types written out",
+    note = "`E` implements `Event` and `DeserializeOwned`",
+    note = "the error is `HandlerError`: `?` converts those of sqlx, serde_json and the outbox",
+    note = "the future is `Send`: it holds no `Rc` or lock guard over an `.await`",
+    note = "what a closure captures is `Clone + Send + Sync`, such as an `Arc`"
 )]
 #[async_trait]
 pub trait BatchFunction<DB: Dialect, E, Form>: Send + Sync + 'static {
@@ -207,10 +222,10 @@ impl<DB, E, F> BatchFunction<DB, E, Plain> for F
 where
     DB: Dialect,
     E: Send + 'static,
-    F: for<'t> Call2<'t, DB, Vec<E>, Done = ()> + 'static,
+    F: for<'t> Call2<'t, DB, Vec<E>, Done = ()> + Clone + Send + Sync + 'static,
 {
     async fn run(&self, tx: &mut Tx<DB>, events: Vec<E>, _received: &[Received]) -> Result<(), HandlerError> {
-        self.call(tx, events).await
+        self.clone().call(tx, events).await
     }
 }
 
@@ -219,10 +234,10 @@ impl<DB, E, F> BatchFunction<DB, E, WithFacts> for F
 where
     DB: Dialect,
     E: Send + 'static,
-    F: for<'t> Call3<'t, DB, Vec<E>, [Received], Done = ()> + 'static,
+    F: for<'t> Call3<'t, DB, Vec<E>, [Received], Done = ()> + Clone + Send + Sync + 'static,
 {
     async fn run(&self, tx: &mut Tx<DB>, events: Vec<E>, received: &[Received]) -> Result<(), HandlerError> {
-        self.call(tx, events, received).await
+        self.clone().call(tx, events, received).await
     }
 }
 
@@ -339,5 +354,68 @@ where
 {
     async fn apply(&self, tx: &mut Tx<DB>, message: &Message, received: &Received) -> Handled {
         self.0.run(tx, message, received).await
+    }
+}
+
+#[cfg(all(test, feature = "postgres"))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[derive(serde::Deserialize)]
+    struct Placed;
+
+    struct Billing;
+
+    impl Billing {
+        async fn bill(&self, tx: &mut Tx, _: Placed) -> Result<(), HandlerError> {
+            sqlx::query("SELECT 1").execute(&mut **tx).await?;
+            Ok(())
+        }
+    }
+
+    async fn plain(_: &mut Tx, _: Placed) -> Result<(), HandlerError> {
+        Ok(())
+    }
+
+    async fn with_facts(_: &mut Tx, _: Placed, received: &Received) -> Result<Vec<u8>, HandlerError> {
+        Ok(received.headers.get("saga-key").unwrap_or_default().into())
+    }
+
+    fn event<E, Form>(_: impl EventFunction<sqlx::Postgres, E, Form>) {}
+    fn message<Form>(_: impl MessageFunction<sqlx::Postgres, Form>) {}
+    fn batch<E, Form>(_: impl BatchFunction<sqlx::Postgres, E, Form>) {}
+
+    /// It compiles.
+    #[test]
+    fn functions_and_closures_with_state_are_handlers() {
+        event(plain);
+        event(with_facts);
+        let billing = Arc::new(Billing);
+        let state = Arc::clone(&billing);
+        event(async move |tx: &mut Tx, placed: Placed| state.bill(tx, placed).await);
+        let state = Arc::clone(&billing);
+        event(async move |tx: &mut Tx, placed: Placed, received: &Received| {
+            state.bill(tx, placed).await?;
+            tx.enqueue(outbox::NewMessage::new(received.topic.as_str())).await?;
+            Ok(())
+        });
+        let state = Arc::clone(&billing);
+        message(async move |tx: &mut Tx, _: &Message| state.bill(tx, Placed).await);
+        let state = Arc::clone(&billing);
+        message(async move |tx: &mut Tx, _: &Message, _: &Received| state.bill(tx, Placed).await);
+        let state = Arc::clone(&billing);
+        batch(async move |tx: &mut Tx, placed: Vec<Placed>| {
+            for one in placed {
+                state.bill(tx, one).await?;
+            }
+            Ok(())
+        });
+        batch(async move |tx: &mut Tx, _: Vec<Placed>, received: &[Received]| {
+            billing.bill(tx, Placed).await?;
+            assert!(received.len() < 2);
+            Ok(())
+        });
     }
 }

@@ -100,7 +100,7 @@ impl<DB: Dialect> Guard<DB> {
     /// # Errors
     /// [`StoreError`] when the database refused, or when this transaction does not hold the row.
     /// Then roll back.
-    pub async fn complete(self, tx: &mut Transaction<'_, DB>, result: &[u8]) -> Result<(), StoreError> {
+    pub async fn complete(self, tx: &mut DB::Connection, result: &[u8]) -> Result<(), StoreError> {
         let what = "store a message's result";
         let rows = DB::complete(tx, self.inbox.statements(), self.key(), result)
             .await

@@ -7,17 +7,24 @@ use std::time::Duration;
 use async_trait::async_trait;
 use message::{EventType, Message};
 use migrations::SqlErrorKind;
-use sqlx::Transaction;
+use outbox::{EnqueueError, Remedy};
 
 use crate::dialect::Dialect;
+use crate::function::Tx;
 use crate::received::Received;
 
 /// The effect of a message.
 #[async_trait]
 pub trait Handler<DB: Dialect>: Send + Sync {
     /// Applies the effect in the transaction that also holds the inbox row. Side effects outside
-    /// that transaction happen once per attempt. The returned bytes are stored as the message's
-    /// result and returned with every duplicate.
+    /// that transaction happen once per attempt. Messages that it enqueues with
+    /// [`tx.enqueue(..)`](outbox::OutboxTransaction::enqueue) leave if and only if the transaction
+    /// commits. The returned bytes are stored as the message's result and returned with every
+    /// duplicate.
+    ///
+    /// A failed enqueue whose error the handler swallows fails the handler all the same, as if it
+    /// had returned the error: `From<EnqueueError>` of [`HandlerError`] says with which
+    /// consequence.
     ///
     /// The handler must not commit or roll back the transaction by SQL of its own. The inbox
     /// notices that before it commits, and gives no proof.
@@ -29,11 +36,7 @@ pub trait Handler<DB: Dialect>: Send + Sync {
     /// # Errors
     /// [`HandlerError`] rolls everything back and determines what happens next. An `sqlx::Error`
     /// converts into one.
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError>;
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError>;
 
     /// Returns whether the handler has an effect for messages of this kind; by default, for all
     /// kinds. It does not redrive dead letters of other kinds: they wait for a process that knows
@@ -64,7 +67,7 @@ pub trait Handler<DB: Dialect>: Send + Sync {
     /// failing message is alone.
     async fn handle_many(
         &self,
-        tx: &mut Transaction<'static, DB>,
+        tx: &mut Tx<DB>,
         messages: &[&Message],
         received: &[Received],
     ) -> Result<(), HandlerError> {
@@ -81,7 +84,7 @@ pub trait Handler<DB: Dialect>: Send + Sync {
     /// As [`handle`](Self::handle).
     async fn handle_delivery(
         &self,
-        tx: &mut Transaction<'static, DB>,
+        tx: &mut Tx<DB>,
         message: &Message,
         _received: &Received,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
@@ -105,6 +108,9 @@ pub enum Next {
     /// Not counted, and retried after a backoff: the handler depends on something that is
     /// unavailable.
     Unavailable,
+    /// Not counted, and retried after the time that the handler chose: the message depends on
+    /// something that is not there yet.
+    NotYet,
     /// The database was unavailable, or another transaction won. Retried after a backoff. Counted
     /// only while other messages succeed: then the database fails for this message alone.
     Database,
@@ -164,6 +170,44 @@ impl HandlerError {
         Self { next: Next::Unavailable, ..Self::retry(reason) }
     }
 
+    /// Makes an error for a message that depends on something that is not there yet, such as the
+    /// row of an earlier event: it is tried again every `every`, up to [`RETRY_AFTER_MAX`]. No
+    /// attempt is counted. Its key waits; other keys go on. It is dead-lettered once it has failed
+    /// for [`failing_max`](crate::ConsumerBuilder::failing_max), and at least
+    /// [`attempts_max`](crate::ConsumerBuilder::attempts_max) times in a row.
+    ///
+    /// The delivery stays unsettled meanwhile: it takes room in the
+    /// [`prefetch`](crate::ConsumerBuilder::prefetch), and RabbitMQ ends the session of a consumer
+    /// that leaves one unsettled for 30 minutes (`consumer_timeout`). Then it comes again and goes
+    /// on waiting.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use inbox::HandlerError;
+    ///
+    /// fn known(customer: Option<i64>) -> Result<i64, HandlerError> {
+    ///     customer.ok_or_else(|| HandlerError::not_yet(Duration::from_secs(30), "the customer is not there yet"))
+    /// }
+    /// # assert!(known(None).is_err());
+    /// ```
+    #[must_use]
+    pub fn not_yet(every: Duration, reason: impl Into<String>) -> Self {
+        Self { next: Next::NotYet, delay: Some(every.min(RETRY_AFTER_MAX)), ..Self::retry(reason) }
+    }
+
+    /// Makes the error of a handler whose message was not enqueued.
+    pub(crate) fn of_enqueue(remedy: Remedy, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        let failed = match remedy {
+            Remedy::RunAgain => {
+                Self { next: Next::Database, ..Self::retry("the outbox could not store a message now") }
+            }
+            Remedy::GiveUp => Self::reject("a message that it enqueues can never be stored"),
+            Remedy::Repair => Self::unavailable("the outbox is not set up"),
+            _ => Self::retry("the outbox did not store a message"),
+        };
+        failed.with_source(error)
+    }
+
     /// Makes the error of a handler that ran longer than `timeout`.
     pub(crate) fn of_timeout(timeout: Duration) -> Self {
         let reason = format!(
@@ -198,7 +242,8 @@ impl HandlerError {
         self.next
     }
 
-    /// Returns how long the next attempt waits, if [`retry_after`](Self::retry_after) set it.
+    /// Returns how long the next attempt waits, if [`retry_after`](Self::retry_after) or
+    /// [`not_yet`](Self::not_yet) set it.
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {
         self.delay
@@ -253,6 +298,22 @@ impl From<sqlx::Error> for HandlerError {
     }
 }
 
+impl From<EnqueueError> for HandlerError {
+    /// Classifies by the cause. A message that can never be stored (an invalid topic, too large, an
+    /// id reused) rejects the message that is being handled. An outage or a lost conflict is
+    /// treated as one of the database: see [`Next::Database`]. Missing tables, or no outbox at all,
+    /// are not counted: somebody repairs them. Everything else is counted and tried again.
+    fn from(error: EnqueueError) -> Self {
+        Self::of_enqueue(error.remedy(), error)
+    }
+}
+
+/// Fails a handler that has swallowed the error of an enqueue: its effect must not commit without
+/// its message.
+pub(crate) fn refuse_swallowed<DB: Dialect>(tx: &Tx<DB>) -> Result<(), HandlerError> {
+    tx.failed_call().map_or(Ok(()), |error| Err(error.into()))
+}
+
 impl fmt::Display for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)
@@ -287,6 +348,25 @@ mod tests {
             assert_eq!(error.next(), Next::Reject);
             let text = crate::attempts::error_text(&error);
             assert!(text.contains(part) && !text.contains("s3cret"), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_outbox_is_treated_by_its_cause() {
+        let id = message::MessageId::new();
+        let topic = message::Topic::new("orders").unwrap();
+        for (error, next) in [
+            (EnqueueError::IdReused { id, topic }, Next::Reject),
+            (EnqueueError::Concurrent { id }, Next::Database),
+            (sqlx::Error::PoolTimedOut.into(), Next::Database),
+            (sqlx::Error::RowNotFound.into(), Next::Retry),
+            (EnqueueError::NoOutbox, Next::Unavailable),
+            (EnqueueError::Dropped, Next::Retry),
+            // Swallowed, then met again by a second call.
+            (EnqueueError::Poisoned { first: String::new(), remedy: Remedy::GiveUp }, Next::Reject),
+        ] {
+            let text = error.to_string();
+            assert_eq!(HandlerError::from(error).next(), next, "{text}");
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use message::SteadyClock;
 use message::chunk::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT};
 use migrations::{Identifier, Line, Migrator};
+use outbox::Outbox;
 use sqlx::pool::PoolConnection;
 use sqlx::{Pool, Transaction};
 
@@ -158,7 +159,11 @@ impl InboxOptions {
 }
 
 /// An inbox: the tables in one database that remember which messages took effect. Cheap to clone.
-pub struct Inbox<DB: Dialect>(Arc<Inner<DB>>);
+pub struct Inbox<DB: Dialect> {
+    inner: Arc<Inner<DB>>,
+    /// The outbox with which its transactions enqueue.
+    outbox: Option<Outbox<DB>>,
+}
 
 struct Inner<DB: Dialect> {
     pool: Pool<DB>,
@@ -226,19 +231,33 @@ impl<DB: Dialect> Inbox<DB> {
         };
         let (memory, steady) = (Mutex::new(memory), SteadyClock::start());
         drop(connection);
-        Ok(Self(Arc::new(Inner { pool, statements, options, memory, steady })))
+        let inner = Arc::new(Inner { pool, statements, options, memory, steady });
+        Ok(Self { inner, outbox: None })
+    }
+
+    /// Returns this inbox with an outbox, whose tables are in the same database: handlers, redrives
+    /// and [`begin`](Self::begin) get transactions that enqueue with it. Without one, they refuse to
+    /// enqueue ([`EnqueueError::NoOutbox`](outbox::EnqueueError::NoOutbox)), and the database needs
+    /// no tables of an outbox.
+    #[must_use]
+    pub fn with_outbox(self, outbox: Outbox<DB>) -> Self {
+        Self { outbox: Some(outbox), ..self }
+    }
+
+    pub(crate) fn outbox(&self) -> Option<&Outbox<DB>> {
+        self.outbox.as_ref()
     }
 
     /// Returns the options with which it was opened.
     #[must_use]
     pub fn options(&self) -> &InboxOptions {
-        &self.0.options
+        &self.inner.options
     }
 
     /// Returns the pool of the database that has its tables.
     #[must_use]
     pub fn pool(&self) -> &Pool<DB> {
-        &self.0.pool
+        &self.inner.pool
     }
 
     /// Returns whether it has been opened for a consumer, or for another use that stores messages.
@@ -257,14 +276,14 @@ impl<DB: Dialect> Inbox<DB> {
         #[cfg(feature = "testing")]
         let now = now + memory.ahead;
         let retained_from = memory.reading.retained_from.unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
-        let InboxOptions { retention, skew_max, .. } = self.0.options;
+        let InboxOptions { retention, skew_max, .. } = self.inner.options;
         Window { now, retention, skew_max, retained_from }
     }
 
     /// Returns the window for forgetting something for good. It has passed only what is old enough
     /// by the database's clock and by this process's clock, which ignores forward jumps for a day.
     pub(crate) fn settled_window(&self) -> Window {
-        let steady = self.0.steady.now();
+        let steady = self.inner.steady.now();
         #[cfg(feature = "testing")]
         let steady = steady + self.memory().ahead;
         let window = self.window();
@@ -298,7 +317,7 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     pub(crate) fn statements(&self) -> &DB::Statements {
-        &self.0.statements
+        &self.inner.statements
     }
 
     pub(crate) fn knows_day(&self, day: Day) -> bool {
@@ -324,7 +343,7 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     fn memory(&self) -> MutexGuard<'_, PartitionCache> {
-        self.0.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -337,12 +356,12 @@ async fn read_clock<DB: Dialect>(
 
 impl<DB: Dialect> Clone for Inbox<DB> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self { inner: Arc::clone(&self.inner), outbox: self.outbox.clone() }
     }
 }
 
 impl<DB: Dialect> fmt::Debug for Inbox<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inbox").field("options", &self.0.options).finish_non_exhaustive()
+        f.debug_struct("Inbox").field("options", &self.inner.options).finish_non_exhaustive()
     }
 }

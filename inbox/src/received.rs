@@ -1,6 +1,6 @@
 //! Facts about the delivery that a handler works on.
 
-use message::{Message, MessageId, Topic};
+use message::{Headers, Message, MessageId, OrderingKey, Topic};
 use time::OffsetDateTime;
 
 use crate::name::{ConsumerName, Tenant};
@@ -29,6 +29,10 @@ pub struct Received {
     pub consumer: ConsumerName,
     /// The topic to which it was published.
     pub topic: Topic,
+    /// The message's ordering key.
+    pub key: Option<OrderingKey>,
+    /// The message's free headers, such as the key of a saga's request or a correlation id.
+    pub headers: Headers,
 }
 
 impl Received {
@@ -48,6 +52,8 @@ impl Received {
             tenant,
             consumer,
             topic: message.topic.clone(),
+            key: message.key.clone(),
+            headers: message.headers.clone(),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Dialect, Inserted, Key, Stored};
 use crate::error::{AdmitError, RedriveError};
 use crate::guard::{Admission, Guard};
-use crate::handler::Handler;
+use crate::handler::{Handler, refuse_swallowed};
 use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
@@ -233,6 +233,7 @@ impl<DB: Dialect> Inbox<DB> {
         let received = Received::after(letter.attempts, consumer.clone(), scope, &message);
         let handled =
             handler.handle_delivery(tx, &message, &received).await.map_err(RedriveError::Handler)?;
+        refuse_swallowed(tx).map_err(RedriveError::Handler)?;
         if let (Some(guard), Some(result)) = (guard, handled) {
             guard.complete(tx, &result).await?;
         }
@@ -288,14 +289,14 @@ impl<DB: Dialect> Inbox<DB> {
             // Its day is forgotten, so further copies are refused by their time.
             return Ok(Resolution::Discarded);
         }
-        match self.insert_dead(tx, (letter.key(), letter.id), &message).await? {
+        match self.insert_dead(tx.as_sqlx(), (letter.key(), letter.id), &message).await? {
             Inserted::Exists(Stored { dead_letter: None, fingerprint, .. })
                 if fingerprint == letter.fingerprint =>
             {
                 Ok(Resolution::Duplicate)
             }
             Inserted::Forgotten if !DB::DAYS_ARE_IMPLICIT => {
-                Err(RedriveError::Admit(self.forgotten(tx, message.id).await?))
+                Err(RedriveError::Admit(self.forgotten(tx.as_sqlx(), message.id).await?))
             }
             _ => Ok(Resolution::Discarded),
         }

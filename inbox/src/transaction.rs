@@ -5,6 +5,8 @@ use std::ops::{Deref, DerefMut};
 use message::{Chunk, Committed, Message, MessageId, shield};
 use migrations::SqlErrorKind;
 use migrations::own_transaction::ENDED;
+use outbox::OutboxTransaction;
+use outbox::transaction::Sealed;
 use sqlx::{Connection as _, Transaction};
 use uuid::Uuid;
 
@@ -21,18 +23,20 @@ use crate::store_error::StoreError;
 use crate::within::{no_answer, within};
 
 /// A transaction of the inbox's database that tracks which messages it admitted. It derefs to the
-/// sqlx transaction, for the effects. When dropped without [`commit`](Self::commit), it rolls back.
+/// [`OutboxTransaction`], for the effects: rows, and messages if the inbox [has an
+/// outbox](Inbox::with_outbox). When dropped without [`commit`](Self::commit), it rolls back.
 ///
 /// Only its `commit` makes the proofs that settle deliveries, and only if its own inbox rows are
 /// there in the very transaction that commits. That check is necessary: with sqlx, `commit()` after
-/// a swallowed statement error returns `Ok` although PostgreSQL rolled everything back. Await every
+/// a swallowed statement error returns `Ok` although PostgreSQL rolled everything back. It also
+/// refuses after an enqueue that failed, even if its error was swallowed. Await every
 /// `begin()` (a savepoint) in it. A `begin()` that is refused, or dropped before its answer, ends
 /// the whole transaction, and later writes commit by themselves.
 #[derive(Debug)]
 #[must_use = "dropping it rolls it back"]
 pub struct InboxTransaction<DB: Dialect> {
     inbox: Inbox<DB>,
-    tx: Transaction<'static, DB>,
+    tx: OutboxTransaction<DB>,
     admitted: Vec<Admitted>,
     /// Messages that were assembled and must be admitted, because their chunks are deleted with the
     /// commit.
@@ -66,13 +70,18 @@ impl<DB: Dialect> Inbox<DB> {
         shield(async move {
             let (limit, what) = (inbox.options().call_timeout, "begin a transaction");
             let tx = within(limit, what, inbox.begin_raw(what)).await?;
-            Ok(InboxTransaction { inbox, tx, admitted: Vec::new(), wholes: Vec::new() })
+            Ok(InboxTransaction::new(inbox, tx))
         })
         .await
     }
 }
 
 impl<DB: Dialect> InboxTransaction<DB> {
+    fn new(inbox: Inbox<DB>, tx: Transaction<'static, DB>) -> Self {
+        let tx = OutboxTransaction::adopt(tx, inbox.outbox().cloned());
+        Self { inbox, tx, admitted: Vec::new(), wholes: Vec::new() }
+    }
+
     /// Admits a message: see [`Inbox::admit`].
     ///
     /// # Errors
@@ -84,7 +93,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
         self.check_open().await?;
-        let admission = self.inbox.admit_marked(&mut self.tx, consumer, scope, message, Mark::Yes).await?;
+        let admission =
+            self.inbox.admit_marked(self.tx.as_sqlx(), consumer, scope, message, Mark::Yes).await?;
         self.note(consumer, scope, message, &admission);
         Ok(admission)
     }
@@ -98,8 +108,9 @@ impl<DB: Dialect> InboxTransaction<DB> {
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
         self.check_open().await?;
-        self.inbox.validate(&mut self.tx, message.id, true).await?;
-        let admission = self.inbox.admit_validated(&mut self.tx, consumer, scope, message, Mark::Yes).await?;
+        self.inbox.validate(self.tx.as_sqlx(), message.id, true).await?;
+        let admission =
+            self.inbox.admit_validated(self.tx.as_sqlx(), consumer, scope, message, Mark::Yes).await?;
         self.note(consumer, scope, message, &admission);
         Ok(admission)
     }
@@ -139,7 +150,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
         self.check_open().await?;
-        let gathered = self.inbox.gather(&mut self.tx, consumer, scope, message).await?;
+        let gathered = self.inbox.gather(self.tx.as_sqlx(), consumer, scope, message).await?;
         let subject = message.id.as_uuid();
         match &gathered {
             Gathered::Kept { .. } => {
@@ -183,7 +194,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     ) -> Result<Vec<Result<Admission<DB>, Refusal>>, AdmitError> {
         self.check_open().await?;
         let admissions =
-            self.inbox.admit_batch_uncounted(&mut self.tx, consumer, candidates, Mark::Yes).await?;
+            self.inbox.admit_batch_uncounted(self.tx.as_sqlx(), consumer, candidates, Mark::Yes).await?;
         for (candidate, admission) in candidates.iter().zip(&admissions) {
             if let Ok(admission) = admission {
                 self.note(consumer, &candidate.tenant, candidate.message, admission);
@@ -241,14 +252,14 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// [`StoreError`] when the database did not answer. The database rolls back when it notices the
     /// lost connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
-        let (tx, limit, what) = (self.tx, self.inbox.options().call_timeout, "roll back");
+        let (tx, limit, what) = (self.tx.into_sqlx(), self.inbox.options().call_timeout, "roll back");
         let work = async move { tx.rollback().await.map_err(StoreError::during(what)) };
         shield(within(limit, what, work)).await
     }
 
     /// Rolls back, and clears the prepared statements of the session.
     pub(crate) async fn discard(self) -> Result<(), StoreError> {
-        let (mut tx, limit, what) = (self.tx, self.inbox.options().call_timeout, "roll back");
+        let (mut tx, limit, what) = (self.tx.into_sqlx(), self.inbox.options().call_timeout, "roll back");
         let work = async move {
             tx.clear_cached_statements().await.map_err(StoreError::during(what))?;
             tx.rollback().await.map_err(StoreError::during(what))
@@ -304,6 +315,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         }
         self.check_chunks().await?;
         let Self { inbox, tx, admitted, .. } = self;
+        let Sealed { tx, wake } = tx.seal().await.map_err(unsealed)?;
         let rows = admitted.iter().filter_map(|Admitted { subject, evidence }| match evidence {
             Evidence::Row { consumer, scope } => {
                 Some(Key { consumer: consumer.as_str(), scope: scope.as_str(), id: *subject })
@@ -314,8 +326,11 @@ impl<DB: Dialect> InboxTransaction<DB> {
         let Outcome::Done(next) = DB::commit(tx, &rows).await.map_err(classify_commit)? else {
             return Err(CommitError::RolledBack { reason: GONE, source: None });
         };
+        if let Some(wake) = wake {
+            wake.wake();
+        }
         let proofs = admitted.iter().map(|admitted| Committed::attest(admitted.subject)).collect();
-        Ok((proofs, next.map(|tx| Self { inbox, tx, admitted: Vec::new(), wholes: Vec::new() })))
+        Ok((proofs, next.map(|tx| Self::new(inbox, tx))))
     }
 
     /// Checks that every kept chunk is in the transaction that is about to commit, and that every
@@ -341,8 +356,20 @@ impl<DB: Dialect> InboxTransaction<DB> {
     }
 }
 
+/// The reason of a rollback because of a message that could not be enqueued.
+pub(crate) const UNSEALED: &str = "a message could not be enqueued in it";
 const UNADMITTED: &str = "an assembled message was not admitted";
 const GONE: &str = "its inbox rows are missing: it was rolled back, completely or to a savepoint";
+
+/// Explains why a transaction with messages was not committed, though it is known that it was not.
+pub(crate) fn unsealed(error: outbox::CommitError) -> CommitError {
+    let reason = match &error {
+        outbox::CommitError::Poisoned { .. } | outbox::CommitError::Staged(_) => UNSEALED,
+        outbox::CommitError::Ended => ENDED,
+        _ => "the database refused, or an earlier statement has aborted it",
+    };
+    CommitError::RolledBack { reason, source: Some(Box::new(error)) }
+}
 
 /// Interprets a failed COMMIT. Only an error for a violated constraint or a lost conflict proves
 /// that nothing was committed. After any other error (connection lost, server shutting down) it is
@@ -371,7 +398,7 @@ fn says_rolled_back(code: &str) -> bool {
 }
 
 impl<DB: Dialect> Deref for InboxTransaction<DB> {
-    type Target = Transaction<'static, DB>;
+    type Target = OutboxTransaction<DB>;
 
     fn deref(&self) -> &Self::Target {
         &self.tx

@@ -12,6 +12,7 @@
 //! | [`header`] | [`Headers`]: free, validated name/value pairs |
 //! | [`trace`] | [`TraceContext`]: W3C trace context |
 //! | [`fingerprint`] | [`Fingerprint`]: SHA-256 over what must not change under one id |
+//! | [`foreign`] | [`ForeignMessage`]: a message read from a delivery without a usable envelope |
 //! | [`loopback`] | recognises addresses of this machine |
 //! | [`backoff`] | [`Backoff`]: delays between retries; pauses with jitter |
 //! | [`chunk`] | [`Chunk`] and [`Splitter`](chunk::Splitter): messages that are larger than their destination accepts |
@@ -37,6 +38,7 @@ pub mod error_text;
 pub mod event;
 pub mod fault;
 pub mod fingerprint;
+pub mod foreign;
 pub mod header;
 pub mod id;
 pub mod limits;
@@ -62,6 +64,7 @@ pub use chunk::Chunk;
 pub use event::Event;
 pub use fault::{Fault, FaultScope};
 pub use fingerprint::Fingerprint;
+pub use foreign::ForeignMessage;
 pub use header::{HeaderName, HeaderValue, Headers};
 pub use id::MessageId;
 pub use limits::SizeLimit;

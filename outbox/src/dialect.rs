@@ -13,22 +13,22 @@ use crate::new_message::Prepared;
 use crate::transaction::UnknownCommit;
 
 /// A database with an outbox. Sealed through [`Backend`]: implemented for `sqlx::Postgres` and
-/// `sqlx::Sqlite`.
+/// `sqlx::Sqlite`. The dialects of inbox and keys build on it, so its names differ from theirs.
 pub trait Dialect: Backend {
     /// The statements that producers run.
     #[doc(hidden)]
-    type Statements: Send + Sync + std::fmt::Debug + 'static;
+    type ProducerStatements: Send + Sync + std::fmt::Debug + 'static;
 
     /// Renders the statements.
     #[doc(hidden)]
-    fn statements(schema: Option<&Identifier>) -> Self::Statements;
+    fn producer_statements(schema: Option<&Identifier>) -> Self::ProducerStatements;
 
     /// Inserts messages with different ids, in order. Returns the ids that are new: a supplied id
     /// that already exists is left out. A generated id that already exists is a unique violation.
     #[doc(hidden)]
-    fn insert(
+    fn insert_messages(
         connection: &mut Self::Connection,
-        statements: &Self::Statements,
+        statements: &Self::ProducerStatements,
         messages: &[&Prepared],
     ) -> impl Future<Output = Result<Inserted, sqlx::Error>> + Send;
 
@@ -36,7 +36,7 @@ pub trait Dialect: Backend {
     #[doc(hidden)]
     fn stored(
         connection: &mut Self::Connection,
-        statements: &Self::Statements,
+        statements: &Self::ProducerStatements,
         ids: &[MessageId],
     ) -> impl Future<Output = Result<Vec<Stored>, sqlx::Error>> + Send;
 
@@ -50,7 +50,7 @@ pub trait Dialect: Backend {
     #[doc(hidden)]
     fn fate(
         connection: &mut Self::Connection,
-        statements: &Self::Statements,
+        statements: &Self::ProducerStatements,
         commit: &UnknownCommit,
     ) -> impl Future<Output = Result<TransactionStatus, sqlx::Error>> + Send;
 
@@ -59,7 +59,7 @@ pub trait Dialect: Backend {
     #[doc(hidden)]
     fn take_node(
         connection: &mut Self::Connection,
-        statements: &Self::Statements,
+        statements: &Self::ProducerStatements,
         holder: &str,
         lease: Duration,
     ) -> impl Future<Output = Result<Option<(i64, i64)>, sqlx::Error>> + Send;
@@ -68,7 +68,7 @@ pub trait Dialect: Backend {
     #[doc(hidden)]
     fn renew_node(
         connection: &mut Self::Connection,
-        statements: &Self::Statements,
+        statements: &Self::ProducerStatements,
         held: (i64, i64),
         lease: Duration,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
@@ -77,7 +77,7 @@ pub trait Dialect: Backend {
     #[doc(hidden)]
     fn release_node(
         connection: &mut Self::Connection,
-        statements: &Self::Statements,
+        statements: &Self::ProducerStatements,
         held: (i64, i64),
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 

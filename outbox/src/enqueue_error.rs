@@ -9,6 +9,7 @@ use migrations::SqlErrorKind;
 use time::OffsetDateTime;
 
 use crate::new_message::InvalidMessage;
+use crate::remedy::Remedy;
 
 /// Why a message was not enqueued. Roll the transaction back: otherwise its business rows commit
 /// without their message.
@@ -87,7 +88,18 @@ pub enum EnqueueError {
     Poisoned {
         /// The first error.
         first: String,
+        /// The remedy for the first error.
+        remedy: Remedy,
     },
+    /// A call that enqueues was dropped before it ended, so a part of its messages may be stored.
+    #[error("a call that enqueues was dropped before it ended; await it, outside of select! and timeout")]
+    Dropped,
+    /// The transaction was begun without an outbox. The program is at fault.
+    #[error(
+        "there is no outbox to enqueue with: give the consumer one with .outbox(..), or the inbox or the keys with \
+         .with_outbox(..)"
+    )]
+    NoOutbox,
     /// The transaction had already ended: a nested `begin()` was dropped before its answer, or
     /// refused. The message would have been committed by itself.
     #[error("the message was not stored: {}", migrations::own_transaction::ENDED)]
@@ -114,15 +126,30 @@ impl EnqueueError {
     /// the operator.
     #[must_use]
     pub fn fault(&self) -> Fault {
+        self.remedy().fault()
+    }
+
+    /// Returns what the work around the enqueue should do.
+    #[must_use]
+    pub fn remedy(&self) -> Remedy {
         match self {
             Self::Database { source, .. } => match source.downcast_ref::<sqlx::Error>().map(SqlErrorKind::of)
             {
-                Some(SqlErrorKind::Refused) | None => Fault::Operator,
-                Some(_) => Fault::Broker,
+                Some(SqlErrorKind::Refused) | None => Remedy::Correct,
+                Some(_) => Remedy::RunAgain,
             },
-            Self::Concurrent { .. } | Self::NoId(_) => Fault::Broker,
-            Self::NotUnique { .. } | Self::Ended | Self::NoTables(_) => Fault::Operator,
-            _ => Fault::Message,
+            Self::Concurrent { .. } | Self::NoId(_) => Remedy::RunAgain,
+            Self::NoTables(_) | Self::NoOutbox => Remedy::Repair,
+            Self::NotUnique { .. } | Self::Ended | Self::Dropped => Remedy::Correct,
+            Self::Poisoned { remedy, .. } => *remedy,
+            // Once its time has come, the same id is accepted.
+            Self::Drift(drift) if matches!(**drift, Drift::TooFarAhead { .. }) => Remedy::Correct,
+            Self::Invalid(_)
+            | Self::Oversize(_)
+            | Self::Drift(_)
+            | Self::ScheduledTooFar { .. }
+            | Self::DuplicateId { .. }
+            | Self::IdReused { .. } => Remedy::GiveUp,
         }
     }
 

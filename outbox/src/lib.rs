@@ -7,7 +7,7 @@
 //! | [`new_message`] | [`NewMessage`]: a message that a producer builds |
 //! | [`producer`] | [`Outbox`]: enqueues in the caller's transaction |
 //! | [`transaction`] | [`OutboxTransaction`], [`Outbox::transaction`]: transactions that cannot lose a message |
-//! | [`enqueue_error`] | [`EnqueueError`] |
+//! | [`enqueue_error`] | [`EnqueueError`]; [`Remedy`]: what to do about it |
 //! | [`nodes`] | [`NodeIds`](nodes::NodeIds): ids that name the node that made them |
 //! | [`telemetry`] | all metrics |
 //! | [`trace`] | [`Capture`](trace::Capture): the trace context at the time of enqueueing |
@@ -39,6 +39,7 @@ pub mod pool;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod producer;
+mod remedy;
 #[cfg(feature = "sqlite")]
 #[doc(hidden)]
 pub mod sqlite;
@@ -56,6 +57,7 @@ pub use new_message::{InvalidMessage, NewMessage};
 pub use pool::own_pool_options;
 pub use pool::{PoolError, pool, pool_options};
 pub use producer::{Enqueued, OnDuplicate, Outbox, OutboxBuilder};
+pub use remedy::Remedy;
 #[doc(hidden)]
 pub use transaction::Accepts;
 pub use transaction::{

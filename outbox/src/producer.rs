@@ -86,7 +86,7 @@ impl<DB: Dialect> Clone for Outbox<DB> {
 }
 
 pub(crate) struct ProducerOptions<DB: Dialect> {
-    pub(crate) statements: DB::Statements,
+    pub(crate) statements: DB::ProducerStatements,
     pub(crate) on_duplicate: OnDuplicate,
     pub(crate) retry: RetryPolicy,
     pub(crate) wake: CommitNotify,
@@ -283,7 +283,7 @@ impl<DB: Dialect> OutboxBuilder<DB> {
     pub fn build(self) -> Outbox<DB> {
         Outbox {
             settings: Arc::new(ProducerOptions {
-                statements: DB::statements(self.schema.as_ref()),
+                statements: DB::producer_statements(self.schema.as_ref()),
                 on_duplicate: self.on_duplicate,
                 retry: self.retry,
                 wake: self.wake,

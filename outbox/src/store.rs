@@ -56,7 +56,7 @@ pub(crate) async fn store_one<DB: Dialect>(
     }
     reached(crash_points::BEFORE_ENQUEUE);
     let run = [prepared];
-    let inserted = DB::insert(connection, &settings.statements, &run).await;
+    let inserted = DB::insert_messages(connection, &settings.statements, &run).await;
     let Inserted { ids, transaction } = inserted.map_err(|error| refused(error, &run))?;
     let answer = match ids.is_empty() {
         false => Enqueued::Stored(id),
@@ -91,8 +91,9 @@ pub(crate) async fn store_all<DB: Dialect>(
     reached(crash_points::BEFORE_ENQUEUE);
     let mut inserted = Inserted::default();
     for run in runs(&unique) {
-        let part =
-            DB::insert(connection, &settings.statements, run).await.map_err(|error| refused(error, run))?;
+        let part = DB::insert_messages(connection, &settings.statements, run)
+            .await
+            .map_err(|error| refused(error, run))?;
         inserted.ids.extend(part.ids);
         inserted.transaction = inserted.transaction.or(part.transaction);
     }

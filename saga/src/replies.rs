@@ -5,10 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use inbox::{Handler, HandlerError};
+use inbox::{Handler, HandlerError, Tx};
 use message::Message;
 use serde_json::value::RawValue;
-use sqlx::Transaction;
 
 use crate::dialect::{Dialect, Replied};
 use crate::error::StoreError;
@@ -27,7 +26,7 @@ pub const TOKEN_HEADER: &str = "saga-reply-token";
 
 type Handling<'t> = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send + 't>>;
 type LateHandler<DB> =
-    Arc<dyn for<'t> Fn(&'t mut Transaction<'static, DB>, StepKey, &'t Message) -> Handling<'t> + Send + Sync>;
+    Arc<dyn for<'t> Fn(&'t mut Tx<DB>, StepKey, &'t Message) -> Handling<'t> + Send + Sync>;
 
 /// A handler of an inbox's consumer that puts replies into the mailboxes of their sagas, in the
 /// inbox's transaction; made by [`Sagas::replies`].
@@ -104,7 +103,7 @@ impl<DB: Dialect> Replies<DB> {
     pub fn late(
         mut self,
         handler: impl for<'t> Fn(
-            &'t mut Transaction<'static, DB>,
+            &'t mut Tx<DB>,
             StepKey,
             &'t Message,
         ) -> Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send + 't>>
@@ -119,11 +118,7 @@ impl<DB: Dialect> Replies<DB> {
 
 #[async_trait]
 impl<DB: Dialect> Handler<DB> for Replies<DB> {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         let key = copied(message, KEY_HEADER)?;
         let key: StepKey = key.parse().map_err(|error: InvalidKey| HandlerError::rejecting(error))?;
         let token = Some(copied(message, TOKEN_HEADER)?);

@@ -17,9 +17,10 @@ use sqlx::Sqlite;
 use tokio::sync::watch;
 
 use crate::failure::Failure;
-use crate::recorded::{Recorded, TenantOf};
+use crate::recorded::Recorded;
 use crate::world::{World, lock};
 
+type TenantOf = Arc<dyn Fn(&Message) -> Tenant + Send + Sync>;
 type Configure = Arc<dyn Fn(ConsumerBuilder<Sqlite>) -> ConsumerBuilder<Sqlite> + Send + Sync>;
 
 /// Crashes of consumers on demand.
@@ -82,7 +83,7 @@ pub struct Consuming<'w> {
     world: &'w World,
     name: String,
     topic: String,
-    handler: Arc<dyn Handler<Sqlite>>,
+    handler: Option<Arc<dyn Handler<Sqlite>>>,
     tenant_of: TenantOf,
     copies: usize,
     configure: Configure,
@@ -96,14 +97,26 @@ impl World {
         topic: &str,
         handler: impl Handler<Sqlite> + 'static,
     ) -> Consuming<'_> {
+        Consuming { handler: Some(Arc::new(handler)), ..self.consumer_with(name, topic, |builder| builder) }
+    }
+
+    /// Creates a consumer from the builder that production uses: with its handlers of kinds (`on`,
+    /// `on_batch`, `on_message`), its tenants and its other options. Its effects are recorded and
+    /// checked.
+    pub fn consumer_with(
+        &self,
+        name: &str,
+        topic: &str,
+        configure: impl Fn(ConsumerBuilder<Sqlite>) -> ConsumerBuilder<Sqlite> + Send + Sync + 'static,
+    ) -> Consuming<'_> {
         Consuming {
             world: self,
             name: name.to_owned(),
             topic: topic.to_owned(),
-            handler: Arc::new(handler),
+            handler: None,
             tenant_of: Arc::new(|_| Tenant::none()),
             copies: 1,
-            configure: Arc::new(|builder| builder),
+            configure: Arc::new(configure),
         }
     }
 
@@ -191,7 +204,9 @@ impl Consuming<'_> {
         self
     }
 
-    /// Sets the runner's other options: batches, attempts, concurrency.
+    /// Sets the runner's other options: batches, attempts, concurrency. A function for tenants that
+    /// is set here replaces that of [`tenant`](Self::tenant). Replaces the function of
+    /// [`World::consumer_with`].
     pub fn configure(
         mut self,
         configure: impl Fn(ConsumerBuilder<Sqlite>) -> ConsumerBuilder<Sqlite> + Send + Sync + 'static,
@@ -212,20 +227,20 @@ impl Consuming<'_> {
             let feed = self.world.feed_as(&format!("{}-{copy}", self.name), &self.topic)?;
             let (name, crash) = (name.clone(), Arc::clone(&self.world.crash));
             let (configure, tenant_of) = (Arc::clone(&self.configure), Arc::clone(&self.tenant_of));
-            let handler = Recorded {
-                consumer: self.name.as_str().into(),
-                handler: Arc::clone(&self.handler),
-                tenant_of: Arc::clone(&self.tenant_of),
-            };
+            let (handler, consumer) = (self.handler.clone(), Arc::<str>::from(self.name.as_str()));
             self.world.run(move |inbox| {
-                let (crash, tenant_of) = (Arc::clone(&crash), Arc::clone(&tenant_of));
+                let (crash, tenant_of, consumer) =
+                    (Arc::clone(&crash), Arc::clone(&tenant_of), Arc::clone(&consumer));
                 let builder = Consumer::builder(inbox, name.clone())
                     .concurrency(NonZeroUsize::MIN)
-                    .backoff(Backoff { first: Duration::from_millis(1), max: Duration::from_millis(20) });
-                configure(builder)
-                    .subscribe(feed.subscriber())
-                    .tenant(move |message| tenant_of(message))
-                    .handler(handler.clone())
+                    .backoff(Backoff { first: Duration::from_millis(1), max: Duration::from_millis(20) })
+                    .tenant(move |message| tenant_of(message));
+                let mut builder = configure(builder).subscribe(feed.subscriber());
+                if let Some(handler) = &handler {
+                    builder = builder.shared_handler(Arc::clone(handler));
+                }
+                builder
+                    .observed(move |handler| Arc::new(Recorded { consumer: Arc::clone(&consumer), handler }))
                     .crash_hook(move |point, _| crash.reach(point))
                     .build()
             })?;

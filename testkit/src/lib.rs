@@ -7,17 +7,17 @@
 //!
 //! ```
 //! use async_trait::async_trait;
-//! use inbox::{Handler, HandlerError};
+//! use inbox::{Handler, HandlerError, Tx};
 //! use message::Message;
 //! use outbox::NewMessage;
-//! use sqlx::{Sqlite, Transaction};
+//! use sqlx::Sqlite;
 //! use testkit::World;
 //!
 //! struct Billing;
 //!
 //! #[async_trait]
 //! impl Handler<Sqlite> for Billing {
-//!     async fn handle(&self, tx: &mut Transaction<'static, Sqlite>, _: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
+//!     async fn handle(&self, tx: &mut Tx<Sqlite>, _: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
 //!         sqlx::query("UPDATE account SET cents = cents - 1250").execute(&mut **tx).await?;
 //!         Ok(None)
 //!     }
@@ -53,7 +53,7 @@
 //! |---|---|
 //! | `world` | [`World`]: database, relay, broker |
 //! | `consuming` | [`Consuming`], [`Feed`]: consumers that are restarted when they crash |
-//! | `recorded` | a handler whose effects are recorded in its own transaction |
+//! | `recorded` | a handler, as the consumer calls it, whose effects are recorded in its own transaction |
 //! | `quiet` | waiting until nothing is in flight |
 //! | `observed` | the contents of the stores, as a history |
 //! | [`sagas`] | a saga with a crash at every point |

@@ -87,7 +87,7 @@ impl WorldBuilder {
         let url = format!("sqlite://{}?mode=rwc", folder.path().join("world.db").display());
         let pool = outbox::pool::<Sqlite>(&url).await.map_err(Failure::during("open the database"))?;
         let mut connection = pool.acquire().await.map_err(Failure::during("open the database"))?;
-        for line in [Line::Outbox, Line::Inbox] {
+        for line in [Line::Outbox, Line::Inbox, Line::Idempotency, Line::Saga] {
             Migrator::<Sqlite>::new(line)
                 .up(&mut connection)
                 .await
@@ -96,10 +96,12 @@ impl WorldBuilder {
         sqlx::query(TABLE).execute(&mut *connection).await.map_err(Failure::during("make the tables"))?;
         drop(connection);
         let source = Source::new("/testkit").map_err(Failure::during("name the source"))?;
+        // Tests create old ids, to see how consumers handle them.
+        let outbox = Outbox::builder().ids_accepted(DriftWindow::WIDEST).build();
+        let inbox = Inbox::open(pool.clone(), self.inbox).await.map_err(Failure::during("open the inbox"))?;
         let world = World {
-            // Tests create old ids, to see how consumers handle them.
-            outbox: Outbox::builder().ids_accepted(DriftWindow::WIDEST).build(),
-            inbox: Inbox::open(pool.clone(), self.inbox).await.map_err(Failure::during("open the inbox"))?,
+            inbox: inbox.with_outbox(outbox.clone()),
+            outbox,
             broker: Broker::new(),
             patience: self.patience,
             watched: Mutex::default(),
@@ -145,8 +147,8 @@ impl World {
         WorldBuilder { settings, inbox: InboxOptions::default(), patience: PATIENCE }
     }
 
-    /// Returns the database, for the tables of the service under test. It also holds outbox and
-    /// inbox.
+    /// Returns the database, for the tables of the service under test. It also holds the tables of
+    /// outbox, inbox, idempotency keys and sagas.
     #[must_use]
     pub fn pool(&self) -> &Pool<Sqlite> {
         &self.pool
@@ -158,7 +160,8 @@ impl World {
         &self.outbox
     }
 
-    /// Returns the inbox with which a consumer under test admits messages.
+    /// Returns the inbox with which a consumer under test admits messages. Its handlers enqueue
+    /// with [`outbox`](Self::outbox).
     #[must_use]
     pub fn inbox(&self) -> &Inbox<Sqlite> {
         &self.inbox

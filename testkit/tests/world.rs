@@ -1,13 +1,15 @@
 //! Tests that worlds keep their promises, and that their checker finds violations.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use checker::Promise;
-use inbox::{Handler, HandlerError};
-use message::{Fault, FaultScope, Message, Topic};
+use inbox::{Handler, HandlerError, Received, Tenant, Tx};
+use message::{Event, Fault, FaultScope, Message, Topic};
 use outbox::NewMessage;
-use sqlx::{Sqlite, Transaction};
+use sqlx::Sqlite;
 use testkit::{CrashPoint, Failure, Loss, World, made_ago};
 
 /// A handler that counts messages in the database.
@@ -15,11 +17,7 @@ struct Count;
 
 #[async_trait]
 impl Handler<Sqlite> for Count {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, Sqlite>,
-        _: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<Sqlite>, _: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         sqlx::query("UPDATE counter SET n = n + 1").execute(&mut **tx).await?;
         Ok(None)
     }
@@ -30,11 +28,7 @@ struct Refuse(fn(&'static str) -> HandlerError);
 
 #[async_trait]
 impl Handler<Sqlite> for Refuse {
-    async fn handle(
-        &self,
-        _: &mut Transaction<'static, Sqlite>,
-        _: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, _: &mut Tx<Sqlite>, _: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         Err((self.0)("no such account"))
     }
 }
@@ -220,5 +214,54 @@ async fn an_effect_that_is_missing_is_found() -> Result<(), Box<dyn std::error::
     let verdict = world.verdict().await?;
     assert_eq!(verdict.ruling(Promise::ExactlyOnce).breached, 1, "{verdict}");
     assert_eq!(verdict.ruling(Promise::InboxIffEffect).breached, 1, "{verdict}");
+    Ok(())
+}
+
+#[derive(serde::Deserialize)]
+struct Placed {
+    order: i64,
+}
+
+impl Event for Placed {
+    const TOPIC: &'static str = "orders";
+    const KIND: &'static str = "order.placed";
+}
+
+/// Goal: tests run the calls of production. Oracle: the function for many events is called with
+/// several; the tenant of the builder is the recorded one; what it enqueues leaves.
+#[tokio::test]
+async fn the_builder_of_production_runs_in_a_world() -> Result<(), Box<dyn std::error::Error>> {
+    const ORDERS: i64 = 12;
+    let world = prepared(World::new().await?).await?;
+    let placed =
+        |order: i64| NewMessage::new("orders").kind("order.placed").payload(format!("{{\"order\":{order}}}"));
+    world.enqueue((0..ORDERS).map(placed)).await?;
+    world.broker().stored(&topic()?, ORDERS as usize).await;
+    let largest = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&largest);
+    world
+        .consumer_with("counting", "orders", move |builder| {
+            let seen = Arc::clone(&seen);
+            builder
+                .batch(std::num::NonZeroUsize::new(12).expect("12"))
+                .tenant(|_| Tenant::new("acme").unwrap_or_default())
+                .on_batch(async move |tx: &mut Tx<Sqlite>, placed: Vec<Placed>, received: &[Received]| {
+                    seen.fetch_max(placed.len(), Ordering::Relaxed);
+                    assert!(received.iter().all(|received| received.tenant.as_str() == "acme"));
+                    let orders: i64 = placed.iter().map(|placed| placed.order).sum();
+                    let add = sqlx::query("UPDATE counter SET n = n + $1").bind(orders);
+                    add.execute(&mut **tx).await?;
+                    tx.enqueue(NewMessage::new("counted").json(&orders)).await?;
+                    Ok(())
+                })
+        })
+        .copies(2)
+        .start()?;
+    world.assert_promises_kept().await;
+    assert_eq!(count(&world).await?, (0..ORDERS).sum::<i64>());
+    assert!(largest.load(Ordering::Relaxed) > 1);
+    let scopes = "SELECT count(*) FROM testkit_effect WHERE scope = 'acme'";
+    assert_eq!(world.number(scopes).await?, ORDERS);
+    assert!(world.number("SELECT count(*) FROM outbox_message WHERE topic = 'counted'").await? > 0);
     Ok(())
 }

@@ -67,6 +67,21 @@ pub async fn grant(connection: &mut PgConnection, lines: &[Line], schema: Option
     Ok(())
 }
 
+/// Grants a role what a producer needs, for a service that consumes and enqueues.
+///
+/// # Errors
+/// The connection or a statement failed.
+pub async fn grant_outbox_to(
+    connection: &mut PgConnection,
+    role: Role,
+    schema: Option<&Identifier>,
+) -> Outcome {
+    exist().await?;
+    let roles = Roles { producer: Identifier::new(role.user())?, ..names()? };
+    connection.execute(AssertSqlSafe(roles.script(Line::Outbox, schema).to_string())).await?;
+    Ok(())
+}
+
 fn names() -> Result<Roles, Failure> {
     let mut roles = Roles::standard();
     roles.migrator = Identifier::new("outbox_test_migrator")?;

@@ -33,7 +33,6 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS orders (
 #[derive(Clone)]
 struct Shop {
     pool: PgPool,
-    outbox: Outbox<Postgres>,
     provider: Provider,
 }
 
@@ -55,7 +54,6 @@ struct Placed {
 /// A [`Broken`] is a 5xx and is not stored. A transaction is rolled back. A lease is released,
 /// because the provider honours its key; if it did not, the route would need `OnExpired::Refuse`.
 async fn place_order(
-    State(shop): State<Shop>,
     Extension(held): Extension<HeldTransaction<Postgres>>,
     Json(Amount { cents }): Json<Amount>,
 ) -> Result<Response, Broken> {
@@ -69,7 +67,7 @@ async fn place_order(
         .bind(cents)
         .fetch_one(&mut **tx)
         .await?;
-    shop.outbox.enqueue(&mut tx, &OrderPlaced { order, cents }).await?;
+    tx.enqueue(&OrderPlaced { order, cents }).await?;
     let place = [(header::LOCATION, format!("/orders/{order}"))];
     Ok((StatusCode::CREATED, place, Json(Placed { order, cents })).into_response())
 }
@@ -107,14 +105,14 @@ async fn main() -> Result<(), Failure> {
     let provider = Provider { address: optional("PROVIDER", "127.0.0.1:8090") };
     let lease = ClaimOptions::default().lease(Duration::from_secs(optional("LEASE_SECONDS", "60").parse()?));
 
-    let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
+    let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?.with_outbox(Outbox::new());
     let orders = IdempotencyLayer::transactional(keys.clone(), "/orders", tenant)?.claim(lease);
     let charges = IdempotencyLayer::leased(keys, "/charges", tenant)?.claim(lease);
     let app = Router::new()
         .route("/orders", post(place_order).route_layer(orders))
         .route("/charges", post(charge).route_layer(charges))
         .route("/", get(count_orders))
-        .with_state(Shop { pool, outbox: Outbox::new(), provider });
+        .with_state(Shop { pool, provider });
 
     let listener = TcpListener::bind(optional("LISTEN", "127.0.0.1:8080")).await?;
     println!("listening on http://{}", listener.local_addr()?);

@@ -3,45 +3,66 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use outbox_toolkit::kafka::{self, Config, GroupConfig};
 use outbox_toolkit::prelude::*;
-use serde::{Deserialize, Serialize};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use crate::order::OrderPlaced;
 use crate::setting::Failure;
 
-#[derive(Serialize, Deserialize)]
-struct OrderCancelled {
-    order: i64,
-}
+mod whole {
+    use std::sync::Arc;
 
-impl Event for OrderCancelled {
-    const TOPIC: &'static str = "orders";
-    const KIND: &'static str = "order.cancelled";
+    use outbox_toolkit::kafka::{Config, GroupConfig, Subscriber};
+    use outbox_toolkit::prelude::*;
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Deserialize)]
+    struct OrderPlaced { order: i64, cents: i64 }
+
+    impl Event for OrderPlaced {
+        const TOPIC: &'static str = "orders";
+        const KIND: &'static str = "order.placed";
+    }
+
+    #[derive(Serialize)]
+    struct InvoiceIssued { order: i64, cents: i64 }
+
+    impl Event for InvoiceIssued {
+        const TOPIC: &'static str = "invoices";
+        const KIND: &'static str = "invoice.issued";
+        fn key(&self) -> Option<String> { Some(format!("order-{}", self.order)) }
+    }
+
+    struct Billing { tax_percent: i64 }
+
+    impl Billing {
+        async fn bill(&self, tx: &mut Tx, placed: OrderPlaced) -> Result<(), HandlerError> {
+            let (order, cents) = (placed.order, placed.cents * (100 + self.tax_percent) / 100);
+            sqlx::query("INSERT INTO invoice (order_id, cents) VALUES ($1, $2)")
+                .bind(order).bind(cents).execute(&mut **tx).await?;
+            tx.enqueue(&InvoiceIssued { order, cents }).await?;
+            Ok(())
+        }
+    }
+
+    #[tokio::main]
+    async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        let pool = outbox_toolkit::pool::<Postgres>("postgres://…/billing").await?; // or a pool of your own
+        migrate(&pool).await?;
+        let billing = Arc::new(Billing { tax_percent: 19 });
+        let group = GroupConfig::new("billing", ["orders"]);
+        Consumer::builder(Inbox::open(pool, InboxOptions::default()).await?, "billing")
+            .outbox(Outbox::new())
+            .on(async move |tx: &mut Tx, placed: OrderPlaced| billing.bill(tx, placed).await)
+            .subscribe(Subscriber::new(Config::new(["127.0.0.1:9092"]), group)?)
+            .run(shutdown_signal())
+            .await?;
+        Ok(())
+    }
 }
 
 async fn bill(tx: &mut Tx, order: OrderPlaced) -> Result<(), HandlerError> {
     sqlx::query("INSERT INTO invoice (order_id, cents) VALUES ($1, $2)")
         .bind(order.order).bind(order.cents).execute(&mut **tx).await?;
-    Ok(())
-}
-
-async fn refund(tx: &mut Tx, order: OrderCancelled, received: &Received) -> Result<(), HandlerError> {
-    sqlx::query("DELETE FROM invoice WHERE order_id = $1").bind(order.order).execute(&mut **tx).await?;
-    println!("order {} was cancelled at {}", order.order, received.enqueued_at);
-    Ok(())
-}
-
-async fn consume() -> Result<(), Failure> {
-    let pool = outbox_toolkit::pool::<Postgres>("postgres://…/billing").await?; // or a pool of your own
-    Consumer::builder(Inbox::open(pool, InboxOptions::default()).await?, "billing")
-        .on(bill)
-        .on(refund)
-        .subscribe(kafka::Subscriber::new(Config::new(["127.0.0.1:9092"]), GroupConfig::new("billing", ["orders"]))?)
-        .run(shutdown_signal())
-        .await?;
     Ok(())
 }
 
@@ -67,22 +88,26 @@ async fn tenants(inbox: Inbox<Postgres>, subscriber: impl Subscriber) -> Result<
     Ok(())
 }
 
-async fn foreign(inbox: Inbox<Postgres>, subscriber: impl Subscriber) -> Result<(), Failure> {
-    Consumer::builder(inbox, "billing")
-        .on(bill)
-        .on_foreign(|malformed| {
-            let at = OffsetDateTime::parse(malformed.find("ce_time")?, &Rfc3339).ok()?;
-            let topic = Topic::new(malformed.topic.as_str()).ok()?;
-            let kind = EventType::new(malformed.find("ce_type")?).ok()?;
-            let mut message = Message::new(topic, kind, malformed.payload.clone());
-            message.id = MessageId::derived(at, [malformed.find("ce_source")?, malformed.find("ce_id")?]).ok()?;
-            message.time = at;
-            Some(message)
-        })
-        .subscribe(subscriber)
-        .run(shutdown_signal())
-        .await?;
-    Ok(())
+mod foreign {
+    use outbox_toolkit::prelude::*;
+
+    use super::bill;
+
+    use outbox_toolkit::message::{ForeignMessage, Malformed, MessageId};
+    use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+    fn webhook(malformed: &Malformed) -> Result<ForeignMessage, Box<dyn std::error::Error>> {
+        let id = malformed.header("ce_id").ok_or("no ce_id")?;
+        let source = malformed.header("ce_source").ok_or("no ce_source")?;
+        let at = OffsetDateTime::parse(malformed.header("ce_time").ok_or("no ce_time")?, &Rfc3339)?;
+        Ok(malformed.to_message(MessageId::derived(at, [source, id])?, "order.placed")?)
+    }
+
+    fn build(inbox: Inbox<Postgres>) {
+        drop({
+            Consumer::builder(inbox, "billing").on_foreign(webhook).on(bill)
+        });
+    }
 }
 
 async fn bill_all(tx: &mut Tx, placed: Vec<OrderPlaced>) -> Result<(), HandlerError> {

@@ -1,18 +1,17 @@
 //! The code of `docs/idempotency-keys.md`.
 
-use axum::extract::State;
-use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use axum::{Extension, Json, Router};
 use message::Fingerprint;
 use outbox_toolkit::http::Effect;
+use outbox_toolkit::keys::{ClaimOptions, Claimed, Ending, KeyId};
+use serde::Deserialize;
+
+use axum::{Extension, Json, Router, http::StatusCode, routing::post};
 use outbox_toolkit::http::{HeldTransaction, IdempotencyLayer};
 use outbox_toolkit::keys::{IdempotencyKeys, KeyOptions};
-use outbox_toolkit::keys::{ClaimOptions, Claimed, Ending, KeyId};
 use outbox_toolkit::prelude::*;
-use serde::Deserialize;
+
 use sqlx::PgPool;
 
 use crate::broken::Broken as Refused;
@@ -29,24 +28,23 @@ fn tenant(parts: &Parts) -> Option<Tenant> {
     Tenant::new(parts.headers.get("tenant")?.to_str().ok()?).ok()
 }
 
-async fn service(pool: PgPool, outbox: Outbox<Postgres>) -> Result<Router, Failure> {
-    let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
+async fn service(pool: PgPool) -> Result<Router, Failure> {
+    let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?.with_outbox(Outbox::new());
     let once = IdempotencyLayer::transactional(keys, "/orders", tenant)?;                 // tenant: whose request it is
     let app = Router::new().route("/orders", post(place_order)).route_layer(once);
-    Ok(app.with_state(outbox))
+    Ok(app)
 }
 
 async fn place_order(
-    State(outbox): State<Outbox<Postgres>>,
     Extension(held): Extension<HeldTransaction<Postgres>>,
     Extension(tenant): Extension<Tenant>,                                             // what `tenant` returned
     Json(NewOrder { cents }): Json<NewOrder>,
-) -> Result<Response, Refused> {
+) -> Result<(StatusCode, Json<i64>), Refused> {
     let mut tx = held.lock().await?;
     let insert = "INSERT INTO orders (tenant, cents) VALUES ($1, $2) RETURNING id";
     let order = sqlx::query_scalar(insert).bind(tenant.as_str()).bind(cents).fetch_one(&mut **tx).await?;
-    outbox.enqueue(&mut tx, &OrderPlaced { order, cents }).await?;
-    Ok((StatusCode::CREATED, Json(order)).into_response())
+    tx.enqueue(&OrderPlaced { order, cents }).await?;
+    Ok((StatusCode::CREATED, Json(order)))
 }
 
 enum Problem {

@@ -10,9 +10,8 @@ use message::token::Drift;
 
 use super::header::InvalidKey;
 use super::problem::Problem;
-use migrations::SqlErrorKind;
 
-use crate::error::CommitError;
+use crate::error::{CommitError, is_passing};
 use crate::keys::{ClaimError, Claimed};
 
 /// When to ask again, if only an operator or the return of a service can change the answer.
@@ -194,17 +193,12 @@ pub(super) fn not_committed(error: &CommitError) -> Problem {
         tracing::warn!(error = %Chain(error), "it is unknown whether a request was committed");
         return unavailable("its database did not answer, and the request may have been processed or not");
     };
-    let error_kind =
-        source.as_ref().and_then(|source| source.downcast_ref::<sqlx::Error>()).map(SqlErrorKind::of);
-    match error_kind {
-        Some(SqlErrorKind::Lost | SqlErrorKind::Unavailable | SqlErrorKind::Conflict) => {
-            tracing::warn!(error = %Chain(error), "a request was rolled back");
-            unavailable("its database could not commit, and nothing was done")
-        }
-        Some(SqlErrorKind::Refused) | None => {
-            tracing::error!(error = %Chain(error), "a request was rolled back");
-            failed()
-        }
+    if source.as_deref().is_some_and(is_passing) {
+        tracing::warn!(error = %Chain(error), "a request was rolled back");
+        unavailable("its database could not commit, and nothing was done")
+    } else {
+        tracing::error!(error = %Chain(error), "a request was rolled back");
+        failed()
     }
 }
 

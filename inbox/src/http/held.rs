@@ -3,16 +3,21 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use sqlx::Transaction;
+use outbox::OutboxTransaction;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use crate::keys::KeyStore;
 use crate::keys::{KeyId, KeyTransaction};
 
-/// The open transaction in which the key, business rows, outbox rows and the stored response commit
+/// The open transaction in which the key, business rows, messages and the stored response commit
 /// together. In axum: `Extension(held): Extension<HeldTransaction<Postgres>>`, then `let mut tx =
-/// held.lock().await?;`.
+/// held.lock().await?;`. Run statements on `&mut **tx`, and enqueue with `tx.enqueue(..)`, for
+/// which the keys need an [outbox](crate::keys::IdempotencyKeys::with_outbox).
+///
+/// After an enqueue that failed, the layer rolls back, even if the handler has swallowed the error:
+/// the client gets an error instead of the handler's answer, and nothing is stored under the key.
+/// An answer that reports no effect (4xx by default) is stored as usual.
 ///
 /// The layer commits after the handler has answered, and only if the handler has dropped every
 /// guard. When the route does not require a key, a request without one gets the same kind of
@@ -24,7 +29,7 @@ pub struct HeldTransaction<DB: KeyStore>(Arc<Mutex<Option<Held<DB>>>>);
 #[derive(Debug)]
 pub(super) enum Held<DB: KeyStore> {
     Keyed(KeyTransaction<DB>),
-    Plain(Transaction<'static, DB>),
+    Plain(OutboxTransaction<DB>),
 }
 
 /// The error of a handler that was too late: it has answered, and the transaction has ended.
@@ -58,14 +63,14 @@ impl<DB: KeyStore> Clone for HeldTransaction<DB> {
     }
 }
 
-/// A guard of the transaction. It derefs to the sqlx transaction.
+/// A guard of the transaction. It derefs to the [`OutboxTransaction`].
 #[derive(Debug)]
 pub struct HeldGuard<'a, DB: KeyStore>(MutexGuard<'a, Option<Held<DB>>>);
 
 const THERE: &str = "a guard is made only of a transaction that is there";
 
 impl<DB: KeyStore> Deref for HeldGuard<'_, DB> {
-    type Target = Transaction<'static, DB>;
+    type Target = OutboxTransaction<DB>;
 
     #[expect(
         clippy::expect_used,

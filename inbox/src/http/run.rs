@@ -9,7 +9,7 @@ use http_body::Body;
 use http_body_util::BodyExt as _;
 use message::crash_points::reached;
 use message::{Backoff, Fingerprint};
-use migrations::own_transaction::ENDED;
+use outbox::OutboxTransaction;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -25,7 +25,7 @@ use super::stored::StoredResponse;
 use crate::error::CommitError;
 use crate::keys::KeyStore;
 use crate::keys::{Claim, ClaimError, Claimed, CompleteError, Ending, KeyId, Replay, crash_points};
-use crate::transaction::classify_commit;
+use crate::transaction::{classify_commit, unsealed};
 use crate::within::Bounded;
 
 /// Pause between claims of a key that another request holds.
@@ -204,6 +204,7 @@ where
             return Ok(answer::not_claimed(&error).response());
         }
     };
+    let tx = OutboxTransaction::adopt(tx, settings.keys.outbox().cloned());
     let held = HeldTransaction::new(Held::Plain(tx));
     call.parts.extensions.insert(held.clone());
     let mut response = call.service.call(Request::from_parts(call.parts, B::from(call.body))).await?;
@@ -211,7 +212,7 @@ where
     let effect = response.extensions_mut().remove::<Effect>();
     let is_kept = settings.is_stored(response.status()) && settings.keeps(effect, response.status());
     if !is_kept {
-        if let Err(error) = db.call(tx.rollback()).await {
+        if let Err(error) = db.call(tx.into_sqlx().rollback()).await {
             tracing::debug!(%error, "the database rolls back by itself");
         }
         return Ok(response);
@@ -221,22 +222,13 @@ where
 }
 
 /// Commits what a handler has written.
-async fn commit<DB: KeyStore>(
-    db: &Bounded<DB>,
-    mut tx: sqlx::Transaction<'static, DB>,
-) -> Result<(), CommitError> {
-    // COMMIT would silently roll back an aborted transaction, and would succeed after one that has
-    // ended.
-    let is_own = DB::is_open(&mut tx).await.is_ok_and(|is_open| is_open);
-    let is_own = is_own
-        && db.call(DB::is_marked(&mut tx)).await.map_err(|error| CommitError::RolledBack {
-            reason: "an earlier statement has aborted it",
-            source: Some(Box::new(error)),
-        })?;
-    if !is_own {
-        return Err(CommitError::RolledBack { reason: ENDED, source: None });
+async fn commit<DB: KeyStore>(db: &Bounded<DB>, tx: OutboxTransaction<DB>) -> Result<(), CommitError> {
+    match db.any(tx.commit()).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(outbox::CommitError::Unknown { source, .. })) => Err(CommitError::Unknown { source }),
+        Ok(Err(error)) => Err(unsealed(error)),
+        Err(error) => Err(classify_commit(error)),
     }
-    db.call(tx.commit()).await.map_err(classify_commit)
 }
 
 /// Claims again while another request holds the key, up to the route's limit.

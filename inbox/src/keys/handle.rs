@@ -9,6 +9,7 @@ use message::crash_points::reached;
 use message::token::Drift;
 use message::{Backoff, Fingerprint, SteadyClock, shield};
 use migrations::{Line, Migrator};
+use outbox::Outbox;
 use sqlx::Pool;
 use time::OffsetDateTime;
 use tokio::sync::oneshot;
@@ -43,7 +44,11 @@ const PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration
 
 /// The handle to the table in one database that remembers which requests have run. Cheap to clone.
 /// While a handle exists, it [maintains](Self::maintain) the table in the background.
-pub struct IdempotencyKeys<DB: KeyStore>(Arc<Inner<DB>>);
+pub struct IdempotencyKeys<DB: KeyStore> {
+    inner: Arc<Inner<DB>>,
+    /// The outbox with which its transactions enqueue.
+    outbox: Option<Outbox<DB>>,
+}
 
 pub(super) struct Inner<DB: KeyStore> {
     db: Bounded<DB>,
@@ -72,7 +77,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             lines.check(&mut connection).await.map_err(ClaimError::from)
         });
         db.any(look).await.map_err(StoreError::during("look at its tables"))??;
-        Ok(Self(Arc::new_cyclic(|keys| Inner {
+        Ok(Self::of(Arc::new_cyclic(|keys| Inner {
             db,
             clock: SteadyClock::start(),
             statements: DB::key_statements(schema.as_ref()),
@@ -83,28 +88,40 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     }
 
     pub(super) fn of(inner: Arc<Inner<DB>>) -> Self {
-        Self(inner)
+        Self { inner, outbox: None }
+    }
+
+    /// Returns these keys with an outbox, whose tables are in the same database: the transactions
+    /// of [`begin`](Self::begin) and of the HTTP layer enqueue with it. Without one, they refuse to
+    /// enqueue ([`EnqueueError::NoOutbox`](outbox::EnqueueError::NoOutbox)).
+    #[must_use]
+    pub fn with_outbox(self, outbox: Outbox<DB>) -> Self {
+        Self { outbox: Some(outbox), ..self }
+    }
+
+    pub(crate) fn outbox(&self) -> Option<&Outbox<DB>> {
+        self.outbox.as_ref()
     }
 
     /// Returns the pool of the database that has its table.
     #[must_use]
     pub fn pool(&self) -> &Pool<DB> {
-        self.0.db.pool()
+        self.inner.db.pool()
     }
 
     pub(crate) fn db(&self) -> &Bounded<DB> {
-        &self.0.db
+        &self.inner.db
     }
 
     /// Returns the time up to which keys may be forgotten, if they have also expired by the
     /// database's clock.
     pub(super) fn forgets_until(&self) -> OffsetDateTime {
-        self.0.clock.now()
+        self.inner.clock.now()
     }
 
     /// Returns the time before which decisions are forgotten.
     pub(super) fn forgets_decisions_before(&self) -> OffsetDateTime {
-        back(self.0.clock.now(), self.0.audit_retention)
+        back(self.inner.clock.now(), self.inner.audit_retention)
     }
 
     /// Claims a key on lease: for effects outside this database. Cancel-safe: a claim whose caller
@@ -158,11 +175,11 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     ) -> Result<Claimed<KeyTransaction<DB>>, ClaimError> {
         let (ask, dated) = self.ask(id, fingerprint, options)?;
         let (tx, (decision, read_at)) = self
-            .0
+            .inner
             .db
             .call(async {
-                let mut tx = DB::begin_holding(self.pool(), &self.0.statements, &ask).await?;
-                let held = hold::<DB>(&mut tx, &self.0.statements, &ask, false).await?;
+                let mut tx = DB::begin_holding(self.pool(), &self.inner.statements, &ask).await?;
+                let held = hold::<DB>(&mut tx, &self.inner.statements, &ask, false).await?;
                 Ok((tx, held))
             })
             .await
@@ -170,7 +187,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         let claimed = match Claimed::of(decision) {
             Ok(attempt) => {
                 if let Err(drift) = validate_time(dated, read_at) {
-                    self.0.db.call(tx.rollback()).await.map_err(StoreError::during("roll back"))?;
+                    self.inner.db.call(tx.rollback()).await.map_err(StoreError::during("roll back"))?;
                     return Err(refused(&ask.id, drift));
                 }
                 reached(crash_points::AFTER_CLAIM);
@@ -184,7 +201,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             Err(refused) => {
                 // The key may be locked. Without the rollback, the next caller would find it in
                 // flight although no request is running.
-                self.0.db.call(tx.rollback()).await.map_err(StoreError::during("roll back"))?;
+                self.inner.db.call(tx.rollback()).await.map_err(StoreError::during("roll back"))?;
                 refused
             }
         };
@@ -199,7 +216,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         fingerprint: Fingerprint,
         options: &ClaimOptions,
     ) -> Result<(Ask, Option<Dated>), ClaimError> {
-        let retention = options.check(self.0.retention)?;
+        let retention = options.check(self.inner.retention)?;
         let dated = Dated::of(id, &options.retention(retention));
         if let Err(ClaimError::NotAToken(_)) = dated {
             telemetry::claimed(id.operation(), "not_a_token");
@@ -236,10 +253,11 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// Claims a key on lease, with retries. After a lost answer, the outcome is unknown until the
     /// session of that try has ended: until then it holds the lock of the key and may still commit.
     async fn lease(&self, ask: &Ask) -> Result<(Decision, OffsetDateTime), sqlx::Error> {
-        let until = Instant::now() + self.0.db.limit();
+        let until = Instant::now() + self.inner.db.limit();
         let (mut attempt, mut lost) = (1, None);
         loop {
-            let error = match self.0.db.call(lease::<DB>(self.pool(), &self.0.statements, ask)).await {
+            let error = match self.inner.db.call(lease::<DB>(self.pool(), &self.inner.statements, ask)).await
+            {
                 Ok(busy @ (Decision::Busy, _)) => match lost.take() {
                     Some(error) => error,
                     None => return Ok(busy),
@@ -261,7 +279,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     }
 
     pub(super) fn statements(&self) -> &DB::KeyStatements {
-        &self.0.statements
+        &self.inner.statements
     }
 }
 
@@ -332,12 +350,12 @@ fn may_try_again(error: &sqlx::Error, attempt: u32) -> bool {
 
 impl<DB: KeyStore> Clone for IdempotencyKeys<DB> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self { inner: Arc::clone(&self.inner), outbox: self.outbox.clone() }
     }
 }
 
 impl<DB: KeyStore> fmt::Debug for IdempotencyKeys<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyKeys").field("retention", &self.0.retention).finish_non_exhaustive()
+        f.debug_struct("IdempotencyKeys").field("retention", &self.inner.retention).finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use migrations::{Backend, Identifier};
+use migrations::Identifier;
 use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -42,7 +42,7 @@ pub enum Change<'a> {
 }
 
 /// A database that can store keys: PostgreSQL or SQLite. Sealed.
-pub trait KeyStore: Backend {
+pub trait KeyStore: outbox::Dialect {
     /// The rendered SQL.
     type KeyStatements: Send + Sync + 'static;
 

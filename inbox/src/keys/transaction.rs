@@ -6,6 +6,8 @@ use std::time::Duration;
 use message::crash_points::reached;
 use message::{Backoff, shield};
 use migrations::own_transaction::ENDED;
+use outbox::OutboxTransaction;
+use outbox::transaction::Sealed;
 use sqlx::Transaction;
 use tokio::time::Instant;
 
@@ -18,22 +20,23 @@ use super::store::KeyStore;
 use super::telemetry;
 use crate::error::CommitError;
 use crate::store_error::StoreError;
-use crate::transaction::classify_commit;
+use crate::transaction::{UNSEALED, classify_commit, unsealed};
 
 /// Maximum time spent on finding out the outcome of a commit whose answer was lost.
 const RESOLVE_MAX: Duration = Duration::from_secs(30);
 const RESOLVE_PAUSE: Backoff = Backoff { first: Duration::from_millis(20), max: Duration::from_secs(1) };
 
-/// A transaction that holds a key. It derefs to the sqlx transaction: everything written through
-/// it, business rows and outbox rows, commits together with the key and its outcome. When dropped
-/// without [`commit`](Self::commit), it rolls back, and the key is free. Await every `begin()` (a
-/// savepoint) in it. A `begin()` that is refused, or dropped before its answer, ends the whole
-/// transaction.
+/// A transaction that holds a key. It derefs to the [`OutboxTransaction`]: everything written
+/// through it, business rows and messages, commits together with the key and its outcome. Messages
+/// need an [outbox](IdempotencyKeys::with_outbox). After an enqueue that failed it refuses to
+/// commit, even if the error was swallowed. When dropped without [`commit`](Self::commit), it rolls
+/// back, and the key is free. Await every `begin()` (a savepoint) in it. A `begin()` that is
+/// refused, or dropped before its answer, ends the whole transaction.
 #[derive(Debug)]
 #[must_use = "dropping it rolls it back"]
 pub struct KeyTransaction<DB: KeyStore> {
     keys: IdempotencyKeys<DB>,
-    tx: Transaction<'static, DB>,
+    tx: OutboxTransaction<DB>,
     ask: Ask,
     attempt: u32,
 }
@@ -45,6 +48,7 @@ impl<DB: KeyStore> KeyTransaction<DB> {
         ask: Ask,
         attempt: u32,
     ) -> Self {
+        let tx = OutboxTransaction::adopt(tx, keys.outbox().cloned());
         Self { keys, tx, ask, attempt }
     }
 
@@ -85,7 +89,9 @@ impl<DB: KeyStore> KeyTransaction<DB> {
             .db()
             .call(DB::undo(&mut self.tx))
             .await
-            .map_err(StoreError::during("roll back to the claim of the key"))
+            .map_err(StoreError::during("roll back to the claim of the key"))?;
+        self.tx.forget_calls();
+        Ok(())
     }
 
     /// Rolls back now, and frees the key. Dropping does the same, later.
@@ -95,8 +101,9 @@ impl<DB: KeyStore> KeyTransaction<DB> {
     /// lost connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
         let Self { keys, tx, .. } = self;
-        let work =
-            async move { keys.db().call(tx.rollback()).await.map_err(StoreError::during("roll back")) };
+        let work = async move {
+            keys.db().call(tx.into_sqlx().rollback()).await.map_err(StoreError::during("roll back"))
+        };
         shield(work).await
     }
 
@@ -106,6 +113,9 @@ impl<DB: KeyStore> KeyTransaction<DB> {
         let rolled_back = |reason, source| Err(CommitError::RolledBack { reason, source });
         if !matches!(DB::is_open(&mut self.tx).await, Ok(true)) {
             return rolled_back(ENDED, None);
+        }
+        if let Some(error) = self.tx.failed_call() {
+            return rolled_back(UNSEALED, Some(Box::new(error)));
         }
         let end = (ending, outcome);
         let finish = DB::finish(&mut self.tx, self.keys.statements(), &self.ask, self.attempt, end);
@@ -119,8 +129,14 @@ impl<DB: KeyStore> KeyTransaction<DB> {
                 return rolled_back(reason, Some(Box::new(error)));
             }
         }
+        // Behind the look at the key: in a transaction that has ended, a message would be stored by
+        // itself.
+        let Sealed { tx, wake } = match self.keys.db().any(self.tx.seal()).await {
+            Ok(sealed) => sealed.map_err(unsealed)?,
+            Err(error) => return rolled_back(UNSEALED, Some(Box::new(error))),
+        };
         reached(crash_points::AFTER_OUTCOME);
-        let committed = match self.keys.db().call(self.tx.commit()).await.map_err(classify_commit) {
+        let committed = match self.keys.db().call(tx.commit()).await.map_err(classify_commit) {
             Err(CommitError::Unknown { source }) => {
                 tracing::warn!(error = %source, "the connection was lost during a commit; looking its key up");
                 resolve(&self.keys, &self.ask, source).await
@@ -129,6 +145,9 @@ impl<DB: KeyStore> KeyTransaction<DB> {
         };
         telemetry::completed(self.ask.id.operation(), ending, committed.is_ok());
         committed?;
+        if let Some(wake) = wake {
+            wake.wake();
+        }
         reached(crash_points::AFTER_COMPLETE);
         Ok(())
     }
@@ -174,7 +193,7 @@ fn is_of(record: Option<&Record>, ask: &Ask) -> bool {
 }
 
 impl<DB: KeyStore> Deref for KeyTransaction<DB> {
-    type Target = Transaction<'static, DB>;
+    type Target = OutboxTransaction<DB>;
 
     fn deref(&self) -> &Self::Target {
         &self.tx

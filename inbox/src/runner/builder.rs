@@ -5,7 +5,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Backoff, Event, InvalidText, Malformed, Message, Subscriber};
+use message::{Backoff, Event, ForeignMessage, InvalidText, Malformed, Message, Subscriber};
+use outbox::Outbox;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
@@ -33,7 +34,8 @@ pub struct ConsumerBuilder<DB: Dialect> {
     inbox: Inbox<DB>,
     consumer: Result<ConsumerName, InvalidText>,
     factory: Option<SubscriptionFactory>,
-    handler: Option<Arc<dyn Handler<DB>>>,
+    pub(super) handler: Option<Arc<dyn Handler<DB>>>,
+    pub(super) observe: Option<Observe<DB>>,
     kinds: Kinds<DB>,
     unknown: UnknownKinds,
     foreign: Option<Foreign>,
@@ -43,6 +45,9 @@ pub struct ConsumerBuilder<DB: Dialect> {
     pub(super) crash: Option<CrashHook>,
     traces: Option<Arc<dyn JoinTraces>>,
 }
+
+/// Wraps a handler.
+pub(super) type Observe<DB> = Box<dyn FnOnce(Arc<dyn Handler<DB>>) -> Arc<dyn Handler<DB>> + Send + Sync>;
 
 /// Why a consumer cannot be built. The program's fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -149,6 +154,7 @@ impl<DB: Dialect> Consumer<DB> {
             consumer: consumer.try_into().map_err(Into::into),
             factory: None,
             handler: None,
+            observe: None,
             kinds: Kinds(Vec::new()),
             unknown: UnknownKinds::default(),
             foreign: None,
@@ -200,8 +206,28 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// fn(&mut Tx, E) -> Result<R, HandlerError>`. The function can take the facts of the delivery
     /// as a third argument: [`&Received`](crate::Received). `R` is `()` or the bytes of a result
     /// ([`IntoResult`](crate::IntoResult)). The payload is parsed as JSON; a payload that does not
-    /// match the type is dead-lettered at once. For closures and state use
-    /// [`handler`](Self::handler).
+    /// match the type is dead-lettered at once.
+    ///
+    /// A closure brings state. Each call gets its own clone of what the closure captured by move,
+    /// so capture an `Arc` or another handle that is cheap to clone. The type of `tx` must be
+    /// written out.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use inbox::{ConsumerBuilder, HandlerError, Tx};
+    /// # #[derive(serde::Deserialize)]
+    /// # struct OrderPlaced { order: i64 }
+    /// # impl message::Event for OrderPlaced {
+    /// #     const TOPIC: &'static str = "orders";
+    /// #     const KIND: &'static str = "order.placed";
+    /// # }
+    /// # struct Billing;
+    /// # impl Billing { async fn bill(&self, _: &mut Tx, _: OrderPlaced) -> Result<(), HandlerError> { Ok(()) } }
+    /// # fn example(builder: ConsumerBuilder<sqlx::Postgres>, billing: Billing) {
+    /// let billing = Arc::new(billing);
+    /// builder.on(async move |tx: &mut Tx, placed: OrderPlaced| billing.bill(tx, placed).await)
+    /// # ; }
+    /// ```
     #[must_use]
     pub fn on<E, Form>(mut self, function: impl EventFunction<DB, E, Form>) -> Self
     where
@@ -217,7 +243,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// facts of each delivery as a third argument: `&[Received]`. It gets consecutive events of one
     /// [batch](Self::batch), in their order, all of them fresh. It stores no results. When it
     /// fails, the whole batch is rolled back and tried again in halves, until the failing event is
-    /// alone; that event is retried and dead-lettered like any other.
+    /// alone; that event is retried and dead-lettered like any other. A closure brings state, as
+    /// for [`on`](Self::on).
     #[must_use]
     pub fn on_batch<E, Form>(mut self, function: impl BatchFunction<DB, E, Form>) -> Self
     where
@@ -230,7 +257,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
 
     /// Handles the messages of one kind unchanged, with a function `async fn(&mut Tx, &Message) ->
     /// Result<R, HandlerError>`, optionally with [`&Received`](crate::Received) as a third
-    /// argument.
+    /// argument. A closure brings state, as for [`on`](Self::on).
     #[must_use]
     pub fn on_message<Form: 'static>(
         mut self,
@@ -238,6 +265,48 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         function: impl MessageFunction<DB, Form>,
     ) -> Self {
         self.kinds.0.push((kind.into(), Box::new(MessageRoute::<_, Form>::new(function))));
+        self
+    }
+
+    /// Sets the outbox with which handlers enqueue: `tx.enqueue(&event).await?`. Its tables are in
+    /// the inbox's database. Without one, an enqueue fails with
+    /// [`EnqueueError::NoOutbox`](outbox::EnqueueError::NoOutbox); the message waits, uncounted,
+    /// until a version of the service has one.
+    ///
+    /// ```no_run
+    /// use inbox::{Consumer, HandlerError, Inbox, Tx};
+    /// use message::{Event, Subscriber};
+    /// use outbox::Outbox;
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct OrderPlaced { order: i64, cents: i64 }
+    /// # impl Event for OrderPlaced {
+    /// #     const TOPIC: &'static str = "orders";
+    /// #     const KIND: &'static str = "order.placed";
+    /// # }
+    ///
+    /// #[derive(serde::Serialize)]
+    /// struct InvoiceIssued { order: i64, cents: i64 }
+    /// # impl Event for InvoiceIssued {
+    /// #     const TOPIC: &'static str = "invoices";
+    /// #     const KIND: &'static str = "invoice.issued";
+    /// # }
+    ///
+    /// async fn bill(tx: &mut Tx, placed: OrderPlaced) -> Result<(), HandlerError> {
+    ///     let OrderPlaced { order, cents } = placed;
+    ///     sqlx::query("INSERT INTO invoice (order_id, cents) VALUES ($1, $2)")
+    ///         .bind(order).bind(cents).execute(&mut **tx).await?;
+    ///     tx.enqueue(&InvoiceIssued { order, cents }).await?;
+    ///     Ok(())
+    /// }
+    ///
+    /// # fn example(inbox: Inbox<sqlx::Postgres>, subscriber: impl Subscriber) -> Result<(), inbox::BuildError> {
+    /// let billing = Consumer::builder(inbox, "billing").outbox(Outbox::new()).on(bill).subscribe(subscriber).build()?;
+    /// # drop(billing); Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn outbox(mut self, outbox: Outbox<DB>) -> Self {
+        self.inbox = self.inbox.with_outbox(outbox);
         self
     }
 
@@ -250,37 +319,36 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     }
 
     /// Reads messages of foreign producers. The function is called for a delivery without a usable
-    /// envelope or id, before it is dead-lettered. `Some` is consumed as that message; `None`, or a
-    /// panic, leaves the delivery malformed.
+    /// envelope or id, before it is dead-lettered. What it returns is consumed as that message. Its
+    /// error becomes the dead letter's error; a panic leaves the delivery malformed.
     ///
     /// A redelivery must yield the same id. Derive it with
     /// [`MessageId::derived`](message::MessageId::derived) from the event's own time and id, never
     /// from the clock. That time decides whether the inbox still accepts the message: it refuses
-    /// one that is older than its retention or from the future.
+    /// one that is older than its retention or from the future. For an event without a time of its
+    /// own use [`Malformed::timestamp`], which a redelivery repeats.
     ///
     /// ```
-    /// use message::{EventType, Malformed, Message, MessageId, Topic};
+    /// use message::{ForeignMessage, Malformed, MessageId};
     /// use time::{OffsetDateTime, format_description::well_known::Rfc3339};
     ///
     /// /// A CloudEvent with an id in another format.
-    /// fn webhook(malformed: &Malformed) -> Option<Message> {
-    ///     let (id, source) = (malformed.find("ce_id")?, malformed.find("ce_source")?);
-    ///     let at = OffsetDateTime::parse(malformed.find("ce_time")?, &Rfc3339).ok()?;
-    ///     let topic = Topic::new(malformed.topic.as_str()).ok()?;
-    ///     let kind = EventType::new(malformed.find("ce_type")?).ok()?;
-    ///     let mut message = Message::new(topic, kind, malformed.payload.clone());
-    ///     message.id = MessageId::derived(at, [source, id]).ok()?;
-    ///     message.time = at;
-    ///     Some(message)
+    /// fn webhook(malformed: &Malformed) -> Result<ForeignMessage, Box<dyn std::error::Error>> {
+    ///     let source = malformed.header("ce_source").ok_or("no ce_source")?;
+    ///     let id = malformed.header("ce_id").ok_or("no ce_id")?;
+    ///     let at = OffsetDateTime::parse(malformed.header("ce_time").ok_or("no ce_time")?, &Rfc3339)?;
+    ///     let id = MessageId::derived(at, [source, id])?;
+    ///     Ok(malformed.to_message(id, malformed.header("ce_type").ok_or("no ce_type")?)?)
     /// }
     /// # let _ = webhook;
     /// ```
     #[must_use]
-    pub fn on_foreign(
+    pub fn on_foreign<E: std::fmt::Display>(
         mut self,
-        read: impl Fn(&Malformed) -> Option<Message> + Send + Sync + 'static,
+        read: impl Fn(&Malformed) -> Result<ForeignMessage, E> + Send + Sync + 'static,
     ) -> Self {
-        self.foreign = Some(Arc::new(read));
+        self.foreign =
+            Some(Arc::new(move |malformed: &Malformed| read(malformed).map_err(|error| error.to_string())));
         self
     }
 
@@ -442,6 +510,10 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
                 let in_batches = self.settings.batch.is_some();
                 Arc::new(self.kinds.dispatcher(consumer.clone(), self.unknown, in_batches)?)
             }
+        };
+        let handler = match self.observe {
+            Some(observe) => observe(handler),
+            None => handler,
         };
         let factory = self.factory.ok_or(BuildError::NoSubscription)?;
         if self.settings.attempts_max == 0 {

@@ -16,14 +16,14 @@ use super::failure::FailureKind;
 use super::redrive::BoundedHandler;
 use super::single::{Course, Failing, Noted};
 use super::store::{Admitted, InboxStore, Store};
-use super::worker::{NewDeadLetter, Worker, is_innocent};
+use super::worker::{NewDeadLetter, Worker, is_innocent, of_staged};
 use crate::attempts::error_text;
 use crate::batch::Candidate;
 use crate::day::back;
 use crate::dead_letter::{DeadLetterId, Reason, Resolution};
 use crate::dialect::Dialect;
 use crate::error::RedriveError;
-use crate::handler::Next;
+use crate::handler::{HandlerError, Next};
 use crate::held_keys::{FailedTurn, HeldFirst, HeldKey, Turn};
 use crate::name::Tenant;
 use crate::store_error::StoreError;
@@ -204,21 +204,31 @@ enum Consequence {
 impl From<RedriveError> for Consequence {
     fn from(error: RedriveError) -> Self {
         match error {
-            RedriveError::Handler(error) => match error.next() {
-                Next::Reject => Self::Dead(Reason::Rejected, error_text(&error)),
-                Next::Retry => Self::Failed((FailureKind::Own, error.delay()), error.into()),
-                Next::Unavailable => Self::Failed((FailureKind::Unavailable, None), error.into()),
-                Next::Database => Self::Failed((FailureKind::Database, None), error.into()),
+            RedriveError::Handler(error) => error.into(),
+            RedriveError::Commit(error) => match of_staged(error) {
+                Ok(error) => error.into(),
+                Err(error) => {
+                    let kind = if is_innocent(&error) { FailureKind::Database } else { FailureKind::Own };
+                    Self::Failed((kind, None), error.into())
+                }
             },
-            RedriveError::Commit(error) => {
-                let kind = if is_innocent(&error) { FailureKind::Database } else { FailureKind::Own };
-                Self::Failed((kind, None), error.into())
-            }
             RedriveError::Refused(refusal) => Self::Dead(Reason::from(&refusal), refusal.to_string()),
             RedriveError::NotAMessage { problem, .. } => Self::Dead(Reason::Poison, problem),
             RedriveError::Admit(error) => Self::Failed((FailureKind::Database, None), error.into()),
             RedriveError::Store(error) => Self::Failed((FailureKind::Database, None), error.into()),
             _ => Self::Later,
+        }
+    }
+}
+
+impl From<HandlerError> for Consequence {
+    fn from(error: HandlerError) -> Self {
+        match error.next() {
+            Next::Reject => Self::Dead(Reason::Rejected, error_text(&error)),
+            Next::Retry => Self::Failed((FailureKind::Own, error.delay()), error.into()),
+            // The next check tries again, whatever the handler has asked for.
+            Next::Unavailable | Next::NotYet => Self::Failed((FailureKind::Unavailable, None), error.into()),
+            Next::Database => Self::Failed((FailureKind::Database, None), error.into()),
         }
     }
 }

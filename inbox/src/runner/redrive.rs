@@ -5,11 +5,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use message::{EventType, Message};
 use migrations::SqlErrorKind;
-use sqlx::Transaction;
 
 use super::bounded::{self, Called, INTERRUPT_MAX};
 use super::store::InboxStore;
 use crate::dialect::Dialect;
+use crate::function::Tx;
 use crate::handler::{Handler, HandlerError};
 use crate::name::Tenant;
 use crate::received::Received;
@@ -20,11 +20,7 @@ pub(super) struct BoundedHandler<'a, DB: Dialect>(pub(super) &'a InboxStore<DB>)
 
 #[async_trait]
 impl<DB: Dialect> Handler<DB> for BoundedHandler<'_, DB> {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         let received = Received::first(self.0.consumer.clone(), Tenant::none(), message);
         self.handle_delivery(tx, message, &received).await
     }
@@ -35,7 +31,7 @@ impl<DB: Dialect> Handler<DB> for BoundedHandler<'_, DB> {
 
     async fn handle_delivery(
         &self,
-        tx: &mut Transaction<'static, DB>,
+        tx: &mut Tx<DB>,
         message: &Message,
         received: &Received,
     ) -> Result<Option<Vec<u8>>, HandlerError> {

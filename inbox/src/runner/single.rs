@@ -15,7 +15,7 @@ use super::crash::CrashPoint;
 use super::failure::{Failure, FailureKind, is_of_session};
 use super::key_queues::Held;
 use super::store::Store;
-use super::worker::{GivenUp, NewDeadLetter, Worker, closed, is_innocent};
+use super::worker::{GivenUp, NewDeadLetter, Worker, closed, is_innocent, of_staged};
 use crate::attempts::{Failures, Forget, InHand, Pause, error_text};
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
@@ -443,10 +443,13 @@ impl<S: Store> Worker<S> {
                 Some(proof) => Step::Settle(Done::now(proof)),
                 None => Step::Failed((FailureKind::Database, None), "the commit proved nothing".into(), None),
             },
-            Err(error) if is_innocent(&error) => {
-                Step::Failed((FailureKind::Database, None), error.into(), None)
-            }
-            Err(error) => Step::Failed((FailureKind::Own, None), error.into(), None),
+            Err(error) => match of_staged(error) {
+                Ok(error) => self.after_failure(error),
+                Err(error) if is_innocent(&error) => {
+                    Step::Failed((FailureKind::Database, None), error.into(), None)
+                }
+                Err(error) => Step::Failed((FailureKind::Own, None), error.into(), None),
+            },
         }
     }
 
@@ -465,7 +468,13 @@ impl<S: Store> Worker<S> {
             // The rollback continues in a task of its own.
             Err(_) => tracing::warn!("the transaction of a failed handler is slow to roll back"),
         }
+        self.after_failure(error)
+    }
+
+    /// Returns the step after a handler that failed and was rolled back.
+    fn after_failure(&self, error: HandlerError) -> Step {
         match error.next() {
+            Next::NotYet => Step::Failed((FailureKind::Unavailable, error.delay()), error.into(), None),
             Next::Unavailable => Step::Failed((FailureKind::Unavailable, None), error.into(), None),
             Next::Database => Step::Failed((FailureKind::Database, None), error.into(), None),
             Next::Retry => Step::Failed((FailureKind::Own, error.delay()), error.into(), None),
@@ -493,11 +502,16 @@ impl<S: Store> Worker<S> {
         (failing, error): (Failing, &(dyn Error + Send + Sync + 'static)),
         give_up: &CancellationToken,
     ) -> Result<Option<NewDeadLetter>, GivenUp> {
-        match self.count_failure((tenant, message.id), course, (failing, error)).await {
-            Ok(Noted::Dead(grave)) => return Ok(Some(grave)),
-            Ok(Noted::Counted(delay)) => self.wait(delay, give_up).await?,
-            Ok(Noted::Uncounted) => self.wait_out(&mut course.outages, error, give_up).await?,
-            Err(unnoted) => {
+        let noted = self.count_failure((tenant, message.id), course, (failing, error)).await;
+        match (noted, failing.1) {
+            (Ok(Noted::Dead(grave)), _) => return Ok(Some(grave)),
+            (Ok(Noted::Counted(delay)), _) => self.wait(delay, give_up).await?,
+            (Ok(Noted::Uncounted), Some(every)) => {
+                tracing::info!(error = error_text(error), ?every, "not yet; trying again");
+                self.wait(every, give_up).await?;
+            }
+            (Ok(Noted::Uncounted), None) => self.wait_out(&mut course.outages, error, give_up).await?,
+            (Err(unnoted), _) => {
                 tracing::warn!(error = error_text(&unnoted), "a failure was not noted");
                 self.wait_out(&mut course.outages, error, give_up).await?;
             }

@@ -23,7 +23,7 @@ use crate::decision::Decision;
 use crate::dialect::{Dialect, Key};
 use crate::error::{AdmitError, CommitError, OpenError};
 use crate::guard::{Admission, Duplicate, Guard, key};
-use crate::handler::{Handler, HandlerError};
+use crate::handler::{Handler, HandlerError, refuse_swallowed};
 use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
 use crate::minutes::Counts;
@@ -413,7 +413,9 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         message: &Message,
         received: &Received,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
-        self.handler.handle_delivery(tx, message, received).await
+        let result = self.handler.handle_delivery(tx, message, received).await?;
+        refuse_swallowed(tx)?;
+        Ok(result)
     }
 
     fn has_effect(&self, message: &Message) -> bool {
@@ -430,7 +432,8 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         messages: &[&Message],
         received: &[Received],
     ) -> Result<(), HandlerError> {
-        self.handler.handle_many(tx, messages, received).await
+        self.handler.handle_many(tx, messages, received).await?;
+        refuse_swallowed(tx)
     }
 
     async fn complete(&self, tx: &mut Self::Tx, guard: Self::Guard, result: &[u8]) -> Result<(), StoreError> {

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::{Backoff, Committed, Delivery, Malformed, Message, MessageId, Runtime};
+use message::{
+    Backoff, Committed, Delivery, ForeignMessage, Malformed, Message, MessageId, Runtime, error_text as texts,
+};
 use migrations::SqlErrorKind;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +25,7 @@ use crate::CommitError;
 use crate::attempts::error_text;
 use crate::crash_points;
 use crate::dead_letter::Reason;
+use crate::error::is_passing;
 use crate::handler::HandlerError;
 use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
@@ -32,8 +35,11 @@ use crate::telemetry::Meter;
 /// A function that returns the tenant of a message.
 pub(super) type TenantOf = Arc<dyn Fn(&Message) -> Result<Tenant, String> + Send + Sync>;
 
+/// Maximum bytes of the reason why a foreign message could not be read.
+const PROBLEM_BYTES_MAX: usize = 2_048;
+
 /// A function that reads a message of a foreign producer.
-pub(super) type Foreign = Arc<dyn Fn(&Malformed) -> Option<Message> + Send + Sync>;
+pub(super) type Foreign = Arc<dyn Fn(&Malformed) -> Result<ForeignMessage, String> + Send + Sync>;
 
 pub(super) struct Worker<S> {
     pub(super) store: S,
@@ -115,8 +121,8 @@ impl<S: Store> Worker<S> {
     pub(super) fn adopt(&self, delivery: &mut Delivery) {
         let (Err(malformed), Some(foreign)) = (&mut delivery.message, &self.foreign) else { return };
         match catch_unwind(AssertUnwindSafe(|| foreign(malformed))) {
-            Ok(Some(message)) => delivery.message = Ok(message),
-            Ok(None) => {}
+            Ok(Ok(message)) => delivery.message = Ok(message.into()),
+            Ok(Err(problem)) => malformed.problem = foreign_problem(&problem, &malformed.problem),
             Err(_) => malformed.problem.push_str("; the function for foreign messages panicked"),
         }
     }
@@ -239,13 +245,26 @@ impl<S: Store> Worker<S> {
     }
 }
 
+/// Returns the error of a delivery that the reader of foreign messages refused.
+fn foreign_problem(problem: &str, envelope: &str) -> String {
+    texts::storable(&format!("{problem} (its envelope: {envelope})"), PROBLEM_BYTES_MAX)
+}
+
+/// Returns the failure of the handler, if the messages that it staged could not be stored before
+/// the commit; otherwise the error itself.
+pub(super) fn of_staged(error: CommitError) -> Result<HandlerError, CommitError> {
+    let CommitError::RolledBack { reason, source: Some(source) } = error else { return Err(error) };
+    match source.downcast::<outbox::CommitError>() {
+        Ok(error) => Ok(HandlerError::of_enqueue(error.remedy(), *error)),
+        Err(source) => Err(CommitError::RolledBack { reason, source: Some(source) }),
+    }
+}
+
 /// Returns whether a commit failed without anyone's fault: an outage, a lost conflict, or a lost
 /// answer.
 pub(super) fn is_innocent(error: &CommitError) -> bool {
     match error {
-        CommitError::RolledBack { source: Some(source), .. } => source
-            .downcast_ref::<sqlx::Error>()
-            .is_some_and(|error| SqlErrorKind::of(error) != SqlErrorKind::Refused),
+        CommitError::RolledBack { source: Some(source), .. } => is_passing(&**source),
         CommitError::RolledBack { source: None, .. } => false,
         CommitError::Unknown { .. } => true,
     }

@@ -47,7 +47,7 @@ impl NodeIds {
     pub async fn open<DB: Dialect>(pool: Pool<DB>, options: NodeOptions) -> Result<Self, NodeError> {
         options.check()?;
         let shared = Arc::new(Shared { mint: Mutex::default(), clock: Arc::clone(&options.clock) });
-        let statements = DB::statements(options.schema.as_ref());
+        let statements = DB::producer_statements(options.schema.as_ref());
         let renewal = Renewal { pool, statements, options, shared: Arc::clone(&shared) };
         renewal.take().await?;
         let (commands, asked) = mpsc::channel(1);

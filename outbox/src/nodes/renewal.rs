@@ -25,7 +25,7 @@ pub(super) enum Command {
 /// The task behind a node. It never drops a database call half-way.
 pub(super) struct Renewal<DB: Dialect> {
     pub(super) pool: Pool<DB>,
-    pub(super) statements: DB::Statements,
+    pub(super) statements: DB::ProducerStatements,
     pub(super) options: NodeOptions,
     pub(super) shared: Arc<Shared>,
 }

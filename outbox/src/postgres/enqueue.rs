@@ -105,13 +105,13 @@ fn headers(message: &Message) -> serde_json::Result<Option<String>> {
 }
 
 impl Dialect for Postgres {
-    type Statements = Statements;
+    type ProducerStatements = Statements;
 
-    fn statements(schema: Option<&Identifier>) -> Statements {
+    fn producer_statements(schema: Option<&Identifier>) -> Statements {
         Statements::new(schema)
     }
 
-    async fn insert(
+    async fn insert_messages(
         connection: &mut PgConnection,
         statements: &Statements,
         messages: &[&Prepared],

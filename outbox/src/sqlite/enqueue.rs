@@ -66,12 +66,12 @@ async fn insert_one(connection: &mut SqliteConnection, prepared: &Prepared) -> R
 }
 
 impl Dialect for Sqlite {
-    type Statements = ();
+    type ProducerStatements = ();
 
-    fn statements(_: Option<&Identifier>) {}
+    fn producer_statements(_: Option<&Identifier>) {}
 
     /// Runs one statement per message: in process, a round trip costs nothing.
-    async fn insert(
+    async fn insert_messages(
         connection: &mut SqliteConnection,
         (): &(),
         messages: &[&Prepared],

@@ -5,6 +5,7 @@ use std::error::Error;
 use message::{Fault, MessageId};
 
 use crate::enqueue_error::EnqueueError;
+use crate::remedy::Remedy;
 
 /// A commit whose answer was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub enum CommitError {
     Poisoned {
         /// The first error.
         first: String,
+        /// The remedy for the first error.
+        remedy: Remedy,
         /// Whether the same transaction may succeed on another run.
         retryable: bool,
     },
@@ -76,12 +79,24 @@ impl CommitError {
         }
     }
 
+    /// Returns what the work should do; [`Remedy::RunAgain`] also after a commit with an unknown
+    /// outcome, which has to be resolved first.
+    #[must_use]
+    pub fn remedy(&self) -> Remedy {
+        match self {
+            Self::Poisoned { remedy, .. } => *remedy,
+            Self::Staged(error) => error.remedy(),
+            Self::Lost(_) | Self::Unknown { .. } | Self::Refused { retryable: true, .. } => Remedy::RunAgain,
+            Self::Aborted(_) | Self::Ended | Self::Refused { .. } => Remedy::Correct,
+        }
+    }
+
     /// Returns the party at fault: the message, the database ([`Fault::Broker`]: wait and retry),
     /// or the operator, which here includes the calling program.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Poisoned { .. } => Fault::Message,
+            Self::Poisoned { remedy, .. } => remedy.fault(),
             Self::Staged(error) => error.fault(),
             Self::Lost(_) | Self::Unknown { .. } | Self::Refused { retryable: true, .. } => Fault::Broker,
             Self::Aborted(_) | Self::Ended | Self::Refused { .. } => Fault::Operator,

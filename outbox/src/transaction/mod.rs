@@ -11,7 +11,9 @@
 //! | [`Rollback`] | an error for work without an error type of its own |
 //! | [`Work`] | the work of a transaction |
 //! | `ids` | the same message ids on every attempt |
+//! | `adopted` | transactions that the inbox begins and commits |
 
+mod adopted;
 pub mod commit;
 mod ids;
 pub mod resolve;
@@ -22,6 +24,8 @@ mod running;
 mod work;
 mod wrapper;
 
+#[doc(hidden)]
+pub use adopted::Sealed;
 pub use commit::{CommitError, UnknownCommit};
 pub use resolve::{CommitOutcome, ResolveError};
 pub use retry::RetryPolicy;

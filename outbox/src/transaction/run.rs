@@ -158,8 +158,12 @@ impl<DB: Dialect> Runner<DB> {
             Err(error) if error.is_retryable() => return Attempt::Again(TransactionError::Begin(error)),
             Err(error) => return Attempt::Failed(TransactionError::Begin(error)),
         };
-        let mut tx =
-            OutboxTransaction::new(tx, self.outbox.clone(), std::mem::take(ids), self.inherited.clone());
+        let mut tx = OutboxTransaction::new(
+            tx,
+            Some(self.outbox.clone()),
+            std::mem::take(ids),
+            self.inherited.clone(),
+        );
         let done = work.run(&mut tx).await;
         *ids = tx.take_ids();
         match done {
@@ -233,7 +237,10 @@ mod tests {
     fn a_conflict_is_found_among_the_sources() {
         let concurrent = EnqueueError::Concurrent { id: MessageId::new() };
         assert!(is_conflict(&Business(concurrent)));
-        assert!(!is_conflict(&Business(EnqueueError::Poisoned { first: String::new() })));
+        assert!(!is_conflict(&Business(EnqueueError::Poisoned {
+            first: String::new(),
+            remedy: crate::Remedy::GiveUp
+        })));
         assert!(!is_conflict(&sqlx::Error::RowNotFound));
         assert!(is_conflict(&Rollback::from(EnqueueError::Concurrent { id: MessageId::new() })));
         assert!(!is_conflict(&Rollback::because("over the limit")));

@@ -15,6 +15,7 @@ use crate::failure::is_aborted_transaction;
 use crate::into_message::IntoMessage;
 use crate::new_message::{NewMessage, Prepared};
 use crate::producer::{Enqueued, Outbox};
+use crate::remedy::Remedy;
 use crate::store::{self, Batch};
 use crate::transaction::commit::{CommitError, UnknownCommit};
 use crate::transaction::ids::ReplayedIds;
@@ -33,25 +34,35 @@ use crate::transaction::ids::ReplayedIds;
 #[derive(Debug)]
 #[must_use = "dropping a transaction rolls it back"]
 pub struct OutboxTransaction<DB: Dialect> {
-    tx: Transaction<'static, DB>,
-    outbox: Outbox<DB>,
+    pub(super) tx: Transaction<'static, DB>,
+    /// `None` in a consumer, or under a key, that was given none.
+    pub(super) outbox: Option<Outbox<DB>>,
     ids: ReplayedIds,
     inherited: Option<TraceContext>,
-    staged: Vec<Prepared>,
-    stored: Vec<MessageId>,
-    transaction: Option<String>,
-    poison: Option<Poison>,
+    pub(super) staged: Vec<Prepared>,
+    pub(super) stored: Vec<MessageId>,
+    pub(super) transaction: Option<String>,
+    pub(super) poison: Option<Poison>,
 }
 
+/// The first call that failed.
 #[derive(Debug, Clone)]
-struct Poison {
+pub(super) struct Poison {
     first: String,
+    remedy: Remedy,
     retryable: bool,
 }
 
-/// The poison that remains when a call is dropped between two of its statements: part of a batch
-/// may be stored.
-const DROPPED: &str = "a call that enqueues was dropped before it ended";
+impl Poison {
+    fn of(error: &EnqueueError) -> Self {
+        Self { first: error.to_string(), remedy: error.remedy(), retryable: error.is_retryable() }
+    }
+
+    /// Returns the error of every later call.
+    pub(super) fn refusal(&self) -> EnqueueError {
+        EnqueueError::Poisoned { first: self.first.clone(), remedy: self.remedy }
+    }
+}
 
 impl<DB: Dialect> Outbox<DB> {
     /// Begins a transaction on a connection of the pool; on SQLite with the write lock (`BEGIN
@@ -64,14 +75,15 @@ impl<DB: Dialect> Outbox<DB> {
     /// [`EnqueueError::Database`] when the database is unavailable or, on SQLite, busy for too
     /// long.
     pub async fn begin(&self, pool: &Pool<DB>) -> Result<OutboxTransaction<DB>, EnqueueError> {
-        Ok(OutboxTransaction::new(DB::begin_marked(pool).await?, self.clone(), ReplayedIds::default(), None))
+        let (tx, outbox) = (DB::begin_marked(pool).await?, Some(self.clone()));
+        Ok(OutboxTransaction::new(tx, outbox, ReplayedIds::default(), None))
     }
 }
 
 impl<DB: Dialect> OutboxTransaction<DB> {
     pub(crate) fn new(
         tx: Transaction<'static, DB>,
-        outbox: Outbox<DB>,
+        outbox: Option<Outbox<DB>>,
         mut ids: ReplayedIds,
         inherited: Option<TraceContext>,
     ) -> Self {
@@ -170,32 +182,19 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     }
 
     async fn finish(mut self, is_alive: bool) -> Result<(), CommitError> {
-        if let Some(Poison { first, retryable }) = self.poison {
-            return Err(CommitError::Poisoned { first, retryable });
-        }
+        self.refuse_after_failure()?;
         self.check_open().await?;
-        let staged = std::mem::take(&mut self.staged);
-        if staged.is_empty() {
-            if !is_alive || self.transaction.is_some() {
-                self.probe().await?;
-            }
-        } else {
-            let before = self.transaction.take();
-            self.store_staged(staged).await.map_err(staged_error)?;
-            // Checking the mark would cost a round trip; the messages return their transaction's
-            // id.
-            if before.is_some() && self.transaction.is_some() && before != self.transaction {
-                return Err(CommitError::Ended);
-            }
-            self.transaction = self.transaction.or(before);
+        if self.staged.is_empty() && (!is_alive || self.transaction.is_some()) {
+            self.probe().await?;
         }
+        self.store_what_is_staged().await?;
         let commit = UnknownCommit { message_ids: self.stored, transaction: self.transaction };
         reached(crash_points::BEFORE_COMMIT);
         match self.tx.commit().await {
             Ok(()) => {
                 reached(crash_points::AFTER_COMMIT);
-                if !commit.message_ids.is_empty() {
-                    self.outbox.settings.wake.wake();
+                if let Some(outbox) = self.outbox.filter(|_| !commit.message_ids.is_empty()) {
+                    outbox.settings.wake.wake();
                 }
                 Ok(())
             }
@@ -207,6 +206,30 @@ impl<DB: Dialect> OutboxTransaction<DB> {
                 },
             }),
         }
+    }
+
+    pub(super) fn refuse_after_failure(&mut self) -> Result<(), CommitError> {
+        match self.poison.take() {
+            Some(Poison { first, remedy, retryable }) => {
+                Err(CommitError::Poisoned { first, remedy, retryable })
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn store_what_is_staged(&mut self) -> Result<(), CommitError> {
+        let staged = std::mem::take(&mut self.staged);
+        if staged.is_empty() {
+            return Ok(());
+        }
+        let before = self.transaction.take();
+        self.store_staged(staged).await.map_err(staged_error)?;
+        // Checking the mark would cost a round trip; the messages return their transaction's id.
+        if before.is_some() && self.transaction.is_some() && before != self.transaction {
+            return Err(CommitError::Ended);
+        }
+        self.transaction = self.transaction.take().or(before);
+        Ok(())
     }
 
     /// Rolls back: neither business rows nor messages remain. Dropping the transaction does the
@@ -245,23 +268,22 @@ impl<DB: Dialect> OutboxTransaction<DB> {
 
     /// Refuses after an earlier failed call. Poisons the transaction until this call ends.
     fn begin_call(&mut self) -> Result<(), EnqueueError> {
-        if let Some(Poison { first, .. }) = &self.poison {
-            return Err(EnqueueError::Poisoned { first: first.clone() });
+        if let Some(poison) = &self.poison {
+            return Err(poison.refusal());
         }
-        self.poison = Some(Poison { first: DROPPED.to_owned(), retryable: false });
+        self.poison = Some(Poison::of(&EnqueueError::Dropped));
         Ok(())
     }
 
     fn end_call<T>(&mut self, done: Result<T, EnqueueError>) -> Result<T, EnqueueError> {
-        let failed = done.as_ref().err();
-        self.poison =
-            failed.map(|error| Poison { first: error.to_string(), retryable: error.is_retryable() });
+        self.poison = done.as_ref().err().map(Poison::of);
         done
     }
 
     fn prepare(&mut self, message: NewMessage) -> Result<Prepared, EnqueueError> {
-        let (tape, ids) = (&mut self.ids, &*self.outbox.settings.ids);
-        self.outbox.prepare(message, || tape.next(ids), self.inherited.as_ref())
+        let outbox = self.outbox.as_ref().ok_or(EnqueueError::NoOutbox)?;
+        let (tape, ids) = (&mut self.ids, &*outbox.settings.ids);
+        outbox.prepare(message, || tape.next(ids), self.inherited.as_ref())
     }
 
     /// Stores all staged messages in one statement.
@@ -273,7 +295,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     }
 
     async fn store_one(&mut self, prepared: &Prepared) -> Result<Enqueued, EnqueueError> {
-        let single = store::store_one::<DB>(&mut self.tx, &self.outbox.settings, prepared).await?;
+        let outbox = self.outbox.as_ref().ok_or(EnqueueError::NoOutbox)?;
+        let single = store::store_one::<DB>(&mut self.tx, &outbox.settings, prepared).await?;
         if !single.answer.is_duplicate() {
             self.stored.push(single.answer.message_id());
         }
@@ -282,7 +305,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     }
 
     async fn store_all(&mut self, messages: Vec<Prepared>) -> Result<Batch, EnqueueError> {
-        let batch = store::store_all::<DB>(&mut self.tx, &self.outbox.settings, messages).await?;
+        let outbox = self.outbox.as_ref().ok_or(EnqueueError::NoOutbox)?;
+        let batch = store::store_all::<DB>(&mut self.tx, &outbox.settings, messages).await?;
         self.stored.extend(batch.stored());
         self.transaction = self.transaction.take().or_else(|| batch.transaction.clone());
         Ok(batch)

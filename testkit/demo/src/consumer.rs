@@ -13,9 +13,9 @@ use checker::Digest;
 use harness::journal::{Handled, Journal, Journaled};
 use harness::payload::Payload;
 use harness::workload::{Effect, Workload};
-use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown};
+use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown, Tx};
 use message::{Message, Subscription};
-use sqlx::{Pool, Transaction};
+use sqlx::Pool;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -186,11 +186,7 @@ struct Charge {
 
 #[async_trait]
 impl<DB: Workload> Handler<DB> for Charge {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         let order: Payload = serde_json::from_slice(&message.payload).map_err(|error| {
             HandlerError::reject("the payload is not an order; send one").with_source(error)
         })?;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use ::brokers::rabbitmq::{Admin, Config, QueueOptions, Subscriber};
 use async_trait::async_trait;
-use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown};
+use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown, Tx};
 use lapin::options::BasicGetOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Connection, ConnectionProperties};
 use libtest_mimic::Trial;
 use message::{Message, Settlement};
-use sqlx::{Sqlite, Transaction};
+use sqlx::Sqlite;
 use tests::{Backend, Broker, Database, Failure, Outcome, Stage, brokers, eventually, trial};
 use tokio::sync::Semaphore;
 
@@ -113,11 +113,7 @@ struct Holds {
 
 #[async_trait]
 impl Handler<Sqlite> for Holds {
-    async fn handle(
-        &self,
-        _: &mut Transaction<'static, Sqlite>,
-        _: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, _: &mut Tx<Sqlite>, _: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         self.called.add_permits(1);
         self.go.acquire().await.map_err(|_| HandlerError::retry("the test is over"))?.forget();
         Ok(None)

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use inbox::{
-    ConsumerName, DeadLetterQuery, Handler, HandlerError, Inbox, InboxOptions, Reason, Shutdown, Tenant,
+    ConsumerName, DeadLetterQuery, Handler, HandlerError, Inbox, InboxOptions, Reason, Shutdown, Tenant, Tx,
 };
 use message::{Message, MessageId};
 use outbox::NewMessage;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Postgres};
 use tests::brokers::Broker;
 use tests::relay_process::{Config, relay, relay_on};
 use tests::stage::random;
@@ -197,7 +197,7 @@ struct Fails;
 impl Handler<Postgres> for Fails {
     async fn handle(
         &self,
-        tx: &mut Transaction<'static, Postgres>,
+        tx: &mut Tx<Postgres>,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         sqlx::query("SELECT convert_from($1, 'UTF8')::integer")

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use crate::verify;
 use async_trait::async_trait;
-use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown};
+use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown, Tx};
 use message::chunk::{Encoding, Splitter};
 use message::{ContentType, EventType, Message, OrderingKey, Receipts, SizeLimit, Submission, Ticket, Topic};
-use sqlx::Transaction;
 use tests::relay_process::Config;
 use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
@@ -23,11 +22,7 @@ struct Apply;
 
 #[async_trait]
 impl<DB: Dialect> Handler<DB> for Apply {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         let order: serde_json::Value = serde_json::from_slice(&message.payload)
             .map_err(|error| HandlerError::reject("a fragment").with_source(error))?;
         let key = order["key"].as_str().ok_or_else(|| HandlerError::reject("no key"))?;

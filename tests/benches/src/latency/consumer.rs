@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use brokers::kafka::{GroupConfig, Subscriber};
-use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, RunError, Shutdown};
+use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, RunError, Shutdown, Tx};
 use message::Message;
 use message::subscription::{
     Delivery, DeliveryToken, Disposition, Settlement, Subscription, SubscriptionError,
 };
-use sqlx::{Postgres, Transaction};
+use sqlx::Postgres;
 use tokio::task::JoinHandle;
 
 use super::clock::{Clock, Moment, UNMEASURED, number};
@@ -58,7 +58,7 @@ struct Effect;
 impl Handler<Postgres> for Effect {
     async fn handle(
         &self,
-        tx: &mut Transaction<'static, Postgres>,
+        tx: &mut Tx<Postgres>,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         let number = number(message).ok_or_else(|| HandlerError::reject("no number"))?;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use checker::Digest;
-use inbox::{Admission, ConsumerName, Handler, HandlerError, Inbox, Tenant};
+use inbox::{Admission, ConsumerName, Handler, HandlerError, Inbox, Tenant, Tx};
 use message::{Message, MessageId};
-use sqlx::{Database as _, Transaction};
+use sqlx::Database as _;
 
 use crate::content::HEADER_PREFIX;
 use crate::load::{Hint, Payload};
@@ -61,16 +61,12 @@ impl<DB: Workload> Apply<DB> {
 
 #[async_trait]
 impl<DB: Workload> Handler<DB> for Apply<DB> {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         let payload: Payload = serde_json::from_slice(&message.payload)
             .map_err(|error| HandlerError::reject("the payload is not of this storm").with_source(error))?;
         apply::<DB>(tx, &self.consumer, message).await?;
         if let Some((inbox, also)) = &self.also {
-            let admitted = inbox.admit(tx, also, &tenant_of(message), message).await;
+            let admitted = inbox.admit(tx.as_sqlx(), also, &tenant_of(message), message).await;
             match admitted.map_err(|error| HandlerError::unavailable("not admitted").with_source(error))? {
                 Admission::Fresh(_) => apply::<DB>(tx, also, message).await?,
                 Admission::Duplicate(_) => {}
@@ -93,7 +89,7 @@ impl<DB: Workload> Handler<DB> for Apply<DB> {
 }
 
 async fn apply<DB: Workload>(
-    tx: &mut Transaction<'static, DB>,
+    tx: &mut Tx<DB>,
     consumer: &ConsumerName,
     message: &Message,
 ) -> Result<(), HandlerError> {

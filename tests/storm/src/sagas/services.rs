@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use inbox::{Handler, HandlerError};
+use inbox::{Handler, HandlerError, Tx};
 use message::Message;
-use outbox::{NewMessage, Outbox};
+use outbox::NewMessage;
 use rand::Rng as _;
 use saga::{KEY_HEADER, StepError, StepKey, TOKEN_HEADER};
-use sqlx::{Pool, Transaction};
+use sqlx::Pool;
 use time::OffsetDateTime;
 
 use super::checkout::Order;
@@ -137,11 +137,7 @@ pub(super) struct Shipping {
 
 #[async_trait]
 impl<DB: Shop> Handler<DB> for Shipping {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         let key = message.headers.get(KEY_HEADER).ok_or_else(|| HandlerError::reject("no key"))?;
         let parsed: StepKey = key.parse().map_err(|_| HandlerError::reject("no key of a step"))?;
         let texts = [parsed.saga.id(), &parsed.step, "shipping"];
@@ -173,8 +169,7 @@ impl<DB: Shop> Handler<DB> for Shipping {
         if order.flaw.is_impatient() {
             reply = reply.deliver_at(OffsetDateTime::now_utc() + LATE);
         }
-        let enqueued = Outbox::<DB>::new().enqueue(tx, reply).await;
-        enqueued.map_err(HandlerError::retrying)?;
+        tx.enqueue(reply).await?;
         Ok(None)
     }
 }

@@ -97,6 +97,7 @@ fn consumer<DB: Shop>(
             let broker = broker.clone();
             async move { broker.subscribe().await }
         })
+        .outbox(Outbox::new())
         .handler(handler)
         .backoff(BACKOFF)
         .attempts_max(ATTEMPTS_MAX);

@@ -9,7 +9,7 @@ use ::brokers::{kafka, rabbitmq, sqs};
 use async_trait::async_trait;
 use aws_sdk_sqs::primitives::Blob;
 use aws_sdk_sqs::types::MessageAttributeValue;
-use inbox::{Consumer, DeadLetter, DeadLetterQuery, Handler, HandlerError, Inbox, InboxOptions};
+use inbox::{Consumer, DeadLetter, DeadLetterQuery, Handler, HandlerError, Inbox, InboxOptions, Tx};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, ByteArray, FieldArray, FieldTable, ShortString};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
@@ -20,7 +20,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sqlx::{Sqlite, Transaction};
+use sqlx::Sqlite;
 use tests::eventually::when;
 use tests::{Backend, Database, Failure, Outcome, Stage, eventually, trial};
 use uuid::Uuid;
@@ -143,11 +143,7 @@ struct WritesDown;
 
 #[async_trait]
 impl Handler<Sqlite> for WritesDown {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, Sqlite>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<Sqlite>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         let insert = sqlx::query("INSERT INTO effect VALUES ($1)").bind(message.id.to_string());
         insert.execute(&mut **tx).await?;
         Ok(None)

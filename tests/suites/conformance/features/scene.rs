@@ -105,7 +105,8 @@ struct Order {
 /// saga that follows.
 fn applying<DB: Dialect>(
     sagas: Option<Sagas<DB>>,
-) -> impl for<'t> Fn(&'t mut Tx<DB>, &'t Message) -> BoxFuture<'t, Result<(), HandlerError>> + Send + Sync {
+) -> impl for<'t> Fn(&'t mut Tx<DB>, &'t Message) -> BoxFuture<'t, Result<(), HandlerError>> + Clone + Send + Sync
+{
     move |tx, message| {
         let sagas = sagas.clone();
         Box::pin(async move {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use std::error::Error;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use inbox::{
     AfterDeadLetter, Backoff, BuildError, Consumer, ConsumerBuilder, DeadLetter, DeadLetterQuery,
     HandlerError, Inbox, Reason, Received, RedriveOptions, RunError, Signature, Tenant, Tx, UnknownKinds,
 };
-use message::{Event, EventType, Malformed, Message, MessageId, OrderingKey, Topic};
+use message::{Event, EventType, ForeignMessage, Malformed, Message, MessageId, OrderingKey, Topic};
 use serde::Deserialize;
 use time::OffsetDateTime;
 use tokio::sync::oneshot;
@@ -41,8 +42,8 @@ cases! { "inbox/runner":
 }
 
 #[derive(Deserialize)]
-struct Placed {
-    order: i64,
+pub(super) struct Placed {
+    pub(super) order: i64,
 }
 
 impl Event for Placed {
@@ -51,8 +52,8 @@ impl Event for Placed {
 }
 
 #[derive(Deserialize)]
-struct Cancelled {
-    order: i64,
+pub(super) struct Cancelled {
+    pub(super) order: i64,
 }
 
 impl Event for Cancelled {
@@ -60,7 +61,7 @@ impl Event for Cancelled {
     const KIND: &'static str = "order.cancelled";
 }
 
-async fn note<DB: TestDatabase>(tx: &mut Tx<DB>, text: String) -> Result<(), HandlerError> {
+pub(super) async fn note<DB: TestDatabase>(tx: &mut Tx<DB>, text: String) -> Result<(), HandlerError> {
     Ok(DB::apply(tx, "billing", &message(&text)).await?)
 }
 
@@ -108,11 +109,11 @@ async fn later<DB: TestDatabase>(
     }
 }
 
-fn event(kind: &str, json: &str) -> Message {
+pub(super) fn event(kind: &str, json: &str) -> Message {
     Message::new(Topic::new("orders").unwrap(), EventType::new(kind).unwrap(), json.to_owned())
 }
 
-fn base<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker) -> ConsumerBuilder<DB> {
+pub(super) fn base<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker) -> ConsumerBuilder<DB> {
     let broker = broker.clone();
     Consumer::builder(inbox.clone(), "billing")
         .subscribe(move || {
@@ -123,27 +124,27 @@ fn base<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker) -> ConsumerBuilder
 }
 
 /// Starts a consumer that runs until the sender is used or dropped.
-fn start<DB: TestDatabase>(
+pub(super) fn start<DB: TestDatabase>(
     builder: ConsumerBuilder<DB>,
 ) -> (oneshot::Sender<()>, JoinHandle<Result<(), RunError>>) {
     let (stop, stopped) = oneshot::channel::<()>();
     (stop, tokio::spawn(builder.run(async move { drop(stopped.await) })))
 }
 
-async fn run_until_drained<DB: TestDatabase>(builder: ConsumerBuilder<DB>, broker: &Broker) {
+pub(super) async fn run_until_drained<DB: TestDatabase>(builder: ConsumerBuilder<DB>, broker: &Broker) {
     let (stop, running) = start(builder);
     broker.drained().await;
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
 }
 
-async fn effects<DB: TestDatabase>(database: &Database<DB>) -> Vec<String> {
+pub(super) async fn effects<DB: TestDatabase>(database: &Database<DB>) -> Vec<String> {
     let mut effects = DB::effects(&database.pool, "billing").await;
     effects.sort_unstable();
     effects
 }
 
-async fn dead<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<DeadLetter> {
+pub(super) async fn dead<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<DeadLetter> {
     let limit = NonZeroU32::new(1_000).unwrap();
     inbox.dead_letters(&DeadLetterQuery { limit, ..DeadLetterQuery::default() }).await.unwrap()
 }
@@ -183,7 +184,7 @@ async fn bill_most<DB: TestDatabase>(
     }
 }
 
-fn placed(order: u32) -> Message {
+pub(super) fn placed(order: u32) -> Message {
     event("order.placed", &format!(r#"{{"order":{order}}}"#))
 }
 
@@ -342,13 +343,11 @@ async fn a_chosen_delay_replaces_the_backoff_and_counts<DB: TestDatabase>(databa
     assert_eq!(effects(database).await, ["attempt 2"]);
 }
 
-fn foreign(malformed: &Malformed) -> Option<Message> {
-    let (_, at) = malformed.headers.iter().find(|(name, _)| name == "made_at")?;
-    let at = OffsetDateTime::from_unix_timestamp(at.parse().ok()?).ok()?;
-    let id = MessageId::derived(at, [&malformed.payload]).ok()?;
-    let mut message = event("order.placed", std::str::from_utf8(&malformed.payload).ok()?).with_id(id);
-    message.time = at;
-    Some(message)
+fn foreign(malformed: &Malformed) -> Result<ForeignMessage, Box<dyn Error>> {
+    let at = malformed.header("made_at").ok_or("no header made_at")?;
+    let at = OffsetDateTime::from_unix_timestamp(at.parse()?)?;
+    let id = MessageId::derived(at, [&malformed.payload])?;
+    Ok(malformed.to_message(id, "order.placed")?)
 }
 
 async fn a_foreign_message_takes_effect_once<DB: TestDatabase>(database: &Database<DB>) {
@@ -366,11 +365,16 @@ async fn a_foreign_message_takes_effect_once<DB: TestDatabase>(database: &Databa
     broker.send(Err(readable.clone()));
     broker.send(Err(readable));
     broker.send(Err(malformed(Vec::new())));
+    broker.send(Err(malformed(vec![(String::from("made_at"), String::from("yesterday"))])));
     run_until_drained(base(&inbox, &broker).on(bill::<DB>).on_foreign(foreign), &broker).await;
     assert_eq!(effects(database).await, ["bill 7"]);
-    let dead = dead(&inbox).await;
-    assert_eq!((dead.len(), dead[0].reason), (1, Reason::Malformed));
-    assert_eq!(broker.counts(), (3, 0, 1));
+    let mut dead = dead(&inbox).await;
+    dead.sort_unstable_by(|one, other| one.error.cmp(&other.error));
+    assert!(dead.iter().all(|letter| letter.reason == Reason::Malformed));
+    let [unreadable, without] = &dead[..] else { panic!("two: {dead:?}") };
+    assert!(unreadable.error.starts_with("invalid digit"), "{}", unreadable.error);
+    assert_eq!(without.error, "no header made_at (its envelope: no id)");
+    assert_eq!(broker.counts(), (4, 0, 1));
 }
 
 /// A process that skips unknown kinds must not close the dead letter either, because then its

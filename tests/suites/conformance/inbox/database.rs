@@ -9,7 +9,7 @@ use message::Message;
 use migrations::{Identifier, Line, Migrator, Template};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
-use sqlx::{Pool, Postgres, Sqlite, Transaction};
+use sqlx::{Pool, Postgres, Sqlite};
 use tests::{Role, copies, roles};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -40,28 +40,33 @@ pub trait TestDatabase: Dialect + Sized {
     const CHAINS: bool;
     /// Creates a database. Returns `None` if this run has no such server.
     async fn create() -> Option<Database<Self>>;
+    /// Creates the tables of an outbox, with the rights to enqueue.
+    async fn add_outbox(database: &Database<Self>);
+    /// Returns the topics of all messages in the outbox, sorted.
+    async fn enqueued(database: &Database<Self>) -> Vec<String>;
     /// Removes a database.
     async fn remove(database: Database<Self>);
     /// Writes an effect.
     async fn apply(
-        tx: &mut Transaction<'static, Self>,
+        connection: &mut Self::Connection,
         consumer: &str,
         message: &Message,
     ) -> Result<(), sqlx::Error>;
     /// Runs any statement, for misuse.
-    async fn sql(tx: &mut Transaction<'static, Self>, sql: &'static str) -> Result<(), sqlx::Error>;
+    async fn sql(connection: &mut Self::Connection, sql: &'static str) -> Result<(), sqlx::Error>;
     /// Returns the payloads of all effects of a consumer, in the order in which they were written.
     async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String>;
     /// Returns a pool for another consumer, whose waits for a lock a test can observe.
     async fn rival(database: &Database<Self>) -> Pool<Self>;
     /// Returns the server's number of the session that runs a transaction, or 0 if it has none.
-    async fn holder(tx: &mut Transaction<'static, Self>) -> i32;
+    async fn holder(connection: &mut Self::Connection) -> i32;
     /// Returns whether a rival waits, or has waited, for a lock of the `holder`. `refusals` counts
     /// the waits that timed out.
     async fn is_waited_for(database: &Database<Self>, holder: i32, refusals: &AtomicU32) -> bool;
 }
 
 const INSERT: &str = "INSERT INTO effect (consumer, payload) VALUES ($1, $2)";
+const ENQUEUED: &str = "SELECT topic FROM outbox_message ORDER BY topic";
 const SELECT: &str = "SELECT payload FROM effect WHERE consumer = $1 ORDER BY id";
 
 fn payload(message: &Message) -> String {
@@ -86,20 +91,29 @@ impl TestDatabase for Sqlite {
         Some(Database { admin: pool.clone(), pool, schema: None, _folder: Some(folder) })
     }
 
+    async fn add_outbox(database: &Database<Self>) {
+        let mut connection = database.pool.acquire().await.unwrap();
+        Migrator::<Self>::new(Line::Outbox).up(&mut connection).await.unwrap();
+    }
+
+    async fn enqueued(database: &Database<Self>) -> Vec<String> {
+        sqlx::query_scalar(ENQUEUED).fetch_all(&database.pool).await.unwrap()
+    }
+
     async fn remove(database: Database<Self>) {
         database.pool.close().await;
     }
 
     async fn apply(
-        tx: &mut Transaction<'static, Self>,
+        connection: &mut Self::Connection,
         consumer: &str,
         message: &Message,
     ) -> Result<(), sqlx::Error> {
-        sqlx::query(INSERT).bind(consumer).bind(payload(message)).execute(&mut **tx).await.map(drop)
+        sqlx::query(INSERT).bind(consumer).bind(payload(message)).execute(&mut *connection).await.map(drop)
     }
 
-    async fn sql(tx: &mut Transaction<'static, Self>, sql: &'static str) -> Result<(), sqlx::Error> {
-        sqlx::query(sql).execute(&mut **tx).await.map(drop)
+    async fn sql(connection: &mut Self::Connection, sql: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::query(sql).execute(&mut *connection).await.map(drop)
     }
 
     async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String> {
@@ -113,7 +127,7 @@ impl TestDatabase for Sqlite {
         SqlitePoolOptions::new().max_connections(1).connect_with(options).await.unwrap()
     }
 
-    async fn holder(_: &mut Transaction<'static, Self>) -> i32 {
+    async fn holder(_: &mut Self::Connection) -> i32 {
         0
     }
 
@@ -167,20 +181,32 @@ impl TestDatabase for Postgres {
         Some(Database { admin, pool, schema: Some(schema), _folder: None })
     }
 
+    async fn add_outbox(database: &Database<Self>) {
+        let mut connection = database.admin.acquire().await.unwrap();
+        let migrator = Migrator::<Self>::new(Line::Outbox).schema(database.schema.clone());
+        migrator.up(&mut connection).await.unwrap();
+        let schema = database.schema.as_ref();
+        roles::grant_outbox_to(&mut connection, Role::Consumer, schema).await.unwrap();
+    }
+
+    async fn enqueued(database: &Database<Self>) -> Vec<String> {
+        sqlx::query_scalar(ENQUEUED).fetch_all(&database.admin).await.unwrap()
+    }
+
     async fn remove(database: Database<Self>) {
         database.drop_schema().await;
     }
 
     async fn apply(
-        tx: &mut Transaction<'static, Self>,
+        connection: &mut Self::Connection,
         consumer: &str,
         message: &Message,
     ) -> Result<(), sqlx::Error> {
-        sqlx::query(INSERT).bind(consumer).bind(payload(message)).execute(&mut **tx).await.map(drop)
+        sqlx::query(INSERT).bind(consumer).bind(payload(message)).execute(&mut *connection).await.map(drop)
     }
 
-    async fn sql(tx: &mut Transaction<'static, Self>, sql: &'static str) -> Result<(), sqlx::Error> {
-        sqlx::query(sql).execute(&mut **tx).await.map(drop)
+    async fn sql(connection: &mut Self::Connection, sql: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::query(sql).execute(&mut *connection).await.map(drop)
     }
 
     async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String> {
@@ -191,8 +217,8 @@ impl TestDatabase for Postgres {
         database.pool.clone()
     }
 
-    async fn holder(tx: &mut Transaction<'static, Self>) -> i32 {
-        sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut **tx).await.unwrap()
+    async fn holder(connection: &mut Self::Connection) -> i32 {
+        sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *connection).await.unwrap()
     }
 
     async fn is_waited_for(database: &Database<Self>, holder: i32, _: &AtomicU32) -> bool {

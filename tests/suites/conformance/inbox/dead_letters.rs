@@ -10,10 +10,9 @@ use async_trait::async_trait;
 use inbox::{
     Action, Admission, Backoff, Candidate, ConsumerName, DeadLetter, DeadLetterId, DeadLetterQuery, Dialect,
     Handler, HandlerError, Inbox, InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal,
-    Resolution, Signature, Tenant,
+    Resolution, Signature, Tenant, Tx,
 };
 use message::{ContentType, Delivery, DeliveryToken, Malformed, Message, TraceContext};
-use sqlx::Transaction;
 
 cases! { "inbox/dead_letters":
     every {
@@ -41,11 +40,7 @@ struct Effect {
 
 #[async_trait]
 impl<DB: TestDatabase + Dialect> Handler<DB> for Effect {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         DB::apply(tx, "billing", message).await?;
         if self.fails { Err(HandlerError::retry("still broken")) } else { Ok(Some(b"done".to_vec())) }
     }

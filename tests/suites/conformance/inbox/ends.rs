@@ -18,10 +18,10 @@ use crate::inbox::{keyed, message};
 use async_trait::async_trait;
 use inbox::{
     AfterDeadLetter, Consumer, Dialect, Handler, HandlerError, Inbox, InboxOptions, Reason, RedriveOptions,
-    RunError, Signature,
+    RunError, Signature, Tx,
 };
 use message::{Message, OrderingKey};
-use sqlx::{Postgres, Transaction};
+use sqlx::Postgres;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -51,11 +51,7 @@ struct Ending {
 
 #[async_trait]
 impl<DB: TestDatabase + Dialect> Handler<DB> for Ending {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         if message.payload.starts_with(ENDS) {
             self.in_hand.send_replace(true);
             return std::future::pending().await;
@@ -209,11 +205,7 @@ struct Redriven(Ending);
 
 #[async_trait]
 impl<DB: TestDatabase + Dialect> Handler<DB> for Redriven {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         match &message.payload[..] {
             b"is rejected" => Err(HandlerError::reject("no such price")),
             _ => self.0.handle(tx, message).await,
@@ -311,7 +303,7 @@ struct Long {
 impl Handler<Postgres> for Long {
     async fn handle(
         &self,
-        tx: &mut Transaction<'static, Postgres>,
+        tx: &mut Tx<Postgres>,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         <Postgres as TestDatabase>::apply(tx, "billing", message).await?;

@@ -16,11 +16,11 @@ use crate::inbox::{consumer, keyed, message};
 use async_trait::async_trait;
 use inbox::{
     ConsumerBuilder, DeadLetter, DeadLetterQuery, Dialect, Handler, HandlerError, Inbox, Reason,
-    RedriveOptions, Requested, Signature, Tenant,
+    RedriveOptions, Requested, Signature, Tenant, Tx,
 };
 use message::Message;
+use sqlx::Postgres;
 use sqlx::postgres::PgSslMode;
-use sqlx::{Postgres, Transaction};
 use tests::{Counters, eventually};
 
 cases! { "inbox/failures":
@@ -70,11 +70,7 @@ struct Hangs;
 
 #[async_trait]
 impl<DB: TestDatabase + Dialect> Handler<DB> for Hangs {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         DB::apply(tx, "billing", message).await?;
         if message.payload.starts_with(b"hangs") {
             std::future::pending::<()>().await;
@@ -274,7 +270,7 @@ struct Runs(&'static [&'static str]);
 impl Handler<Postgres> for Runs {
     async fn handle(
         &self,
-        tx: &mut Transaction<'static, Postgres>,
+        tx: &mut Tx<Postgres>,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         if message.payload.starts_with(b"slow") {
@@ -382,7 +378,7 @@ struct ReadsAll;
 impl Handler<Postgres> for ReadsAll {
     async fn handle(
         &self,
-        tx: &mut Transaction<'static, Postgres>,
+        tx: &mut Tx<Postgres>,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         let read = sqlx::query("SELECT * FROM price").fetch_all(&mut **tx).await;
@@ -440,7 +436,7 @@ struct Waits(Arc<tokio::sync::Semaphore>);
 impl Handler<Postgres> for Waits {
     async fn handle(
         &self,
-        tx: &mut Transaction<'static, Postgres>,
+        tx: &mut Tx<Postgres>,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         if message.payload == "slow" {

@@ -21,7 +21,7 @@ use inbox::{
 };
 use message::{ContentType, Delivery, DeliveryToken, EventType, Message, OrderingKey};
 use migrations::Template;
-use sqlx::{Postgres, Transaction};
+use sqlx::Postgres;
 
 cases! { "inbox/held_redrives":
     every {
@@ -289,7 +289,7 @@ struct Runs {
 impl Handler<Postgres> for Runs {
     async fn handle(
         &self,
-        tx: &mut Transaction<'static, Postgres>,
+        tx: &mut Tx<Postgres>,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         <Postgres as TestDatabase>::apply(tx, "billing", message).await?;

@@ -10,6 +10,7 @@ mod cost;
 mod database;
 mod dead_letters;
 mod ends;
+mod enqueueing;
 mod failures;
 mod guard;
 mod held_keys;
@@ -36,6 +37,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         cost::trials(),
         dead_letters::trials(),
         ends::trials(),
+        enqueueing::trials(),
         failures::trials(),
         guard::trials(),
         held_keys::trials(),

@@ -14,10 +14,9 @@ use crate::inbox::{consumer, keyed, message, message_of};
 use async_trait::async_trait;
 use inbox::{
     Backoff, Consumer, ConsumerBuilder, CrashPoint, DeadLetterQuery, Dialect, Handler, HandlerError, Inbox,
-    Reason, RedriveOptions, RunError, Shutdown,
+    Reason, RedriveOptions, RunError, Shutdown, Tx,
 };
 use message::{Malformed, Message, MessageId, OrderingKey};
-use sqlx::Transaction;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -84,11 +83,7 @@ impl<DB> Effect<DB> {
 
 #[async_trait]
 impl<DB: TestDatabase + Dialect> Handler<DB> for Effect<DB> {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         DB::apply(tx, "billing", message).await?;
         let call = self.call(std::str::from_utf8(&message.payload).unwrap());
         (self.then)(message, call)?;
@@ -431,11 +426,7 @@ struct Outlives {
 
 #[async_trait]
 impl<DB: TestDatabase + Dialect> Handler<DB> for Outlives {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         DB::apply(tx, "billing", message).await?;
         if self.calls.fetch_add(1, Ordering::Relaxed) == 0 {
             self.broker.lose_session();
@@ -541,7 +532,7 @@ async fn a_terminated_session_counts_no_attempt_on_postgres() {
     impl Handler<sqlx::Postgres> for Terminated {
         async fn handle(
             &self,
-            tx: &mut Transaction<'static, sqlx::Postgres>,
+            tx: &mut Tx<sqlx::Postgres>,
             message: &Message,
         ) -> Result<Option<Vec<u8>>, HandlerError> {
             sqlx::Postgres::apply(tx, "billing", message).await?;

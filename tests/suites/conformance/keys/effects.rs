@@ -21,6 +21,7 @@ key_cases! { "keys/effects":
         under_refuse_an_answer_that_is_not_stored_waits_for_an_operator,
         an_answer_may_say_that_its_writes_are_kept_or_not,
         a_route_may_keep_what_its_refusals_write,
+        an_enqueue_that_failed_is_not_committed_whatever_the_handler_answers,
         what_a_leased_answer_says_decides_about_its_key,
         a_handler_hears_that_its_lease_is_lost,
         a_leased_handler_sees_whether_there_is_a_key,
@@ -34,7 +35,7 @@ key_cases! { "keys/effects":
 async fn refuse<DB: Keys>(Extension(held): Extension<HeldTransaction<DB>>) -> StatusCode {
     let mut tx = held.lock().await.unwrap();
     DB::apply(&mut tx, String::from("refused")).await.unwrap();
-    Outbox::<DB>::new().enqueue(&mut tx, NewMessage::new("orders")).await.unwrap();
+    tx.enqueue(NewMessage::new("orders")).await.unwrap();
     StatusCode::UNPROCESSABLE_ENTITY
 }
 
@@ -56,8 +57,49 @@ async fn with<DB: Keys>(
     handler: axum::routing::MethodRouter<()>,
 ) -> App {
     let tenant = |_: &axum::http::request::Parts| Tenant::new("t1").ok();
-    let layer = IdempotencyLayer::transactional(open(db).await, path, tenant).unwrap();
+    let keys = open(db).await.with_outbox(Outbox::new());
+    let layer = IdempotencyLayer::transactional(keys, path, tenant).unwrap().optional();
     App { router: axum::Router::new().route(path, handler.layer(layer)), shop: Arc::default() }
+}
+
+/// Writes an order and enqueues to the topic of the header `x-do`; ignores that it is refused.
+async fn swallow<DB: Keys>(
+    Extension(held): Extension<HeldTransaction<DB>>,
+    headers: HeaderMap,
+) -> StatusCode {
+    let topic = headers.get("x-do").map_or("", |value| value.to_str().unwrap());
+    let mut tx = held.lock().await.unwrap();
+    DB::apply(&mut tx, String::from("order")).await.unwrap();
+    tx.enqueue(NewMessage::new("orders")).await.unwrap();
+    match topic {
+        "staged" => tx.stage(NewMessage::new(topic)).is_ok(),
+        "refused" => {
+            assert!(tx.enqueue(NewMessage::new("")).await.is_err());
+            return StatusCode::UNPROCESSABLE_ENTITY;
+        }
+        topic => tx.enqueue(NewMessage::new(topic)).await.is_ok(),
+    };
+    StatusCode::CREATED
+}
+
+/// Oracle: before, the order was committed and answered with 201, for good, without its message.
+async fn an_enqueue_that_failed_is_not_committed_whatever_the_handler_answers<DB: Keys>(db: Database<DB>) {
+    let app = with(&db, "/swallowed", post(swallow::<DB>)).await;
+    let ask = Ask { path: "/swallowed", ..ASK };
+    let messages = async || db.integer("SELECT count(*) FROM outbox_message").await.unwrap();
+    for key in ["\"k\"", ""] {
+        let answer = app.send(Ask { key, ..ask }).await;
+        assert_eq!((answer.status, answer.is_replayed()), (500, false), "{key}");
+        assert_eq!((all_effects(&db).await, messages().await), (0, 0), "{key}");
+    }
+    for is_replayed in [false, true] {
+        let answer = app.send(Ask { order: "staged", ..ask }).await;
+        assert_eq!((answer.status, answer.is_replayed()), (201, is_replayed), "the key was free");
+        assert_eq!((all_effects(&db).await, messages().await), (1, 2));
+        let answer = app.send(Ask { order: "refused", key: "\"other\"", ..ask }).await;
+        assert_eq!((answer.status, answer.is_replayed()), (422, is_replayed), "a refusal is stored");
+        assert_eq!((all_effects(&db).await, messages().await), (1, 2));
+    }
 }
 
 const REFUSED: Ask<'static> = Ask { path: "/refused", ..ASK };

@@ -1,0 +1,69 @@
+//! Transactions that another part of the toolkit begins and commits: the inbox and the idempotency
+//! keys, whose marks and commits are their own. Their callers get the same [`OutboxTransaction`] as
+//! producers.
+
+use sqlx::Transaction;
+
+use crate::dialect::Dialect;
+use crate::enqueue_error::EnqueueError;
+use crate::producer::Outbox;
+use crate::transaction::commit::CommitError;
+use crate::transaction::ids::ReplayedIds;
+use crate::transaction::wrapper::OutboxTransaction;
+use crate::wake::CommitNotify;
+
+/// A transaction whose messages are stored, so that it can be committed.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Sealed<DB: Dialect> {
+    /// The transaction.
+    pub tx: Transaction<'static, DB>,
+    /// The hint to give after the commit, if it contains messages.
+    pub wake: Option<CommitNotify>,
+}
+
+impl<DB: Dialect> OutboxTransaction<DB> {
+    /// Wraps a transaction that was begun elsewhere. Without an outbox it refuses to enqueue:
+    /// [`EnqueueError::NoOutbox`].
+    #[doc(hidden)]
+    pub fn adopt(tx: Transaction<'static, DB>, outbox: Option<Outbox<DB>>) -> Self {
+        Self::new(tx, outbox, ReplayedIds::default(), None)
+    }
+
+    /// Returns the failed call because of which this transaction cannot be committed.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn failed_call(&self) -> Option<EnqueueError> {
+        self.poison.as_ref().map(|poison| poison.refusal())
+    }
+
+    /// Forgets its messages and its failed call. The caller has rolled everything back to a
+    /// savepoint that is older than all of them.
+    #[doc(hidden)]
+    pub fn forget_calls(&mut self) {
+        self.staged.clear();
+        self.stored.clear();
+        self.transaction = None;
+        self.poison = None;
+    }
+
+    /// Stores the staged messages, and gives the transaction back for a commit by its owner, who
+    /// makes sure that it has not ended.
+    ///
+    /// # Errors
+    /// [`CommitError`]; the transaction is dropped and rolls back. Not cancel-safe.
+    #[doc(hidden)]
+    pub async fn seal(mut self) -> Result<Sealed<DB>, CommitError> {
+        self.refuse_after_failure()?;
+        self.store_what_is_staged().await?;
+        let outbox = self.outbox.filter(|_| !self.stored.is_empty());
+        Ok(Sealed { tx: self.tx, wake: outbox.map(|outbox| outbox.wake_up()) })
+    }
+
+    /// Gives the transaction back, for a rollback by its owner.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn into_sqlx(self) -> Transaction<'static, DB> {
+        self.tx
+    }
+}
