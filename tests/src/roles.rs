@@ -77,7 +77,8 @@ pub async fn grant_outbox_to(
     schema: Option<&Identifier>,
 ) -> Outcome {
     exist().await?;
-    let roles = Roles { producer: Identifier::new(role.user())?, ..names()? };
+    let mut roles = names()?;
+    roles.producer = Identifier::new(role.user())?;
     connection.execute(AssertSqlSafe(roles.script(Line::Outbox, schema).to_string())).await?;
     Ok(())
 }

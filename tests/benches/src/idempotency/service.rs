@@ -13,7 +13,7 @@ use inbox::keys::{IdempotencyKeys, KeyOptions};
 use outbox::{NewMessage, Outbox};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use sqlx::{PgPool, Postgres, Transaction};
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -87,32 +87,42 @@ impl axum::response::IntoResponse for Refused {
 
 type Answer = Result<(StatusCode, Json<Placed>), Refused>;
 
-/// Places an order, in every variant.
+/// Places an order and announces it, in the variants without a key.
 async fn place(shop: &Shop, tx: &mut Transaction<'_, Postgres>, order: &NewOrder) -> Answer {
+    let placed = write(shop, &mut *tx, order).await?;
+    shop.outbox.enqueue(tx, announced(&placed, order)).await?;
+    Ok((StatusCode::CREATED, Json(placed)))
+}
+
+fn announced(placed: &Placed, order: &NewOrder) -> NewMessage {
+    NewMessage::new("orders").key(format!("order-{}", placed.order)).json(order)
+}
+
+/// Writes the rows of an order, in every variant.
+async fn write(shop: &Shop, connection: &mut PgConnection, order: &NewOrder) -> Result<Placed, Refused> {
     if shop.handler == Handler::Checkout {
         let _name: String = sqlx::query_scalar("SELECT name FROM customers WHERE id = $1")
             .bind(order.customer)
-            .fetch_one(&mut **tx)
+            .fetch_one(&mut *connection)
             .await?;
     }
     let articles: i64 = order.lines.iter().map(|(_, quantity)| quantity).sum();
     let id: i64 = sqlx::query_scalar("INSERT INTO orders (customer, articles) VALUES ($1, $2) RETURNING id")
         .bind(order.customer)
         .bind(articles)
-        .fetch_one(&mut **tx)
+        .fetch_one(&mut *connection)
         .await?;
     if shop.handler == Handler::Checkout {
         for (article, quantity) in &order.lines {
-            take(tx, id, *article, *quantity).await?;
+            take(&mut *connection, id, *article, *quantity).await?;
         }
     }
-    shop.outbox.enqueue(tx, NewMessage::new("orders").key(format!("order-{id}")).json(order)).await?;
-    Ok((StatusCode::CREATED, Json(Placed { order: id })))
+    Ok(Placed { order: id })
 }
 
 /// Takes an article from the stock, and writes the order line.
 async fn take(
-    tx: &mut Transaction<'_, Postgres>,
+    connection: &mut PgConnection,
     order: i64,
     article: i64,
     quantity: i64,
@@ -122,14 +132,14 @@ async fn take(
     )
     .bind(article)
     .bind(quantity)
-    .fetch_one(&mut **tx)
+    .fetch_one(&mut *connection)
     .await?;
     sqlx::query("INSERT INTO order_lines (order_id, article, quantity, cents) VALUES ($1, $2, $3, $4)")
         .bind(order)
         .bind(article)
         .bind(quantity)
         .bind(cents)
-        .execute(&mut **tx)
+        .execute(connection)
         .await?;
     Ok(())
 }
@@ -186,7 +196,9 @@ async fn keyed(
     Json(order): Json<NewOrder>,
 ) -> Answer {
     let mut tx = held.lock().await?;
-    place(&shop, &mut tx, &order).await
+    let placed = write(&shop, &mut tx, &order).await?;
+    tx.enqueue(announced(&placed, &order)).await?;
+    Ok((StatusCode::CREATED, Json(placed)))
 }
 
 pub(super) async fn start(url: &str, connections: usize) -> Result<Service, Failure> {
@@ -194,7 +206,7 @@ pub(super) async fn start(url: &str, connections: usize) -> Result<Service, Fail
     // sides the same.
     let connections = u32::try_from(connections)?;
     let pool = sqlx::postgres::PgPoolOptions::new().max_connections(connections).connect(url).await?;
-    let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
+    let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?.with_outbox(Outbox::new());
     let mut app = Router::new();
     for handler in Handler::ALL {
         // Operations differ by method and name, so each handler has its own name.

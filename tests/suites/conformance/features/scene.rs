@@ -223,7 +223,9 @@ impl<DB: Dialect> Scene<DB> {
         let admins = admins.collect::<Result<_, Failure>>()?;
         let broker = Broker::new();
         broker.create_group(CONSUMER, topics()?);
-        let keys = IdempotencyKeys::open(database.admin.clone(), KeyOptions::default()).await?;
+        let keys = IdempotencyKeys::open(database.admin.clone(), KeyOptions::default())
+            .await?
+            .with_outbox(Outbox::builder().limit(SizeLimit::CHUNKED).build());
         let mut options = WorkerOptions::default();
         options.poll_max = Duration::from_millis(20);
         let sagas = Sagas::builder(database.admin.clone(), Outbox::new()).options(options);
@@ -418,7 +420,7 @@ impl<DB: Dialect> Scene<DB> {
         if self.row.is("producer", "under a held key") {
             let mut tx = self.keys.begin(&id, asked, &options).await?.acquired().ok_or("a new key")?;
             for message in messages {
-                outbox.enqueue(&mut tx, message).await?;
+                tx.enqueue(message).await?;
             }
             tx.commit(Ending::Succeeded, b"").await?;
             let again = self.keys.begin(&id, asked, &options).await?;

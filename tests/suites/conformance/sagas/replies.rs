@@ -401,7 +401,7 @@ async fn a_reply_that_does_not_fit_is_stuck_and_stays<DB: Tables>(db: Database<D
 async fn a_message_that_is_no_reply_is_rejected<DB: Tables>(db: Database<DB>) {
     let sagas = sagas(&db).open().await.unwrap();
     let replies = sagas.replies();
-    let mut tx = db.admin.begin().await.unwrap();
+    let mut tx = Outbox::new().begin(&db.service).await.unwrap();
     for (message, part) in [
         (message(None, None, "1"), "no header saga-key"),
         (message(Some("checkout/a"), None, "1"), "rejected"),
