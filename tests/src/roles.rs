@@ -80,7 +80,8 @@ pub async fn grant_outbox_to(
     let mut roles = names()?;
     roles.producer = Identifier::new(role.user())?;
     connection.execute(AssertSqlSafe(roles.script(Line::Outbox, schema).to_string())).await?;
-    Ok(())
+    // A script revokes what it does not grant, here of the role that it takes for a producer.
+    grant(connection, &[Line::Inbox], schema).await
 }
 
 fn names() -> Result<Roles, Failure> {

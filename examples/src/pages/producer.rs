@@ -7,7 +7,7 @@ use crate::order::OrderPlaced;
 use crate::setting::Failure;
 
 async fn begin(event: OrderPlaced) -> Result<(), Failure> {
-    let pool = outbox_toolkit::pool::<Postgres>("postgres://…/orders").await?; // or a pool of your own
+    let pool = outbox_toolkit::pool::<Postgres>("postgres://…/orders").await?; // or your own pool
     let outbox = Outbox::<Postgres>::new();
 
     let mut tx = outbox.begin(&pool).await?;

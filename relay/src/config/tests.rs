@@ -155,7 +155,7 @@ fn what_is_wrong_is_shown_with_its_place() {
         (
             "[pipeline.engine]\nwindow",
             "[pipeline.sqs]\n[pipeline.engine]\nwindow",
-            "pipeline[0]: kafka and sqs are given",
+            "pipeline[0]: kafka and sqs are configured",
         ),
         ("sqs = {", "#sqs = {", "pipeline[1]: no broker is configured"),
         ("localhost:9092", "k1:9092", "pipeline[0].kafka.tls: k1 is another machine"),

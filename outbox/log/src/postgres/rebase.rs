@@ -72,10 +72,6 @@ const PAUSE: Duration = Duration::from_millis(225);
 /// one of them may take a while. Producers never queue behind it.
 const MOMENT: &str = "250ms";
 
-/// Lifts the limit of a role for whole transactions, in servers that know it (PostgreSQL 17).
-const NO_TRANSACTION_TIMEOUT: &str = "SELECT set_config('transaction_timeout', '0', true)
-    WHERE current_setting('transaction_timeout', true) IS NOT NULL";
-
 /// A warning for causes in which a sequence was set back: rows that are not read yet may leave out
 /// of order.
 const OUT_OF_ORDER: &str = "; of rows not read yet, those written after the sequence was set back have the smaller ids and leave first, also \
@@ -405,7 +401,10 @@ impl Rebase {
         // Each statement sees what was committed while the transaction waited for a lock.
         let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
         let mut tx = connection.begin_with(begin).await.map_err(failed())?;
-        sqlx::query(NO_TRANSACTION_TIMEOUT).execute(&mut *tx).await.map_err(failed())?;
+        // The limit of a role for whole transactions, in servers that know it (PostgreSQL 17).
+        let unlimited = "SELECT set_config('transaction_timeout', '0', true)
+            WHERE current_setting('transaction_timeout', true) IS NOT NULL";
+        sqlx::query(unlimited).execute(&mut *tx).await.map_err(failed())?;
         let limits = "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true)";
         let statement_timeout = format!("{}s", REBASE_MAX.as_secs());
         for lock_timeout in [MOMENT, "5s"] {
