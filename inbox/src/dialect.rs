@@ -552,6 +552,15 @@ pub mod parts {
             lock: bool,
         ) -> impl Future<Output = Result<Option<DeadLetter>>> + Send;
 
+        /// Reads the dead letters of a message other than `id` that were not discarded, in the
+        /// order of their arrival. Prevents others from resolving them until the transaction ends.
+        fn lock_others(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+            id: DeadLetterId,
+        ) -> impl Future<Output = Result<Vec<DeadLetter>>> + Send;
+
         /// Reads the dead letters that match a query, oldest first.
         fn dead_letters(
             connection: &mut Self::Connection,

@@ -34,8 +34,9 @@ const AHEAD_MAX: Duration = Duration::from_secs(365 * 86_400);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RedriveOptions {
     /// Whether to apply a message that is older than the inbox remembers. First find out whether it
-    /// took effect: the inbox cannot know. The dead letter becomes the record of the effect, so
-    /// redriving it again does nothing.
+    /// took effect: the inbox knows only what it still has a dead letter of. The dead letter
+    /// becomes the record of the effect, so redriving it, or another one of the same message, does
+    /// nothing.
     pub accept_late: bool,
     /// The option of the consumer. When the consumer holds keys, a dead letter is not redriven
     /// while an earlier one of its key is open.
@@ -230,6 +231,11 @@ impl<DB: Dialect> Inbox<DB> {
             None => self.admit_again(tx, consumer, &scope, &message, options).await?,
         };
         let Some((guard, resolution)) = admitted else { return Ok(Resolution::Duplicate) };
+        if resolution == Resolution::AppliedLate
+            && self.took_effect_before(tx, consumer, letter, &message).await?
+        {
+            return Ok(Resolution::Duplicate);
+        }
         let received = Received::after(letter.attempts, consumer.clone(), scope, &message);
         let handled =
             handler.handle_delivery(tx, &message, &received).await.map_err(RedriveError::Handler)?;

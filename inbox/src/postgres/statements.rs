@@ -192,6 +192,8 @@ migrations::statements! {
         ORDER BY deliveries, seq LIMIT 1";
     dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1";
     lock_dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";
+    lock_others = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE consumer = $1 AND scope = $2 \
+        AND subject = $3 AND id <> $4 AND resolution IS DISTINCT FROM 'discarded' ORDER BY seq FOR UPDATE";
     /// Includes closed dead letters. No id is nil.
     dead_letters = "SELECT {letter}, CASE WHEN $4 THEN payload ELSE '' END AS payload FROM {schema}inbox_dead_letter \
         WHERE ($1::text IS NULL OR consumer = $1) AND id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') \

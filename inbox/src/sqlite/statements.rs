@@ -141,6 +141,10 @@ pub(super) const FINGERPRINT_OF_DEAD_LETTER: &str = "SELECT fingerprint FROM inb
 pub(super) const DEAD_LETTER: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
     kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
     reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter WHERE id = $1";
+pub(super) const OTHERS: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
+    kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
+    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter \
+    WHERE consumer = $1 AND scope = $2 AND subject = $3 AND id <> $4 AND resolution IS NOT 'discarded' ORDER BY seq";
 pub(super) const DEAD_LETTERS: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
     kind, source, time, content_type, headers, traceparent, tracestate, CASE WHEN $5 THEN payload ELSE x'' END AS payload, \
     octet_length(payload) AS payload_bytes, reason, error, attempts, \
