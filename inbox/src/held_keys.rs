@@ -56,6 +56,11 @@ use crate::redrive::RedriveOptions;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 
+/// Maximum pause between two attempts. A held message whose next attempt is further away failed
+/// while the database's clock was ahead. Equal in all processes: each meets the pauses of the
+/// others.
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(86_400);
+
 /// How a consumer treats later messages of a key that has an open dead letter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -375,13 +380,11 @@ impl<DB: Dialect> Inbox<DB> {
 
     /// Locks a held message for its redrive. Returns `None` when it is not due, or when the handler
     /// has no effect for its kind: then it waits for a process that knows the kind. A message whose
-    /// next attempt is further away than `pause_max` is due: the database's clock was ahead when it
-    /// failed.
+    /// next attempt is further away than [`PAUSE_MAX`] is due.
     pub(crate) async fn lock_turn(
         &self,
         id: DeadLetterId,
         handler: &dyn Handler<DB>,
-        pause_max: Duration,
     ) -> Result<Option<HeldTurn<DB>>, StoreError> {
         let failed = StoreError::during;
         let mut tx = self.begin().await?;
@@ -401,7 +404,7 @@ impl<DB: Dialect> Inbox<DB> {
             .await
             .map_err(failed("read the attempts"))?;
         let now = self.window().now;
-        let waits = |attempt: &Attempt| attempt.next_at > now && attempt.next_at <= ahead(now, pause_max);
+        let waits = |attempt: &Attempt| attempt.next_at > now && attempt.next_at <= ahead(now, PAUSE_MAX);
         if attempt.as_ref().is_some_and(waits) {
             return Ok(None);
         }

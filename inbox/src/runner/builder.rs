@@ -16,7 +16,6 @@ use super::kinds::{Kinds, UnknownKinds};
 use super::options::RunnerOptions;
 use super::parts::{Parts, Runner};
 use super::shutdown::StopSignal;
-use super::single::pause_max;
 use super::status::ConsumerStatus;
 use super::store::InboxStore;
 use super::tracing_spans::JoinTraces;
@@ -24,7 +23,7 @@ use super::worker::{Foreign, TenantOf};
 use crate::dialect::Dialect;
 use crate::function::{BatchFunction, BatchRoute, EventFunction, EventRoute, MessageFunction, MessageRoute};
 use crate::handler::Handler;
-use crate::held_keys::AfterDeadLetter;
+use crate::held_keys::{AfterDeadLetter, PAUSE_MAX};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 
@@ -380,7 +379,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// Sets how long a failed message waits; [`Backoff::MESSAGES`] by default.
+    /// Sets how long a failed message waits, up to 24 h; [`Backoff::MESSAGES`] by default.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.settings.backoff = backoff;
@@ -450,7 +449,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         if self.settings.handler_timeout.is_zero() {
             return Err(BuildError::NoHandlerTimeout);
         }
-        let Self { inbox, settings, guarded, .. } = self;
+        let Self { inbox, mut settings, guarded, .. } = self;
+        settings.backoff.max = settings.backoff.max.min(PAUSE_MAX);
         let RunnerOptions { handler_timeout, after_dead_letter, .. } = settings;
         let name = consumer.clone();
         let store = InboxStore {
@@ -460,7 +460,6 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
             handler_timeout,
             after_dead_letter,
             guarded,
-            pause_max: pause_max(settings.backoff),
             process: Uuid::now_v7(),
         };
         let parts = Parts {

@@ -156,8 +156,7 @@ impl<DB: Dialect> HeldMessages for InboxStore<DB> {
 
     async fn redrive_in_turn(&self, letter: DeadLetterId) -> Result<Turn, StoreError> {
         let handler = BoundedHandler(self);
-        let lock =
-            || self.within("lock a held message", self.inbox.lock_turn(letter, &handler, self.pause_max));
+        let lock = || self.within("lock a held message", self.inbox.lock_turn(letter, &handler));
         let Some(turn) = lock().await? else { return Ok(Turn::NotNow) };
         let noting = turn.note(&self.inbox, self.process);
         let (noted, given_up) = self.within("note what is redriven", noting).await?;

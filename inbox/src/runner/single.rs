@@ -94,7 +94,7 @@ pub(super) fn waits_for_its_time(refusal: &Refusal) -> bool {
 
 /// Returns the maximum time between two attempts of a message. Waits that are noted beyond it come
 /// from a clock that was ahead.
-pub(super) fn pause_max(backoff: Backoff) -> Duration {
+fn pause_max(backoff: Backoff) -> Duration {
     backoff.max.max(RETRY_AFTER_MAX)
 }
 

@@ -276,8 +276,6 @@ pub(super) struct InboxStore<DB: Dialect> {
     pub(super) handler_timeout: Duration,
     pub(super) after_dead_letter: AfterDeadLetter,
     pub(super) guarded: bool,
-    /// Maximum time between two attempts of a message.
-    pub(super) pause_max: Duration,
     /// The id of this process in notes of what it has in hand.
     pub(super) process: Uuid,
 }

@@ -87,15 +87,19 @@ migrations::statements! {
     far_ahead = "SELECT wake_at FROM {schema}saga WHERE type = $1 AND version = $2
             AND wake_at > greatest(statement_timestamp() + $3 * interval '1 microsecond', $4)
         ORDER BY type, version, wake_at OFFSET $5 LIMIT 1";
-    /// Sagas that wait for no step, or whose worker holds them, and are further ahead than any
-    /// pause or lease. A live worker renews its leases long before the new end.
+    /// Sagas whose next turn is too far ahead. Without a worker or an error, a saga that waits for
+    /// no step was due at once. With an error, it pauses until its next attempt, or waits for a
+    /// step whose time is over by the database's clock alone. A live worker renews its leases long
+    /// before the new end.
     wake_stranded = "
         UPDATE {schema}saga AS s SET wake_at = clock_timestamp()
             + CASE WHEN s.worker IS NULL THEN 0 ELSE $3 END * interval '1 microsecond'
         WHERE s.ctid = ANY (ARRAY(SELECT far.place FROM (
             SELECT ctid AS place FROM {schema}saga WHERE type = $1 AND version = $2
                 AND wake_at > greatest(statement_timestamp() + $3 * interval '1 microsecond', $4)
-                AND wake_at <= coalesce($5, 'infinity') AND (waits_for IS NULL OR worker IS NOT NULL)
+                AND wake_at <= coalesce($5, 'infinity') AND (worker IS NOT NULL OR CASE WHEN error IS NULL
+                    THEN waits_for IS NULL ELSE waits_for IS NOT NULL
+                        OR wake_at > statement_timestamp() + $6 * interval '1 microsecond' END)
             ORDER BY type, version, wake_at FOR NO KEY UPDATE SKIP LOCKED) AS far))";
     steps = "SELECT {step_columns}, result FROM {schema}saga_step WHERE type = $1 AND id = $2 ORDER BY position";
     look_steps = "SELECT {step_columns}, NULL::text AS result FROM {schema}saga_step WHERE type = $1 AND id = $2 \

@@ -62,7 +62,8 @@ migrations::statements! {
     wake_stranded = "
         UPDATE saga SET wake_at = {now} + CASE WHEN worker IS NULL THEN 0 ELSE $3 END
         WHERE type = $1 AND version = $2 AND wake_at > max({now} + $3, coalesce($4, 0))
-            AND wake_at <= coalesce($5, 9223372036854775807) AND (waits_for IS NULL OR worker IS NOT NULL)";
+            AND wake_at <= coalesce($5, 9223372036854775807) AND (worker IS NOT NULL OR CASE WHEN error IS NULL
+                THEN waits_for IS NULL ELSE waits_for IS NOT NULL OR wake_at > {now} + $6 END)";
     look_steps = "SELECT {step_columns}, NULL AS result FROM saga_step WHERE type = $1 AND id = $2 ORDER BY position";
     mailbox = "SELECT step, payload FROM saga_reply WHERE type = $1 AND id = $2";
     insert_step = "{step_inserted}";
