@@ -302,15 +302,14 @@ pub mod parts {
     /// Counting failures.
     #[doc(hidden)]
     pub trait Attempts: Guards {
-        /// Notes a failure; counts it if `is_counted`. Returns the number of counted failures and
-        /// the time since the first failure was noted.
+        /// Notes a failure; counts it if `is_counted`.
         fn count_attempt(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             key: Key<'_>,
             error: &str,
             is_counted: bool,
-        ) -> impl Future<Output = Result<(u32, std::time::Duration)>> + Send;
+        ) -> impl Future<Output = Result<crate::attempts::NotedFailure>> + Send;
 
         /// Notes when the next attempt is due, as a delay from now.
         fn postpone(

@@ -17,7 +17,7 @@ use crate::dialect::{Dialect, Replied};
 use crate::key::{SagaId, StepKey};
 use crate::options::{LEASE_MAX, PAUSE_MAX};
 use crate::record::{
-    Commits, GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn,
+    Commits, DOUBTED, GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn,
 };
 use crate::reply_token::Secret;
 use crate::rows;
@@ -269,8 +269,9 @@ impl<DB: Dialect> Tables<DB> {
     ) -> Result<bool> {
         let sql = &self.shared;
         let query = match *turn {
-            Turn::Wait { step, replies, is_locked } => {
-                of_held::<DB>(&sql.wait, held).bind(step).bind(replies).bind(is_locked)
+            Turn::Wait { step, replies, is_locked, pause } => {
+                let waiting = of_held::<DB>(&sql.wait, held).bind(step).bind(replies).bind(is_locked);
+                waiting.bind(pause).bind(pause.map(|_| DOUBTED))
             }
             Turn::Postpone { attempts, delay, error } => {
                 of_held(&sql.postpone, held).bind(attempts).bind(delay).bind(error)

@@ -138,7 +138,8 @@ migrations::statements! {
         ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = a.attempts + $5, last_error = $4, \
         first_failed_at = CASE WHEN a.last_error = '' THEN clock_timestamp() ELSE a.first_failed_at END, \
         next_at = clock_timestamp(), in_hand = NULL \
-        RETURNING attempts, extract(epoch FROM clock_timestamp() - first_failed_at)::double precision";
+        RETURNING attempts, first_failed_at, \
+        extract(epoch FROM clock_timestamp() - first_failed_at)::double precision AS age";
     postpone = "UPDATE {schema}inbox_attempt SET next_at = clock_timestamp() + $4 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     attempt = "SELECT attempts, last_error, first_failed_at, next_at FROM {schema}inbox_attempt \

@@ -371,8 +371,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     }
 
     /// Sets how long a message may fail, from its first failure, while no failure counts; 24 hours
-    /// by default. Then it is dead-lettered. Choose longer than any outage that should be waited
-    /// out.
+    /// by default, by the clocks of database and process. Then it is dead-lettered. Choose longer
+    /// than any outage that should be waited out.
     #[must_use]
     pub fn failing_max(mut self, age_max: Duration) -> Self {
         self.settings.failing_max = age_max;

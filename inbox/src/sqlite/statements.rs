@@ -85,7 +85,7 @@ pub(super) const COUNT_ATTEMPT: &str = "INSERT INTO inbox_attempt \
     ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = attempts + $5, last_error = $4, \
     first_failed_at = CASE WHEN last_error = '' THEN excluded.next_at ELSE first_failed_at END, \
     next_at = excluded.next_at, in_hand = NULL \
-    RETURNING attempts, CAST(unixepoch('subsec') * 1000000 AS INTEGER) - first_failed_at";
+    RETURNING attempts, first_failed_at, CAST(unixepoch('subsec') * 1000000 AS INTEGER) - first_failed_at AS age";
 pub(super) const POSTPONE: &str = "UPDATE inbox_attempt \
     SET next_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + $4 \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3";

@@ -68,7 +68,8 @@ migrations::statements! {
             waiting_since = CASE WHEN {lost_again} THEN NULL ELSE s.waiting_since END
         WHERE s.ctid = ANY (ARRAY(SELECT place FROM due)) RETURNING {columns}";
     /// The saga has made progress, so its failures no longer count.
-    got_on = "UPDATE {schema}saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
+    got_on = "UPDATE {schema}saga SET attempts = 0, error = NULL WHERE {held} \
+        AND (attempts > 0 OR error IS NOT NULL)";
     /// Skips a locked saga until the next renewal, so that the others need not wait. A locked saga
     /// cannot be taken.
     renew = "
@@ -110,11 +111,12 @@ migrations::statements! {
     change_step(condition = "{goes_on}") = "{step_changed}";
     change_step_with_effect(condition = "{goes_on} AND {own}") = "{step_changed}";
     wait = "
-        UPDATE {schema}saga SET worker = NULL, attempts = 0, error = NULL, waits_for = $4,
+        UPDATE {schema}saga SET worker = NULL, attempts = 0, error = $8, waits_for = $4,
             waiting_since = CASE WHEN waits_for = $4 THEN waiting_since ELSE clock_timestamp() END,
             wake_at = CASE WHEN cancel IS NOT NULL OR replies <> $5 AND (NOT $6 OR EXISTS (
                     SELECT FROM {schema}saga_reply AS r WHERE r.type = $1 AND r.id = $2 AND r.step = $4))
                 THEN clock_timestamp()
+                WHEN $7::bigint IS NOT NULL THEN clock_timestamp() + $7::bigint * interval '1 microsecond'
                 ELSE (SELECT due_at FROM {schema}saga_step WHERE type = $1 AND id = $2 AND name = $4) END
         WHERE {held}";
     postpone = "

@@ -53,7 +53,8 @@ migrations::statements! {
             WHERE rowid IN (SELECT rowid FROM saga WHERE type = $1 AND version = $2 AND wake_at <= {now}
             ORDER BY wake_at LIMIT $3) RETURNING {columns}";
     /// Clears the failures of a saga that has made progress.
-    got_on = "UPDATE saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
+    got_on = "UPDATE saga SET attempts = 0, error = NULL WHERE {held}
+        AND (attempts > 0 OR error IS NOT NULL)";
     renew = "UPDATE saga SET wake_at = {now} + $4 WHERE {held}";
     steps = "SELECT {step_columns}, result FROM saga_step WHERE type = $1 AND id = $2 ORDER BY position";
     far_ahead = "SELECT wake_at FROM saga WHERE type = $1 AND version = $2
@@ -71,11 +72,12 @@ migrations::statements! {
     change_step = "{step_changed}";
     change_step_with_effect = "{step_changed}";
     wait = "
-        UPDATE saga SET worker = NULL, attempts = 0, error = NULL, waits_for = $4,
+        UPDATE saga SET worker = NULL, attempts = 0, error = $8, waits_for = $4,
             waiting_since = CASE WHEN waits_for = $4 THEN waiting_since ELSE {now} END,
             wake_at = CASE WHEN cancel IS NOT NULL OR replies <> $5 AND (NOT $6 OR EXISTS (
                     SELECT 1 FROM saga_reply AS r WHERE r.type = $1 AND r.id = $2 AND r.step = $4))
                 THEN {now}
+                WHEN $7 IS NOT NULL THEN {now} + $7
                 ELSE (SELECT due_at FROM saga_step
                     WHERE saga_step.type = $1 AND saga_step.id = $2 AND name = $4) END
         WHERE {held}";
