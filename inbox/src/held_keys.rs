@@ -403,6 +403,10 @@ impl<DB: Dialect> Inbox<DB> {
         let attempt = DB::attempt(&mut tx, self.statements(), letter.key())
             .await
             .map_err(failed("read the attempts"))?;
+        if attempt.is_some() {
+            // The clock may have changed since the last reading, for example with a failover.
+            self.refresh_on(&mut tx).await?;
+        }
         let now = self.window().now;
         let waits = |attempt: &Attempt| attempt.next_at > now && attempt.next_at <= ahead(now, PAUSE_MAX);
         if attempt.as_ref().is_some_and(waits) {

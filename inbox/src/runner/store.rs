@@ -442,9 +442,15 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         let (what, keys) = ("note what is in hand", self.keys(messages));
         let call = async {
             let mut connection = self.inbox.acquire(what).await?;
-            DB::take_in_hand(&mut connection, self.inbox.statements(), &keys, self.process)
+            let taken = DB::take_in_hand(&mut connection, self.inbox.statements(), &keys, self.process)
                 .await
-                .map_err(StoreError::during(what))
+                .map_err(StoreError::during(what))?;
+            if taken.iter().any(|in_hand| in_hand.failures > 0) {
+                // Their next attempts are due by the clock of now, not by the one of the last
+                // reading.
+                self.inbox.refresh_on(&mut connection).await?;
+            }
+            Ok(taken)
         };
         self.within(what, call).await
     }
