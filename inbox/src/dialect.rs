@@ -508,8 +508,8 @@ pub mod parts {
             limit: u32,
         ) -> impl Future<Output = Result<Vec<Decision>>> + Send;
 
-        /// Deletes decisions that were carried out, from the oldest `limit` decisions before a
-        /// moment. Returns the number deleted.
+        /// Deletes decisions from before a moment that were carried out, the oldest first; at most
+        /// `limit`. Returns the number deleted.
         fn purge_decisions(
             connection: &mut Self::Connection,
             statements: &Self::Statements,

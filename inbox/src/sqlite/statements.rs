@@ -190,8 +190,9 @@ pub(super) const HOLDER_BEFORE: &str = concat!(
     holds!(),
     " ORDER BY d.seq LIMIT 1"
 );
-pub(super) const PURGE_DECISIONS: &str = "DELETE FROM inbox_audit WHERE seq IN (SELECT seq FROM ( \
-    SELECT seq, at, done_at FROM inbox_audit ORDER BY seq LIMIT $2) WHERE at < $1 AND done_at IS NOT NULL)";
+/// The limit counts only rows that are removed: many open requests must not hide those behind them.
+pub(super) const PURGE_DECISIONS: &str = "DELETE FROM inbox_audit WHERE seq IN ( \
+    SELECT seq FROM inbox_audit WHERE at < $1 AND done_at IS NOT NULL ORDER BY seq LIMIT $2)";
 /// The first held message of each of the next keys after a key, and whether no earlier dead letter
 /// holds that key. It goes from key to key by the index, however many messages are held behind the
 /// first ones. It needs three lookups, because SQLite uses only the first column of the index for a

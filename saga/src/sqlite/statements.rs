@@ -152,8 +152,8 @@ migrations::statements! {
     overdue = "
         SELECT type, version, count(*) AS sagas, {now} - min(wake_at) AS longest FROM saga
             WHERE wake_at <= {now} - $1 GROUP BY type, version";
-    forget_decisions = "DELETE FROM saga_audit WHERE seq IN (SELECT seq FROM (
-        SELECT seq, at FROM saga_audit ORDER BY seq LIMIT $2) WHERE at < $1)";
+    forget_decisions = "DELETE FROM saga_audit WHERE seq IN (
+        SELECT seq FROM saga_audit WHERE at < $1 ORDER BY seq LIMIT $2)";
     find_due = "SELECT 1 FROM saga WHERE type = $1 AND version = $2 AND wake_at <= {now} LIMIT 1";
     old = "SELECT type, id FROM saga WHERE ended_at <= min({now}, $3) - $1 ORDER BY ended_at LIMIT $2";
     forget = "DELETE FROM saga WHERE type = $1 AND id = $2";
