@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use message::{Fault, Fingerprint, Message, MessageId};
-use migrations::MigrateError;
+use migrations::{MigrateError, SqlErrorKind};
 
 use crate::day::Day;
 use crate::dead_letter::DeadLetterId;
@@ -181,6 +181,18 @@ impl CommitError {
     #[must_use]
     pub fn is_rolled_back(&self) -> bool {
         matches!(self, Self::RolledBack { .. })
+    }
+
+    /// Returns whether it failed without anyone's fault: an outage, a lost conflict, or a lost
+    /// answer.
+    pub(crate) fn is_innocent(&self) -> bool {
+        match self {
+            Self::RolledBack { source: Some(source), .. } => source
+                .downcast_ref::<sqlx::Error>()
+                .is_some_and(|error| SqlErrorKind::of(error) != SqlErrorKind::Refused),
+            Self::RolledBack { source: None, .. } => false,
+            Self::Unknown { .. } => true,
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::day::{Day, ahead};
 use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
 use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Dialect, Inserted, Key, Stored};
-use crate::error::{AdmitError, RedriveError};
+use crate::error::{AdmitError, OpenError, RedriveError};
 use crate::guard::{Admission, Guard};
 use crate::handler::Handler;
 use crate::held_keys::AfterDeadLetter;
@@ -168,7 +168,18 @@ impl<DB: Dialect> Inbox<DB> {
                 tracing::info!(dead_letter = %id, %error, "a redrive waits for a process with a handler for the message's kind");
                 return Ok(());
             }
-            Err(RedriveError::Store(error)) if error.is_transient() => return Err(error),
+            Err(RedriveError::Commit(error)) if error.is_innocent() => {
+                tracing::info!(dead_letter = %id, error = error_text(&error), "a redrive is tried again");
+                return Ok(());
+            }
+            Err(
+                RedriveError::Store(error)
+                | RedriveError::Admit(AdmitError::Store(error) | AdmitError::Day(OpenError::Store(error))),
+            ) if error.is_transient() => return Err(error),
+            Err(error @ RedriveError::Admit(AdmitError::Expired { .. })) => {
+                tracing::info!(dead_letter = %id, %error, "a redrive is tried again");
+                return Ok(());
+            }
             Err(error) => error.report(),
         };
         tracing::warn!(dead_letter = %id, outcome, "a requested redrive had no effect");

@@ -16,7 +16,7 @@ use super::failure::FailureKind;
 use super::redrive::BoundedHandler;
 use super::single::{Course, Failing, Noted};
 use super::store::{Admitted, InboxStore, Store};
-use super::worker::{NewDeadLetter, Worker, is_innocent};
+use super::worker::{NewDeadLetter, Worker};
 use crate::attempts::error_text;
 use crate::batch::Candidate;
 use crate::day::back;
@@ -210,7 +210,7 @@ impl From<RedriveError> for Consequence {
                 Next::Database => Self::Failed((FailureKind::Database, None), error.into()),
             },
             RedriveError::Commit(error) => {
-                let kind = if is_innocent(&error) { FailureKind::Database } else { FailureKind::Own };
+                let kind = if error.is_innocent() { FailureKind::Database } else { FailureKind::Own };
                 Self::Failed((kind, None), error.into())
             }
             RedriveError::Refused(refusal) => Self::Dead(Reason::from(&refusal), refusal.to_string()),

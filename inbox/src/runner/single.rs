@@ -15,7 +15,7 @@ use super::crash::CrashPoint;
 use super::failure::{Failure, FailureKind, is_of_session};
 use super::key_queues::Held;
 use super::store::Store;
-use super::worker::{GivenUp, NewDeadLetter, Worker, closed, is_innocent};
+use super::worker::{GivenUp, NewDeadLetter, Worker, closed};
 use crate::attempts::{Failures, Forget, InHand, Pause, error_text};
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
@@ -443,7 +443,7 @@ impl<S: Store> Worker<S> {
                 Some(proof) => Step::Settle(Done::now(proof)),
                 None => Step::Failed((FailureKind::Database, None), "the commit proved nothing".into(), None),
             },
-            Err(error) if is_innocent(&error) => {
+            Err(error) if error.is_innocent() => {
                 Step::Failed((FailureKind::Database, None), error.into(), None)
             }
             Err(error) => Step::Failed((FailureKind::Own, None), error.into(), None),

@@ -19,7 +19,6 @@ use super::overdue::Running;
 use super::status::ConsumerStatus;
 use super::store::Store;
 use super::tracing_spans::JoinTraces;
-use crate::CommitError;
 use crate::attempts::error_text;
 use crate::crash_points;
 use crate::dead_letter::Reason;
@@ -236,18 +235,6 @@ impl<S: Store> Worker<S> {
         if let Some(CrashHook(hook)) = &self.crash {
             hook(point, id);
         }
-    }
-}
-
-/// Returns whether a commit failed without anyone's fault: an outage, a lost conflict, or a lost
-/// answer.
-pub(super) fn is_innocent(error: &CommitError) -> bool {
-    match error {
-        CommitError::RolledBack { source: Some(source), .. } => source
-            .downcast_ref::<sqlx::Error>()
-            .is_some_and(|error| SqlErrorKind::of(error) != SqlErrorKind::Refused),
-        CommitError::RolledBack { source: None, .. } => false,
-        CommitError::Unknown { .. } => true,
     }
 }
 
