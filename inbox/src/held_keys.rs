@@ -52,7 +52,7 @@ use crate::guard::key;
 use crate::handler::Handler;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
-use crate::redrive::RedriveOptions;
+use crate::redrive::{Hand, RedriveOptions};
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 
@@ -176,21 +176,38 @@ impl<DB: Dialect> HeldTurn<DB> {
         move |error| FailedTurn { tenant, message_id, failures, error }
     }
 
-    /// Ends the turn and notes that a process has the message in hand. Also returns the failure
-    /// with which to give the message up, if too many processes ended with it in hand.
+    /// Ends the turn and notes that a process has the message in hand, unless another process has
+    /// noted that. Takes over the note of the process `ended`.
     pub(crate) async fn note(
         mut self,
         inbox: &Inbox<DB>,
         process: Uuid,
-    ) -> Result<(DeadLetter, Option<FailedTurn>), StoreError> {
-        let given_up = inbox.take_letter(&mut self.tx, &self.letter, process).await?;
+        ended: Option<Uuid>,
+    ) -> Result<NotedTurn, StoreError> {
+        let given_up = match inbox.take_letter(&mut self.tx, &self.letter, process, ended).await? {
+            Hand::Own { given_up } => given_up,
+            Hand::OfAnother(owner) => return Ok(NotedTurn::OfAnother(owner)),
+        };
         let failing = self.failing();
         let noted = self.tx.commit().await;
         noted.map_err(|error| StoreError::broken("record what is redriven", error))?;
         let id = self.letter.id;
-        let failed = given_up.map(|problem| failing(RedriveError::NotAMessage { id, problem }));
-        Ok((self.letter, failed))
+        let given_up = given_up.map(|problem| failing(RedriveError::NotAMessage { id, problem }));
+        Ok(NotedTurn::Own { letter: Box::new(self.letter), given_up })
     }
+}
+
+/// The outcome of noting that a held message is in hand.
+pub(crate) enum NotedTurn {
+    /// The asking process has it in hand.
+    Own {
+        /// Its dead letter.
+        letter: Box<DeadLetter>,
+        /// The failure with which to give it up, if too many processes ended with it in hand.
+        given_up: Option<FailedTurn>,
+    },
+    /// Another process has it in hand, or has ended.
+    OfAnother(Uuid),
 }
 
 /// A held message that failed.

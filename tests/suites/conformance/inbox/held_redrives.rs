@@ -20,7 +20,7 @@ use inbox::{
     Tenant, Tx, UnknownKinds,
 };
 use message::{ContentType, Delivery, DeliveryToken, EventType, Message, OrderingKey};
-use migrations::Template;
+use migrations::{Dialect as Name, Template};
 use sqlx::{Postgres, Transaction};
 
 cases! { "inbox/held_redrives":
@@ -32,6 +32,7 @@ cases! { "inbox/held_redrives":
         a_message_whose_day_is_forgotten_is_not_held,
         a_held_message_is_compared_by_its_content,
         requests_that_cannot_be_read_block_no_others,
+        processes_that_meet_at_held_messages_count_no_end,
     }
     postgres {
         a_requested_redrive_that_loses_a_conflict_is_tried_again_on_postgres,
@@ -416,6 +417,43 @@ async fn administer<DB: TestDatabase>(database: &Database<DB>, statements: &[&st
         DB::sql(&mut tx, Box::leak(statement.into_boxed_str())).await.unwrap();
     }
     tx.commit().await.unwrap();
+}
+
+/// Goal: processes that take up the same held messages at the same moment are not taken for ended
+/// ones. Oracle: each message takes effect once, and a trigger that notes counted ends has noted
+/// none.
+async fn processes_that_meet_at_held_messages_count_no_end<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    match DB::DIALECT {
+        Name::Sqlite => {
+            let note = "CREATE TRIGGER note_end AFTER UPDATE ON inbox_attempt WHEN NEW.ends > OLD.ends \
+                BEGIN INSERT INTO effect (consumer, payload) VALUES ('ends', 'one'); END";
+            administer(database, &[note]).await;
+        }
+        Name::Postgres => {
+            let note = "CREATE FUNCTION {place}note_end() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN \
+                INSERT INTO {place}effect (consumer, payload) VALUES ('ends', 'one'); RETURN NEW; END $$";
+            let trigger = "CREATE TRIGGER note_end AFTER UPDATE ON {place}inbox_attempt FOR EACH ROW \
+                WHEN (NEW.ends > OLD.ends) EXECUTE FUNCTION {place}note_end()";
+            administer(database, &[note, trigger]).await;
+        }
+    }
+    let mut payloads: Vec<String> = (0..60).map(|n| format!("k{n:02}")).collect();
+    for payload in &payloads {
+        dead(&inbox, &keyed(payload, payload), Reason::Held).await;
+    }
+    let broker = Broker::new([]);
+    let start = || start(holding(&inbox, &broker, Effect::works(), None));
+    let running: Vec<_> = (0..3).map(|_| start()).collect();
+    none_is_open(&inbox).await;
+    for process in running {
+        process.stop().await;
+    }
+    let mut applied = effects(database).await;
+    applied.sort_unstable();
+    payloads.sort_unstable();
+    assert_eq!(applied, payloads);
+    assert!(DB::effects(&database.admin, "ends").await.is_empty(), "an end was counted");
 }
 
 /// Goal: a redrive that an operator requested, and that loses against other transactions when it is
