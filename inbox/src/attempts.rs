@@ -26,6 +26,25 @@ pub struct Attempt {
     pub next_at: OffsetDateTime,
 }
 
+/// A failure that was noted, as the database remembers it.
+#[derive(Debug, Clone, Copy)]
+pub struct NotedFailure {
+    /// Number of counted failures.
+    pub attempts: u32,
+    /// When the first failure was noted, counted or not.
+    pub first_failed_at: OffsetDateTime,
+    /// Time since then, by the database's clock.
+    pub age: Duration,
+}
+
+impl NotedFailure {
+    /// Returns the time since the first failure, by the database's clock or another one: the
+    /// shorter time. Giving up cannot be taken back, so no clock decides alone.
+    fn age_by_both(&self, now: OffsetDateTime) -> Duration {
+        self.age.min(Duration::try_from(now - self.first_failed_at).unwrap_or_default())
+    }
+}
+
 /// A message that a process is working on ("in hand"), as the database remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InHand {
@@ -86,7 +105,8 @@ impl InHand {
 pub struct Failures {
     /// Number of counted failures.
     pub attempts: u32,
-    /// Time since the first failure was noted, counted or not.
+    /// Time since the first failure was noted, counted or not, by the clocks of database and
+    /// process: the shorter time.
     pub age: Duration,
     /// Wait until the next attempt; zero for a failure that is not counted.
     pub delay: Duration,
@@ -164,10 +184,10 @@ impl<DB: Dialect> Inbox<DB> {
             let mut tx = inbox.begin_raw("begin counting a failed attempt").await?;
             let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
             let failed = StoreError::during;
-            let (attempts, age) =
-                DB::count_attempt(&mut tx, inbox.statements(), key, &error, pause.is_some())
-                    .await
-                    .map_err(failed("count a failed attempt"))?;
+            let noted = DB::count_attempt(&mut tx, inbox.statements(), key, &error, pause.is_some())
+                .await
+                .map_err(failed("count a failed attempt"))?;
+            let (attempts, age) = (noted.attempts, noted.age_by_both(inbox.settled_window().now));
             let delay = pause.map_or(Duration::ZERO, |pause| pause.delay(attempts, rand::random()));
             if pause.is_some() {
                 DB::postpone(&mut tx, inbox.statements(), key, delay)
@@ -221,6 +241,20 @@ impl<DB: Dialect> Inbox<DB> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_clock_alone_makes_a_failure_old() {
+        let first_failed_at = OffsetDateTime::UNIX_EPOCH;
+        let (hour, day) = (Duration::from_secs(3_600), Duration::from_secs(86_400));
+        for (database, process, age) in
+            [(hour, hour, hour), (3 * day, hour, hour), (hour, 3 * day, hour), (3 * day, 2 * day, 2 * day)]
+        {
+            let noted = NotedFailure { attempts: 0, first_failed_at, age: database };
+            assert_eq!(noted.age_by_both(first_failed_at + process), age, "{database:?} {process:?}");
+        }
+        let behind = NotedFailure { attempts: 0, first_failed_at, age: day };
+        assert_eq!(behind.age_by_both(first_failed_at - hour), Duration::ZERO);
+    }
 
     #[test]
     fn an_error_is_stored_with_its_sources_cut_at_a_character() {

@@ -302,15 +302,14 @@ pub mod parts {
     /// Counting failures.
     #[doc(hidden)]
     pub trait Attempts: Guards {
-        /// Notes a failure; counts it if `is_counted`. Returns the number of counted failures and
-        /// the time since the first failure was noted.
+        /// Notes a failure; counts it if `is_counted`.
         fn count_attempt(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             key: Key<'_>,
             error: &str,
             is_counted: bool,
-        ) -> impl Future<Output = Result<(u32, std::time::Duration)>> + Send;
+        ) -> impl Future<Output = Result<crate::attempts::NotedFailure>> + Send;
 
         /// Notes when the next attempt is due, as a delay from now.
         fn postpone(
@@ -509,8 +508,8 @@ pub mod parts {
             limit: u32,
         ) -> impl Future<Output = Result<Vec<Decision>>> + Send;
 
-        /// Deletes decisions that were carried out, from the oldest `limit` decisions before a
-        /// moment. Returns the number deleted.
+        /// Deletes decisions from before a moment that were carried out, the oldest first; at most
+        /// `limit`. Returns the number deleted.
         fn purge_decisions(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -551,6 +550,15 @@ pub mod parts {
             id: DeadLetterId,
             lock: bool,
         ) -> impl Future<Output = Result<Option<DeadLetter>>> + Send;
+
+        /// Reads the dead letters of a message other than `id` that were not discarded, in the
+        /// order of their arrival. Prevents others from resolving them until the transaction ends.
+        fn lock_others(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+            id: DeadLetterId,
+        ) -> impl Future<Output = Result<Vec<DeadLetter>>> + Send;
 
         /// Reads the dead letters that match a query, oldest first.
         fn dead_letters(

@@ -183,6 +183,16 @@ impl CommitError {
     pub fn is_rolled_back(&self) -> bool {
         matches!(self, Self::RolledBack { .. })
     }
+
+    /// Returns whether it failed without anyone's fault: an outage, a lost conflict, or a lost
+    /// answer.
+    pub(crate) fn is_innocent(&self) -> bool {
+        match self {
+            Self::RolledBack { source: Some(source), .. } => is_passing(&**source),
+            Self::RolledBack { source: None, .. } => false,
+            Self::Unknown { .. } => true,
+        }
+    }
 }
 
 /// Returns whether the cause of a rollback says nothing about the work: an outage, or a lost

@@ -52,9 +52,14 @@ use crate::guard::key;
 use crate::handler::Handler;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
-use crate::redrive::RedriveOptions;
+use crate::redrive::{Hand, RedriveOptions};
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
+
+/// Maximum pause between two attempts. A held message whose next attempt is further away failed
+/// while the database's clock was ahead. Equal in all processes: each meets the pauses of the
+/// others.
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(86_400);
 
 /// How a consumer treats later messages of a key that has an open dead letter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -171,21 +176,38 @@ impl<DB: Dialect> HeldTurn<DB> {
         move |error| FailedTurn { tenant, message_id, failures, error }
     }
 
-    /// Ends the turn and notes that a process has the message in hand. Also returns the failure
-    /// with which to give the message up, if too many processes ended with it in hand.
+    /// Ends the turn and notes that a process has the message in hand, unless another process has
+    /// noted that. Takes over the note of the process `ended`.
     pub(crate) async fn note(
         mut self,
         inbox: &Inbox<DB>,
         process: Uuid,
-    ) -> Result<(DeadLetter, Option<FailedTurn>), StoreError> {
-        let given_up = inbox.take_letter(&mut self.tx, &self.letter, process).await?;
+        ended: Option<Uuid>,
+    ) -> Result<NotedTurn, StoreError> {
+        let given_up = match inbox.take_letter(&mut self.tx, &self.letter, process, ended).await? {
+            Hand::Own { given_up } => given_up,
+            Hand::OfAnother(owner) => return Ok(NotedTurn::OfAnother(owner)),
+        };
         let failing = self.failing();
         let noted = self.tx.commit().await;
         noted.map_err(|error| StoreError::broken("record what is redriven", error))?;
         let id = self.letter.id;
-        let failed = given_up.map(|problem| failing(RedriveError::NotAMessage { id, problem }));
-        Ok((self.letter, failed))
+        let given_up = given_up.map(|problem| failing(RedriveError::NotAMessage { id, problem }));
+        Ok(NotedTurn::Own { letter: Box::new(self.letter), given_up })
     }
+}
+
+/// The outcome of noting that a held message is in hand.
+pub(crate) enum NotedTurn {
+    /// The asking process has it in hand.
+    Own {
+        /// Its dead letter.
+        letter: Box<DeadLetter>,
+        /// The failure with which to give it up, if too many processes ended with it in hand.
+        given_up: Option<FailedTurn>,
+    },
+    /// Another process has it in hand, or has ended.
+    OfAnother(Uuid),
 }
 
 /// A held message that failed.
@@ -375,13 +397,11 @@ impl<DB: Dialect> Inbox<DB> {
 
     /// Locks a held message for its redrive. Returns `None` when it is not due, or when the handler
     /// has no effect for its kind: then it waits for a process that knows the kind. A message whose
-    /// next attempt is further away than `pause_max` is due: the database's clock was ahead when it
-    /// failed.
+    /// next attempt is further away than [`PAUSE_MAX`] is due.
     pub(crate) async fn lock_turn(
         &self,
         id: DeadLetterId,
         handler: &dyn Handler<DB>,
-        pause_max: Duration,
     ) -> Result<Option<HeldTurn<DB>>, StoreError> {
         let failed = StoreError::during;
         let mut tx = self.begin().await?;
@@ -400,8 +420,12 @@ impl<DB: Dialect> Inbox<DB> {
         let attempt = DB::attempt(&mut tx, self.statements(), letter.key())
             .await
             .map_err(failed("read the attempts"))?;
+        if attempt.is_some() {
+            // The clock may have changed since the last reading, for example with a failover.
+            self.refresh_on(&mut tx).await?;
+        }
         let now = self.window().now;
-        let waits = |attempt: &Attempt| attempt.next_at > now && attempt.next_at <= ahead(now, pause_max);
+        let waits = |attempt: &Attempt| attempt.next_at > now && attempt.next_at <= ahead(now, PAUSE_MAX);
         if attempt.as_ref().is_some_and(waits) {
             return Ok(None);
         }

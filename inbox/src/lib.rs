@@ -70,6 +70,7 @@ mod incomplete;
 #[cfg(feature = "keys")]
 pub mod keys;
 mod known;
+mod late;
 mod minutes;
 mod name;
 #[cfg(feature = "postgres")]

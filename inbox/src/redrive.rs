@@ -15,7 +15,7 @@ use crate::day::{Day, ahead};
 use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
 use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Dialect, Inserted, Key, Stored};
-use crate::error::{AdmitError, RedriveError};
+use crate::error::{AdmitError, OpenError, RedriveError};
 use crate::guard::{Admission, Guard};
 use crate::handler::{Handler, refuse_swallowed};
 use crate::held_keys::AfterDeadLetter;
@@ -34,8 +34,9 @@ const AHEAD_MAX: Duration = Duration::from_secs(365 * 86_400);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RedriveOptions {
     /// Whether to apply a message that is older than the inbox remembers. First find out whether it
-    /// took effect: the inbox cannot know. The dead letter becomes the record of the effect, so
-    /// redriving it again does nothing.
+    /// took effect: the inbox knows only what it still has a dead letter of. The dead letter
+    /// becomes the record of the effect, so redriving it, or another one of the same message, does
+    /// nothing.
     pub accept_late: bool,
     /// The option of the consumer. When the consumer holds keys, a dead letter is not redriven
     /// while an earlier one of its key is open.
@@ -65,6 +66,8 @@ pub(crate) enum Taken {
     Elsewhere,
     /// The dead letter is closed, missing, or has no message id.
     Unnamed,
+    /// The database records that another process has the message in hand.
+    OfAnother(Uuid),
     /// The database now records that the process has the message in hand.
     Noted {
         /// Its dead letter.
@@ -72,6 +75,17 @@ pub(crate) enum Taken {
         /// Why it is dead-lettered without another attempt.
         given_up: Option<String>,
     },
+}
+
+/// The process that has the message of a dead letter in hand.
+pub(crate) enum Hand {
+    /// The asking process, as is noted now.
+    Own {
+        /// Why the message is given up, once too many processes have ended with it in hand.
+        given_up: Option<String>,
+    },
+    /// Another process. It is about to lock the dead letter, or has ended.
+    OfAnother(Uuid),
 }
 
 impl<DB: Dialect> Inbox<DB> {
@@ -92,8 +106,14 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Notes, before the handler runs, that a process carries out a requested redrive. If the
-    /// handler ends the process, the next process finds the note.
-    pub(crate) async fn take_request(&self, request: &Decision, process: Uuid) -> Result<Taken, StoreError> {
+    /// handler ends the process, the next process finds the note. `ended` is a process that has
+    /// ended: its note is taken over.
+    pub(crate) async fn take_request(
+        &self,
+        request: &Decision,
+        process: Uuid,
+        ended: Option<Uuid>,
+    ) -> Result<Taken, StoreError> {
         let failed = StoreError::during;
         let what = "record what is redriven";
         let mut tx = self.begin_raw(what).await?;
@@ -106,30 +126,50 @@ impl<DB: Dialect> Inbox<DB> {
         // Without a message id there is no handler to run.
         let named = letter.filter(|letter| letter.resolved.is_none() && letter.message_id.is_some());
         let Some(letter) = named else { return Ok(Taken::Unnamed) };
-        let ended = self.take_letter(&mut tx, &letter, process).await?;
+        let given_up = match self.take_letter(&mut tx, &letter, process, ended).await? {
+            Hand::Own { given_up } => given_up,
+            Hand::OfAnother(owner) => return Ok(Taken::OfAnother(owner)),
+        };
         tx.commit().await.map_err(failed(what))?;
-        Ok(Taken::Noted { letter: Box::new(letter), given_up: ended })
+        Ok(Taken::Noted { letter: Box::new(letter), given_up })
     }
 
-    /// Records that a process has the message of a dead letter in hand. Returns why no further
-    /// attempt is made, once too many processes have ended with it in hand.
+    /// Records that a process has the message of a dead letter in hand, unless another process has
+    /// recorded that. Takes over the note of the process `ended`, and counts its end.
+    ///
+    /// The caller holds the lock of the dead letter or of its request. That alone does not show
+    /// that the other process has ended: it releases the lock for a moment when it commits its
+    /// note.
     pub(crate) async fn take_letter(
         &self,
         connection: &mut DB::Connection,
         letter: &DeadLetter,
         process: Uuid,
-    ) -> Result<Option<String>, StoreError> {
+        ended: Option<Uuid>,
+    ) -> Result<Hand, StoreError> {
         let (failed, keys) = (StoreError::during("record what is redriven"), [letter.key()]);
         let take = async {
             let taken = DB::take_in_hand(connection, self.statements(), &keys, process).await?;
             let owner = taken.first().and_then(|taken: &InHand| taken.owner);
-            let Some(owner) = owner else { return Ok(taken) };
-            // The caller holds the lock for this dead letter, so the owner has ended.
+            let Some(owner) = owner.filter(|owner| ended == Some(*owner)) else { return Ok(taken) };
             DB::take_over(connection, self.statements(), keys[0], owner, process).await?;
             DB::take_in_hand(connection, self.statements(), &keys, process).await
         };
         let taken = take.await.map_err(failed)?;
-        Ok(taken.first().and_then(InHand::given_up))
+        let taken = taken.first();
+        Ok(match taken.and_then(|taken| taken.owner) {
+            Some(owner) => Hand::OfAnother(owner),
+            None => Hand::Own { given_up: taken.and_then(InHand::given_up) },
+        })
+    }
+
+    /// Removes the note of a process that has not begun, because another process was faster.
+    pub(crate) async fn leave_letter(&self, key: Key<'_>, process: Uuid) -> Result<(), StoreError> {
+        let what = "note that a redrive has not begun";
+        let mut connection = self.acquire(what).await?;
+        DB::put_down(&mut connection, self.statements(), &[key], process)
+            .await
+            .map_err(StoreError::during(what))
     }
 
     /// Removes the note, because the process survived the handler. Counted failures stay, unless
@@ -143,35 +183,47 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during(what))
     }
 
-    /// Carries out a requested redrive and notes its outcome. Does nothing when another process
-    /// carried it out.
+    /// Carries out a requested redrive and notes its outcome. Returns false when another process
+    /// carries it out, or has done so.
     pub(crate) async fn carry_out(
         &self,
         consumer: &ConsumerName,
         request: &Decision,
         handler: &dyn Handler<DB>,
         after_dead_letter: AfterDeadLetter,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let Decision { number, dead_letter: id, accept_late, .. } = *request;
         let options = RedriveOptions { accept_late, after_dead_letter };
         let outcome = match self.redrive_as(consumer, id, handler, options, Some(number)).await {
-            Ok(Redriven::Now(_) | Redriven::Elsewhere) => return Ok(()),
+            Ok(Redriven::Now(_)) => return Ok(true),
+            Ok(Redriven::Elsewhere) => return Ok(false),
             Ok(Redriven::Before { resolution, .. }) => resolution.to_string(),
             // The request stays open, so it is tried again; that attempt finds whatever was
             // committed.
             Err(RedriveError::Commit(error)) if !error.is_rolled_back() => {
                 tracing::warn!(dead_letter = %id, error = error_text(&error), "the outcome of a redrive is unknown");
-                return Ok(());
+                return Ok(true);
             }
             Err(error @ RedriveError::UnknownKind { .. }) => {
                 tracing::info!(dead_letter = %id, %error, "a redrive waits for a process with a handler for the message's kind");
-                return Ok(());
+                return Ok(true);
             }
-            Err(RedriveError::Store(error)) if error.is_transient() => return Err(error),
+            Err(RedriveError::Commit(error)) if error.is_innocent() => {
+                tracing::info!(dead_letter = %id, error = error_text(&error), "a redrive is tried again");
+                return Ok(true);
+            }
+            Err(
+                RedriveError::Store(error)
+                | RedriveError::Admit(AdmitError::Store(error) | AdmitError::Day(OpenError::Store(error))),
+            ) if error.is_transient() => return Err(error),
+            Err(error @ RedriveError::Admit(AdmitError::Expired { .. })) => {
+                tracing::info!(dead_letter = %id, %error, "a redrive is tried again");
+                return Ok(true);
+            }
             Err(error) => error.report(),
         };
         tracing::warn!(dead_letter = %id, outcome, "a requested redrive had no effect");
-        self.fail_request(number, &outcome).await
+        self.fail_request(number, &outcome).await.map(|()| true)
     }
 
     async fn redrive_as(
@@ -230,6 +282,11 @@ impl<DB: Dialect> Inbox<DB> {
             None => self.admit_again(tx, consumer, &scope, &message, options).await?,
         };
         let Some((guard, resolution)) = admitted else { return Ok(Resolution::Duplicate) };
+        if resolution == Resolution::AppliedLate
+            && self.took_effect_before(tx, consumer, letter, &message).await?
+        {
+            return Ok(Resolution::Duplicate);
+        }
         let received = Received::after(letter.attempts, consumer.clone(), scope, &message);
         let handled =
             handler.handle_delivery(tx, &message, &received).await.map_err(RedriveError::Handler)?;

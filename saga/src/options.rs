@@ -9,6 +9,8 @@ use inbox::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MIN, Backoff, CALL_TIMEOUT_
 const LEASE_MIN: Duration = Duration::from_secs(1);
 /// The longest lease, and so the longest wait for a worker that died.
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(3_600);
+/// The longest pause between two attempts.
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(86_400);
 /// The shortest pause between two looks at the database.
 pub(crate) const POLL_MIN: Duration = Duration::from_millis(2);
 /// The longest span of time that is stored: a century.
@@ -40,7 +42,8 @@ pub struct WorkerOptions {
     /// holds the sagas, if it lasts longer than the lease. Such a failure makes no saga stuck
     /// before the tenth. A higher limit lets a saga end that many workers.
     pub attempts_max: u32,
-    /// Pauses between these attempts. Default: 1 s, doubled up to 5 min, with full jitter.
+    /// Pauses between these attempts, up to 24 h. Default: 1 s, doubled up to 5 min, with full
+    /// jitter.
     pub backoff: Backoff,
     /// How long a saga that has ended is remembered; up to a century. Default: 14 days.
     pub retention: Duration,
@@ -140,6 +143,7 @@ impl WorkerOptions {
             poll_max: self.poll_max.max(POLL_MIN),
             attempts_max: self.attempts_max.max(1),
             call_timeout: self.call_timeout.clamp(CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX),
+            backoff: Backoff { max: self.backoff.max.min(PAUSE_MAX), ..self.backoff },
             retention: self.retention.min(SPAN_MAX),
             audit_retention: self.audit_retention.clamp(AUDIT_RETENTION_MIN, SPAN_MAX),
             ..self

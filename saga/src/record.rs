@@ -243,6 +243,10 @@ pub(crate) const GIVEN: &str = "given by an operator";
 pub(crate) const LOST: &str =
     "its worker ended without a word, or did not reach the database for the length of its lease";
 
+/// The error of a saga whose step is over by the database's clock alone.
+pub(crate) const DOUBTED: &str = "by the database's clock the time of this step is over, by its worker's clock it is not; it \
+    goes on when both agree";
+
 impl StepRecord {
     /// Returns whether it has no outcome yet.
     pub(crate) fn is_open(&self) -> bool {
@@ -307,8 +311,9 @@ pub(crate) struct StepChange<'a> {
 pub(crate) enum Turn<'a> {
     /// It waits for a step. Its next turn is at once if more than these replies have come, or if it
     /// was cancelled. In a transaction that has locked the saga before, only a reply to this step
-    /// counts, because it is visible there.
-    Wait { step: &'a str, replies: i64, is_locked: bool },
+    /// counts, because it is visible there. With a pause, its next turn is after that time: only
+    /// the database's clock says that the time of the step is over.
+    Wait { step: &'a str, replies: i64, is_locked: bool, pause: Option<Duration> },
     /// It failed, and is retried after a pause; at once if it was cancelled.
     Postpone { attempts: u32, delay: Duration, error: Option<&'a str> },
     /// It needs an operator and is not cancelled. `step` is where it is stuck, if at a step.

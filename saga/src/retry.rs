@@ -21,7 +21,7 @@ impl Retry {
     }
 
     /// Permits no further attempt once this time has passed since the first one began, by the
-    /// database's clock.
+    /// clocks of database and worker: of two that differ, the one that is behind decides.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         Self { within: limit, ..self }

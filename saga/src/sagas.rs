@@ -32,7 +32,7 @@ pub struct Sagas<DB: Dialect>(pub(crate) Arc<Inner<DB>>);
 
 pub(crate) struct Inner<DB: Dialect> {
     pub(crate) db: Bounded<DB>,
-    /// The second clock that must agree before a saga is forgotten.
+    /// The second clock that must agree before a saga is forgotten, or a wait ends.
     pub(crate) clock: SteadyClock,
     /// Permits for transactions that run the code of steps.
     pub(crate) turns: Semaphore,

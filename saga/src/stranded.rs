@@ -8,7 +8,6 @@ use time::OffsetDateTime;
 
 use crate::dialect::Dialect;
 use crate::error::StoreError;
-use crate::options::LEASE_MAX;
 use crate::sagas::Sagas;
 
 /// Maximum sagas of a type and version that one pass looks at. Most of them sleep for long, which
@@ -35,10 +34,10 @@ impl Passes {
 
 impl<DB: Dialect> Sagas<DB> {
     /// Makes registered sagas due that wait for no step and whose next turn is further ahead than
-    /// any backoff or lease: the server's clock was ahead when it was noted. Those whose worker may
-    /// be alive become due after the longest lease. Returns how many there were. Looks at up to
-    /// 10,000 sagas of each type and version; the next call continues there. A running worker does
-    /// this once a minute.
+    /// any process could have set it: the server's clock was ahead when it was noted. That is 1 h,
+    /// or 24 h for a saga that failed. Those whose worker may be alive become due after the longest
+    /// lease. Returns how many there were. Looks at up to 10,000 sagas of each type and version;
+    /// the next call continues there. A running worker does this once a minute.
     ///
     /// A timer that began while the clock was ahead cannot be told from a long one: it fires at its
     /// time, unless the saga is cancelled.
@@ -51,11 +50,10 @@ impl<DB: Dialect> Sagas<DB> {
         shield(async move {
             let inner = &sagas.0;
             let mut woken = 0;
-            let pause_max = LEASE_MAX.max(inner.options.backoff.max);
             for kind in inner.registry.runnable() {
                 let mut connection = sagas.acquire().await?;
                 let after = inner.passes.after(&kind);
-                let waking = inner.tables.wake_stranded(&mut connection, &kind, pause_max, after);
+                let waking = inner.tables.wake_stranded(&mut connection, &kind, after);
                 let slice = sagas.call("wake sagas that a wrong clock has postponed", waking).await?;
                 inner.passes.ended(&kind, slice.end);
                 woken += slice.woken;

@@ -15,9 +15,9 @@ use time::OffsetDateTime;
 use crate::admin::{Decision, Overdue, SagaQuery};
 use crate::dialect::{Dialect, Replied};
 use crate::key::{SagaId, StepKey};
-use crate::options::LEASE_MAX;
+use crate::options::{LEASE_MAX, PAUSE_MAX};
 use crate::record::{
-    Commits, GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn,
+    Commits, DOUBTED, GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn,
 };
 use crate::reply_token::Secret;
 use crate::rows;
@@ -159,23 +159,22 @@ impl<DB: Dialect> Tables<DB> {
         DB::due_kinds(connection, &self.own, kinds).await
     }
 
-    /// Makes sagas of a type and version due whose next turn is further ahead than `pause_max`
-    /// although they wait for no step; those that a worker holds, after `pause_max`. Looks at those
-    /// after a time, at most [`SLICE`].
+    /// Makes sagas of a type and version due that wait for no step, and whose next turn is further
+    /// ahead than [`LEASE_MAX`], or than [`PAUSE_MAX`] after a failure; those that a worker holds,
+    /// after [`LEASE_MAX`]. Looks at those after a time, at most [`SLICE`].
     pub(crate) async fn wake_stranded(
         &self,
         connection: &mut DB::Connection,
         kind: &(String, u16),
-        pause_max: Duration,
         after: Option<OffsetDateTime>,
     ) -> Result<Slice> {
         let of_kind = |statement: &Statement| {
-            Query::<DB>::new(statement).bind(&kind.0).bind(kind.1).bind(pause_max).bind(after)
+            Query::<DB>::new(statement).bind(&kind.0).bind(kind.1).bind(LEASE_MAX).bind(after)
         };
         let mut tx = connection.begin_with(DB::BEGIN_CHANGE_BY_INDEX).await?;
         let last = of_kind(&self.shared.far_ahead).bind(SLICE).first(&mut tx).await?;
         let end: Option<OffsetDateTime> = last.map(|row| row.get("wake_at")).transpose()?;
-        let woken = of_kind(&self.shared.wake_stranded).bind(end).run(&mut tx).await?;
+        let woken = of_kind(&self.shared.wake_stranded).bind(end).bind(PAUSE_MAX).run(&mut tx).await?;
         tx.commit().await?;
         Ok(Slice { woken, end })
     }
@@ -270,8 +269,9 @@ impl<DB: Dialect> Tables<DB> {
     ) -> Result<bool> {
         let sql = &self.shared;
         let query = match *turn {
-            Turn::Wait { step, replies, is_locked } => {
-                of_held::<DB>(&sql.wait, held).bind(step).bind(replies).bind(is_locked)
+            Turn::Wait { step, replies, is_locked, pause } => {
+                let waiting = of_held::<DB>(&sql.wait, held).bind(step).bind(replies).bind(is_locked);
+                waiting.bind(pause).bind(pause.map(|_| DOUBTED))
             }
             Turn::Postpone { attempts, delay, error } => {
                 of_held(&sql.postpone, held).bind(attempts).bind(delay).bind(error)

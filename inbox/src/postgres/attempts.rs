@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use message::Fingerprint;
 use sqlx::postgres::types::PgInterval;
-use sqlx::{PgConnection, Postgres, Transaction};
+use sqlx::{PgConnection, Postgres, Row as _, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::guard::{Columns, has_code};
 use super::statements::Statements;
-use crate::attempts::{Attempt, Forget, InHand};
+use crate::attempts::{Attempt, Forget, InHand, NotedFailure};
 use crate::dialect::{Content, Key, Mark, parts};
 
 /// SQLSTATE of a lock wait that reached its timeout.
@@ -24,8 +24,8 @@ impl parts::Attempts for Postgres {
         key: Key<'_>,
         error: &str,
         is_counted: bool,
-    ) -> Result<(u32, Duration), sqlx::Error> {
-        let (attempts, age): (i32, f64) = sqlx::query_as(&statements.count_attempt)
+    ) -> Result<NotedFailure, sqlx::Error> {
+        let row = sqlx::query(&statements.count_attempt)
             .bind(key.id)
             .bind(key.consumer)
             .bind(key.scope)
@@ -33,7 +33,11 @@ impl parts::Attempts for Postgres {
             .bind(i32::from(is_counted))
             .fetch_one(connection)
             .await?;
-        Ok((attempts.unsigned_abs(), Duration::try_from_secs_f64(age).unwrap_or_default()))
+        Ok(NotedFailure {
+            attempts: row.try_get::<i32, _>("attempts")?.unsigned_abs(),
+            first_failed_at: row.try_get("first_failed_at")?,
+            age: Duration::try_from_secs_f64(row.try_get("age")?).unwrap_or_default(),
+        })
     }
 
     async fn postpone(

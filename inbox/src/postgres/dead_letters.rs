@@ -71,6 +71,22 @@ impl parts::DeadLetters for Postgres {
         row.as_ref().map(decode).transpose()
     }
 
+    async fn lock_others(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        key: Key<'_>,
+        id: DeadLetterId,
+    ) -> Result<Vec<DeadLetter>, sqlx::Error> {
+        let rows = sqlx::query(&statements.lock_others)
+            .bind(key.consumer)
+            .bind(key.scope)
+            .bind(key.id)
+            .bind(id.0)
+            .fetch_all(connection)
+            .await?;
+        rows.iter().map(decode).collect()
+    }
+
     async fn dead_letters(
         connection: &mut PgConnection,
         statements: &Statements,

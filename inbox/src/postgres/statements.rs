@@ -138,7 +138,8 @@ migrations::statements! {
         ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = a.attempts + $5, last_error = $4, \
         first_failed_at = CASE WHEN a.last_error = '' THEN clock_timestamp() ELSE a.first_failed_at END, \
         next_at = clock_timestamp(), in_hand = NULL \
-        RETURNING attempts, extract(epoch FROM clock_timestamp() - first_failed_at)::double precision";
+        RETURNING attempts, first_failed_at, \
+        extract(epoch FROM clock_timestamp() - first_failed_at)::double precision AS age";
     postpone = "UPDATE {schema}inbox_attempt SET next_at = clock_timestamp() + $4 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     attempt = "SELECT attempts, last_error, first_failed_at, next_at FROM {schema}inbox_attempt \
@@ -192,6 +193,8 @@ migrations::statements! {
         ORDER BY deliveries, seq LIMIT 1";
     dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1";
     lock_dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";
+    lock_others = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE consumer = $1 AND scope = $2 \
+        AND subject = $3 AND id <> $4 AND resolution IS DISTINCT FROM 'discarded' ORDER BY seq FOR UPDATE";
     /// Includes closed dead letters. No id is nil.
     dead_letters = "SELECT {letter}, CASE WHEN $4 THEN payload ELSE '' END AS payload FROM {schema}inbox_dead_letter \
         WHERE ($1::text IS NULL OR consumer = $1) AND id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') \

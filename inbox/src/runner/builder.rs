@@ -17,7 +17,6 @@ use super::kinds::{Kinds, UnknownKinds};
 use super::options::RunnerOptions;
 use super::parts::{Parts, Runner};
 use super::shutdown::StopSignal;
-use super::single::pause_max;
 use super::status::ConsumerStatus;
 use super::store::InboxStore;
 use super::tracing_spans::JoinTraces;
@@ -25,7 +24,7 @@ use super::worker::{Foreign, TenantOf};
 use crate::dialect::Dialect;
 use crate::function::{BatchFunction, BatchRoute, EventFunction, EventRoute, MessageFunction, MessageRoute};
 use crate::handler::Handler;
-use crate::held_keys::AfterDeadLetter;
+use crate::held_keys::{AfterDeadLetter, PAUSE_MAX};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 
@@ -440,15 +439,15 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     }
 
     /// Sets how long a message may fail, from its first failure, while no failure counts; 24 hours
-    /// by default. Then it is dead-lettered. Choose longer than any outage that should be waited
-    /// out.
+    /// by default, by the clocks of database and process. Then it is dead-lettered. Choose longer
+    /// than any outage that should be waited out.
     #[must_use]
     pub fn failing_max(mut self, age_max: Duration) -> Self {
         self.settings.failing_max = age_max;
         self
     }
 
-    /// Sets how long a failed message waits; [`Backoff::MESSAGES`] by default.
+    /// Sets how long a failed message waits, up to 24 h; [`Backoff::MESSAGES`] by default.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.settings.backoff = backoff;
@@ -522,7 +521,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         if self.settings.handler_timeout.is_zero() {
             return Err(BuildError::NoHandlerTimeout);
         }
-        let Self { inbox, settings, guarded, .. } = self;
+        let Self { inbox, mut settings, guarded, .. } = self;
+        settings.backoff.max = settings.backoff.max.min(PAUSE_MAX);
         let RunnerOptions { handler_timeout, after_dead_letter, .. } = settings;
         let name = consumer.clone();
         let store = InboxStore {
@@ -532,7 +532,6 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
             handler_timeout,
             after_dead_letter,
             guarded,
-            pause_max: pause_max(settings.backoff),
             process: Uuid::now_v7(),
         };
         let parts = Parts {

@@ -57,7 +57,7 @@ pub(super) struct Failure {
     pub(super) is_counted: bool,
     /// Number of counted failures, including this one.
     pub(super) attempts: u32,
-    /// Time since the first failure was noted.
+    /// Time since the first failure was noted, by the clock that says less.
     pub(super) age: Duration,
     /// Number of consecutive uncounted failures that the database was able to note.
     pub(super) uncounted: u32,

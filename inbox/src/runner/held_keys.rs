@@ -15,8 +15,8 @@ use tracing::Instrument;
 use super::failure::FailureKind;
 use super::redrive::BoundedHandler;
 use super::single::{Course, Failing, Noted};
-use super::store::{Admitted, InboxStore, Store};
-use super::worker::{NewDeadLetter, Worker, is_innocent, of_staged};
+use super::store::{Admitted, BEGINS_WITHIN, InboxStore, Store};
+use super::worker::{NewDeadLetter, Worker, of_staged};
 use crate::attempts::error_text;
 use crate::batch::Candidate;
 use crate::day::back;
@@ -24,7 +24,7 @@ use crate::dead_letter::{DeadLetterId, Reason, Resolution};
 use crate::dialect::Dialect;
 use crate::error::RedriveError;
 use crate::handler::{HandlerError, Next};
-use crate::held_keys::{FailedTurn, HeldFirst, HeldKey, Turn};
+use crate::held_keys::{FailedTurn, HeldFirst, HeldKey, NotedTurn, Turn};
 use crate::name::Tenant;
 use crate::store_error::StoreError;
 use crate::within::within;
@@ -156,25 +156,30 @@ impl<DB: Dialect> HeldMessages for InboxStore<DB> {
 
     async fn redrive_in_turn(&self, letter: DeadLetterId) -> Result<Turn, StoreError> {
         let handler = BoundedHandler(self);
-        let lock =
-            || self.within("lock a held message", self.inbox.lock_turn(letter, &handler, self.pause_max));
-        let Some(turn) = lock().await? else { return Ok(Turn::NotNow) };
-        let noting = turn.note(&self.inbox, self.process);
-        let (noted, given_up) = self.within("note what is redriven", noting).await?;
-        if let Some(failed) = given_up {
-            return Ok(Turn::Failed(Box::new(failed)));
-        }
-        // Another process may have redriven it in between.
-        let turn = match lock().await? {
-            Some(turn) => {
-                let failing = turn.failing();
-                let applying = self.inbox.apply_in_turn(&self.consumer, turn, &handler);
-                match within(self.redrive_max(), "redrive", applying).await {
-                    Ok(resolution) => Turn::Closed(resolution),
-                    Err(error) => Turn::Failed(Box::new(failing(error))),
+        let lock = || self.within("lock a held message", self.inbox.lock_turn(letter, &handler));
+        let mut ended = None;
+        let noted = loop {
+            let Some(turn) = lock().await? else { return Ok(Turn::NotNow) };
+            let noting = turn.note(&self.inbox, self.process, ended);
+            match self.within("note what is redriven", noting).await? {
+                NotedTurn::Own { given_up: Some(failed), .. } => return Ok(Turn::Failed(Box::new(failed))),
+                NotedTurn::Own { letter, given_up: None } => break letter,
+                NotedTurn::OfAnother(owner) => {
+                    tokio::time::sleep(BEGINS_WITHIN).await;
+                    ended = Some(owner);
                 }
             }
-            None => Turn::NotNow,
+        };
+        // Another process may have redriven it in between.
+        let Some(turn) = lock().await? else {
+            self.leave_letter(noted.key()).await?;
+            return Ok(Turn::NotNow);
+        };
+        let failing = turn.failing();
+        let applying = self.inbox.apply_in_turn(&self.consumer, turn, &handler);
+        let turn = match within(self.redrive_max(), "redrive", applying).await {
+            Ok(resolution) => Turn::Closed(resolution),
+            Err(error) => Turn::Failed(Box::new(failing(error))),
         };
         self.put_letter_down(noted.key(), false).await?;
         Ok(turn)
@@ -208,7 +213,7 @@ impl From<RedriveError> for Consequence {
             RedriveError::Commit(error) => match of_staged(error) {
                 Ok(error) => error.into(),
                 Err(error) => {
-                    let kind = if is_innocent(&error) { FailureKind::Database } else { FailureKind::Own };
+                    let kind = if error.is_innocent() { FailureKind::Database } else { FailureKind::Own };
                     Self::Failed((kind, None), error.into())
                 }
             },

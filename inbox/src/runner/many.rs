@@ -18,7 +18,7 @@ use super::crash::CrashPoint;
 use super::key_queues::{Held, Lane};
 use super::single::{Done, forget_of, waits_for_its_time};
 use super::store::{Admitted, Store};
-use super::worker::{Worker, closed, is_innocent};
+use super::worker::{Worker, closed};
 use crate::attempts::{Forget, error_text};
 use crate::batch::Candidate;
 use crate::name::Tenant;
@@ -334,7 +334,7 @@ impl<S: Store> Worker<S> {
                     |is_handled: Option<bool>| Some(Done { is_handled: is_handled?, proof: proofs.next()? });
                 Attempt::Done(handled.into_iter().map(done).collect())
             }
-            Err(error) if is_innocent(&error) => Attempt::Outage(error.into()),
+            Err(error) if error.is_innocent() => Attempt::Outage(error.into()),
             Err(error) => {
                 tracing::warn!(consumer = %self.consumer, error = error_text(&error), "batch rolled back; splitting");
                 Attempt::RolledBack

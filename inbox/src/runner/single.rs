@@ -15,7 +15,7 @@ use super::crash::CrashPoint;
 use super::failure::{Failure, FailureKind, is_of_session};
 use super::key_queues::Held;
 use super::store::Store;
-use super::worker::{GivenUp, NewDeadLetter, Worker, closed, is_innocent, of_staged};
+use super::worker::{GivenUp, NewDeadLetter, Worker, closed, of_staged};
 use crate::attempts::{Failures, Forget, InHand, Pause, error_text};
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
@@ -94,7 +94,7 @@ pub(super) fn waits_for_its_time(refusal: &Refusal) -> bool {
 
 /// Returns the maximum time between two attempts of a message. Waits that are noted beyond it come
 /// from a clock that was ahead.
-pub(super) fn pause_max(backoff: Backoff) -> Duration {
+fn pause_max(backoff: Backoff) -> Duration {
     backoff.max.max(RETRY_AFTER_MAX)
 }
 
@@ -445,7 +445,7 @@ impl<S: Store> Worker<S> {
             },
             Err(error) => match of_staged(error) {
                 Ok(error) => self.after_failure(error),
-                Err(error) if is_innocent(&error) => {
+                Err(error) if error.is_innocent() => {
                     Step::Failed((FailureKind::Database, None), error.into(), None)
                 }
                 Err(error) => Step::Failed((FailureKind::Own, None), error.into(), None),

@@ -276,8 +276,6 @@ pub(super) struct InboxStore<DB: Dialect> {
     pub(super) handler_timeout: Duration,
     pub(super) after_dead_letter: AfterDeadLetter,
     pub(super) guarded: bool,
-    /// Maximum time between two attempts of a message.
-    pub(super) pause_max: Duration,
     /// The id of this process in notes of what it has in hand.
     pub(super) process: Uuid,
 }
@@ -304,25 +302,40 @@ impl<DB: Dialect> InboxStore<DB> {
 
     /// Carries out a requested redrive, and leaves a note for the next process meanwhile.
     async fn carry_out(&self, request: &Decision) -> Result<(), StoreError> {
-        let call = self.inbox.take_request(request, self.process);
-        let noted = match self.within("note what is redriven", call).await? {
-            Taken::Elsewhere => return Ok(()),
-            Taken::Unnamed => None,
-            Taken::Noted { letter, given_up: Some(error) } => {
-                self.put_letter_down(letter.key(), true).await?;
-                tracing::error!(dead_letter = %letter.id, error, "a redrive that was requested is given up");
-                let call = self.inbox.fail_request(request.number, &error);
-                return self.within("note what came of a redrive", call).await;
+        let mut ended = None;
+        let noted = loop {
+            let call = self.inbox.take_request(request, self.process, ended);
+            match self.within("note what is redriven", call).await? {
+                Taken::Elsewhere => return Ok(()),
+                Taken::Unnamed => break None,
+                Taken::OfAnother(owner) => {
+                    tokio::time::sleep(BEGINS_WITHIN).await;
+                    ended = Some(owner);
+                }
+                Taken::Noted { letter, given_up: Some(error) } => {
+                    self.put_letter_down(letter.key(), true).await?;
+                    tracing::error!(dead_letter = %letter.id, error, "a redrive that was requested is given up");
+                    let call = self.inbox.fail_request(request.number, &error);
+                    return self.within("note what came of a redrive", call).await;
+                }
+                Taken::Noted { letter, given_up: None } => break Some(letter),
             }
-            Taken::Noted { letter, given_up: None } => Some(letter),
         };
         let handler = BoundedHandler(self);
         let call = self.inbox.carry_out(&self.consumer, request, &handler, self.after_dead_letter);
         let done = within(self.redrive_max(), "redrive", call).await;
         if let Some(letter) = noted {
-            self.put_letter_down(letter.key(), false).await?;
+            match done {
+                Ok(false) => self.leave_letter(letter.key()).await?,
+                _ => self.put_letter_down(letter.key(), false).await?,
+            }
         }
-        done
+        done.map(drop)
+    }
+
+    pub(super) async fn leave_letter(&self, key: Key<'_>) -> Result<(), StoreError> {
+        let call = self.inbox.leave_letter(key, self.process);
+        self.within("note that a redrive has not begun", call).await
     }
 
     pub(super) async fn put_letter_down(&self, key: Key<'_>, is_given_up: bool) -> Result<(), StoreError> {
@@ -330,6 +343,10 @@ impl<DB: Dialect> InboxStore<DB> {
         self.within("note that a redrive has ended", call).await
     }
 }
+
+/// Maximum time in which a process begins to redrive what it has noted to be in hand. One that has
+/// not begun by then has ended.
+pub(super) const BEGINS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Number of consecutive requests that may fail transiently before the database counts as
 /// unavailable.
@@ -447,9 +464,15 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         let (what, keys) = ("note what is in hand", self.keys(messages));
         let call = async {
             let mut connection = self.inbox.acquire(what).await?;
-            DB::take_in_hand(&mut connection, self.inbox.statements(), &keys, self.process)
+            let taken = DB::take_in_hand(&mut connection, self.inbox.statements(), &keys, self.process)
                 .await
-                .map_err(StoreError::during(what))
+                .map_err(StoreError::during(what))?;
+            if taken.iter().any(|in_hand| in_hand.failures > 0) {
+                // Their next attempts are due by the clock of now, not by the one of the last
+                // reading.
+                self.inbox.refresh_on(&mut connection).await?;
+            }
+            Ok(taken)
         };
         self.within(what, call).await
     }

@@ -21,7 +21,6 @@ use super::overdue::Running;
 use super::status::ConsumerStatus;
 use super::store::Store;
 use super::tracing_spans::JoinTraces;
-use crate::CommitError;
 use crate::attempts::error_text;
 use crate::crash_points;
 use crate::dead_letter::Reason;
@@ -257,16 +256,6 @@ pub(super) fn of_staged(error: CommitError) -> Result<HandlerError, CommitError>
     match source.downcast::<outbox::CommitError>() {
         Ok(error) => Ok(HandlerError::of_enqueue(error.remedy(), *error)),
         Err(source) => Err(CommitError::RolledBack { reason, source: Some(source) }),
-    }
-}
-
-/// Returns whether a commit failed without anyone's fault: an outage, a lost conflict, or a lost
-/// answer.
-pub(super) fn is_innocent(error: &CommitError) -> bool {
-    match error {
-        CommitError::RolledBack { source: Some(source), .. } => is_passing(&**source),
-        CommitError::RolledBack { source: None, .. } => false,
-        CommitError::Unknown { .. } => true,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::{Sqlite, SqliteConnection, Transaction};
+use sqlx::{Row as _, Sqlite, SqliteConnection, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
@@ -12,7 +12,7 @@ use super::statements::{
     TAKE_OVER,
 };
 use super::values;
-use crate::attempts::{Attempt, Forget, InHand};
+use crate::attempts::{Attempt, Forget, InHand, NotedFailure};
 use crate::dialect::{Key, parts};
 
 impl parts::Attempts for Sqlite {
@@ -22,8 +22,8 @@ impl parts::Attempts for Sqlite {
         key: Key<'_>,
         error: &str,
         is_counted: bool,
-    ) -> Result<(u32, Duration), sqlx::Error> {
-        let (attempts, age): (u32, i64) = sqlx::query_as(COUNT_ATTEMPT)
+    ) -> Result<NotedFailure, sqlx::Error> {
+        let row = sqlx::query(COUNT_ATTEMPT)
             .bind(values::text(key.id))
             .bind(key.consumer)
             .bind(key.scope)
@@ -31,7 +31,12 @@ impl parts::Attempts for Sqlite {
             .bind(i64::from(is_counted))
             .fetch_one(connection)
             .await?;
-        Ok((attempts, Duration::from_micros(u64::try_from(age).unwrap_or_default())))
+        let age: i64 = row.try_get("age")?;
+        Ok(NotedFailure {
+            attempts: row.try_get("attempts")?,
+            first_failed_at: values::time(row.try_get("first_failed_at")?)?,
+            age: Duration::from_micros(u64::try_from(age).unwrap_or_default()),
+        })
     }
 
     async fn postpone(

@@ -10,8 +10,8 @@ use uuid::fmt::Hyphenated;
 
 use super::guard::inserted_or_found;
 use super::statements::{
-    CLEAR_DEAD, DEAD_LETTER, DEAD_LETTERS, FINGERPRINT_OF_DEAD_LETTER, INSERT_DEAD, PURGE_DEAD_LETTERS,
-    RESOLVE, STORE_DEAD_LETTER, Statements,
+    CLEAR_DEAD, DEAD_LETTER, DEAD_LETTERS, FINGERPRINT_OF_DEAD_LETTER, INSERT_DEAD, OTHERS,
+    PURGE_DEAD_LETTERS, RESOLVE, STORE_DEAD_LETTER, Statements,
 };
 use super::values;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
@@ -73,6 +73,22 @@ impl parts::DeadLetters for Sqlite {
     ) -> Result<Option<DeadLetter>, sqlx::Error> {
         let row = sqlx::query(DEAD_LETTER).bind(values::text(id.0)).fetch_optional(connection).await?;
         row.as_ref().map(decode).transpose()
+    }
+
+    async fn lock_others(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        key: Key<'_>,
+        id: DeadLetterId,
+    ) -> Result<Vec<DeadLetter>, sqlx::Error> {
+        let rows = sqlx::query(OTHERS)
+            .bind(key.consumer)
+            .bind(key.scope)
+            .bind(values::text(key.id))
+            .bind(values::text(id.0))
+            .fetch_all(connection)
+            .await?;
+        rows.iter().map(decode).collect()
     }
 
     async fn dead_letters(

@@ -49,8 +49,8 @@ const REPORT: &str = "UPDATE idempotency_key SET reported_at = CAST(unixepoch('s
 const NOTE: &str = "INSERT INTO idempotency_audit (scope, operation, key, actor, note, action) VALUES ($1, $2, $3, $4, $5, $6)";
 const DECISIONS: &str = "SELECT actor, note, action, scope, operation, key, at FROM idempotency_audit \
     ORDER BY seq DESC LIMIT $1";
-const FORGET_DECISIONS: &str = "DELETE FROM idempotency_audit WHERE seq IN (SELECT seq FROM ( \
-    SELECT seq, at FROM idempotency_audit ORDER BY seq LIMIT $2) WHERE at < $1)";
+const FORGET_DECISIONS: &str = "DELETE FROM idempotency_audit WHERE seq IN ( \
+    SELECT seq FROM idempotency_audit WHERE at < $1 ORDER BY seq LIMIT $2)";
 const FORGET: &str = "DELETE FROM idempotency_key WHERE rowid IN (SELECT rowid FROM idempotency_key \
         WHERE expires_at <= min(CAST(unixepoch('subsec') * 1000000 AS INTEGER), $2) AND (state <> 'in_progress' \
             OR (NOT refuses AND lease_until <= CAST(unixepoch('subsec') * 1000000 AS INTEGER))) \

@@ -85,7 +85,7 @@ pub(super) const COUNT_ATTEMPT: &str = "INSERT INTO inbox_attempt \
     ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = attempts + $5, last_error = $4, \
     first_failed_at = CASE WHEN last_error = '' THEN excluded.next_at ELSE first_failed_at END, \
     next_at = excluded.next_at, in_hand = NULL \
-    RETURNING attempts, CAST(unixepoch('subsec') * 1000000 AS INTEGER) - first_failed_at";
+    RETURNING attempts, first_failed_at, CAST(unixepoch('subsec') * 1000000 AS INTEGER) - first_failed_at AS age";
 pub(super) const POSTPONE: &str = "UPDATE inbox_attempt \
     SET next_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + $4 \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3";
@@ -141,6 +141,10 @@ pub(super) const FINGERPRINT_OF_DEAD_LETTER: &str = "SELECT fingerprint FROM inb
 pub(super) const DEAD_LETTER: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
     kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
     reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter WHERE id = $1";
+pub(super) const OTHERS: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
+    kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
+    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter \
+    WHERE consumer = $1 AND scope = $2 AND subject = $3 AND id <> $4 AND resolution IS NOT 'discarded' ORDER BY seq";
 pub(super) const DEAD_LETTERS: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
     kind, source, time, content_type, headers, traceparent, tracestate, CASE WHEN $5 THEN payload ELSE x'' END AS payload, \
     octet_length(payload) AS payload_bytes, reason, error, attempts, \
@@ -186,8 +190,9 @@ pub(super) const HOLDER_BEFORE: &str = concat!(
     holds!(),
     " ORDER BY d.seq LIMIT 1"
 );
-pub(super) const PURGE_DECISIONS: &str = "DELETE FROM inbox_audit WHERE seq IN (SELECT seq FROM ( \
-    SELECT seq, at, done_at FROM inbox_audit ORDER BY seq LIMIT $2) WHERE at < $1 AND done_at IS NOT NULL)";
+/// The limit counts only rows that are removed: many open requests must not hide those behind them.
+pub(super) const PURGE_DECISIONS: &str = "DELETE FROM inbox_audit WHERE seq IN ( \
+    SELECT seq FROM inbox_audit WHERE at < $1 AND done_at IS NOT NULL ORDER BY seq LIMIT $2)";
 /// The first held message of each of the next keys after a key, and whether no earlier dead letter
 /// holds that key. It goes from key to key by the index, however many messages are held behind the
 /// first ones. It needs three lookups, because SQLite uses only the first column of the index for a

@@ -68,7 +68,8 @@ migrations::statements! {
             waiting_since = CASE WHEN {lost_again} THEN NULL ELSE s.waiting_since END
         WHERE s.ctid = ANY (ARRAY(SELECT place FROM due)) RETURNING {columns}";
     /// The saga has made progress, so its failures no longer count.
-    got_on = "UPDATE {schema}saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
+    got_on = "UPDATE {schema}saga SET attempts = 0, error = NULL WHERE {held} \
+        AND (attempts > 0 OR error IS NOT NULL)";
     /// Skips a locked saga until the next renewal, so that the others need not wait. A locked saga
     /// cannot be taken.
     renew = "
@@ -87,15 +88,19 @@ migrations::statements! {
     far_ahead = "SELECT wake_at FROM {schema}saga WHERE type = $1 AND version = $2
             AND wake_at > greatest(statement_timestamp() + $3 * interval '1 microsecond', $4)
         ORDER BY type, version, wake_at OFFSET $5 LIMIT 1";
-    /// Sagas that wait for no step, or whose worker holds them, and are further ahead than any
-    /// pause or lease. A live worker renews its leases long before the new end.
+    /// Sagas whose next turn is too far ahead. Without a worker or an error, a saga that waits for
+    /// no step was due at once. With an error, it pauses until its next attempt, or waits for a
+    /// step whose time is over by the database's clock alone. A live worker renews its leases long
+    /// before the new end.
     wake_stranded = "
         UPDATE {schema}saga AS s SET wake_at = clock_timestamp()
             + CASE WHEN s.worker IS NULL THEN 0 ELSE $3 END * interval '1 microsecond'
         WHERE s.ctid = ANY (ARRAY(SELECT far.place FROM (
             SELECT ctid AS place FROM {schema}saga WHERE type = $1 AND version = $2
                 AND wake_at > greatest(statement_timestamp() + $3 * interval '1 microsecond', $4)
-                AND wake_at <= coalesce($5, 'infinity') AND (waits_for IS NULL OR worker IS NOT NULL)
+                AND wake_at <= coalesce($5, 'infinity') AND (worker IS NOT NULL OR CASE WHEN error IS NULL
+                    THEN waits_for IS NULL ELSE waits_for IS NOT NULL
+                        OR wake_at > statement_timestamp() + $6 * interval '1 microsecond' END)
             ORDER BY type, version, wake_at FOR NO KEY UPDATE SKIP LOCKED) AS far))";
     steps = "SELECT {step_columns}, result FROM {schema}saga_step WHERE type = $1 AND id = $2 ORDER BY position";
     look_steps = "SELECT {step_columns}, NULL::text AS result FROM {schema}saga_step WHERE type = $1 AND id = $2 \
@@ -106,11 +111,12 @@ migrations::statements! {
     change_step(condition = "{goes_on}") = "{step_changed}";
     change_step_with_effect(condition = "{goes_on} AND {own}") = "{step_changed}";
     wait = "
-        UPDATE {schema}saga SET worker = NULL, attempts = 0, error = NULL, waits_for = $4,
+        UPDATE {schema}saga SET worker = NULL, attempts = 0, error = $8, waits_for = $4,
             waiting_since = CASE WHEN waits_for = $4 THEN waiting_since ELSE clock_timestamp() END,
             wake_at = CASE WHEN cancel IS NOT NULL OR replies <> $5 AND (NOT $6 OR EXISTS (
                     SELECT FROM {schema}saga_reply AS r WHERE r.type = $1 AND r.id = $2 AND r.step = $4))
                 THEN clock_timestamp()
+                WHEN $7::bigint IS NOT NULL THEN clock_timestamp() + $7::bigint * interval '1 microsecond'
                 ELSE (SELECT due_at FROM {schema}saga_step WHERE type = $1 AND id = $2 AND name = $4) END
         WHERE {held}";
     postpone = "

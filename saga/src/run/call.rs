@@ -170,8 +170,11 @@ impl<DB: Dialect> Parts<DB> {
         E: Into<StepError>,
         F: for<'t> CallWork<'t, T, E>,
     {
-        let calling = Calling { name: &row.name, undo: row.undo, attempts: row.attempts, age: row.age };
-        if retry.is_some_and(|retry| retry.is_used_up(row.attempts, row.age)) {
+        // Giving it up cannot be taken back, so the database's clock alone does not decide.
+        let here = Duration::try_from(self.sagas.clock.now() - row.begun_at).unwrap_or_default();
+        let age = row.age.min(here);
+        let calling = Calling { name: &row.name, undo: row.undo, attempts: row.attempts, age };
+        if retry.is_some_and(|retry| retry.is_used_up(row.attempts, age)) {
             let last = row.error.as_deref().unwrap_or("its worker was gone before the answer came");
             return self.give_up(&calling, last).await;
         }
@@ -264,7 +267,7 @@ struct Calling<'a> {
     undo: UndoState,
     /// The number of attempts, including this one.
     attempts: u32,
-    /// Time since the first attempt began.
+    /// Time since the first attempt began, by the clock that says less.
     age: Duration,
 }
 

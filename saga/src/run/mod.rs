@@ -151,7 +151,7 @@ impl<DB: Dialect> Run<DB> {
                 is_busy: false,
                 last: None,
                 has_progressed: false,
-                has_failed: saga.attempts > 0,
+                has_failed: saga.attempts > 0 || saga.error.is_some(),
                 worn_out,
                 halt: None,
             },

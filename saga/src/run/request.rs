@@ -66,8 +66,9 @@ impl<'r, DB: Dialect, T> Request<'r, DB, T> {
 }
 
 impl<DB: Dialect, T, U> Request<'_, DB, T, U> {
-    /// Waits no longer than this, by the database's clock; up to a century
-    /// ([`SPAN_MAX`](crate::SPAN_MAX)). Without it the saga waits until the reply comes.
+    /// Waits no longer than this, by the clocks of database and worker: of two that differ, the one
+    /// that is behind decides. Up to a century ([`SPAN_MAX`](crate::SPAN_MAX)). Without it the saga
+    /// waits until the reply comes.
     pub fn within(mut self, limit: Duration) -> Self {
         self.within = Some(limit);
         self
@@ -153,10 +154,7 @@ impl<DB: Dialect> Parts<DB> {
             self.has_progressed = true;
             return Ok(value);
         }
-        if !row.is_due {
-            self.wait(&row.name).await?;
-            return self.halt(Halt::Waiting);
-        }
+        self.wait_until_due(row).await?;
         let limit = within.map(|limit| format!(" within {limit:?}")).unwrap_or_default();
         let text = format!("no reply to the request {} came{limit}", row.name);
         // The change fails if a reply has come since the mailbox was read: that reply is read

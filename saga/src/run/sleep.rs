@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox::OutboxTransaction;
+use time::OffsetDateTime;
 
 use super::{Halt, Parts, Run, Stopped, change};
 use crate::crash_points;
@@ -13,6 +14,16 @@ use crate::dialect::Dialect;
 use crate::options::SPAN_MAX;
 use crate::record::{Commits, NewStep, StepChange, StepKind, StepRecord, StepState, Turn, UndoState};
 use crate::stop::Stop;
+
+/// Maximum difference of two clocks that are right. A run waits for it in place.
+const APART_MAX: Duration = Duration::from_secs(1);
+/// Maximum pause until a step is looked at again that is over by the database's clock alone.
+const DOUBTED_FOR: Duration = Duration::from_secs(60);
+
+/// Returns the time from `now` to `due_at`; zero when it has passed.
+fn left_until(due_at: OffsetDateTime, now: OffsetDateTime) -> Duration {
+    Duration::try_from(due_at - now).unwrap_or_default()
+}
 
 /// A pause that is about to begin: `.await` it.
 #[must_use = "a pause does nothing until it is awaited"]
@@ -24,8 +35,8 @@ pub struct Sleep<'r, DB: Dialect> {
 
 impl<DB: Dialect> Run<DB> {
     /// Describes a pause that counts from its first run on, by the database's clock. No process
-    /// waits: the saga is run again when the pause is over. Up to a century ([`SPAN_MAX`]); a
-    /// longer one makes the saga stuck.
+    /// waits: the saga is run again when the pause is over, by the clocks of database and worker.
+    /// Up to a century ([`SPAN_MAX`]); a longer one makes the saga stuck.
     ///
     /// # Errors
     /// [`Stop`]: the saga pauses here. Not cancel-safe, like [`step`](Self::step).
@@ -62,14 +73,30 @@ impl<DB: Dialect> Parts<DB> {
                 self.begin_wait(tx, (name, StepKind::Sleep), UndoState::None, Some(duration)).await
             }
             Some(row) if row.state != StepState::Waiting || self.target.is_some() => self.replay(&row),
-            Some(row) if row.is_due => {
+            Some(row) => {
+                self.wait_until_due(&row).await?;
                 let over = change(&row, (StepState::Done, row.undo), Some("null"), None);
                 self.change_step(&StepChange { is_forward: true, ..over }).await?;
                 self.has_progressed = true;
                 Ok(())
             }
-            Some(_) => self.wait(name).await,
         }
+    }
+
+    /// Returns once the time of a step is over, and releases the saga before. What follows cannot
+    /// be taken back, so the database's clock alone does not decide: it may be days ahead for a
+    /// minute.
+    pub(super) async fn wait_until_due(&mut self, row: &StepRecord) -> Result<(), Stopped> {
+        if !row.is_due {
+            return self.wait(&row.name, None).await;
+        }
+        let left = row.due_at.map_or(Duration::ZERO, |due_at| left_until(due_at, self.sagas.clock.now()));
+        if left > APART_MAX {
+            tracing::info!(saga = %self.held.id, step = row.name, ?left, "a step is over by the database's clock alone");
+            return self.wait(&row.name, Some(left.min(DOUBTED_FOR))).await;
+        }
+        tokio::time::sleep(left).await;
+        Ok(())
     }
 
     /// Refuses a length of time that cannot be stored.
@@ -97,7 +124,7 @@ impl<DB: Dialect> Parts<DB> {
         let position = self.next_position();
         let state = StepState::Waiting;
         let step = NewStep { name, position, kind, state, undo, result: None, error: None, due_in };
-        let turn = Turn::Wait { step: name, replies: self.replies, is_locked: true };
+        let turn = Turn::Wait { step: name, replies: self.replies, is_locked: true, pause: None };
         self.insert_step(&mut tx, &step, Commits::WithEffect).await?;
         match sagas.db.call(sagas.tables.turn(&mut tx, &self.held, &turn)).await {
             Ok(true) => {}
@@ -110,10 +137,10 @@ impl<DB: Dialect> Parts<DB> {
         self.halt(Halt::Waiting)
     }
 
-    /// Keeps waiting.
-    pub(super) async fn wait(&mut self, name: &str) -> Result<(), Stopped> {
+    /// Keeps waiting: until the time of the step, or for a pause.
+    async fn wait(&mut self, name: &str, pause: Option<Duration>) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);
-        let turn = Turn::Wait { step: name, replies: self.replies, is_locked: false };
+        let turn = Turn::Wait { step: name, replies: self.replies, is_locked: false, pause };
         let waits = async {
             let mut connection = sagas.db.pool().acquire().await?;
             sagas.tables.turn(&mut connection, &self.held, &turn).await

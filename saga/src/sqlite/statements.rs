@@ -53,7 +53,8 @@ migrations::statements! {
             WHERE rowid IN (SELECT rowid FROM saga WHERE type = $1 AND version = $2 AND wake_at <= {now}
             ORDER BY wake_at LIMIT $3) RETURNING {columns}";
     /// Clears the failures of a saga that has made progress.
-    got_on = "UPDATE saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
+    got_on = "UPDATE saga SET attempts = 0, error = NULL WHERE {held}
+        AND (attempts > 0 OR error IS NOT NULL)";
     renew = "UPDATE saga SET wake_at = {now} + $4 WHERE {held}";
     steps = "SELECT {step_columns}, result FROM saga_step WHERE type = $1 AND id = $2 ORDER BY position";
     far_ahead = "SELECT wake_at FROM saga WHERE type = $1 AND version = $2
@@ -62,7 +63,8 @@ migrations::statements! {
     wake_stranded = "
         UPDATE saga SET wake_at = {now} + CASE WHEN worker IS NULL THEN 0 ELSE $3 END
         WHERE type = $1 AND version = $2 AND wake_at > max({now} + $3, coalesce($4, 0))
-            AND wake_at <= coalesce($5, 9223372036854775807) AND (waits_for IS NULL OR worker IS NOT NULL)";
+            AND wake_at <= coalesce($5, 9223372036854775807) AND (worker IS NOT NULL OR CASE WHEN error IS NULL
+                THEN waits_for IS NULL ELSE waits_for IS NOT NULL OR wake_at > {now} + $6 END)";
     look_steps = "SELECT {step_columns}, NULL AS result FROM saga_step WHERE type = $1 AND id = $2 ORDER BY position";
     mailbox = "SELECT step, payload FROM saga_reply WHERE type = $1 AND id = $2";
     insert_step = "{step_inserted}";
@@ -70,11 +72,12 @@ migrations::statements! {
     change_step = "{step_changed}";
     change_step_with_effect = "{step_changed}";
     wait = "
-        UPDATE saga SET worker = NULL, attempts = 0, error = NULL, waits_for = $4,
+        UPDATE saga SET worker = NULL, attempts = 0, error = $8, waits_for = $4,
             waiting_since = CASE WHEN waits_for = $4 THEN waiting_since ELSE {now} END,
             wake_at = CASE WHEN cancel IS NOT NULL OR replies <> $5 AND (NOT $6 OR EXISTS (
                     SELECT 1 FROM saga_reply AS r WHERE r.type = $1 AND r.id = $2 AND r.step = $4))
                 THEN {now}
+                WHEN $7 IS NOT NULL THEN {now} + $7
                 ELSE (SELECT due_at FROM saga_step
                     WHERE saga_step.type = $1 AND saga_step.id = $2 AND name = $4) END
         WHERE {held}";
@@ -149,8 +152,8 @@ migrations::statements! {
     overdue = "
         SELECT type, version, count(*) AS sagas, {now} - min(wake_at) AS longest FROM saga
             WHERE wake_at <= {now} - $1 GROUP BY type, version";
-    forget_decisions = "DELETE FROM saga_audit WHERE seq IN (SELECT seq FROM (
-        SELECT seq, at FROM saga_audit ORDER BY seq LIMIT $2) WHERE at < $1)";
+    forget_decisions = "DELETE FROM saga_audit WHERE seq IN (
+        SELECT seq FROM saga_audit WHERE at < $1 ORDER BY seq LIMIT $2)";
     find_due = "SELECT 1 FROM saga WHERE type = $1 AND version = $2 AND wake_at <= {now} LIMIT 1";
     old = "SELECT type, id FROM saga WHERE ended_at <= min({now}, $3) - $1 ORDER BY ended_at LIMIT $2";
     forget = "DELETE FROM saga WHERE type = $1 AND id = $2";

@@ -34,6 +34,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             outlive(&Database::<Sqlite>::migrated(&stage).await?, SQLITE).await
         }),
         trial(
+            "audit/sqlite/what_stays_does_not_keep_what_is_behind_it",
+            &[Backend::Sqlite],
+            |stage: Stage| async move { behind(&Database::<Sqlite>::migrated(&stage).await?, SQLITE).await },
+        ),
+        trial(
             "audit/postgres/texts_of_any_size_are_kept_or_refused",
             &[Backend::Postgres],
             |stage| async move { sizes(&Database::<Postgres>::migrated(&stage).await?).await },
@@ -76,6 +81,47 @@ where
     assert_eq!(sagas.forget_decisions().await?, 1);
     for (table, left) in [("inbox_audit", 3), ("idempotency_audit", 1), ("saga_audit", 1)] {
         assert_eq!(db.integer(&format!("SELECT count(*) FROM {table}")).await?, left, "{table}");
+    }
+    Ok(())
+}
+
+/// Goal: requests that are never carried out, and decisions with a time that is yet to come, do not
+/// keep the decisions behind them for ever. Oracle: the rows, with more of both than one statement
+/// looks at.
+async fn behind<DB>(db: &Database<DB>, ago: &str) -> Outcome
+where
+    DB: Dialect + inbox::Dialect + KeyStore + saga::Dialect,
+{
+    const STAY: u32 = 1_200;
+    let (old, future) = (ago.replace("{days}", "1200"), ago.replace("{days}", "-1"));
+    let insert = async |table: &str, columns: &str, values: &str, count: u32| {
+        db.execute(&format!(
+            "INSERT INTO {table} (actor, note, {columns}) \
+             WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {count}) \
+             SELECT 'ann', 'x', {values} FROM n"
+        ))
+        .await
+    };
+    let columns = "dead_letter, consumer, action, at, outcome, done_at";
+    let letter = "'00000000-0000-0000-0000-000000000000'";
+    let open = format!("{letter}, 'gone ' || n, 'redrive', {old}, NULL, NULL");
+    insert("inbox_audit", columns, &open, STAY).await?;
+    let done = format!("{letter}, 'billing', 'discard', {old}, 'discarded', {old}");
+    insert("inbox_audit", columns, &done, 7).await?;
+    for (at, count) in [(&future, STAY), (&old, 7)] {
+        let values = format!("'discard', 't', 'o', 'k', {at}");
+        insert("idempotency_audit", "action, scope, operation, key, at", &values, count).await?;
+        let values = format!("'retry', 'checkout', '7', {at}");
+        insert("saga_audit", "action, type, id, at", &values, count).await?;
+    }
+    let inbox = Inbox::open(db.consumer.clone(), InboxOptions::default()).await?;
+    assert_eq!(inbox.maintain().await?.decisions_purged, 7);
+    IdempotencyKeys::open(db.service.clone(), KeyOptions::default()).await?.maintain().await?;
+    let sagas = Sagas::builder(db.service.clone(), Outbox::new()).open().await?;
+    assert_eq!(sagas.forget_decisions().await?, 7);
+    for table in ["inbox_audit", "idempotency_audit", "saga_audit"] {
+        let left = db.integer(&format!("SELECT count(*) FROM {table}")).await?;
+        assert_eq!(left, i64::from(STAY), "{table}");
     }
     Ok(())
 }

@@ -1,24 +1,39 @@
 //! A database server whose clock is wrong by days for a while.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use async_trait::async_trait;
 use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
-use inbox::{Admission, ConsumerName, Gathered, Inbox, InboxOptions, Tenant};
+use inbox::{
+    Admission, AfterDeadLetter, Backoff, Consumer, ConsumerName, Gathered, Handler, HandlerError, Inbox,
+    InboxOptions, Reason, RunError, Shutdown, Tenant,
+};
 use libtest_mimic::Trial;
 use message::chunk::{Encoding, Splitter};
-use message::{EventType, Fingerprint, Message, SizeLimit, Topic};
+use message::{Delivery, DeliveryToken, EventType, Fingerprint, Message, OrderingKey, SizeLimit, Topic};
 use outbox::Outbox;
-use saga::{Run, Sagas};
-use sqlx::Postgres;
+use saga::{Retry, Run, Sagas, StepError, Stop, WorkerOptions};
+use sqlx::{Postgres, Transaction};
 use tests::eventually::when;
 use tests::trial::at_night;
 use tests::{Cluster, Database, Failure, Outcome, Stage, cluster, eventually, trial};
+use tokio::task::JoinHandle;
+
+use crate::inbox::broker::Broker;
+use crate::inbox::message_of;
 
 const DAY: i64 = 86_400;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let name = "clocks/postgres/a_server_that_was_days_ahead_has_forgotten_nothing";
-    at_night(vec![trial(name, &cluster::NEEDS, days_ahead)])
+    let name = |case: &str| format!("clocks/postgres/{case}");
+    at_night(vec![
+        trial(name("a_server_that_was_days_ahead_has_forgotten_nothing"), &cluster::NEEDS, days_ahead),
+        trial(name("a_server_that_is_days_ahead_ends_no_wait"), &cluster::NEEDS, waits),
+        trial(name("a_server_whose_clock_steps_back_keeps_every_backoff"), &cluster::NEEDS, steps_back),
+    ])
 }
 
 /// The three parts of one process that remember: inbox, keys and sagas.
@@ -99,7 +114,7 @@ async fn set_clock(cluster: &Cluster, database: &Database<Postgres>, seconds: i6
     })
     .await?;
     // Each session reads the file once a second.
-    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     Ok(())
 }
 
@@ -145,6 +160,170 @@ async fn days_ahead(stage: Stage) -> Outcome {
         assert_eq!(waiting.len(), 1, "the chunk was given up");
         assert_eq!(database.integer(finished).await?, 1, "the saga was forgotten");
         assert!(memories.is_new(&order()?).await?, "no new message is taken any more");
+    }
+    Ok(())
+}
+
+#[derive(serde::Serialize)]
+struct ShipOrder {
+    order: i64,
+}
+
+impl message::Event for ShipOrder {
+    const TOPIC: &'static str = "shipping";
+    const KIND: &'static str = "ship.order";
+}
+
+/// The function of sagas that wait: for a reply, in a pause, or for a call.
+async fn wait(saga: &mut Run<Postgres>, kind: i64) -> Result<(), Stop> {
+    match kind {
+        0 => saga.request("wait", &ShipOrder { order: kind }).within(Duration::from_secs(48 * 3_600)).await,
+        1 => saga.sleep("wait", Duration::from_secs(86_400)).await,
+        _ => {
+            let retry = Retry::times(u32::MAX).within(Duration::from_secs(86_400));
+            let call = saga.call("wait", async |_| Err::<(), _>(StepError::retry("the bank is away")));
+            call.retry(retry).await
+        }
+    }
+}
+
+/// Goal: while the server's clock is three days ahead, no request times out, no pause ends, and no
+/// call or message is given up for its age. Once the clock is right, each wait ends at its time.
+/// Oracle: the steps after workers have looked at them, the next turns afterwards, the age of a
+/// failure.
+async fn waits(stage: Stage) -> Outcome {
+    let cluster = Cluster::start_with_clock(&stage).await?;
+    let database = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
+    let mut options = WorkerOptions::default();
+    options.backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_millis(100) };
+    let sagas = Sagas::builder(database.service.clone(), Outbox::new()).options(options);
+    let sagas = sagas.saga("checkout", 1, wait).open().await?;
+    let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
+    let (billing, failing) = (ConsumerName::new("billing")?, order()?.id);
+    inbox.record_failure(&billing, &Tenant::none(), failing, "away", None).await?;
+    let mut tx = Outbox::new().begin(&database.service).await?;
+    for kind in 0..3_i64 {
+        let started = sagas.start(&mut tx, "checkout", &kind.to_string(), &kind).await?;
+        assert_eq!(started, saga::Started::Started);
+    }
+    tx.commit().await?;
+    let running = sagas.clone();
+    let worker = tokio::spawn(async move { running.run(std::future::pending()).await });
+    let waiting = "SELECT count(*) FROM saga_step WHERE name = 'wait' AND state IN ('waiting', 'calling')";
+    eventually("all wait", || async { Ok(when(database.integer(waiting).await? == 3)) }).await?;
+
+    set_clock(&cluster, &database, 3 * DAY).await?;
+    let calls = "SELECT coalesce(sum(attempts), 0)::bigint FROM saga_step WHERE name = 'wait'";
+    let before = database.integer(calls).await?;
+    let seen = "SELECT count(*) FROM saga WHERE error LIKE '%by its worker''s clock%'";
+    eventually("workers have looked at all of them", || async {
+        let (seen, calls) = (database.integer(seen).await?, database.integer(calls).await?);
+        Ok(when(seen == 2 && calls > before + 3))
+    })
+    .await?;
+    let noted = inbox.record_failure(&billing, &Tenant::none(), failing, "away", None).await?;
+    assert!(noted.age < Duration::from_secs(3_600), "{noted:?}");
+    assert_eq!(database.integer(waiting).await?, 3, "one has ended");
+
+    set_clock(&cluster, &database, 0).await?;
+    eventually("they wait for their times", || async {
+        sagas.wake_stranded().await?;
+        let due = "SELECT count(*) FROM saga JOIN saga_step AS t USING (type, id) WHERE wake_at = t.due_at";
+        Ok(when(database.integer(due).await? == 2))
+    })
+    .await?;
+    worker.abort();
+    assert_eq!(database.integer(waiting).await?, 3, "one has ended");
+    assert_eq!(database.integer("SELECT count(*) FROM saga WHERE state = 'running'").await?, 3);
+    Ok(())
+}
+
+/// Counts the calls for each payload, and asks for ten minutes each time.
+#[derive(Clone, Default)]
+struct Away(Arc<Mutex<HashMap<String, u32>>>);
+
+#[async_trait]
+impl Handler<Postgres> for Away {
+    async fn handle(
+        &self,
+        _: &mut Transaction<'static, Postgres>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        let payload = String::from_utf8_lossy(&message.payload).into_owned();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(payload).or_default() += 1;
+        Err(HandlerError::retry_after(Duration::from_secs(600), "away"))
+    }
+}
+
+impl Away {
+    fn calls(&self, payload: &str) -> u32 {
+        let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.get(payload).copied().unwrap_or_default()
+    }
+}
+
+/// Runs a consumer that reads the server's clock only when it needs to. Returns what ends it.
+fn consume(
+    inbox: &Inbox<Postgres>,
+    broker: &Broker,
+    away: &Away,
+    redrive_interval: Option<Duration>,
+) -> Result<(Shutdown, JoinHandle<Result<(), RunError>>), Failure> {
+    let source = broker.clone();
+    let consumer = Consumer::builder(inbox.clone(), "billing")
+        .subscribe(move || {
+            let broker = source.clone();
+            async move { Ok(broker.subscribe()) }
+        })
+        .handler(away.clone())
+        .after_dead_letter(AfterDeadLetter::HoldKey)
+        .redrive_interval(redrive_interval)
+        .maintain_interval(None)
+        .build()?;
+    let shutdown = Shutdown::new();
+    Ok((shutdown.clone(), tokio::spawn(consumer.run(shutdown))))
+}
+
+/// Goal: when the server's clock steps back by 20 minutes under a running process, as in a
+/// failover, a held message and a redelivered one still wait out the pauses that were noted since.
+/// Oracle: the handler runs once for each, while it runs for other messages.
+async fn steps_back(stage: Stage) -> Outcome {
+    let cluster = Cluster::start_with_clock(&stage).await?;
+    let database = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
+    let open = || Inbox::open(database.consumer.clone(), InboxOptions::default());
+    // Each has its own reading of the server's clock.
+    let handles = [open().await?, open().await?];
+    let an_hour_ago = handles[0].window().now - Duration::from_secs(3_600);
+    let message = |payload: &str| message_of(an_hour_ago, payload);
+    let held = Delivery {
+        token: DeliveryToken(1),
+        message: Ok(message("held").with_key(OrderingKey::new("k")?)),
+        redelivered: false,
+        origin: String::from("orders[3]@17"),
+    };
+    let cause = (Reason::Held, String::from("held behind another"), 0);
+    drop(handles[0].dead_letter(&ConsumerName::new("billing")?, &Tenant::none(), &held, cause).await?);
+    set_clock(&cluster, &database, -1_200).await?;
+    let away = Away::default();
+    let (none, broker) = (Broker::new([]), Broker::new([message("delivered")]));
+    for last in ["one", "two"] {
+        broker.send(Ok(message(last)));
+        let running = [
+            consume(&handles[0], &none, &away, Some(Duration::from_millis(50)))?,
+            consume(&handles[1], &broker, &away, None)?,
+        ];
+        eventually("all were tried", || async {
+            Ok(when(["held", "delivered", last].iter().all(|payload| away.calls(payload) > 0)))
+        })
+        .await?;
+        // Time for many looks.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        for (shutdown, task) in running {
+            shutdown.abort.cancel();
+            drop(task.await?);
+        }
+        broker.lose_session();
+        assert_eq!((away.calls("held"), away.calls("delivered")), (1, 1), "until {last}");
     }
     Ok(())
 }

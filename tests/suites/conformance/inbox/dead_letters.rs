@@ -9,8 +9,8 @@ use crate::inbox::{consumer, keyed, message, message_of};
 use async_trait::async_trait;
 use inbox::{
     Action, Admission, Backoff, Candidate, ConsumerName, DeadLetter, DeadLetterId, DeadLetterQuery, Dialect,
-    Handler, HandlerError, Inbox, InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal,
-    Resolution, Signature, Tenant, Tx,
+    Handler, HandlerError, Inbox, InboxOptions, PayloadComparison, Reason, RedriveError, RedriveOptions,
+    Redriven, Refusal, Resolution, Signature, Tenant, Tx,
 };
 use message::{ContentType, Delivery, DeliveryToken, Malformed, Message, TraceContext};
 
@@ -24,6 +24,7 @@ cases! { "inbox/dead_letters":
         an_error_is_stored_whatever_it_holds,
         a_redrive_applies_once,
         a_late_message_is_redriven_only_when_accepted_and_only_once,
+        a_late_message_with_several_dead_letters_takes_effect_once,
         a_failed_redrive_leaves_the_dead_letter_open,
         what_cannot_be_redriven_is_refused_and_can_be_discarded,
         a_dead_letter_stops_further_copies_until_it_is_redriven,
@@ -321,6 +322,48 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
         assert!(matches!(redriven, Redriven::Before { .. }), "{redriven:?}");
     }
     assert_eq!(DB::effects(&database.pool, "billing").await, ["gone", "late"]);
+}
+
+/// Goal: a message that was sent again with other bytes, and is too old for an inbox row, takes
+/// effect once, even if both dead letters are redriven at the same moment. Another payload under
+/// its id stays refused. Oracle: the effects and the resolutions.
+async fn a_late_message_with_several_dead_letters_takes_effect_once<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let options = InboxOptions { payloads: PayloadComparison::CanonicalJson, ..database.options() };
+    let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
+    let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
+    let billing = billing();
+    let redrive = |id| inbox.redrive(&billing, id, &WORKS, accept);
+    let long_ago = inbox.window().now - Duration::from_secs(90 * 86_400);
+    for round in 0..10 {
+        let json =
+            |payload: String| Message { content_type: ContentType::json(), ..message_of(long_ago, &payload) };
+        let first = json(format!(r#"{{"round":{round},"cents":5}}"#));
+        let again = json(format!(r#"{{"cents":5,"round":{round}}}"#)).with_id(first.id);
+        let other = json(format!(r#"{{"cents":6,"round":{round}}}"#)).with_id(first.id);
+        let mut ids = Vec::new();
+        for copy in [&first, &again, &other] {
+            ids.push(store_dead_letter(&inbox, copy, Reason::TooOld).await);
+        }
+        // A redrive that loses a deadlock is tried again.
+        let (one, two) = tokio::join!(redrive(ids[0]), redrive(ids[1]));
+        let mut resolutions = Vec::new();
+        for (redriven, id) in [(one, ids[0]), (two, ids[1])] {
+            let redriven = match redriven {
+                Err(RedriveError::Store(error)) if error.is_transient() => redrive(id).await,
+                redriven => redriven,
+            };
+            let Ok(Redriven::Now(resolution)) = redriven else { panic!("{redriven:?}") };
+            resolutions.push(resolution.as_str());
+        }
+        resolutions.sort_unstable();
+        assert_eq!(resolutions, ["applied_late", "duplicate"]);
+        let refused = redrive(ids[2]).await;
+        assert!(matches!(refused, Err(RedriveError::Refused(Refusal::KeyReused { .. }))), "{refused:?}");
+        assert_eq!(inbox.dead_letter_by_id(ids[2]).await.unwrap().unwrap().resolved, None);
+        assert_eq!(DB::effects(&database.pool, "billing").await.len(), round + 1);
+    }
 }
 
 async fn a_failed_redrive_leaves_the_dead_letter_open<DB: TestDatabase>(database: &Database<DB>) {

@@ -31,6 +31,7 @@ cases! { "inbox/held_keys":
         a_held_message_is_tried_again_after_a_backoff,
         a_held_message_waits_out_an_outage,
         a_clock_that_was_days_ahead_keeps_no_held_message_waiting,
+        a_long_pause_of_another_process_is_kept,
         copies_of_a_held_message_do_not_reset_its_count,
         two_consumers_that_take_turns_keep_the_order,
         held_messages_are_redriven_after_a_restart_that_lets_keys_go_on,
@@ -327,6 +328,49 @@ async fn a_clock_that_was_days_ahead_keeps_no_held_message_waiting<DB: TestDatab
     none_is_open(&inbox).await;
     running.stop().await;
     assert_eq!(effects(database).await, ["b", "c"]);
+}
+
+/// Goal: a held message that failed in a process with longer pauses is not tried early by a process
+/// with shorter ones. Oracle: a message of another key takes effect in the same walk, it does not,
+/// and it does once its pause is over.
+async fn a_long_pause_of_another_process_is_kept<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let rejects = Rejects::these(["a", "y"]);
+    let [a, b, y, z] = [("k", "a"), ("k", "b"), ("x", "y"), ("x", "z")].map(|(key, p)| keyed(key, p));
+    let id = b.id;
+    let broker = Broker::new([a, b, y, z]);
+    let running = start(holding(&inbox, &broker, rejects.handler(), None).redrive_interval(None));
+    broker.drained().await;
+    running.stop().await;
+    let pause = Some(inbox::Backoff { first: Duration::from_secs(60), max: Duration::from_secs(60) });
+    inbox.record_failure(&consumer("billing"), &Tenant::none(), id, "not yet", pause).await.unwrap();
+    let moved = async |hours: i64| {
+        let statement = match DB::DIALECT {
+            Name::Postgres => {
+                format!("UPDATE inbox_attempt SET next_at = next_at + interval '{hours} hours'")
+            }
+            Name::Sqlite => format!("UPDATE inbox_attempt SET next_at = next_at + {hours} * 3600000000"),
+        };
+        let mut tx = database.admin.begin().await.unwrap();
+        DB::sql(&mut tx, Box::leak(statement.into_boxed_str())).await.unwrap();
+        tx.commit().await.unwrap();
+    };
+    // As a process whose backoff grows to six hours has postponed it.
+    moved(4).await;
+    let letters = dead_letters(&inbox).await;
+    for payload in ["a", "y"] {
+        inbox.discard(of(&letters, payload).id, &signature()).await.unwrap();
+    }
+    let running = start(holding(&inbox, &broker, rejects.handler(), None));
+    // The walk goes from key to key, and `k` is before `x`.
+    until("the other key goes on", async || effects(database).await == ["z"]).await;
+    running.stop().await;
+    assert_eq!(told(&dead_letters(&inbox).await), [(String::from("b"), "held")]);
+    moved(-5).await;
+    let running = start(holding(&inbox, &broker, rejects.handler(), None));
+    none_is_open(&inbox).await;
+    running.stop().await;
+    assert_eq!(effects(database).await, ["z", "b"]);
 }
 
 /// Goal: copies of a held message that come alone or in a batch change nothing about its failures

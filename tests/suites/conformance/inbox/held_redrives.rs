@@ -20,7 +20,7 @@ use inbox::{
     Tenant, Tx, UnknownKinds,
 };
 use message::{ContentType, Delivery, DeliveryToken, EventType, Message, OrderingKey};
-use migrations::Template;
+use migrations::{Dialect as Name, Template};
 use sqlx::Postgres;
 
 cases! { "inbox/held_redrives":
@@ -32,8 +32,10 @@ cases! { "inbox/held_redrives":
         a_message_whose_day_is_forgotten_is_not_held,
         a_held_message_is_compared_by_its_content,
         requests_that_cannot_be_read_block_no_others,
+        processes_that_meet_at_held_messages_count_no_end,
     }
     postgres {
+        a_requested_redrive_that_loses_a_conflict_is_tried_again_on_postgres,
         a_failure_after_the_handler_began_is_counted_and_ends_no_look_on_postgres,
         a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres,
         a_swallowed_error_is_the_messages_own_failure_on_postgres,
@@ -403,5 +405,85 @@ async fn a_swallowed_error_is_the_messages_own_failure_on_postgres() {
     .await;
     running.stop().await;
     assert!(dead_letters(&inbox).await.iter().all(|letter| letter.attempts == 3));
+    <Postgres as TestDatabase>::remove(database).await;
+}
+
+/// Runs statements as the administrator. `{place}` stands for the schema, with a dot.
+async fn administer<DB: TestDatabase>(database: &Database<DB>, statements: &[&str]) {
+    let place = database.schema.as_ref().map(|schema| format!("{schema}.")).unwrap_or_default();
+    let mut tx = database.admin.begin().await.unwrap();
+    for statement in statements {
+        let statement = statement.replace("{place}", &place);
+        DB::sql(&mut tx, Box::leak(statement.into_boxed_str())).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+}
+
+/// Goal: processes that take up the same held messages at the same moment are not taken for ended
+/// ones. Oracle: each message takes effect once, and a trigger that notes counted ends has noted
+/// none.
+async fn processes_that_meet_at_held_messages_count_no_end<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    match DB::DIALECT {
+        Name::Sqlite => {
+            let note = "CREATE TRIGGER note_end AFTER UPDATE ON inbox_attempt WHEN NEW.ends > OLD.ends \
+                BEGIN INSERT INTO effect (consumer, payload) VALUES ('ends', 'one'); END";
+            administer(database, &[note]).await;
+        }
+        Name::Postgres => {
+            let note = "CREATE FUNCTION {place}note_end() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN \
+                INSERT INTO {place}effect (consumer, payload) VALUES ('ends', 'one'); RETURN NEW; END $$";
+            let trigger = "CREATE TRIGGER note_end AFTER UPDATE ON {place}inbox_attempt FOR EACH ROW \
+                WHEN (NEW.ends > OLD.ends) EXECUTE FUNCTION {place}note_end()";
+            administer(database, &[note, trigger]).await;
+        }
+    }
+    let mut payloads: Vec<String> = (0..60).map(|n| format!("k{n:02}")).collect();
+    for payload in &payloads {
+        dead(&inbox, &keyed(payload, payload), Reason::Held).await;
+    }
+    let broker = Broker::new([]);
+    let start = || start(holding(&inbox, &broker, Effect::works(), None));
+    let running: Vec<_> = (0..3).map(|_| start()).collect();
+    none_is_open(&inbox).await;
+    for process in running {
+        process.stop().await;
+    }
+    let mut applied = effects(database).await;
+    applied.sort_unstable();
+    payloads.sort_unstable();
+    assert_eq!(applied, payloads);
+    assert!(DB::effects(&database.admin, "ends").await.is_empty(), "an end was counted");
+}
+
+/// Goal: a redrive that an operator requested, and that loses against other transactions when it is
+/// admitted and when it commits, is tried again. Oracle: one request leads to the effect, while the
+/// first two of each are lost.
+async fn a_requested_redrive_that_loses_a_conflict_is_tried_again_on_postgres() {
+    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+    let inbox = database.inbox().await;
+    let lose = "CREATE FUNCTION {place}lose() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN \
+        IF nextval(TG_ARGV[0]::regclass) <= 2 THEN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END IF; \
+        RETURN NEW; END $$";
+    let at_admission = "CREATE TRIGGER lose BEFORE INSERT ON {place}inbox_message \
+        FOR EACH ROW EXECUTE FUNCTION {place}lose('{place}admissions')";
+    let at_commit = "CREATE CONSTRAINT TRIGGER lose AFTER UPDATE ON {place}inbox_dead_letter \
+        DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.resolution IS NOT NULL) \
+        EXECUTE FUNCTION {place}lose('{place}commits')";
+    let sequences = ["CREATE SEQUENCE {place}admissions", "CREATE SEQUENCE {place}commits"];
+    administer(&database, &[sequences[0], sequences[1], lose, at_admission, at_commit]).await;
+    // Without an inbox row, so that it is admitted when it is redriven.
+    dead(&inbox, &message("late"), Reason::TooOld).await;
+    let letters = dead_letters(&inbox).await;
+    assert_eq!(request(&inbox, of(&letters, "late")).await, Requested::Now);
+    let running = start(builder(&inbox, &Broker::new([]), Effect::works()).redrive_interval(SOON));
+    let decisions = async || inbox.decisions(10.try_into().unwrap()).await.unwrap();
+    until("it is carried out", async || decisions().await.iter().all(|one| one.done_at.is_some())).await;
+    running.stop().await;
+    let decisions = decisions().await;
+    let [decision] = &decisions[..] else { panic!("{decisions:?}") };
+    assert_eq!(decision.outcome.as_deref(), Some("applied"));
+    assert_eq!(effects(&database).await, ["late"]);
+    assert!(dead_letters(&inbox).await.is_empty());
     <Postgres as TestDatabase>::remove(database).await;
 }

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
 
-mod broker;
+pub(crate) mod broker;
 mod chunks;
 mod consumer;
 mod cost;

@@ -81,6 +81,8 @@ trait Tables: Dialect {
     const AGE: &str;
     /// Moves the next turn of every saga two days ahead, as a clock that was wrong has set it.
     const AHEAD: &str;
+    /// Moves the next turn of every saga four hours ahead.
+    const HOURS_AHEAD: &str;
     /// Writes an effect.
     fn apply(
         connection: &mut Self::Connection,
@@ -100,6 +102,7 @@ impl Tables for Postgres {
     const EFFECTS: &str = "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, what text NOT NULL)";
     const AGE: &str = "UPDATE saga SET ended_at = ended_at - interval '1 year'";
     const AHEAD: &str = "UPDATE saga SET wake_at = wake_at + interval '2 days'";
+    const HOURS_AHEAD: &str = "UPDATE saga SET wake_at = wake_at + interval '4 hours'";
 
     async fn apply(connection: &mut Self::Connection, what: String) -> Result<(), sqlx::Error> {
         sqlx::query(APPLY).bind(what).execute(connection).await.map(drop)
@@ -116,6 +119,7 @@ impl Tables for Sqlite {
     const EFFECTS: &str = "CREATE TABLE effect (id INTEGER PRIMARY KEY, what TEXT NOT NULL)";
     const AGE: &str = "UPDATE saga SET ended_at = 1 WHERE ended_at IS NOT NULL";
     const AHEAD: &str = "UPDATE saga SET wake_at = wake_at + 172800000000";
+    const HOURS_AHEAD: &str = "UPDATE saga SET wake_at = wake_at + 14400000000";
 
     async fn apply(connection: &mut Self::Connection, what: String) -> Result<(), sqlx::Error> {
         sqlx::query(APPLY).bind(what).execute(connection).await.map(drop)

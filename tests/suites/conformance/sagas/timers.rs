@@ -9,6 +9,7 @@ saga_cases! { "saga/timers":
     a_century_is_accepted_and_more_is_refused,
     a_pause_that_is_woken_too_early_waits_on,
     sagas_that_a_clock_ahead_has_postponed_are_woken,
+    a_long_pause_of_another_process_is_kept,
 }
 
 async fn a_pause_holds_no_process_and_ends_once<DB: Tables>(db: Database<DB>) {
@@ -128,4 +129,30 @@ async fn sagas_that_a_clock_ahead_has_postponed_are_woken<DB: Tables>(db: Databa
     finished(&sagas, "started").await;
     worker.stop().await;
     assert_eq!(effects(&db).await, ["after"]);
+}
+
+/// Goal: a saga that failed in a process with longer pauses is not retried early by a process with
+/// shorter ones, and is still woken when a clock was ahead. Oracle: what a pass wakes.
+async fn a_long_pause_of_another_process_is_kept<DB: Tables>(db: Database<DB>) {
+    let mut options = fast();
+    options.attempts_max = 1_000_000;
+    let sagas = sagas(&db)
+        .options(options)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step("pay", async |_| Err::<i64, _>(StepError::retry("the bank is away"))).await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    until(&sagas, "a", "failed", |saga| saga.attempts > 0).await;
+    worker.stop().await;
+    let (failed, _) = show(&sagas, "a").await;
+    assert!(failed.worker.is_none() && failed.error.is_some(), "{failed:?}");
+    // As a process whose backoff grows to six hours has postponed it.
+    db.execute(DB::HOURS_AHEAD).await.unwrap();
+    assert_eq!(sagas.wake_stranded().await.unwrap(), 0);
+    db.execute(DB::AHEAD).await.unwrap();
+    assert_eq!(sagas.wake_stranded().await.unwrap(), 1);
 }

@@ -1,0 +1,65 @@
+//! Messages that are older than the inbox remembers, and that an operator accepts all the same.
+//!
+//! Such a message has no inbox row. Its closed dead letter is the record of its effect. One message
+//! may have several dead letters: its producer has sent it again with other bytes.
+
+use message::Message;
+
+use crate::dead_letter::{DeadLetter, Resolution};
+use crate::dialect::{Dialect, Stored};
+use crate::error::RedriveError;
+use crate::guard::{canonical_content, compare, identity};
+use crate::inbox::{Inbox, PayloadComparison};
+use crate::name::ConsumerName;
+use crate::store_error::StoreError;
+use crate::transaction::InboxTransaction;
+
+impl<DB: Dialect> Inbox<DB> {
+    /// Returns whether another dead letter shows that the message of this one took effect. Locks
+    /// the dead letters of the message, so that at most one of them is applied late.
+    ///
+    /// # Errors
+    /// [`RedriveError::Refused`] when a message with the same id and another payload or source took
+    /// effect. [`RedriveError::Store`]; two redrives that lock each other's dead letter end in a
+    /// deadlock, and one of them is tried again.
+    pub(crate) async fn took_effect_before(
+        &self,
+        tx: &mut InboxTransaction<DB>,
+        consumer: &ConsumerName,
+        letter: &DeadLetter,
+        message: &Message,
+    ) -> Result<bool, RedriveError> {
+        let others = DB::lock_others(tx, self.statements(), letter.key(), letter.id)
+            .await
+            .map_err(StoreError::during("look for other dead letters of a message"))?;
+        let mut refused = None;
+        for other in &others {
+            let Some(stored) = self.recorded_by(other, message) else { continue };
+            match compare(stored, consumer, message, self.options().sources) {
+                Ok(_) => return Ok(true),
+                Err(refusal) => refused = Some(refusal),
+            }
+        }
+        refused.map_or(Ok(false), |refusal| Err(RedriveError::Refused(refusal)))
+    }
+
+    /// Returns what an inbox row would hold about the effect that a dead letter records. If both
+    /// are the same message, its fingerprint is that of `message`.
+    fn recorded_by(&self, letter: &DeadLetter, message: &Message) -> Option<Stored> {
+        let (resolution, processed_at) = letter.resolved?;
+        if resolution == Resolution::Discarded {
+            return None;
+        }
+        let compares_contents = self.options().payloads == PayloadComparison::CanonicalJson;
+        let is_same = |applied: Message| {
+            let content = compares_contents.then(|| canonical_content(&applied)).flatten();
+            identity(&applied) == identity(message)
+                || content.is_some_and(|content| Some(content) == canonical_content(message))
+        };
+        let is_same = letter.message().is_ok_and(is_same);
+        // The fingerprint of a dead letter may also stand for its source.
+        let fingerprint = if is_same { identity(message) } else { letter.fingerprint };
+        let source = letter.source.clone();
+        Some(Stored { fingerprint, source, result: None, processed_at, dead_letter: None })
+    }
+}
