@@ -34,6 +34,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             outlive(&Database::<Sqlite>::migrated(&stage).await?, SQLITE).await
         }),
         trial(
+            "audit/postgres/what_stays_does_not_keep_what_is_behind_it",
+            &[Backend::Postgres],
+            |stage: Stage| async move { behind(&Database::<Postgres>::migrated(&stage).await?, POSTGRES).await },
+        ),
+        trial(
             "audit/sqlite/what_stays_does_not_keep_what_is_behind_it",
             &[Backend::Sqlite],
             |stage: Stage| async move { behind(&Database::<Sqlite>::migrated(&stage).await?, SQLITE).await },

@@ -102,11 +102,17 @@ CREATE TABLE {schema}idempotency_audit (
     CONSTRAINT idempotency_audit_action_is_known CHECK (action IN ('release', 'discard'))
 );
 
+-- Serves the removal of old decisions.
+CREATE INDEX idempotency_audit_at_idx ON {schema}idempotency_audit (at);
+
 -- Decisions are kept for years, not for ever. A service cannot remove young ones, and so cannot
 -- take back what was decided about its keys.
 CREATE FUNCTION {schema}idempotency_purge_audit(before timestamptz, rows_max integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
 AS $$
 DECLARE
     purged bigint;
@@ -115,17 +121,18 @@ BEGIN
         RAISE EXCEPTION 'decisions of the last 30 days are kept: % is too late', before
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- Looks at the oldest only.
+    -- What stays does not count towards the limit: many such rows must not keep what is behind
+    -- them. Several processes purge at once.
     DELETE FROM %home%.idempotency_audit WHERE ctid = ANY (ARRAY(
-        SELECT a.ctid FROM (SELECT ctid, at FROM %home%.idempotency_audit ORDER BY seq LIMIT rows_max) AS a
-        WHERE a.at < before));
+        SELECT a.ctid FROM %home%.idempotency_audit AS a WHERE a.at < before
+        ORDER BY a.at LIMIT rows_max FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS purged = ROW_COUNT;
     RETURN purged;
 END
 $$;
 REVOKE ALL ON FUNCTION {schema}idempotency_purge_audit(timestamptz, integer) FROM PUBLIC;
 COMMENT ON FUNCTION {schema}idempotency_purge_audit(timestamptz, integer) IS
-    'removes decisions from before a moment at least 30 days ago, of the oldest ones; returns how many';
+    'removes decisions from before a moment at least 30 days ago, the oldest first, at most rows_max; returns how many';
 
 
 -- The schema's name, for the function that runs with the owner's rights. The server checks its body

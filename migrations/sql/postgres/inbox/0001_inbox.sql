@@ -382,11 +382,17 @@ COMMENT ON COLUMN {schema}inbox_audit.selection IS
 CREATE UNIQUE INDEX inbox_audit_requested_idx ON {schema}inbox_audit (consumer, dead_letter)
     WHERE done_at IS NULL;
 
+-- Serves the removal of old decisions. A redrive that was not carried out yet stays.
+CREATE INDEX inbox_audit_done_idx ON {schema}inbox_audit (at) WHERE done_at IS NOT NULL;
+
 -- Decisions are kept for years, not for ever. A service cannot remove young ones, and so cannot
 -- take back what was decided about its messages.
 CREATE FUNCTION {schema}inbox_purge_audit(before timestamptz, rows_max integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
 AS $$
 DECLARE
     purged bigint;
@@ -395,18 +401,18 @@ BEGIN
         RAISE EXCEPTION 'decisions of the last 30 days are kept: % is too late', before
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- Looks at the oldest only. A redrive that was not carried out yet stays.
+    -- What stays does not count towards the limit: many such rows must not keep what is behind
+    -- them. Several processes purge at once.
     DELETE FROM %home%.inbox_audit WHERE ctid = ANY (ARRAY(
-        SELECT a.ctid
-        FROM (SELECT ctid, at, done_at FROM %home%.inbox_audit ORDER BY seq LIMIT rows_max) AS a
-        WHERE a.at < before AND a.done_at IS NOT NULL));
+        SELECT a.ctid FROM %home%.inbox_audit AS a WHERE a.at < before AND a.done_at IS NOT NULL
+        ORDER BY a.at LIMIT rows_max FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS purged = ROW_COUNT;
     RETURN purged;
 END
 $$;
 REVOKE ALL ON FUNCTION {schema}inbox_purge_audit(timestamptz, integer) FROM PUBLIC;
 COMMENT ON FUNCTION {schema}inbox_purge_audit(timestamptz, integer) IS
-    'removes decisions from before a moment at least 30 days ago, of the oldest ones; returns how many';
+    'removes decisions from before a moment at least 30 days ago, the oldest first, at most rows_max; returns how many';
 
 -- A duplicate leaves no row of its own. Consumers store how many there were in each minute, and how
 -- many messages took effect, so that their rate can be read from the tables.

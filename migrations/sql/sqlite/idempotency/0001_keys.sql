@@ -60,3 +60,6 @@ CREATE TABLE idempotency_audit (
     CONSTRAINT idempotency_audit_pkey PRIMARY KEY (seq),
     CONSTRAINT idempotency_audit_action_is_known CHECK (action IN ('release', 'discard'))
 );
+
+-- Serves the removal of old decisions.
+CREATE INDEX idempotency_audit_at_idx ON idempotency_audit (at);

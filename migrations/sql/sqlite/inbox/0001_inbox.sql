@@ -225,6 +225,9 @@ CREATE TABLE inbox_audit (
     CONSTRAINT inbox_audit_has_an_outcome_at_a_time CHECK ((outcome IS NULL) = (done_at IS NULL))
 );
 
+-- Serves the removal of old decisions.
+CREATE INDEX inbox_audit_done_idx ON inbox_audit (at) WHERE done_at IS NOT NULL;
+
 -- Serves the consumers' search for requests; one request for a dead letter at a time.
 CREATE UNIQUE INDEX inbox_audit_requested_idx ON inbox_audit (consumer, dead_letter) WHERE done_at IS NULL;
 

@@ -105,3 +105,6 @@ CREATE TABLE saga_audit (
     step   TEXT,
     CONSTRAINT saga_audit_action_is_known CHECK (action IN ('retry', 'cancel', 'skip'))
 );
+
+-- Serves the removal of old decisions.
+CREATE INDEX saga_audit_at_idx ON saga_audit (at);
