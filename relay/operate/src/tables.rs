@@ -12,6 +12,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, Pool};
 
 use super::error::OperateError;
+use super::redact;
 use crate::settings::Database;
 
 /// A database with such tables.
@@ -43,8 +44,8 @@ impl Tables {
         self.url.expose_secret()
     }
 
-    /// Returns host, port and name of the database, without the user. Returns the URL itself where
-    /// these are unknown.
+    /// Returns server, port and name of the database, without the user: equal for two URLs of one
+    /// database. For SQLite it is the file. An unusable URL is returned without its secrets.
     #[must_use]
     pub fn place(&self) -> String {
         match self.connect_options("") {
@@ -53,7 +54,17 @@ impl Tables {
                 let database = options.get_database().unwrap_or_else(|| options.get_username());
                 format!("{}:{}/{database}", options.get_host(), options.get_port())
             }
-            _ => self.url().to_owned(),
+            Ok(ConnectOptions::Sqlite(options)) => options.get_filename().display().to_string(),
+            Err(_) => redact::url(self.url()),
+        }
+    }
+
+    /// Returns [`Tables::place`] with the schema of the tables, if one is configured.
+    #[must_use]
+    pub fn location(&self) -> String {
+        match &self.options.schema {
+            Some(schema) => format!("{}, schema {schema}", self.place()),
+            None => self.place(),
         }
     }
 
@@ -112,4 +123,35 @@ pub fn without_postgres() -> OperateError {
         "this relay was built without PostgreSQL",
         "build the relay with its feature `postgres`",
     )
+}
+
+#[cfg(all(test, feature = "postgres"))]
+mod tests {
+    use super::*;
+
+    fn place(url: &str) -> String {
+        Tables::new(url.into(), LogOptions::default()).place()
+    }
+
+    #[test]
+    fn a_place_shows_no_secret() {
+        assert_eq!(place("postgres://ann:secret@localhost:7/app?sslmode=disable"), "localhost:7/app");
+        let broken = place("postgres://ann:secret@h1,h2/app");
+        assert!(!broken.contains("secret") && broken.contains("h1,h2"), "{broken}");
+    }
+
+    #[test]
+    fn two_schemas_of_a_database_are_two_locations() {
+        let location = |schema: Option<&str>| {
+            let schema = schema.map(|schema| migrations::Identifier::new(schema).unwrap());
+            Tables::new("postgres://localhost:7/app".into(), LogOptions::default().schema(schema)).location()
+        };
+        assert_eq!(location(None), "localhost:7/app");
+        assert_eq!(location(Some("bills")), "localhost:7/app, schema bills");
+    }
+
+    #[test]
+    fn files_of_sqlite_are_told_apart() {
+        assert_ne!(place("sqlite:/data/a@b.db"), place("sqlite:/logs/a@b.db"));
+    }
 }
