@@ -11,7 +11,11 @@ use crate::adoption::Adoption;
 pub(super) const INSERTED: &str = "message_id, topic, key, kind, content_type, headers, traceparent, tracestate, \
                                    payload, deliver_at";
 
-/// Selects the roles that log in, may insert into the table $1, and meet a condition.
+/// Selects the roles that rows of the table $1 may be inserted as, and that meet a condition.
+///
+/// The triggers run with the rights of the current role. That is the login, a role that a login
+/// becomes by `SET ROLE`, or the owner of a function with the rights of its owner. A role without
+/// any of these inserts nothing; a superuser may do everything.
 macro_rules! inserting {
     ($condition:literal) => {
         concat!(
@@ -20,7 +24,9 @@ SELECT quote_ident(r.rolname)
 FROM pg_roles AS r JOIN pg_class AS c ON c.oid = $1::bigint::oid
 WHERE NOT r.rolsuper AND r.rolname !~ '^pg_' AND has_any_column_privilege(r.oid, c.oid, 'INSERT')
     AND has_schema_privilege(r.oid, c.relnamespace, 'USAGE')
-    AND r.rolcanlogin AND has_database_privilege(r.oid, current_database(), 'CONNECT')
+    AND (EXISTS (SELECT FROM pg_roles AS l WHERE l.rolcanlogin AND NOT l.rolsuper
+            AND has_database_privilege(l.oid, current_database(), 'CONNECT') AND pg_has_role(l.oid, r.oid, 'MEMBER'))
+        OR EXISTS (SELECT FROM pg_proc AS p WHERE p.proowner = r.oid AND p.prosecdef))
     AND ",
             $condition,
             "

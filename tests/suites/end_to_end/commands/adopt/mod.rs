@@ -6,6 +6,7 @@ mod connect;
 mod debezium;
 mod frameworks;
 mod refused;
+mod roles;
 mod status_column;
 mod staying;
 mod unseen;
@@ -70,6 +71,7 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("adopt/a_row_that_cannot_be_deleted_is_refused/postgres", &postgres, staying::undeletable),
         trial("adopt/rows_that_stayed_are_not_imported_again/postgres", &postgres, staying::handed_over),
         trial("adopt/an_import_that_leaves_rows_is_undone/postgres", &postgres, staying::undone),
+        trial("adopt/a_role_that_others_insert_as_needs_the_rights/postgres", &postgres, roles::inserted_as),
     ]
 }
 
