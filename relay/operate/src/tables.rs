@@ -1,5 +1,8 @@
 //! The database of tables other than the log: idempotency keys and sagas.
 
+#[cfg(feature = "postgres")]
+use std::path::{Path, PathBuf};
+
 use migrations::Dialect;
 #[cfg(feature = "postgres")]
 use outbox::connect::postgres_options;
@@ -52,7 +55,7 @@ impl Tables {
             #[cfg(feature = "postgres")]
             Ok(ConnectOptions::Postgres(options)) => {
                 let database = options.get_database().unwrap_or_else(|| options.get_username());
-                format!("{}:{}/{database}", options.get_host(), options.get_port())
+                format!("{}:{}/{database}", server(&options), options.get_port())
             }
             Ok(ConnectOptions::Sqlite(options)) => options.get_filename().display().to_string(),
             Err(_) => redact::url(self.url()),
@@ -98,6 +101,19 @@ impl Tables {
     }
 }
 
+/// Returns the host, or the directory of the Unix socket, which takes precedence: beside it the
+/// options have a host that is not used.
+#[cfg(feature = "postgres")]
+fn server(options: &PgConnectOptions) -> String {
+    let host = options.get_host();
+    let socket = options.get_socket().map(PathBuf::as_path);
+    match socket.or_else(|| host.starts_with('/').then_some(Path::new(host))) {
+        // Collected again, it has no separator that is repeated or stands at the end.
+        Some(directory) => directory.components().collect::<PathBuf>().display().to_string(),
+        None => host.to_owned(),
+    }
+}
+
 /// Opens something over one connection. Closes the connection on failure: dropping it would leave a
 /// line in the server's log.
 pub(super) async fn open_with<DB, T, E>(
@@ -131,6 +147,33 @@ mod tests {
 
     fn place(url: &str) -> String {
         Tables::new(url.into(), LogOptions::default()).place()
+    }
+
+    /// A Unix socket in every form that sqlx accepts: as a parameter, as an encoded host, and as a
+    /// directory with further separators.
+    #[test]
+    fn a_database_behind_a_socket_is_known_by_the_directory() {
+        let orders = place("postgres:///app?host=/cloudsql/p:eu:orders");
+        assert_eq!(orders, "/cloudsql/p:eu:orders:5432/app");
+        for same in [
+            "postgres://%2Fcloudsql%2Fp%3Aeu%3Aorders/app",
+            "postgres://relay:secret@%2Fcloudsql%2Fp%3Aeu%3Aorders/app",
+            "postgres:///app?host=/cloudsql/p:eu:orders/&user=bills",
+            "postgres://localhost/app?host=%2Fcloudsql%2Fp:eu:orders",
+            "postgres:///?host=//cloudsql//p:eu:orders&dbname=app&port=5432",
+            "postgres:///app?host=/cloudsql/p:eu:orders&host=elsewhere",
+        ] {
+            assert_eq!(place(same), orders, "{same}");
+        }
+        for other in [
+            "postgres:///app?host=/cloudsql/p:eu:bills",
+            "postgres://%2Fcloudsql%2Fp%3Aeu%3Abills/app",
+            "postgres:///app?host=/cloudsql/p:eu:orders&port=5433",
+            "postgres:///bills?host=/cloudsql/p:eu:orders",
+            "postgres://localhost/app",
+        ] {
+            assert_ne!(place(other), orders, "{other}");
+        }
     }
 
     #[test]
