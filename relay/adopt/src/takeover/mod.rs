@@ -162,9 +162,12 @@ pub async fn over(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<
         () if replaces => "replaced",
         () => "adopted",
     };
-    let lsn = sqlx::query_scalar("SELECT pg_current_wal_insert_lsn()::text").fetch_one(&mut *tx).await;
-    let lsn = lsn.map_err(failed("read the position in the write-ahead log"))?;
-    let remembers = old.remembers(&facts, Some(lsn));
+    // Without a publication, no slot has to reach a position. Some servers refuse to tell theirs.
+    let lsn = match old.remembers(&facts, None).publication {
+        Some(_) => Some(slots::position(&mut tx).await?),
+        None => None,
+    };
+    let remembers = old.remembers(&facts, lsn);
     let mut imported = 0;
     for step in sql.over(replaces, old.leaves(&facts), &remembers) {
         let done = sqlx::raw_sql(&step.sql).execute(&mut *tx).await.map_err(failed(step.what))?;
