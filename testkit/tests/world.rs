@@ -167,8 +167,7 @@ async fn a_message_that_comes_too_late_is_refused() -> Result<(), Box<dyn std::e
 async fn a_message_is_applied_once_per_scope() -> Result<(), Box<dyn std::error::Error>> {
     let world = prepared(World::new().await?).await?;
     let tenant = |message: &Message| {
-        Tenant::new(message.headers.get("tenant").unwrap_or_default())
-            .unwrap_or_else(|_| Tenant::none())
+        Tenant::new(message.headers.get("tenant").unwrap_or_default()).unwrap_or_else(|_| Tenant::none())
     };
     world.consumer("counting", "orders", Count).tenant(tenant).start()?;
     world.enqueue([NewMessage::new("orders").header("tenant", "a")]).await?;
