@@ -202,16 +202,19 @@ impl Database<Postgres> {
     /// # Errors
     /// The administrator is not a superuser.
     pub async fn refuse_wal_functions(&self) -> Outcome {
-        self.execute(
-            "SET allow_system_table_mods = on;
-             ALTER FUNCTION pg_catalog.pg_current_wal_lsn() RENAME TO pg_current_wal_lsn_of_the_server;
-             CREATE FUNCTION pg_catalog.pg_current_wal_lsn() RETURNS pg_lsn LANGUAGE plpgsql AS $$
-             BEGIN
-                RAISE EXCEPTION 'wal_level must be set to ''logical''' USING ERRCODE = '55000';
-             END $$;
-             RESET allow_system_table_mods",
-        )
-        .await
+        for function in ["pg_current_wal_lsn", "pg_current_wal_insert_lsn"] {
+            self.execute(&format!(
+                "SET allow_system_table_mods = on;
+                 ALTER FUNCTION pg_catalog.{function}() RENAME TO {function}_of_the_server;
+                 CREATE FUNCTION pg_catalog.{function}() RETURNS pg_lsn LANGUAGE plpgsql AS $$
+                 BEGIN
+                    RAISE EXCEPTION 'wal_level must be set to ''logical''' USING ERRCODE = '55000';
+                 END $$;
+                 RESET allow_system_table_mods"
+            ))
+            .await?;
+        }
+        Ok(())
     }
 
     /// Returns its name.

@@ -14,6 +14,8 @@ use super::places::Places;
 pub struct ConsumerLine {
     /// Its name.
     pub consumer: String,
+    /// The location of its inbox.
+    pub location: String,
     /// Its work and its waiting messages; `None` when its inbox knows nothing of it.
     pub activity: Option<Activity>,
     /// Messages made before this time are not remembered, so they are refused.
@@ -36,14 +38,20 @@ pub async fn consumers(
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
     for place in &places.inboxes {
         let remembers_from = place.database.remembers_from();
+        let location = place.location.clone();
         match (place.database.activity(PERIOD).await, &place.consumer) {
             (Ok(all), Some(name)) => {
                 let activity = all.into_iter().find(|activity| activity.consumer == name.as_str());
-                lines.push(ConsumerLine { consumer: name.to_string(), activity, remembers_from });
+                lines.push(ConsumerLine { consumer: name.to_string(), location, activity, remembers_from });
             }
             (Ok(all), None) => lines.extend(all.into_iter().map(|activity| {
                 let consumer = activity.consumer.clone();
-                ConsumerLine { consumer, activity: Some(activity), remembers_from }
+                ConsumerLine {
+                    consumer,
+                    location: location.clone(),
+                    activity: Some(activity),
+                    remembers_from,
+                }
             })),
             (Err(error), name) => {
                 let whose = name.as_ref().map_or(String::from("inbox"), |name| format!("inbox of {name}"));

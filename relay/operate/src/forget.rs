@@ -4,7 +4,8 @@ use outbox_log::RelayName;
 use outbox_log::retention::ForgetError;
 
 use crate::error::{OperateError, OperateErrorKind};
-use crate::operator::{Operator, Role};
+use crate::note::note;
+use crate::operator::Signed;
 use crate::retention;
 use crate::settings::PipelineConfig;
 
@@ -12,23 +13,37 @@ use crate::settings::PipelineConfig;
 /// `discard_parked` also discards its parked messages: they are never published. Not cancel-safe:
 /// call it again.
 ///
+/// The audit has the line `forget` for the request, and `forgotten` when it is done.
+///
 /// # Errors
-/// [`OperateError`] when the operator may not decide, when the relay is unknown or leading, when it
-/// has parked messages that are not to be discarded, or when the database does not answer.
+/// [`OperateError`] when the operator may not decide, when the audit could not be written, when the
+/// relay is unknown or leading, when it has parked messages that are not to be discarded, or when
+/// the database does not answer.
 pub async fn forget(
     pipeline: &PipelineConfig,
-    operator: &Operator,
+    signed: &Signed,
     relay: &RelayName,
     discard_parked: bool,
 ) -> Result<(), OperateError> {
-    operator.permit(Role::Operator, "forget a relay")?;
-    match retention::log(pipeline)?.forget(relay, discard_parked).await {
-        Ok(()) => Ok(()),
+    signed.check("forget a relay")?;
+    let log = retention::log(pipeline)?;
+    let selection = if discard_parked {
+        format!("relay {relay}, with its parked messages")
+    } else {
+        format!("relay {relay}")
+    };
+    note(pipeline, signed, "forget", &selection).await?;
+    match log.forget(relay, discard_parked).await {
+        Ok(()) => {}
         Err(error @ ForgetError::Parked { .. }) => {
             let help = "list them with `relay dead list`, or add --discard-parked to discard them";
-            Err(OperateError::refused(error, help))
+            return Err(OperateError::refused(error, help));
         }
-        Err(ForgetError::Log(error)) => Err(OperateError::from(error).about(&pipeline.name)),
-        Err(error) => Err(OperateError::new(OperateErrorKind::Refused, error)),
+        Err(ForgetError::Log(error)) => return Err(OperateError::from(error).about(&pipeline.name)),
+        Err(error) => return Err(OperateError::new(OperateErrorKind::Refused, error)),
     }
+    let noted = note(pipeline, signed, "forgotten", &selection).await;
+    noted.map_err(|error| {
+        error.with_help(format_args!("relay {relay} is forgotten, but the audit has only the line `forget`"))
+    })
 }

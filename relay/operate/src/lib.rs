@@ -4,7 +4,8 @@
 //! Each function takes the calling [`Operator`] and refuses what its role does not permit, before
 //! it connects to anything. Each decision is written to the audit of the database that it changes,
 //! in the same transaction: author, time, action, the filter with the number of chosen messages,
-//! and the reason.
+//! and the reason. Work of several transactions (a replay, a forgotten relay, deleted
+//! old messages) has one line before it and one after it.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -29,6 +30,7 @@
 //! | [`forget`](mod@forget) | removes a relay that will not return |
 //! | [`replay`] | publishing messages again |
 //! | [`tail`] | messages that are being published now |
+//! | `note` | the lines of the audit about work of several transactions |
 //! | `pace` | the pace of reads and of messages published again |
 //! | [`units`] | durations and sizes as people write them |
 //! | [`seconds`], [`text`], [`redact`] | times, text from outside and URLs, as they are shown |
@@ -46,6 +48,7 @@ pub mod held;
 pub mod inbox_database;
 pub mod keys;
 pub mod lag;
+mod note;
 pub mod operator;
 pub(crate) mod pace;
 pub mod pause;

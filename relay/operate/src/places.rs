@@ -9,11 +9,12 @@ use message::chunk::Splitter;
 use migrations::Identifier;
 use outbox_log::admin::LogAdmin;
 use outbox_log::entries::{self, Labels, LogEntries};
-use outbox_log::{RelayName, RowLimit};
+use outbox_log::{LogOptions, RelayName, RowLimit};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::error::OperateError;
 use super::inbox_database::InboxDatabase;
+use super::tables::Tables;
 use crate::settings::{InboxConfig, PipelineConfig};
 use engine::chunking::Chunking;
 use engine::filter::Filter;
@@ -67,6 +68,8 @@ pub(crate) struct InboxPlace {
     pub(crate) consumer: Option<ConsumerName>,
     pub(crate) scope: Option<Tenant>,
     pub(crate) database: Arc<InboxDatabase>,
+    /// The location of the database, without secrets.
+    pub(crate) location: String,
 }
 
 impl InboxPlace {
@@ -134,11 +137,14 @@ impl Places {
         let (consumer, scope) = (Some(inbox.consumer.clone()), inbox.scope.clone());
         let opened = async {
             let url = inbox.url.load("verify.inbox.url").map_err(OperateError::from)?;
-            InboxDatabase::open(url.expose_secret(), inbox.schema.clone(), inbox.allow_plaintext).await
+            let location = location(&url, inbox.schema.as_ref(), inbox.allow_plaintext);
+            let opened =
+                InboxDatabase::open(url.expose_secret(), inbox.schema.clone(), inbox.allow_plaintext);
+            Ok::<_, OperateError>((opened.await?, location))
         };
         match opened.await {
-            Ok(database) => {
-                self.inboxes.push(InboxPlace { consumer, scope, database: Arc::new(database) });
+            Ok((database, location)) => {
+                self.inboxes.push(InboxPlace { consumer, scope, database: Arc::new(database), location });
             }
             Err(error) => self.away.push(error.about(format_args!("inbox of {}", inbox.consumer))),
         }
@@ -152,10 +158,11 @@ impl Places {
         schema: Option<Identifier>,
         allow_plaintext: bool,
     ) -> Self {
+        let location = location(url, schema.as_ref(), allow_plaintext);
         match InboxDatabase::open(url.expose_secret(), schema, allow_plaintext).await {
             Ok(database) => {
                 let database = Arc::new(database);
-                self.inboxes.push(InboxPlace { consumer: None, scope: None, database });
+                self.inboxes.push(InboxPlace { consumer: None, scope: None, database, location });
             }
             Err(error) => self.away.push(error),
         }
@@ -192,4 +199,10 @@ impl Places {
             inbox.database.close().await;
         }
     }
+}
+
+/// Returns the location of an inbox, without secrets.
+fn location(url: &SecretString, schema: Option<&Identifier>, allow_plaintext: bool) -> String {
+    let options = LogOptions::default().schema(schema.cloned()).allow_plaintext(allow_plaintext);
+    Tables::new(url.clone(), options).location()
 }

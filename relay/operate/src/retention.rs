@@ -7,12 +7,14 @@ use outbox_log::retention::{self, Expired, HeldBack, LogRetention, Segment};
 use serde::Serialize;
 
 use crate::error::OperateError;
-use crate::operator::{Operator, Role};
+use crate::note::note;
+use crate::operator::{Operator, Role, Signed};
 use crate::settings::PipelineConfig;
+use crate::units::Time;
 
 /// The history of a pipeline's outbox.
 pub struct History {
-    pipeline: String,
+    pipeline: PipelineConfig,
     log: Arc<dyn LogRetention>,
     keep: Duration,
 }
@@ -51,17 +53,28 @@ impl History {
         let keep = keep
             .or(pipeline.retention.keep())
             .ok_or_else(|| OperateError::refused("retention is off", "add --keep, for example --keep 3d"))?;
-        Ok(Self { pipeline: pipeline.name.to_string(), log: log(pipeline)?, keep })
+        Ok(Self { pipeline: pipeline.clone(), log: log(pipeline)?, keep })
     }
 
     /// Removes segments that are older than it is kept and that every relay has passed. Not
     /// cancel-safe: work done before a drop stays done.
     ///
+    /// If a segment can go, the audit has the line `expire` for the request, and `expired` for the
+    /// result.
+    ///
     /// # Errors
-    /// [`OperateError`] when the operator may not decide, or when the database does not answer.
-    pub async fn expire(&self, operator: &Operator) -> Result<Expired, OperateError> {
-        operator.permit(Role::Operator, "delete old messages")?;
-        Ok(self.log.expire(self.keep).await?)
+    /// [`OperateError`] when the operator may not decide, when the audit could not be written, or
+    /// when the database does not answer.
+    pub async fn expire(&self, signed: &Signed) -> Result<Expired, OperateError> {
+        signed.check("delete old messages")?;
+        if self.log.segments(self.keep).await?.iter().all(|segment| segment.held_back.is_some()) {
+            return Ok(Expired::default());
+        }
+        let selection = format!("messages older than {}", Time(self.keep));
+        note(&self.pipeline, signed, "expire", &selection).await?;
+        let expired = self.log.expire(self.keep).await?;
+        note(&self.pipeline, signed, "expired", &format!("{selection}: {}", deleted(&expired))).await?;
+        Ok(expired)
     }
 
     /// Returns the segments, and which of them can go. Cancel-safe.
@@ -71,7 +84,7 @@ impl History {
     pub async fn segments(&self, operator: &Operator) -> Result<Vec<SegmentLine>, OperateError> {
         operator.permit(Role::Viewer, "view old messages")?;
         let segments = self.log.segments(self.keep).await?;
-        Ok(segments.into_iter().map(|segment| line(&self.pipeline, segment)).collect())
+        Ok(segments.into_iter().map(|segment| line(self.pipeline.name.as_str(), segment)).collect())
     }
 }
 
@@ -79,6 +92,13 @@ impl History {
 pub(crate) fn log(pipeline: &PipelineConfig) -> Result<Arc<dyn LogRetention>, OperateError> {
     let options = pipeline.database.options().clone();
     Ok(retention::open(pipeline.database.address(), pipeline.source.clone(), options)?)
+}
+
+/// Describes what was deleted.
+fn deleted(expired: &Expired) -> String {
+    let rows = expired.rows.map(|rows| format!(", {rows} rows"));
+    let bytes = expired.bytes.map(|bytes| format!(", {bytes} bytes"));
+    format!("{} segments{}{}", expired.segments, rows.unwrap_or_default(), bytes.unwrap_or_default())
 }
 
 fn line(pipeline: &str, segment: Segment) -> SegmentLine {

@@ -1,5 +1,8 @@
 //! The database of tables other than the log: idempotency keys and sagas.
 
+#[cfg(feature = "postgres")]
+use std::path::{Path, PathBuf};
+
 use migrations::Dialect;
 #[cfg(feature = "postgres")]
 use outbox::connect::postgres_options;
@@ -12,6 +15,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, Pool};
 
 use super::error::OperateError;
+use super::redact;
 use crate::settings::Database;
 
 /// A database with such tables.
@@ -43,17 +47,27 @@ impl Tables {
         self.url.expose_secret()
     }
 
-    /// Returns host, port and name of the database, without the user. Returns the URL itself where
-    /// these are unknown.
+    /// Returns server, port and name of the database, without the user: the same text for every URL
+    /// of one database. For SQLite, returns the file; for an unusable URL, the URL without secrets.
     #[must_use]
     pub fn place(&self) -> String {
         match self.connect_options("") {
             #[cfg(feature = "postgres")]
             Ok(ConnectOptions::Postgres(options)) => {
                 let database = options.get_database().unwrap_or_else(|| options.get_username());
-                format!("{}:{}/{database}", options.get_host(), options.get_port())
+                format!("{}:{}/{database}", server(&options), options.get_port())
             }
-            _ => self.url().to_owned(),
+            Ok(ConnectOptions::Sqlite(options)) => options.get_filename().display().to_string(),
+            Err(_) => redact::url(self.url()),
+        }
+    }
+
+    /// Returns [`Tables::place`] with the schema of the tables, if one is configured.
+    #[must_use]
+    pub fn location(&self) -> String {
+        match &self.options.schema {
+            Some(schema) => format!("{}, schema {schema}", self.place()),
+            None => self.place(),
         }
     }
 
@@ -87,6 +101,19 @@ impl Tables {
     }
 }
 
+/// Returns the directory of the Unix socket, or the host if there is none. With a socket, the
+/// options also have a host, which is not used.
+#[cfg(feature = "postgres")]
+fn server(options: &PgConnectOptions) -> String {
+    let host = options.get_host();
+    let socket = options.get_socket().map(PathBuf::as_path);
+    match socket.or_else(|| host.starts_with('/').then_some(Path::new(host))) {
+        // Collecting the components removes repeated and trailing separators.
+        Some(directory) => directory.components().collect::<PathBuf>().display().to_string(),
+        None => host.to_owned(),
+    }
+}
+
 /// Opens something over one connection. Closes the connection on failure: dropping it would leave a
 /// line in the server's log.
 pub(super) async fn open_with<DB, T, E>(
@@ -112,4 +139,62 @@ pub fn without_postgres() -> OperateError {
         "this relay was built without PostgreSQL",
         "build the relay with its feature `postgres`",
     )
+}
+
+#[cfg(all(test, feature = "postgres"))]
+mod tests {
+    use super::*;
+
+    fn place(url: &str) -> String {
+        Tables::new(url.into(), LogOptions::default()).place()
+    }
+
+    /// Covers every form of a Unix socket that sqlx accepts: a parameter, an encoded host, and a
+    /// directory with repeated separators.
+    #[test]
+    fn a_database_behind_a_socket_is_known_by_the_directory() {
+        let orders = place("postgres:///app?host=/cloudsql/p:eu:orders");
+        assert_eq!(orders, "/cloudsql/p:eu:orders:5432/app");
+        for same in [
+            "postgres://%2Fcloudsql%2Fp%3Aeu%3Aorders/app",
+            "postgres://relay:secret@%2Fcloudsql%2Fp%3Aeu%3Aorders/app",
+            "postgres:///app?host=/cloudsql/p:eu:orders/&user=bills",
+            "postgres://localhost/app?host=%2Fcloudsql%2Fp:eu:orders",
+            "postgres:///?host=//cloudsql//p:eu:orders&dbname=app&port=5432",
+            "postgres:///app?host=/cloudsql/p:eu:orders&host=elsewhere",
+        ] {
+            assert_eq!(place(same), orders, "{same}");
+        }
+        for other in [
+            "postgres:///app?host=/cloudsql/p:eu:bills",
+            "postgres://%2Fcloudsql%2Fp%3Aeu%3Abills/app",
+            "postgres:///app?host=/cloudsql/p:eu:orders&port=5433",
+            "postgres:///bills?host=/cloudsql/p:eu:orders",
+            "postgres://localhost/app",
+        ] {
+            assert_ne!(place(other), orders, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_place_shows_no_secret() {
+        assert_eq!(place("postgres://ann:secret@localhost:7/app?sslmode=disable"), "localhost:7/app");
+        let broken = place("postgres://ann:secret@h1,h2/app");
+        assert!(!broken.contains("secret") && broken.contains("h1,h2"), "{broken}");
+    }
+
+    #[test]
+    fn two_schemas_of_a_database_are_two_locations() {
+        let location = |schema: Option<&str>| {
+            let schema = schema.map(|schema| migrations::Identifier::new(schema).unwrap());
+            Tables::new("postgres://localhost:7/app".into(), LogOptions::default().schema(schema)).location()
+        };
+        assert_eq!(location(None), "localhost:7/app");
+        assert_eq!(location(Some("bills")), "localhost:7/app, schema bills");
+    }
+
+    #[test]
+    fn files_of_sqlite_are_told_apart() {
+        assert_ne!(place("sqlite:/data/a@b.db"), place("sqlite:/logs/a@b.db"));
+    }
 }

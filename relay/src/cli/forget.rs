@@ -5,9 +5,9 @@ use operate::forget::forget;
 use outbox_log::RelayName;
 
 use super::config::OnePipeline;
-use super::dead::decider;
 use super::exit::Exit;
 use super::failure::Failure;
+use super::signature::Signature;
 
 /// The arguments of `relay forget`.
 #[derive(Debug, Args)]
@@ -22,13 +22,16 @@ pub struct Forget {
     /// Also discard its parked messages, which are then never published.
     #[arg(long)]
     discard_parked: bool,
+
+    #[command(flatten)]
+    signature: Signature,
 }
 
 impl Forget {
     pub(crate) async fn execute(self) -> Result<Exit, Failure> {
         let pipeline = self.pipeline.read()?;
         let name = RelayName::new(self.relay.as_str()).map_err(|error| Failure::new(Exit::Usage, error))?;
-        forget(&pipeline, &decider(), &name, self.discard_parked).await?;
+        forget(&pipeline, &self.signature.signed(), &name, self.discard_parked).await?;
         eprintln!("relay {name} is forgotten, with its pauses");
         Ok(Exit::Success)
     }

@@ -8,7 +8,7 @@ use operate::retention::{History, SegmentLine};
 use operate::units::Time;
 
 use super::config::{ConfigFile, find};
-use super::dead::{decider, viewer};
+use super::dead::{Signature, viewer};
 use super::exit::Exit;
 use super::failure::{Failure, first};
 use super::output::{Format, age, or_dash, table};
@@ -30,6 +30,9 @@ pub struct Retention {
     /// Keep messages for this long instead of the configured time, for example 12h.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     keep: Option<Duration>,
+
+    #[command(flatten)]
+    signature: Signature,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -70,7 +73,7 @@ impl Retention {
     async fn look(&self, pipeline: &PipelineConfig) -> Result<Vec<SegmentLine>, Failure> {
         let history = History::open(pipeline, self.keep)?;
         if !self.dry_run {
-            let expired = history.expire(&decider()).await?;
+            let expired = history.expire(&self.signature.signed()).await?;
             let bytes = expired.bytes.map(|bytes| format!(", {}", mebibytes(bytes)));
             let rows = expired.rows.map(|rows| format!(", {rows} rows"));
             eprintln!(

@@ -8,6 +8,7 @@ mod decisions;
 mod driver;
 mod lists;
 mod rights;
+mod shards;
 mod shown;
 mod surface;
 
@@ -44,6 +45,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("an_operator_of_the_page_decides_and_the_audit_knows", &needs, rights::operator),
         trial("a_foreign_page_decides_nothing", &needs, rights::forged),
         trial("two_operators_of_the_page_decide_once", &needs, rights::two_operators),
+        trial("a_decision_reaches_the_shard_that_it_was_made_for", &needs, shards::one_consumer),
         trial("hostile_names_are_text_on_the_page", &needs, shown::hostile),
         trial("payloads_are_hidden_until_they_are_asked_for", &needs, shown::payloads),
         trial("several_relays_give_one_picture", &needs, shown::one_picture),

@@ -3,7 +3,8 @@
 use migrations::{ForeignIdentifier, Identifier};
 use operate::{OperateError, OperateErrorKind};
 
-use super::facts::{ColumnFacts, Facts, Home, INSERTED, PublicationFacts, TableFacts, function_name};
+use super::facts::{ColumnFacts, Facts, Home, PublicationFacts, TableFacts, function_name};
+use super::roles::grant;
 use super::sql::{Mark, PayloadType, Place, TRIGGERS};
 use crate::adoption::{Adoption, Field, Pending, WhenSent};
 
@@ -62,6 +63,7 @@ pub(super) fn shape(adoption: &Adoption, facts: &Facts) -> Result<Place, Operate
         return Err(OperateError::refused("outbox_message is this toolkit's own outbox", help));
     }
     kind(adoption, table)?;
+    children(adoption, facts)?;
     let payload = payload(adoption, facts)?;
     let mark = adoption.pending.as_ref().map(|pending| mark(adoption, facts, pending)).transpose()?;
     columns(adoption, facts)?;
@@ -76,19 +78,41 @@ pub(super) fn shape(adoption: &Adoption, facts: &Facts) -> Result<Place, Operate
 /// Returns the columns of the primary key, for the deletion of rows.
 fn primary_key(adoption: &Adoption, facts: &Facts) -> Result<Vec<ForeignIdentifier>, OperateError> {
     let table = adoption.table_name();
-    if facts.primary_key.is_empty() {
+    if facts.deletion.primary_key.is_empty() {
         let text = format!("{table} has no primary key, which is needed to delete a row");
         return Err(OperateError::refused(
             text,
             "add a primary key, or set `pending` to a column that shows which rows are waiting",
         ));
     }
-    if !facts.referring.is_empty() {
-        let text = format!("rows of {} reference rows of {table}", facts.referring.join(", "));
+    if !facts.deletion.referring.is_empty() {
+        let text = format!("rows of {} reference rows of {table}", facts.deletion.referring.join(", "));
         let help = "rows that are deleted immediately cannot be referenced: drop these foreign keys, or set when_sent = \"mark\"";
         return Err(OperateError::refused(text, help));
     }
-    facts.primary_key.iter().map(|name| foreign(name)).collect()
+    keeping(adoption, facts)?;
+    facts.deletion.primary_key.iter().map(|name| foreign(name)).collect()
+}
+
+/// Returns an error for a trigger or a rule that may prevent the deletion of a row: the row would
+/// be sent twice.
+fn keeping(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
+    let Some(first) = facts.deletion.keeping.first() else { return Ok(()) };
+    let text = format!("{first} on {} may prevent the deletion of rows", adoption.table_name());
+    let help = "make it an AFTER DELETE trigger, drop it, or mark rows with `pending`";
+    Err(OperateError::refused(text, help))
+}
+
+/// Returns an error for a table with child tables: a trigger on the table does not see their rows.
+fn children(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
+    let Some(first) = facts.children.first() else { return Ok(()) };
+    let table = adoption.table_name();
+    let text =
+        format!("{} inherit from {table}; only a plain table can be adopted", facts.children.join(", "));
+    Err(OperateError::refused(
+        text,
+        format!("move their rows, then run ALTER TABLE {first} NO INHERIT {table}"),
+    ))
 }
 
 /// Returns the table, if it exists.
@@ -150,64 +174,12 @@ fn rights(adoption: &Adoption, facts: &Facts, table: &TableFacts) -> Result<(), 
     Ok(())
 }
 
-/// Returns the statement that makes a role a producer.
-fn grant(has_producer_role: bool, schema: &str, role: &str) -> String {
-    match has_producer_role {
-        true => format!("GRANT outbox_producer TO {role}"),
-        false => format!(
-            "GRANT USAGE ON SCHEMA {schema} TO {role}; \
-             GRANT INSERT ({INSERTED}) ON {schema}.outbox_message TO {role}"
-        ),
-    }
-}
-
-/// A role whose inserts would fail, and the statement that permits them.
-pub(super) struct Lacking {
-    pub(super) role: String,
-    pub(super) remedy: String,
-    /// The missing right.
-    right: &'static str,
-}
-
-/// Returns the roles whose inserts would fail: they may not append messages, or not delete the row.
-pub(super) fn lacking(adoption: &Adoption, facts: &Facts) -> Vec<Lacking> {
-    let home = facts.home.as_ref();
-    let schema = home.map_or("public", |home| home.schema.as_str());
-    let has_producer_role = home.is_some_and(|home| home.has_producer_role);
-    let appending = facts.roles.iter().map(|role| {
-        let remedy = grant(has_producer_role, schema, role);
-        Lacking { role: role.clone(), remedy, right: "append messages" }
-    });
-    let old = facts.table.as_ref().map(|table| format!("{}.", quoted(&table.schema))).unwrap_or_default();
-    let deleting = facts.not_deleting.iter().map(|role| {
-        let remedy = format!("GRANT SELECT, DELETE ON {old}{} TO {role}", quoted(adoption.table.as_str()));
-        Lacking { role: role.clone(), remedy, right: "delete its rows" }
-    });
-    appending.chain(deleting).collect()
-}
-
 /// Quotes a name for a statement where that is necessary.
-fn quoted(name: &str) -> String {
+pub(super) fn quoted(name: &str) -> String {
     match Identifier::new(name) {
         Ok(name) => name.to_string(),
         Err(_) => format!("\"{name}\""),
     }
-}
-
-/// Returns an error if producers would fail once the trigger exists.
-pub(super) fn producers(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
-    let lacking = lacking(adoption, facts);
-    let Some(Lacking { right, .. }) = lacking.first() else { return Ok(()) };
-    let alike: Vec<&Lacking> = lacking.iter().filter(|it| it.right == *right).collect();
-    let roles: Vec<&str> = alike.iter().map(|it| it.role.as_str()).collect();
-    let text = format!(
-        "roles that may insert into {} may not {right}: {}; their inserts would fail",
-        adoption.table_name(),
-        roles.join(", ")
-    );
-    let grants: Vec<&str> = alike.iter().map(|it| it.remedy.as_str()).collect();
-    let help = format!("{}; or revoke their right to insert into the old table", grants.join("; "));
-    Err(OperateError::refused(text, help))
 }
 
 fn column<'a>(

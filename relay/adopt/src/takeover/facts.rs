@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
+use super::roles::{self, INSERTED};
 use super::sql::{MARK_TRIGGER, TRIGGER, UPDATE_TRIGGER};
 use crate::adoption::{Adoption, WhenSent};
 
@@ -18,18 +19,32 @@ pub(super) struct Facts {
     pub(super) elsewhere: Vec<String>,
     pub(super) columns: Vec<ColumnFacts>,
     pub(super) id_is_unique: bool,
+    /// Tables that inherit from the table.
+    pub(super) children: Vec<String>,
+    pub(super) triggers: Vec<TriggerFacts>,
+    pub(super) publications: Vec<PublicationFacts>,
+    /// Roles that may insert into the old table but not append messages. Quoted where SQL needs it,
+    /// like all names of roles here.
+    pub(super) roles: Vec<String>,
+    /// A function with the name of ours that exists in the table's schema and is not ours.
+    pub(super) taken_function: Option<String>,
+    /// Facts about the deletion of rows; empty if rows are marked.
+    pub(super) deletion: Deletion,
+}
+
+/// Facts that decide whether a row can be deleted after its handover.
+#[derive(Debug, Default)]
+pub(super) struct Deletion {
     /// The columns of the primary key.
     pub(super) primary_key: Vec<String>,
     /// Tables with foreign keys to the table.
     pub(super) referring: Vec<String>,
-    pub(super) triggers: Vec<TriggerFacts>,
-    pub(super) publications: Vec<PublicationFacts>,
-    /// Roles that may insert into the old table but not append messages, quoted where SQL needs it.
-    pub(super) roles: Vec<String>,
+    /// Triggers and rules that may prevent the deletion of a row.
+    pub(super) keeping: Vec<String>,
     /// Roles that may insert into the old table but not delete its rows by the primary key.
     pub(super) not_deleting: Vec<String>,
-    /// A function with the name of ours that exists in the table's schema and is not ours.
-    pub(super) taken_function: Option<String>,
+    /// Roles that may insert into the old table but delete no row, because of row level security.
+    pub(super) without_policy: Vec<String>,
 }
 
 /// The outbox.
@@ -95,10 +110,6 @@ pub(super) struct PublicationFacts {
     /// Whether it includes only some rows or columns of the table.
     pub(super) has_parts: bool,
 }
-
-/// The columns that `outbox_enqueue` writes and that a producer must be able to insert.
-pub(super) const INSERTED: &str = "message_id, topic, key, kind, content_type, headers, traceparent, tracestate, \
-                                   payload, deliver_at";
 
 /// Selects each row as JSON, so that columns are read by name.
 macro_rules! rows {
@@ -168,6 +179,20 @@ const REFERRING: &str = "
 SELECT DISTINCT c.conrelid::regclass::text FROM pg_constraint AS c
 WHERE c.confrelid = $1::bigint::oid AND c.contype = 'f' ORDER BY 1";
 
+/// $1 is the table. Partitions do not count as children.
+const CHILDREN: &str = "
+SELECT i.inhrelid::regclass::text FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+WHERE i.inhparent = $1::bigint::oid AND NOT c.relispartition ORDER BY 1";
+
+/// $1 is the table. 11 is a trigger BEFORE (2) DELETE (8) FOR EACH ROW (1), '4' a rule ON DELETE.
+const KEEPING: &str = "
+SELECT 'the trigger ' || quote_ident(t.tgname) FROM pg_trigger AS t
+WHERE t.tgrelid = $1::bigint::oid AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgtype & 11 = 11
+UNION ALL
+SELECT 'the rule ' || quote_ident(w.rulename) FROM pg_rewrite AS w
+WHERE w.ev_class = $1::bigint::oid AND w.ev_type = '4' AND w.is_instead AND w.ev_enabled IN ('O', 'A')
+ORDER BY 1";
+
 /// $1 is the table, $2 the names of an adoption's triggers.
 const TRIGGERS: &str = rows!(
     "
@@ -193,33 +218,6 @@ FROM pg_publication AS p LEFT JOIN pg_publication_rel AS r ON r.prpubid = p.oid 
 ORDER BY p.pubname"
 );
 
-/// $1 is the table, $2 the schema of the outbox, $3 the columns that a producer inserts.
-const ROLES: &str = "
-SELECT quote_ident(r.rolname)
-FROM pg_roles AS r
-JOIN pg_namespace AS h ON h.nspname = $2
-JOIN pg_class AS m ON m.relname = 'outbox_message' AND m.relnamespace = h.oid
-JOIN pg_class AS c ON c.oid = $1::bigint::oid
-WHERE r.rolcanlogin AND NOT r.rolsuper AND has_any_column_privilege(r.oid, c.oid, 'INSERT')
-    AND has_schema_privilege(r.oid, c.relnamespace, 'USAGE')
-    AND has_database_privilege(r.oid, current_database(), 'CONNECT')
-    AND NOT (has_schema_privilege(r.oid, h.oid, 'USAGE')
-        AND (SELECT bool_and(has_column_privilege(r.oid, m.oid, w.name, 'INSERT'))
-            FROM unnest(string_to_array($3, ', ')) AS w(name)))
-ORDER BY r.rolname";
-
-/// $1 is the table, $2 the columns of the primary key.
-const NOT_DELETING: &str = "
-SELECT quote_ident(r.rolname)
-FROM pg_roles AS r JOIN pg_class AS c ON c.oid = $1::bigint::oid
-WHERE r.rolcanlogin AND NOT r.rolsuper AND has_any_column_privilege(r.oid, c.oid, 'INSERT')
-    AND has_schema_privilege(r.oid, c.relnamespace, 'USAGE')
-    AND has_database_privilege(r.oid, current_database(), 'CONNECT')
-    AND NOT (has_table_privilege(r.oid, c.oid, 'DELETE')
-        AND coalesce((SELECT bool_and(has_column_privilege(r.oid, c.oid, k.name, 'SELECT'))
-            FROM unnest($2::text[]) AS k(name)), true))
-ORDER BY r.rolname";
-
 /// Returns the source of a function without arguments. $1 is its schema, $2 its name.
 const FUNCTION: &str = "
 SELECT p.prosrc FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
@@ -244,13 +242,12 @@ impl Facts {
             elsewhere: Vec::new(),
             columns: Vec::new(),
             id_is_unique: false,
-            primary_key: Vec::new(),
-            referring: Vec::new(),
+            children: Vec::new(),
             triggers: Vec::new(),
             publications: Vec::new(),
             roles: Vec::new(),
-            not_deleting: Vec::new(),
             taken_function: None,
+            deletion: Deletion::default(),
         };
         facts.elsewhere =
             sqlx::query_scalar(ELSEWHERE).bind(adoption.table.as_str()).fetch_all(&mut *connection).await?;
@@ -266,14 +263,11 @@ impl Facts {
         facts.publications =
             plain(sqlx::query_scalar(PUBLICATIONS).bind(oid).fetch_all(&mut *connection).await?);
         if let Some(home) = &facts.home {
-            let roles = sqlx::query_scalar(ROLES).bind(oid).bind(home.schema.as_str()).bind(INSERTED);
-            facts.roles = roles.fetch_all(&mut *connection).await?;
+            facts.roles = roles::not_appending(&mut *connection, oid, &home.schema).await?;
         }
+        facts.children = sqlx::query_scalar(CHILDREN).bind(oid).fetch_all(&mut *connection).await?;
         if adoption.when_sent == WhenSent::Delete {
-            facts.primary_key = sqlx::query_scalar(PRIMARY_KEY).bind(oid).fetch_all(&mut *connection).await?;
-            facts.referring = sqlx::query_scalar(REFERRING).bind(oid).fetch_all(&mut *connection).await?;
-            let roles = sqlx::query_scalar(NOT_DELETING).bind(oid).bind(&facts.primary_key);
-            facts.not_deleting = roles.fetch_all(&mut *connection).await?;
+            facts.deletion = Deletion::read(&mut *connection, oid).await?;
         }
         let function = function_name(adoption, oid);
         let body: Option<String> = sqlx::query_scalar(FUNCTION)
@@ -310,6 +304,20 @@ impl Facts {
 
     fn named(&self, name: &str) -> Option<&TriggerFacts> {
         self.triggers.iter().find(|trigger| trigger.name == name)
+    }
+}
+
+impl Deletion {
+    async fn read(connection: &mut PgConnection, oid: i64) -> Result<Self, sqlx::Error> {
+        let primary_key: Vec<String> =
+            sqlx::query_scalar(PRIMARY_KEY).bind(oid).fetch_all(&mut *connection).await?;
+        Ok(Self {
+            not_deleting: roles::not_deleting(&mut *connection, oid, &primary_key).await?,
+            primary_key,
+            referring: sqlx::query_scalar(REFERRING).bind(oid).fetch_all(&mut *connection).await?,
+            keeping: sqlx::query_scalar(KEEPING).bind(oid).fetch_all(&mut *connection).await?,
+            without_policy: roles::without_policy(connection, oid).await?,
+        })
     }
 }
 

@@ -56,10 +56,7 @@ fn check(status: &AdoptStatus, subject: String) -> Finding {
     }
     match state {
         AdoptState::Adopted if waiting.is_none_or(|rows| rows == 0) => Finding::pass(NAME, subject, measured),
-        AdoptState::Adopted => {
-            Finding::warn(NAME, subject, measured, "run `relay adopt over` again: it imports them")
-        }
-        AdoptState::NotAdopted => Finding::warn(NAME, subject, measured, remedy),
+        AdoptState::Adopted | AdoptState::NotAdopted => Finding::warn(NAME, subject, measured, remedy),
         AdoptState::Disabled | AdoptState::Differs | AdoptState::Broken => {
             Finding::fail(NAME, subject, measured, remedy)
         }

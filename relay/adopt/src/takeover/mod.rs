@@ -5,12 +5,14 @@
 //! |---|---|
 //! | `facts` | the table according to the catalogs |
 //! | `check` | whether the catalogs permit an adoption; pure |
+//! | `roles` | the roles that insert rows, and the rights that they lack |
 //! | `rows` | whether the rows can be handed over |
 //! | `sql` | the statements, for running and for printing |
 //! | `values` | the parts of a message, as SQL on a row |
 //! | `lock` | the lock that both directions take |
 //! | `slots` | whether Debezium has received everything from before |
 //! | `finding` | what `relay doctor` says of it |
+//! | `staying` | rows that stay in the table after their handover |
 //! | `status` | whether the adoption exists, is complete, and matches this mapping |
 //!
 //! Nothing changes before everything is checked, once without the lock and once under it. Each
@@ -20,10 +22,12 @@ mod check;
 mod facts;
 mod finding;
 mod lock;
+mod roles;
 mod rows;
 mod slots;
 mod sql;
 mod status;
+mod staying;
 mod values;
 
 use std::time::{Duration, Instant};
@@ -116,7 +120,7 @@ pub async fn plan(old: &OldTable, operator: &Operator, is_back: bool) -> Result<
     steps.push(sql.audit(old.pipeline.as_str(), action, &old.selection(0), &signed));
     let waiting = rows::waiting(&mut connection, sql).await?;
     _ = connection.close().await;
-    let grants = check::lacking(&old.adoption, &facts).into_iter().map(|it| it.remedy).collect();
+    let grants = roles::lacking(&old.adoption, &facts).into_iter().map(|it| it.remedy).collect();
     Ok(AdoptPlan { sql: sql::script(&steps), waiting, grants })
 }
 
@@ -133,11 +137,10 @@ pub async fn over(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<
     signed.check("adopt tables")?;
     let mut connection = old.connect().await?;
     let (facts, place) = old.prepared(&mut connection).await?;
-    let is_whole = old.is_whole(&facts, &place);
-    if is_whole && !old.waits(&mut connection, &place).await? {
+    if old.is_whole(&facts, &place) && !old.waits(&mut connection, &place).await? {
         return Ok(old.outcome("unchanged"));
     }
-    check::producers(&old.adoption, &facts)?;
+    roles::producers(&old.adoption, &facts)?;
     old.check_relay(&mut connection, &facts).await?;
 
     let mut tx = connection.begin_with(BEGIN).await.map_err(failed("begin"))?;
@@ -146,7 +149,7 @@ pub async fn over(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<
     let since = Instant::now();
     // Everything may have changed since the check without the lock.
     let (facts, place) = old.prepared(&mut tx).await?;
-    check::producers(&old.adoption, &facts)?;
+    roles::producers(&old.adoption, &facts)?;
     let is_whole = old.is_whole(&facts, &place);
     if is_whole && !old.waits(&mut tx, &place).await? {
         return Ok(old.outcome("unchanged"));
@@ -158,9 +161,11 @@ pub async fn over(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<
         () if replaces => "replaced",
         () => "adopted",
     };
-    let lsn = sqlx::query_scalar("SELECT pg_current_wal_insert_lsn()::text").fetch_one(&mut *tx).await;
-    let lsn = lsn.map_err(failed("read the position in the write-ahead log"))?;
-    let remembers = old.remembers(&facts, Some(lsn));
+    let mut remembers = old.remembers(&facts, None);
+    if remembers.publication.is_some() {
+        // Only a slot has to reach a position, and some servers do not report theirs.
+        remembers = old.remembers(&facts, Some(slots::position(&mut tx).await?));
+    }
     let mut imported = 0;
     for step in sql.over(replaces, old.leaves(&facts), &remembers) {
         let done = sqlx::raw_sql(&step.sql).execute(&mut *tx).await.map_err(failed(step.what))?;
@@ -259,14 +264,18 @@ impl OldTable {
         let facts = self.facts(&mut *connection).await?;
         let place = check::place(&self.adoption, &facts)?;
         let sql = Sql { adoption: &self.adoption, place: &place };
-        rows::check(connection, sql, facts.id_is_unique).await?;
+        rows::check(&mut *connection, sql, facts.id_is_unique).await?;
+        staying::refuse(connection, &self.adoption, &facts, &place).await?;
         Ok((facts, place))
     }
 
-    /// The same for the way back, which neither rows nor columns can block.
+    /// Checks the catalogs for the way back. Only rows that would be sent twice can block it.
     async fn prepared_back(&self, connection: &mut PgConnection) -> Result<(Facts, Place), OperateError> {
-        let facts = self.facts(connection).await?;
+        let facts = self.facts(&mut *connection).await?;
         let place = check::place_back(&self.adoption, &facts)?;
+        if let Ok(shape) = check::shape(&self.adoption, &facts) {
+            staying::refuse(connection, &self.adoption, &facts, &shape).await?;
+        }
         Ok((facts, place))
     }
 

@@ -73,6 +73,12 @@ const LOOKED_AT_MAX: i32 = 10_000;
 
 const DROP: &str = "SELECT pg_drop_replication_slot($1)";
 
+/// Returns the position that a slot must reach: the end of the write-ahead log.
+pub(super) async fn position(connection: &mut PgConnection) -> Result<String, OperateError> {
+    let lsn = sqlx::query_scalar("SELECT pg_current_wal_insert_lsn()::text").fetch_one(connection).await;
+    lsn.map_err(failed("read the position in the write-ahead log"))
+}
+
 /// Returns the slots of the database and the progress of each.
 pub(super) async fn look(connection: &mut PgConnection, left: Left<'_>) -> Result<Vec<Slot>, OperateError> {
     let positions: Vec<Json<Position>> = sqlx::query_scalar(SLOTS)

@@ -130,6 +130,7 @@ impl Sql<'_> {
                     step("delete the imported rows", delete.statement("waits", &waits))
                 }
             });
+            steps.push(step("let no imported row wait", self.none_stays(&waits)));
         }
         if let (true, Some(publication)) = (leaves, &self.adoption.publication) {
             let alter = self.of_table("ALTER PUBLICATION {publication} DROP TABLE {table}");
@@ -351,27 +352,6 @@ impl Sql<'_> {
         let body = Template::new(body).part("sign", SIGN).integer("version", i64::from(VERSION));
         let body = body.statement("only", &only.render()).statement("marking", &marking);
         self.values(body.statement("deleting", &self.deleting()), "NEW").render()
-    }
-
-    /// Deletes the new row after it is stored, so that a producer with `RETURNING` gets it.
-    fn deleting(&self) -> Statement {
-        let mut conditions: Option<Statement> = None;
-        for column in &self.place.primary_key {
-            let one = Template::new("r.{column} = NEW.{column}").identifier("column", column).render();
-            conditions = Some(match conditions {
-                None => one,
-                Some(all) => {
-                    Template::new("{all} AND {one}").statement("all", &all).statement("one", &one).render()
-                }
-            });
-        }
-        match conditions {
-            Some(conditions) => {
-                let delete = self.of_table("\n    DELETE FROM {table} AS r WHERE {conditions};");
-                delete.statement("conditions", &conditions).render()
-            }
-            None => Template::new("").render(),
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use super::facts::Facts;
 use super::slots::{self, Left, Slot};
 use super::sql::{Remembered, Sql, UPDATE_TRIGGER};
-use super::{OldTable, check, rows};
+use super::{OldTable, check, roles, rows, staying};
 
 /// The state of an adoption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -102,13 +102,40 @@ fn state(sql: Sql<'_>, facts: &Facts) -> (AdoptState, Option<String>) {
     (AdoptState::Differs, Some(problem.to_owned()))
 }
 
+/// Returns the problem if rows are waiting although a trigger exists.
+async fn of_waiting(
+    connection: &mut PgConnection,
+    old: &OldTable,
+    facts: &Facts,
+    sql: Sql<'_>,
+) -> Result<Option<String>, OperateError> {
+    if facts.trigger().is_none() {
+        return Ok(None);
+    }
+    match staying::handed_over(connection, sql).await {
+        Ok(Some(found)) if found.rows > 0 => Ok(Some(found.problem(&old.adoption))),
+        Ok(_) if is_whole(sql, facts) => {
+            Ok(Some(String::from("no trigger has seen the waiting rows: relay adopt over imports them")))
+        }
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == OperateErrorKind::Refused => {
+            let remedy = staying::unseen(facts);
+            Ok(Some(format!(
+                "rows are waiting, but {} cannot see whether they were handed over: {remedy}",
+                facts.user
+            )))
+        }
+        Err(error) => Err(error),
+    }
+}
+
 pub(super) async fn look(
     connection: &mut PgConnection,
     old: &OldTable,
     facts: &Facts,
 ) -> Result<AdoptStatus, OperateError> {
     check::found(&old.adoption, facts)?;
-    let lacking = check::lacking(&old.adoption, facts).into_iter();
+    let lacking = roles::lacking(&old.adoption, facts).into_iter();
     let lacking = lacking.map(|it| LackingRole { role: it.role, remedy: it.remedy });
     let others = check::other_publications(&old.adoption, facts);
     let mut status = AdoptStatus {
@@ -126,14 +153,17 @@ pub(super) async fn look(
         Ok(place) => {
             let sql = Sql { adoption: &old.adoption, place: &place };
             (status.state, status.problem) = state(sql, facts);
-            // A user who may not read the old table still sees the rest.
+            // A user who may not read the old table, or not all of its rows, still sees the rest.
+            let hides_rows = facts.table.as_ref().is_some_and(|table| table.hides_rows);
             status.waiting = match rows::waiting(&mut *connection, sql).await {
+                Ok(_) if hides_rows => None,
                 Err(error) if error.kind() == OperateErrorKind::Refused => None,
                 waiting => waiting?,
             };
-            if status.state == AdoptState::Adopted && status.waiting.is_some_and(|rows| rows > 0) {
-                let problem = "no trigger has seen the waiting rows: relay adopt over imports them";
-                status.problem = Some(String::from(problem));
+            if status.waiting.is_some_and(|rows| rows > 0) {
+                let of_waiting = of_waiting(&mut *connection, old, facts, sql).await?;
+                let problems: Vec<String> = status.problem.into_iter().chain(of_waiting).collect();
+                status.problem = (!problems.is_empty()).then(|| problems.join("; "));
             }
         }
         Err(error) => {

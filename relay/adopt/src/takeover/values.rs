@@ -239,7 +239,7 @@ END
             r#"topic => CASE NEW."Type"::text WHEN 'urn:a' THEN 'orders' END,"#,
             r#"payload => convert_to(nullif((NEW."Body"::json #> ARRAY['m'])::text, 'null'), 'UTF8'),"#,
             "NEW.\"Id\"::text));\n    DELETE FROM \"shop\".\"Old Table\" AS r WHERE r.\"No\" = NEW.\"No\" AND \
-             r.\"Part\" = NEW.\"Part\";\n    RETURN NULL;",
+             r.\"Part\" = NEW.\"Part\";\n    IF NOT FOUND THEN\n        RAISE EXCEPTION",
             &format!(
                 "FOR EACH ROW\n    WHEN ({only}) EXECUTE FUNCTION \"shop\".\"outbox_adopt_Old Table\"();"
             ),
@@ -289,6 +289,6 @@ END
         // Each occurrence is the whole literal; without them, nothing of the text remains.
         let rest = script.replace(literal, "");
         assert!(script.matches(literal).count() >= 10, "{script}");
-        assert!(!rest.contains("pg_sleep") && rest.matches("$adopt$").count() == 2, "{rest}");
+        assert!(!rest.contains("pg_sleep") && rest.matches("$adopt$").count() == 4, "{rest}");
     }
 }

@@ -25,8 +25,9 @@ pub struct AuditLine {
     pub at: OffsetDateTime,
     /// The author.
     pub actor: String,
-    /// `requeue`, `redrive`, `discard`, `edit`, or an operation: `pause`, `resume`, `replay`,
-    /// `replayed`.
+    /// `requeue`, `redrive`, `discard`, `edit`, or an operation: `pause`, `resume`, `payload`,
+    /// `adopt`, `give back`; `replay`, `forget`, `expire` when the work begins, and `replayed`,
+    /// `forgotten`, `expired` when it is done.
     pub action: String,
     /// The kind of place of the message.
     pub source: DeadSource,

@@ -179,12 +179,6 @@ pub(crate) fn viewer() -> Operator {
     Operator::new("the command line", Role::Viewer)
 }
 
-/// Returns the operator for decisions that are not recorded. A user who runs this program holds the
-/// database's credentials, and so may decide.
-pub(crate) fn decider() -> Operator {
-    Operator::new("the command line", Role::Operator)
-}
-
 fn duration(text: &str) -> Result<Duration, String> {
     text.parse::<Time>().map(|time| time.0).map_err(|error| error.to_string())
 }

@@ -16,7 +16,7 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
 use arguments::Conditions;
-pub(crate) use arguments::{Signature, Where, decider, viewer};
+pub(crate) use arguments::{Signature, Where, viewer};
 pub(crate) use decide::confirm;
 #[cfg(feature = "fuzzing")]
 pub(crate) use decide::edited_headers;

@@ -242,11 +242,16 @@ pub(super) async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: D
     };
     let before = rows().await?;
     assert!(before[0] == 1 && before[1] == 2, "{before:?}");
-    let refused = Ran::with(&scene.config, &["forget", RELAY]).await?;
+    let refused = Ran::with(&scene.config, &["forget", RELAY, "--actor", "ann", "--note", "a test"]).await?;
     refused.refused(2, &[RELAY, "2", "relay dead list", "--discard-parked"])?;
     assert_eq!(rows().await?, before);
     assert_eq!(column(&scene.listed("dead").await?, "key"), ["a", "b"]);
-    let done = Ran::with(&scene.config, &["forget", RELAY, "--discard-parked"]).await?.done()?;
+    let done = Ran::with(
+        &scene.config,
+        &["forget", RELAY, "--discard-parked", "--actor", "ann", "--note", "a test"],
+    )
+    .await?
+    .done()?;
     assert!(done.err.contains("relay orders is forgotten"), "{done:?}");
     assert_eq!(rows().await?, [0, 0, 0]);
     Ok(())

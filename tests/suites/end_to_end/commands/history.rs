@@ -4,9 +4,25 @@ use std::sync::Arc;
 
 use tests::relay_process::Config;
 use tests::workload::Workload;
-use tests::{Broker, Database, Dialect, Outcome, RelayProcess, Stage};
+use tests::{Broker, Database, Dialect, Failure, Outcome, RelayProcess, Stage};
 
 use super::{Ran, column};
+
+/// Runs a command that the audit records.
+async fn signed(config: &Config, command: &[&str]) -> Result<Ran, Failure> {
+    Ran::with(config, &[command, &["--actor", "ann", "--note", "a test"]].concat()).await
+}
+
+/// Returns the operations that `relay dead audit` shows, oldest first.
+async fn audited(config: &Config) -> Result<Vec<String>, Failure> {
+    let lines = Ran::with(config, &["dead", "audit", "--output", "json"]).await?.done()?.json()?;
+    let lines = lines.as_array().ok_or("no lines")?.iter().rev();
+    let shown = lines.map(|line| {
+        let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+        format!("{} {}: {} ({})", text("actor"), text("action"), text("selection"), text("note"))
+    });
+    Ok(shown.collect())
+}
 
 fn unreachable(url: &str) -> String {
     format!(
@@ -16,8 +32,9 @@ fn unreachable(url: &str) -> String {
 }
 
 /// Goal: history is removed when it is old and published, not before. Oracle: rows before and after
-/// each call, including a dry run; what is reported about rows that stay; nothing is published
-/// again afterwards.
+/// each call, including a dry run; what is reported about rows that stay; the audit, which has a
+/// line of what was removed and none of a call that removed nothing; nothing is published again
+/// afterwards.
 pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -27,17 +44,23 @@ pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
     let config = Config::write(&stage, "orders", &url, workload.broker.as_ref(), "")?;
     let rows = || workload.database.integer("SELECT count(*) FROM outbox_message");
     workload.place_many(2, 10).await?;
-    let unread = Ran::with(&config, &["retention", "--keep", "0s", "--output", "json"]).await?;
+    let unread = signed(&config, &["retention", "--keep", "0s", "--output", "json"]).await?;
     assert!(column(&unread.json()?, "held_back_by").iter().any(|text| !text.is_empty()), "{unread:?}");
     assert_eq!(rows().await?, 10);
     Ran::with(&config, &["run", "--once"]).await?.done()?;
-    Ran::with(&config, &["retention", "--keep", "1h"]).await?.done()?;
+    signed(&config, &["retention", "--keep", "1h"]).await?.done()?;
     let dry = Ran::with(&config, &["retention", "--keep", "0s", "--dry-run"]).await?.done()?;
     assert!(dry.out.starts_with("PIPELINE") && dry.out.contains("can go"), "{dry:?}");
     assert_eq!(rows().await?, 10);
-    let done = Ran::with(&config, &["retention", "--keep", "0s"]).await?.done()?;
+    assert_eq!(audited(&config).await?, [""; 0], "nothing was removed so far");
+    Ran::with(&config, &["retention", "--keep", "0s"]).await?.refused(2, &["--note"])?;
+    let done = signed(&config, &["retention", "--keep", "0s"]).await?.done()?;
     assert!(done.err.contains("orders: 1 segments emptied"), "{done:?}");
     assert_eq!(rows().await?, 0);
+    let lines = audited(&config).await?;
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!(lines[0], "ann expire: messages older than 0s (a test)");
+    assert!(lines[1].starts_with("ann expired: messages older than 0s: 1 segments, "), "{lines:?}");
     workload.place("after").await?;
     Ran::with(&config, &["run", "--once"]).await?.done()?;
     assert_eq!(workload.broker.drain(&workload.topic, 11).await?.len(), 11);
@@ -45,21 +68,26 @@ pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
 }
 
 /// Goal: a relay that is gone for good can be forgotten, so that it holds nothing back. A leading
-/// relay cannot be forgotten. Oracle: exit codes; the relay's row.
+/// relay cannot be forgotten. Oracle: exit codes; the relay's row; the audit.
 pub(super) async fn a_relay_that_is_gone_is_forgotten<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let config = Config::text(&stage, &unreachable(&database.relay_url()?))?;
     let relays = || database.integer("SELECT count(*) FROM outbox_relay");
     let relay = RelayProcess::start(&stage, &config)?;
     relay.tells("leading").await?;
-    let leads = Ran::with(&config, &["forget", "orders"]).await?;
+    let leads = signed(&config, &["forget", "orders"]).await?;
     leads.refused(2, &["orders", "is led by"])?;
     relay.stop().await?;
     assert_eq!(relays().await?, 1);
-    let done = Ran::with(&config, &["forget", "orders"]).await?.done()?;
+    let done = signed(&config, &["forget", "orders"]).await?.done()?;
     assert!(done.err.contains("relay orders is forgotten"), "{done:?}");
     assert_eq!(relays().await?, 0);
-    Ran::with(&config, &["forget", "orders"]).await?.refused(2, &["orders"])
+    Ran::with(&config, &["forget", "orders"]).await?.refused(2, &["--note"])?;
+    let lines = audited(&config).await?;
+    let [refused, request, done] =
+        ["forget", "forget", "forgotten"].map(|action| format!("ann {action}: relay orders (a test)"));
+    assert_eq!(lines, [refused, request, done]);
+    signed(&config, &["forget", "orders"]).await?.refused(2, &["orders"])
 }
 
 /// Goal: a misspelt name, an invalid duration and an unavailable database change nothing. Oracle:
@@ -79,14 +107,14 @@ pub(super) async fn what_is_asked_wrongly_changes_nothing<DB: Dialect>(stage: St
         (&["retention", "--pipeline", "nobody"], &["nobody", "orders"]),
     ];
     for (arguments, parts) in cases {
-        Ran::with(&config, arguments).await?.refused(2, parts)?;
+        signed(&config, arguments).await?.refused(2, parts)?;
     }
     let away = Config::text(&stage, &unreachable("postgres://relay@127.0.0.1:1/orders"))?;
-    Ran::with(&away, &["forget", "orders"]).await?.refused(3, &["orders: ", "not available"])?;
+    signed(&away, &["forget", "orders"]).await?.refused(3, &["orders: ", "not available"])?;
     let both = unreachable("postgres://relay@127.0.0.1:1/orders").replace("\"orders\"", "\"away\"")
         + &unreachable(&database.relay_url()?);
     let both = Config::text(&stage, &both)?;
-    let ran = Ran::with(&both, &["retention", "--keep", "1h", "--output", "json"]).await?.ended(3)?;
+    let ran = signed(&both, &["retention", "--keep", "1h", "--output", "json"]).await?.ended(3)?;
     assert!(column(&ran.json()?, "pipeline").contains(&"orders"), "{ran:?}");
     assert!(ran.err.contains("away: "), "{ran:?}");
     assert_eq!(database.integer("SELECT count(*) FROM outbox_relay").await?, 1);

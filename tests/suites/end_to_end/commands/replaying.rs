@@ -232,7 +232,9 @@ pub(super) async fn a_replay_begins_where_history_is_kept<DB: Dialect>(
     scene.place(&["a", "b"]).await?;
     scene.publish().await?.done()?;
     let ids = scene.ids().await?;
-    Ran::with(&scene.config, &["retention", "--keep", "0s"]).await?.done()?;
+    Ran::with(&scene.config, &["retention", "--keep", "0s", "--actor", "ann", "--note", "a test"])
+        .await?
+        .done()?;
     scene
         .replay(&["--from-id", &ids[0]])
         .await?

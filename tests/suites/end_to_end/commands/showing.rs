@@ -108,7 +108,7 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
     ] {
         Ran::with(&config, &["show", id]).await?.refused(2, parts)?;
     }
-    Ran::with(&config, &["retention", "--keep", "0s"]).await?.done()?;
+    Ran::with(&config, &["retention", "--keep", "0s", "--actor", "ann", "--note", "a test"]).await?.done()?;
     Ran::with(&config, &["show", &ids[0]])
         .await?
         .refused(2, &["is no longer there, or never was", "deleted"])?;

@@ -47,7 +47,7 @@ pub(crate) async fn show(
                         th scope="col" class="number" { "Dead" } th scope="col" { "Dead since" }
                         th scope="col" { "Remembers ids from" }
                     } }
-                    tbody { @for line in piece.rows { (row(line)) } }
+                    tbody { @for line in piece.rows { (row(line, &lines)) } }
                 }
             }
             (piece.links("/consumers", &[]))
@@ -62,12 +62,18 @@ pub(crate) async fn show(
     Ok(Html(Frame::new(Some(&operator), Tab::Consumers, "Consumers").live(&uri).page(&body)))
 }
 
-fn row(line: &ConsumerLine) -> Markup {
+/// Renders a consumer, with the location of its inbox if another inbox has the same consumer.
+fn row(line: &ConsumerLine, all: &[ConsumerLine]) -> Markup {
+    let is_shared =
+        all.iter().any(|other| other.consumer == line.consumer && other.location != line.location);
     let activity = line.activity.clone().unwrap_or_default();
     let dead = with_query("/dead", &[("consumer", &line.consumer), ("source", "inbox")]);
     html! {
         tr {
-            th scope="row" { (cell(&line.consumer)) }
+            th scope="row" {
+                (cell(&line.consumer))
+                @if is_shared { p class="faint" { "at " (cell(&line.location)) } }
+            }
             td class="number" { (count(activity.applied)) }
             td { (maybe_since(activity.last_applied_at)) }
             td class="number" { (duplicates(&activity)) }

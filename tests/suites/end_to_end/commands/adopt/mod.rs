@@ -6,7 +6,9 @@ mod connect;
 mod debezium;
 mod frameworks;
 mod refused;
+mod roles;
 mod status_column;
+mod staying;
 mod unseen;
 
 use std::time::Duration;
@@ -66,6 +68,15 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("adopt/the_printed_sql_does_the_same/postgres", &postgres, by_hand::the_printed_sql),
         trial("adopt/a_change_that_nothing_sends_is_refused/postgres", &postgres, unseen::changes),
         trial("adopt/rows_that_no_trigger_saw_are_imported/postgres", &postgres, unseen::rows),
+        trial("adopt/a_row_that_cannot_be_deleted_is_refused/postgres", &postgres, staying::undeletable),
+        trial("adopt/rows_that_stayed_are_not_imported_again/postgres", &postgres, staying::handed_over),
+        trial("adopt/an_import_that_leaves_rows_is_undone/postgres", &postgres, staying::undone),
+        trial(
+            "adopt/a_polled_table_of_a_server_that_hides_its_position_goes_over/postgres",
+            &postgres,
+            unseen::position,
+        ),
+        trial("adopt/a_role_that_others_insert_as_needs_the_rights/postgres", &postgres, roles::inserted_as),
     ]
 }
 

@@ -22,7 +22,7 @@ const DELETE: &str = "columns = { topic = \"topic\", key = \"aggregate_id\" }\nw
 /// of the error: problem and remedy.
 type Case = (&'static str, &'static str, &'static [&'static str]);
 
-const CASES: [Case; 38] = [
+const CASES: [Case; 41] = [
     (
         "ALTER TABLE @ ALTER payload TYPE integer USING 1",
         PENDING,
@@ -182,6 +182,22 @@ const CASES: [Case; 38] = [
         "ALTER TABLE @ ADD PRIMARY KEY (id); GRANT INSERT, DELETE ON @ TO outbox_test_producer",
         DELETE,
         &["may not delete its rows: outbox_test_producer", "GRANT SELECT, DELETE ON public.@ TO"],
+    ),
+    (
+        "ALTER TABLE @ ADD PRIMARY KEY (id); CREATE FUNCTION keep_@() RETURNS trigger LANGUAGE plpgsql AS \
+      'BEGIN RETURN NULL; END'; CREATE TRIGGER keep BEFORE DELETE ON @ FOR EACH ROW EXECUTE FUNCTION keep_@()",
+        DELETE,
+        &["the trigger keep on @ may prevent the deletion of rows", "AFTER DELETE"],
+    ),
+    (
+        "ALTER TABLE @ ADD PRIMARY KEY (id); CREATE RULE keep AS ON DELETE TO @ DO INSTEAD NOTHING",
+        DELETE,
+        &["the rule keep on @ may prevent the deletion of rows", "mark rows"],
+    ),
+    (
+        "CREATE TABLE child_@ () INHERITS (@)",
+        PENDING,
+        &["child_@ inherit from @; only a plain table can be adopted", "NO INHERIT @"],
     ),
 ];
 

@@ -120,3 +120,27 @@ pub(super) async fn rows(stage: Stage) -> Outcome {
     assert!(ran.out.contains("updates of rows are lost"), "{ran:?}");
     Ok(())
 }
+
+/// Goal: a poller's table can be adopted on a server that does not report the position of its
+/// write-ahead log, such as Aurora. Oracle: exit codes, and the messages; with a publication, whose
+/// slot would have to reach the position, `over` fails and changes nothing.
+pub(super) async fn position(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    database.execute("CREATE TABLE slotted (id bigserial PRIMARY KEY, body json)").await?;
+    database.execute("CREATE PUBLICATION of_slot FOR TABLE slotted").await?;
+    database.refuse_wal_functions().await?;
+    let config = table(&stage, &database, 0).await?;
+    database.producer.execute("INSERT INTO latest_0 (account, body) VALUES ('a', '1')").await?;
+    assert_eq!(database.texts("SELECT key FROM outbox_message").await?, ["a"]);
+    adopt(&config, &database.url, "status", &[]).await?.done()?;
+    assert_eq!(adopted(&config, &database.url, "back", 0).await?["outcome"], "given back");
+
+    let section = "[pipeline.adopt]\ntable = \"slotted\"\ntopic = \"t\"\npublication = \"of_slot\"\n\
+                   columns = { key = \"\", kind = \"\", payload = \"body\" }\n";
+    let config = Config::with_section(&stage, RELAY, &database.url, BROKER, section)?;
+    let parts = ["read the position in the write-ahead log"];
+    adopt(&config, &database.url, "over", &[]).await?.refused(2, &parts)?;
+    let triggers = "SELECT count(*) FROM pg_trigger WHERE tgname ~ '^outbox_adopt'";
+    assert_eq!(database.integer(triggers).await?, 0);
+    Ok(())
+}
