@@ -9,7 +9,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::{ClientConfig, ClientContext, Statistics, TopicPartitionList};
+use rdkafka::{ClientConfig, ClientContext, Offset, Statistics, TopicPartitionList};
 use tokio::sync::Notify;
 
 use super::ahead::Ahead;
@@ -161,6 +161,20 @@ impl State {
     pub(super) fn discard_forgotten(&mut self) {
         let ledger = &self.ledger;
         self.ahead.retain(|token| ledger.knows(token));
+    }
+
+    /// Records how far librdkafka has handed over its partitions, without an offset for those of
+    /// which it has handed over nothing since they were assigned or sought.
+    pub(super) fn passed(&mut self, read: &TopicPartitionList) {
+        if self.failure.is_some() {
+            // The last records were not taken over.
+            return;
+        }
+        for element in read.elements() {
+            if let Offset::Offset(offset) = element.offset() {
+                self.ledger.passed(&(Arc::from(element.topic()), element.partition()), offset);
+            }
+        }
     }
 
     /// Evaluates librdkafka's statistics. Fails with the reason if the subscription is over.

@@ -6,11 +6,13 @@
 //! | [`pausing`] | partitions that come and go while reading is paused |
 //! | [`beginning`] | groups that start at the end, partitions that are added, offsets that are out of range |
 //! | [`member`] | a group for one test, its members, and the topic they read |
+//! | [`markers`] | ends of broker transactions, which are never delivered |
 //! | [`topics`] | topics that are recreated or missing |
 //! | [`expel`] | removal of members, as if their sessions had expired |
 
 mod beginning;
 mod expel;
+mod markers;
 mod member;
 mod pausing;
 mod topics;
@@ -32,6 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         case("a_latest_group_that_has_members_skips_nothing", beginning::with_members),
         case("old_offsets_in_a_topic_that_was_made_anew_mislead_nobody", topics::made_anew_unnoticed),
         case("a_missing_topic_stops_no_other", topics::missing),
+        case("the_position_passes_markers_of_transactions", markers::passed),
     ]);
     trials
 }
