@@ -17,6 +17,7 @@ use super::availability::Availability;
 use super::config::Config;
 use super::cut_off::CutOff;
 use super::fault;
+use super::fixed;
 use super::handshakes::Handshakes;
 use super::lag;
 use super::ledger::{Ledger, Place};
@@ -265,6 +266,8 @@ pub(super) struct Callbacks {
     /// Maximum time for an answer of the cluster.
     timeout: Duration,
     lines: Lines,
+    /// The group of a reader of fixed partitions.
+    group_of_fixed: Option<String>,
 }
 
 impl ClientContext for Callbacks {
@@ -280,6 +283,9 @@ impl ClientContext for Callbacks {
                 drop(state);
                 self.inflow.arrived.notify_one();
             }
+        }
+        if let Some(group) = self.group_of_fixed.as_ref().filter(|_| fixed::is_refusal(facility, text)) {
+            self.inflow.fail(Fault::Operator, fixed::refusal(group));
         }
         self.lines.forward(level, facility, text);
     }
@@ -311,10 +317,15 @@ impl ClientContext for Callbacks {
 
 impl Callbacks {
     /// Creates the callbacks of a client that is about to be created with this configuration. Reads
-    /// the certificate files.
-    pub(super) fn new(inflow: Arc<Inflow>, config: &Config, client: &mut ClientConfig) -> Self {
+    /// the certificate files. A reader of fixed partitions gives its group.
+    pub(super) fn new(
+        inflow: Arc<Inflow>,
+        config: &Config,
+        client: &mut ClientConfig,
+        group_of_fixed: Option<String>,
+    ) -> Self {
         inflow.lock().handshakes = Handshakes::of(config);
-        Self { inflow, timeout: config.connect_timeout(), lines: Lines::of(client) }
+        Self { inflow, timeout: config.connect_timeout(), lines: Lines::of(client), group_of_fixed }
     }
 
     /// Tells librdkafka to pause or resume. If that fails, the subscription is over, because its
