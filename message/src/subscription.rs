@@ -285,6 +285,9 @@ pub trait Subscription: Send {
     /// delivered to this session again. For a consumer that finishes its current work and then
     /// closes. Does nothing where each call asks for its own deliveries.
     ///
+    /// RabbitMQ hands back what is released only when the session ends. A standby that got it
+    /// earlier could also get later messages of a key first.
+    ///
     /// # Errors
     /// [`SubscriptionError`] when the broker could not be reached; everything else can go on. Not
     /// cancel-safe. Do not call [`receive`](Self::receive) afterwards.

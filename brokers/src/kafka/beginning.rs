@@ -67,7 +67,7 @@ fn is_new(committed: &[Offset]) -> bool {
 
 /// Returns whether this is the coordinator's answer to a commit from outside a group that has
 /// members.
-fn has_members(code: Code) -> bool {
+pub(super) fn has_members(code: Code) -> bool {
     matches!(code, Code::UnknownMemberId | Code::IllegalGeneration | Code::RebalanceInProgress)
 }
 

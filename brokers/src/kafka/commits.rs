@@ -18,6 +18,8 @@ const COMMIT_EVERY: Duration = Duration::from_millis(100);
 /// Delays after the last movement at which all positions are committed again.
 const REPEAT_AFTER: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(60)];
+/// Time between two looks for offsets without a message, which positions can pass.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Maximum time between two commits of all positions of fixed partitions.
 const KEEP_EVERY: Duration = Duration::from_secs(3_600);
 
@@ -28,6 +30,7 @@ pub(super) struct Commits {
     repeated: usize,
     /// With fixed partitions: when all positions were last committed.
     kept_at: Option<Instant>,
+    looked_at: Option<Instant>,
 }
 
 impl Commits {
@@ -43,7 +46,18 @@ impl Commits {
 
     /// Records that positions that moved are committed now.
     pub(super) fn moved(&mut self, now: Instant) {
-        *self = Self { moved_at: Some(now), repeated: 0, kept_at: self.kept_at };
+        self.moved_at = Some(now);
+        self.repeated = 0;
+    }
+
+    /// Returns whether to look for offsets without a message. Returns true once for each time that
+    /// is due.
+    pub(super) fn look_for_markers(&mut self, now: Instant) -> bool {
+        let is_due = self.looked_at.is_none_or(|at| now.duration_since(at) >= LOOK_EVERY);
+        if is_due {
+            self.looked_at = Some(now);
+        }
+        is_due
     }
 
     /// Returns whether all repetitions have been made.
@@ -80,6 +94,14 @@ mod tests {
         assert!(commits.are_repeated());
         commits.moved(start + Duration::from_secs(300));
         assert!(!commits.are_repeated());
+    }
+
+    #[test]
+    fn offsets_without_a_message_are_looked_for_once_a_second() {
+        let (mut commits, start) = (Commits::default(), Instant::now());
+        let looks: Vec<u64> =
+            (0..30).filter(|n| commits.look_for_markers(start + Duration::from_millis(n * 100))).collect();
+        assert_eq!(looks, [0, 10, 20]);
     }
 
     #[test]

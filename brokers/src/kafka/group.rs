@@ -20,7 +20,8 @@ pub struct GroupConfig {
     #[serde(default)]
     pub topics: Vec<String>,
     /// Fixed partitions, read without joining the group: no rebalance, no waiting. Offsets are
-    /// still committed to the group. Two readers of one partition both receive every message.
+    /// still committed to the group, which Kafka refuses while the group has members. Two readers
+    /// of one partition both receive every message.
     #[serde(default)]
     pub partitions: Vec<Partition>,
     /// Start position of a group that is new to a topic. Default `earliest`: nothing is skipped.

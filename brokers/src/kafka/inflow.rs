@@ -9,7 +9,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::{ClientConfig, ClientContext, Statistics, TopicPartitionList};
+use rdkafka::{ClientConfig, ClientContext, Offset, Statistics, TopicPartitionList};
 use tokio::sync::Notify;
 
 use super::ahead::Ahead;
@@ -17,6 +17,7 @@ use super::availability::Availability;
 use super::config::Config;
 use super::cut_off::CutOff;
 use super::fault;
+use super::fixed;
 use super::handshakes::Handshakes;
 use super::lag;
 use super::ledger::{Ledger, Place};
@@ -163,6 +164,20 @@ impl State {
         self.ahead.retain(|token| ledger.knows(token));
     }
 
+    /// Records how far librdkafka has handed over its partitions, without an offset for those of
+    /// which it has handed over nothing since they were assigned or sought.
+    pub(super) fn passed(&mut self, read: &TopicPartitionList) {
+        if self.failure.is_some() {
+            // The last records were not taken over.
+            return;
+        }
+        for element in read.elements() {
+            if let Offset::Offset(offset) = element.offset() {
+                self.ledger.passed(&(Arc::from(element.topic()), element.partition()), offset);
+            }
+        }
+    }
+
     /// Evaluates librdkafka's statistics. Fails with the reason if the subscription is over.
     fn told(&mut self, statistics: &Statistics, now: Instant) -> Result<(), String> {
         self.lags = lag::lags(statistics);
@@ -251,6 +266,8 @@ pub(super) struct Callbacks {
     /// Maximum time for an answer of the cluster.
     timeout: Duration,
     lines: Lines,
+    /// The group of a reader of fixed partitions.
+    group_of_fixed: Option<String>,
 }
 
 impl ClientContext for Callbacks {
@@ -266,6 +283,9 @@ impl ClientContext for Callbacks {
                 drop(state);
                 self.inflow.arrived.notify_one();
             }
+        }
+        if let Some(group) = self.group_of_fixed.as_ref().filter(|_| fixed::is_refusal(facility, text)) {
+            self.inflow.fail(Fault::Operator, fixed::refusal(group));
         }
         self.lines.forward(level, facility, text);
     }
@@ -297,10 +317,15 @@ impl ClientContext for Callbacks {
 
 impl Callbacks {
     /// Creates the callbacks of a client that is about to be created with this configuration. Reads
-    /// the certificate files.
-    pub(super) fn new(inflow: Arc<Inflow>, config: &Config, client: &mut ClientConfig) -> Self {
+    /// the certificate files. A reader of fixed partitions gives its group.
+    pub(super) fn new(
+        inflow: Arc<Inflow>,
+        config: &Config,
+        client: &mut ClientConfig,
+        group_of_fixed: Option<String>,
+    ) -> Self {
         inflow.lock().handshakes = Handshakes::of(config);
-        Self { inflow, timeout: config.connect_timeout(), lines: Lines::of(client) }
+        Self { inflow, timeout: config.connect_timeout(), lines: Lines::of(client), group_of_fixed }
     }
 
     /// Tells librdkafka to pause or resume. If that fails, the subscription is over, because its

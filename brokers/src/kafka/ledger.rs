@@ -35,6 +35,8 @@ struct Lane {
     position: Option<i64>,
     /// Whether `position` moved since `Ledger::moved` was last called.
     moved: bool,
+    /// Whether reading went back to a released delivery, which has not come again.
+    went_back: bool,
     /// The first offset that was never delivered.
     next: i64,
 }
@@ -97,6 +99,7 @@ impl Ledger {
         lane.moved |= lane.position.is_none();
         lane.position = Some(lane.position.map_or(offset, |position| position.min(offset)));
         let redelivered = offset < lane.next;
+        lane.went_back = false;
         lane.next = lane.next.max(offset + 1);
         lane.entries.push_back(Entry { offset, token, done: false });
         self.tokens.insert(token, (place.clone(), offset));
@@ -121,10 +124,28 @@ impl Ledger {
     pub(super) fn release(&mut self, token: DeliveryToken) -> Option<(Place, i64)> {
         let (place, offset) = self.tokens.get(&token)?.clone();
         let lane = self.lanes.get_mut(&place)?;
+        lane.went_back = true;
         lane.drain_from(offset).for_each(|entry| {
             self.tokens.remove(&entry.token);
         });
         Some((place, offset))
+    }
+
+    /// Records that everything below this offset was delivered, if there was a message. Markers of
+    /// broker transactions take offsets and are never delivered: the position of a partition in
+    /// which nothing is unsettled passes them.
+    ///
+    /// Otherwise the position would stay at a marker at the end of a partition. It would count as
+    /// lag, and when Kafka removes it, that would look like the loss of a message.
+    pub(super) fn passed(&mut self, place: &Place, offset: i64) {
+        let Some(lane) = self.lanes.get_mut(place) else { return };
+        // Before the first delivery the client may still know how far an earlier assignment of the
+        // partition was read.
+        let is_behind = lane.position.is_some_and(|position| position < offset);
+        if is_behind && lane.entries.is_empty() && !lane.went_back {
+            lane.position = Some(offset);
+            lane.moved = true;
+        }
     }
 
     /// Forgets a partition that now belongs to another member. Returns its position.
@@ -236,6 +257,44 @@ mod tests {
         assert_eq!(ledger.positions(), [(place(0), 7)]);
         ledger.done(tokens[0]);
         assert_eq!(ledger.moved(), [(place(0), 10)]);
+    }
+
+    #[test]
+    fn the_position_passes_what_is_never_delivered_once_nothing_is_unsettled() {
+        let mut ledger = Ledger::default();
+        ledger.passed(&place(0), 5);
+        assert!(ledger.positions().is_empty(), "nothing was delivered");
+        let tokens = deliver(&mut ledger, 0, &[5, 6]);
+        ledger.done(tokens[1]);
+        ledger.passed(&place(0), 8);
+        assert_eq!(ledger.moved(), [(place(0), 5)], "one delivery is unsettled");
+        ledger.done(tokens[0]);
+        assert_eq!(ledger.moved(), [(place(0), 7)]);
+        ledger.passed(&place(0), 8);
+        assert_eq!(ledger.moved(), [(place(0), 8)]);
+        ledger.passed(&place(0), 8);
+        ledger.passed(&place(0), 7);
+        assert!(ledger.moved().is_empty());
+        // Later messages are not affected.
+        let tokens = deliver(&mut ledger, 0, &[8, 9]);
+        ledger.passed(&place(0), 11);
+        ledger.done(tokens[0]);
+        assert_eq!(ledger.moved(), [(place(0), 9)]);
+    }
+
+    #[test]
+    fn the_position_does_not_pass_a_released_delivery() {
+        let mut ledger = Ledger::default();
+        let tokens = deliver(&mut ledger, 0, &[5, 6]);
+        ledger.done(tokens[1]);
+        assert!(ledger.release(tokens[0]).is_some());
+        ledger.passed(&place(0), 8);
+        assert_eq!(ledger.positions(), [(place(0), 5)]);
+        let again = deliver(&mut ledger, 0, &[5]);
+        ledger.done(again[0]);
+        // The client has read the first one again, and not the second.
+        ledger.passed(&place(0), 6);
+        assert_eq!(ledger.positions(), [(place(0), 6)]);
     }
 
     #[test]

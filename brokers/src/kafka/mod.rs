@@ -52,6 +52,7 @@ mod connector;
 mod cut_off;
 mod evidence;
 mod fault;
+mod fixed;
 mod group;
 mod handshakes;
 mod inflow;

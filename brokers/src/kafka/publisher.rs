@@ -97,7 +97,7 @@ impl Publisher {
         }
         let count = topics::count_partitions(producer, topic, &self.config).await;
         let count = count.inspect_err(|error| self.refused.note_topic(topic, error))?;
-        Ok(producer.context().openings.note(topic.clone(), count))
+        Ok(producer.context().openings.note(topic, count))
     }
 
     /// Answers a message that arrived after the end.

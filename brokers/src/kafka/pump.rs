@@ -103,6 +103,7 @@ impl Pump {
                     return;
                 }
             }
+            self.pass_markers();
             self.commit_moved();
             self.fill();
         }
@@ -191,6 +192,22 @@ impl Pump {
         self.rewind(&back)
     }
 
+    /// Moves positions past offsets without a message, if it is time to look for them.
+    fn pass_markers(&mut self) {
+        if self.commits.look_for_markers(Instant::now()) {
+            self.pass_markers_now();
+        }
+    }
+
+    /// librdkafka's position of a partition is behind everything that polling has returned, and
+    /// behind the markers that polling has skipped. Seeking resets it (2.12.1).
+    fn pass_markers_now(&self) {
+        match self.consumer.position() {
+            Ok(read) => self.inflow.lock().passed(&read),
+            Err(error) => tracing::debug!(target: "brokers::kafka", %error, "positions are unknown"),
+        }
+    }
+
     /// Commits positions that moved since the last commit. If that was a moment ago, a later turn
     /// commits them.
     fn commit_moved(&mut self) {
@@ -244,6 +261,7 @@ impl Pump {
     /// Commits positions whose commit is not certain. The others are left out: an old position may
     /// belong to a topic that was recreated a moment ago.
     fn finish(&self) -> Result<(), SubscriptionError> {
+        self.pass_markers_now();
         let mut state = self.inflow.lock();
         let positions =
             if self.commits.are_repeated() { state.ledger.moved() } else { state.ledger.positions() };

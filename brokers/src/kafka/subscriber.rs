@@ -17,6 +17,7 @@ use super::beginning::begin_at_the_end;
 use super::commits::Commits;
 use super::config::Config;
 use super::fault;
+use super::fixed;
 use super::group::{GroupConfig, Partition, Start};
 use super::inflow::{Callbacks, Inflow};
 use super::ledger::Place;
@@ -99,7 +100,9 @@ impl Subscriber {
             .group
             .consumer(&self.config)
             .map_err(|error| SubscriptionError::operator(error.to_string()).with_source(error))?;
-        let callbacks = Callbacks::new(Arc::clone(&inflow), &self.config, &mut client);
+        let fixed = self.fixed();
+        let group_of_fixed = (!fixed.is_empty()).then(|| self.group.group.clone());
+        let callbacks = Callbacks::new(Arc::clone(&inflow), &self.config, &mut client, group_of_fixed);
         let mut consumer = BaseConsumer::from_config_and_context(&client, callbacks)
             .map_err(|error| SubscriptionError::operator(fault::creation(&error)))?;
         consumer.set_nonempty_callback(move || {
@@ -107,7 +110,6 @@ impl Subscriber {
             let _ = waker.send(Command::Wake);
         });
         let (origin, timeout) = (self.group.origin(), self.config.connect_timeout());
-        let fixed = self.fixed();
         let commits = if fixed.is_empty() { Commits::default() } else { Commits::kept(Instant::now()) };
         let mut pump = Pump { consumer, inflow, origin, commits };
         pump.reach(timeout)?;
@@ -121,6 +123,9 @@ impl Subscriber {
             self.begin(&pump.consumer, &pump.origin)?;
         }
         let begins = offsets::correct(&pump.consumer, &pump.inflow, &fixed, timeout)?;
+        if !fixed.is_empty() {
+            fixed::claim(&pump.consumer, &pump.inflow, &begins, &self.group.group)?;
+        }
         pump.inflow.lock().ledger.begin(begins);
         self.start(&pump, fixed).map_err(|error| {
             let text = format!("{}: cannot subscribe: {error}", pump.origin);

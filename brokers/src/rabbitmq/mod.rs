@@ -15,6 +15,7 @@
 //! | `confirm.rs` | publishes one window, and subtracts the returns from its confirms |
 //! | `suspects.rs` | the search for a message that makes the broker close a channel |
 //! | `subscription.rs` | [`Subscriber`]: consumes queues |
+//! | `consumer.rs` | a consumer that ends with its channel, and never before |
 //! | `ledger.rs` | delivery tags and the fewest acknowledgements for them |
 //! | `wire.rs` | message to AMQP record and back (CloudEvents AMQP binding, binary mode) |
 //! | `fault.rs` | classifies the client's errors |
@@ -44,8 +45,15 @@
 //!
 //! # Consuming
 //! Acknowledgements are manual, and the prefetch bounds deliveries. Order per key holds for one
-//! subscription per queue (use single active consumer for hot standbys). A released delivery goes
-//! back to its position, as far as the queue can do that.
+//! subscription per queue. For hot standbys, declare the queue with `x-single-active-consumer`: a
+//! standby gets nothing before everything that the active subscription left unsettled is back in
+//! the queue, whether it stops gracefully, loses its connection or is dropped. A released delivery
+//! goes back to its position, as far as the queue can do that.
+//!
+//! A graceful stop finishes and acknowledges the work in hand, and then closes the connection. The
+//! rest of the prefetched messages goes back at that moment. Other consumers of the queue wait for
+//! these messages as long as the longest running handler takes; a smaller prefetch makes them
+//! fewer.
 //!
 //! # Traps
 //! - `overflow=drop-head`, the default of a bounded queue, drops messages that were acknowledged to
@@ -54,7 +62,7 @@
 //!   exchange. Measured on 3.10: the end of a session counts one delivery for every unsettled
 //!   message, and `basic.nack` with requeue also counts one (from RabbitMQ 4.3 it does not). A
 //!   message that is handed back while its consumer exists comes to it again and counts twice. So a
-//!   graceful stop cancels the consumers first and then hands back, which counts one delivery for
+//!   graceful stop leaves it to the end of the session to hand back, which counts one delivery for
 //!   prefetched messages. AMQP does not show a queue's arguments and policies, so a subscription
 //!   can only warn when a message was delivered ten times (`x-delivery-count`): give such queues a
 //!   dead-letter exchange or a higher `delivery-limit`.
@@ -73,6 +81,7 @@ mod config;
 mod confirm;
 mod connection;
 mod connector;
+mod consumer;
 mod end;
 mod endpoint;
 mod evidence;

@@ -8,9 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
-use lapin::options::{
-    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
-};
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Error};
 use message::{Delivery, DeliveryToken, Disposition, Lag, Settlement, Subscription, SubscriptionError};
@@ -19,6 +17,7 @@ use uuid::Uuid;
 
 use super::config::{Config, SHORT_BYTES_MAX, invalid};
 use super::connection::Connection;
+use super::consumer::Consumer;
 use super::endpoint::{Endpoint, OpenFailure};
 use super::evidence;
 use super::fault;
@@ -91,6 +90,7 @@ impl Subscriber {
             lanes,
             consumers,
             received: Vec::new(),
+            is_stopping: false,
             deliveries_max: 0,
             lag,
         }))
@@ -113,8 +113,14 @@ impl Subscriber {
             // consumed.
             let consumer = self.endpoint.in_time(connection.ask(consuming)).await?;
             let generation = GENERATION.fetch_add(1, Ordering::Relaxed) << TAG_BITS;
-            let (queue, tag) = (queue.clone(), consumer.tag());
-            lanes.push(Lane { queue, channel, tag, generation, ledger: Ledger::default(), is_seen: false });
+            lanes.push(Lane {
+                queue: queue.clone(),
+                channel,
+                consumer: Consumer::new(consumer.clone()),
+                generation,
+                ledger: Ledger::default(),
+                is_seen: false,
+            });
             let deliveries = consumer.map(move |delivery| match delivery {
                 Ok(delivery) => Event::Delivery(place, Box::new(delivery)),
                 Err(error) => Event::Failed(error),
@@ -140,8 +146,7 @@ enum Event {
 struct Lane {
     queue: ShortString,
     channel: Channel,
-    /// The consumer's tag.
-    tag: ShortString,
+    consumer: Consumer,
     generation: u64,
     ledger: Ledger,
     /// Whether a delivery has arrived: the first one shows whether this is really a queue.
@@ -164,6 +169,8 @@ struct RabbitmqSubscription {
     consumers: Consumers,
     /// Deliveries received by a call whose future was dropped, or before an error.
     received: Vec<Delivery>,
+    /// Whether only the work in hand is still settled.
+    is_stopping: bool,
     /// The highest delivery count of a message that was warned about.
     deliveries_max: i64,
     /// `None` if the broker opened no second channel.
@@ -193,11 +200,11 @@ impl RabbitmqSubscription {
                 self.refuse_stream(place, has_offset).await
             }
             Event::Failed(error) => {
-                self.consumers.clear();
+                self.silence();
                 Err(fault::of_subscription(error))
             }
             Event::Ended(place) => {
-                self.consumers.clear();
+                self.silence();
                 let queue = self.lanes.get(place).map(|lane| lane.queue.as_str()).unwrap_or_default();
                 let reason = "it was deleted, or it lost its leader";
                 Err(SubscriptionError::lost(format!(
@@ -226,7 +233,7 @@ impl RabbitmqSubscription {
         };
         match probe.await {
             Err(error) if fault::is_precondition(&error) => {
-                self.consumers.clear();
+                self.silence();
                 self.received.clear();
                 Err(SubscriptionError::operator(format!(
                     "{queue} is a stream, not a queue: messages that arrive while this consumer is down would be skipped; bind a quorum queue to the same exchange, and consume from that"
@@ -275,6 +282,12 @@ impl RabbitmqSubscription {
             self.deliveries_max = deliveries;
             tracing::warn!(%queue, deliveries, "a message was redelivered many times; RabbitMQ 4 drops it after 20 deliveries: give the queue a dead-letter exchange or a higher delivery-limit");
         }
+    }
+
+    /// Takes no more deliveries from the client. They stay unsettled.
+    fn silence(&mut self) {
+        self.lanes.iter().for_each(|lane| lane.consumer.silence());
+        self.consumers.clear();
     }
 
     fn lost(&self) -> SubscriptionError {
@@ -327,7 +340,9 @@ impl Subscription for RabbitmqSubscription {
                 let of_lane = tokens.iter().filter(|(_, is_done)| *is_done == wanted);
                 of_lane.filter_map(|(token, _)| lane.tag(*token)).collect::<Vec<u64>>()
             };
-            let (done, released) = (tags(true), tags(false));
+            let done = tags(true);
+            // A session that stops leaves them unsettled. Its end hands them back.
+            let released = if self.is_stopping { Vec::new() } else { tags(false) };
             // Released tags first, so that no multiple acknowledgement covers them.
             for tag in released {
                 lane.ledger.release(tag);
@@ -358,27 +373,13 @@ impl Subscription for RabbitmqSubscription {
         self.lag.as_ref().map(LagWatch::known).unwrap_or_default()
     }
 
-    /// Cancels the consumers, and hands back the deliveries that wait in the client.
+    /// Discards everything that arrives from now on, and hands nothing back before the session
+    /// ends: see `consumer.rs`.
     async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
-        let options = BasicCancelOptions::default();
-        let cancels = self.lanes.iter().map(|lane| lane.channel.basic_cancel(lane.tag.clone(), options));
-        match tokio::time::timeout(GOODBYE, self.connection.ask(try_join_all(cancels))).await {
-            Ok(cancelled) => cancelled.map_err(fault::of_subscription)?,
-            Err(_) => {
-                let origin = &self.origin;
-                let reason =
-                    format!("{origin} did not confirm within {GOODBYE:?} that deliveries have stopped");
-                return Err(SubscriptionError::lost(reason));
-            }
-        };
-        while let std::task::Poll::Ready(Some(Event::Delivery(place, delivery))) =
-            futures_util::poll!(self.consumers.next())
-        {
-            self.open(place, *delivery);
-        }
-        self.consumers.clear();
-        let waiting = std::mem::take(&mut self.received);
-        self.settle(waiting.iter().map(|delivery| Settlement::release(delivery.token)).collect()).await
+        self.is_stopping = true;
+        self.silence();
+        self.received.clear();
+        Ok(())
     }
 
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {

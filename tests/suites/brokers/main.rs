@@ -15,6 +15,7 @@
 //! | [`exactly_once`] | a whole relay that publishes in transactions, killed and stopped |
 //! | [`quorum`] | deliveries that RabbitMQ's quorum queues count |
 //! | [`rabbitmq`] | several queues at once, streams, permissions that are withdrawn |
+//! | [`standby`] | order per key with RabbitMQ's single active consumer, when the active one ends |
 //! | [`sqs`] | plain SQS, for cases that need more than the shared harness offers |
 
 mod connecting;
@@ -27,6 +28,7 @@ mod quorum;
 mod rabbitmq;
 mod record_time;
 mod sqs;
+mod standby;
 mod target;
 mod transactions;
 mod wire;
@@ -49,6 +51,7 @@ fn main() -> std::process::ExitCode {
         queues::trials(),
         quorum::trials(),
         rabbitmq::trials(),
+        standby::trials(),
         kafka_group::trials(),
         at_night,
     ];

@@ -81,7 +81,7 @@ fn admin() -> Result<AdminClient<DefaultClientContext>, Failure> {
 }
 
 /// Removes all current records.
-async fn remove_records(topic: &str, partitions: i32) -> Outcome {
+pub(crate) async fn remove_records(topic: &str, partitions: i32) -> Outcome {
     let name = topic.to_owned();
     let ends = tokio::task::spawn_blocking(move || -> Result<TopicPartitionList, Failure> {
         let consumer: BaseConsumer =

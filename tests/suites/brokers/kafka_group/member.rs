@@ -1,6 +1,6 @@
 //! A group for one test, its members, and the topic they read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use brokers::kafka::{Admin, Config, Connector, GroupConfig, ReadStatus, Start, Subscriber, TopicPlan};
 use message::{Message, MessageId, Subscription};
@@ -67,6 +67,16 @@ impl Group {
         let sent = relaying::send(&Connector::new(self.config.clone())?, &messages).await?;
         assert!(sent.refused.is_empty(), "{:?}", sent.refused);
         Ok(messages.iter().map(|message| message.id).collect())
+    }
+
+    /// Returns the offset that the group has committed in each partition.
+    pub(crate) async fn committed(&self) -> Result<BTreeMap<i32, i64>, Failure> {
+        let (config, name, topic) = (self.config.clone(), self.name.clone(), self.topic.clone());
+        let found = tokio::task::spawn_blocking(move || {
+            let found = brokers::kafka::committed(&config, &name, [topic.as_str()])?.remove(&topic);
+            Ok::<_, Failure>(found.unwrap_or_default())
+        });
+        found.await?
     }
 
     /// Adds a new member.

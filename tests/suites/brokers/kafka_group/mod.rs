@@ -6,11 +6,15 @@
 //! | [`pausing`] | partitions that come and go while reading is paused |
 //! | [`beginning`] | groups that start at the end, partitions that are added, offsets that are out of range |
 //! | [`member`] | a group for one test, its members, and the topic they read |
+//! | [`markers`] | ends of broker transactions, which are never delivered |
+//! | [`fixed`] | readers of fixed partitions, beside members of their group |
 //! | [`topics`] | topics that are recreated or missing |
 //! | [`expel`] | removal of members, as if their sessions had expired |
 
 mod beginning;
 mod expel;
+mod fixed;
+mod markers;
 mod member;
 mod pausing;
 mod topics;
@@ -32,6 +36,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         case("a_latest_group_that_has_members_skips_nothing", beginning::with_members),
         case("old_offsets_in_a_topic_that_was_made_anew_mislead_nobody", topics::made_anew_unnoticed),
         case("a_missing_topic_stops_no_other", topics::missing),
+        case("the_position_passes_markers_of_transactions", markers::passed),
+        case("a_reader_of_fixed_partitions_beside_members_is_refused", fixed::with_members),
     ]);
     trials
 }
