@@ -24,6 +24,7 @@ use super::tracing_spans::JoinTraces;
 use crate::attempts::error_text;
 use crate::crash_points;
 use crate::dead_letter::Reason;
+use crate::error::CommitError;
 use crate::handler::HandlerError;
 use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;

@@ -9,14 +9,14 @@ use async_trait::async_trait;
 use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use inbox::{
     Admission, AfterDeadLetter, Backoff, Consumer, ConsumerName, Gathered, Handler, HandlerError, Inbox,
-    InboxOptions, Reason, RunError, Shutdown, Tenant,
+    InboxOptions, Reason, RunError, Shutdown, Tenant, Tx,
 };
 use libtest_mimic::Trial;
 use message::chunk::{Encoding, Splitter};
 use message::{Delivery, DeliveryToken, EventType, Fingerprint, Message, OrderingKey, SizeLimit, Topic};
 use outbox::Outbox;
 use saga::{Retry, Run, Sagas, StepError, Stop, WorkerOptions};
-use sqlx::{Postgres, Transaction};
+use sqlx::Postgres;
 use tests::eventually::when;
 use tests::trial::at_night;
 use tests::{Cluster, Database, Failure, Outcome, Stage, cluster, eventually, trial};
@@ -244,11 +244,7 @@ struct Away(Arc<Mutex<HashMap<String, u32>>>);
 
 #[async_trait]
 impl Handler<Postgres> for Away {
-    async fn handle(
-        &self,
-        _: &mut Transaction<'static, Postgres>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(&self, _: &mut Tx, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         let payload = String::from_utf8_lossy(&message.payload).into_owned();
         *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(payload).or_default() += 1;
         Err(HandlerError::retry_after(Duration::from_secs(600), "away"))

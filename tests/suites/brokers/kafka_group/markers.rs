@@ -80,8 +80,7 @@ async fn transact(topic: &str, is_committed: bool) -> Outcome {
 /// Waits until the group has committed exactly this offset.
 async fn committed_up_to(group: &Group, offset: usize) -> Outcome {
     let expected = BTreeMap::from([(0, i64::try_from(offset)?)]);
-    let waited = eventually(&format!("offset {offset} is committed"), || async {
-        Ok(when(group.committed().await? == expected))
-    });
+    let what = format!("offset {offset} is committed");
+    let waited = eventually(&what, || async { Ok(when(group.committed().await? == expected)) });
     waited.await
 }

@@ -173,7 +173,7 @@ async fn an_enqueue_that_is_dropped_fails_the_message<DB: TestDatabase>(database
                 () = std::future::ready(()) => {}
                 _ = enqueueing => {}
             }
-            // Polled once, then dropped. One poll cannot store so many, however fast the database is.
+            // Polled once, then dropped. One poll cannot store so many.
             let batch = (0..6_000).map(|_| NewMessage::new("invoices"));
             let enqueueing = std::pin::pin!(tx.enqueue_batch(batch));
             assert!(futures_util::poll!(enqueueing).is_pending());
