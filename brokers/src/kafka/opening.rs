@@ -413,7 +413,7 @@ mod tests {
             let openings = openings(Duration::ZERO);
             let names: Vec<String> = (0..topics).map(|topic| format!("orders-{topic}")).collect();
             for name in &names {
-                openings.note(&Topic::new(name).unwrap(), 1);
+                openings.note(&Topic::new(name.as_str()).unwrap(), 1);
             }
             let begun_at = Instant::now();
             for name in names.iter().cycle().take(20_000) {
