@@ -142,8 +142,6 @@ impl EnqueueError {
             Self::NoTables(_) | Self::NoOutbox => Remedy::Repair,
             Self::NotUnique { .. } | Self::Ended | Self::Dropped => Remedy::Correct,
             Self::Poisoned { remedy, .. } => *remedy,
-            // Once its time has come, the same id is accepted.
-            Self::Drift(drift) if matches!(**drift, Drift::TooFarAhead { .. }) => Remedy::Correct,
             Self::Invalid(_)
             | Self::Oversize(_)
             | Self::Drift(_)

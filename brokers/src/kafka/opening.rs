@@ -421,7 +421,10 @@ mod tests {
             }
             begun_at.elapsed()
         };
-        let (few, many) = (confirming(10), confirming(20_000));
+        // The fastest of several rounds, because another process may stop one of them.
+        let fastest = |topics: usize| (0..5).map(|_| confirming(topics)).min().unwrap();
+        let few = fastest(10);
+        let many = fastest(20_000);
         assert!(many < few * 100, "{few:?} with 10 topics, {many:?} with 20,000");
     }
 
