@@ -19,6 +19,7 @@ mod broker_session;
 mod builder;
 mod crash;
 mod drive;
+mod ended_owners;
 mod failure;
 mod held_keys;
 mod key_queues;

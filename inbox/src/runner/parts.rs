@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use super::broker_session::SubscriptionFactory;
 use super::crash::CrashHook;
 use super::drive::{Drive, RunError};
+use super::ended_owners::EndedOwners;
 use super::failure::Limits;
 use super::options::RunnerOptions;
 use super::overdue;
@@ -87,6 +88,7 @@ impl<S: Store> Runner<S> {
             status: ConsumerStatus::new(),
             permits: Semaphore::new(permits_max as usize),
             permits_max,
+            ended_owners: EndedOwners::default(),
             crash,
             traces,
             host,

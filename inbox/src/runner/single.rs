@@ -9,12 +9,13 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
+use uuid::Uuid;
 
 use super::bounded::INTERRUPT_MAX;
 use super::crash::CrashPoint;
 use super::failure::{Failure, FailureKind, is_of_session};
 use super::key_queues::Held;
-use super::store::Store;
+use super::store::{BEGINS_WITHIN, Store};
 use super::worker::{GivenUp, NewDeadLetter, Worker, closed, of_staged};
 use crate::attempts::{Failures, Forget, InHand, Pause, error_text};
 use crate::chunks::Gathered;
@@ -124,6 +125,8 @@ pub(super) struct Course {
     uncounted: u32,
     /// Number of messages that had taken effect when it last failed.
     applied_then: Option<u64>,
+    /// A process that had noted it to be in hand, and had not begun to handle it.
+    not_begun: Option<Uuid>,
 }
 
 /// The consequence of a noted failure.
@@ -273,7 +276,12 @@ impl<S: Store> Worker<S> {
                 // A broker also redelivers messages that a live process works on: after a
                 // rebalance, a lost session, or a visibility timeout.
                 if self.store.is_being_handled(tenant, message.id).await.map_err(away)? {
+                    course.not_begun = None;
                     return Err(Step::Later(ASK_AGAIN));
+                }
+                let was_seen_before = course.not_begun.replace(owner) == Some(owner);
+                if !self.ended_owners.has_ended(owner, was_seen_before) {
+                    return Err(Step::Later(BEGINS_WITHIN));
                 }
                 self.store.take_over(tenant, message.id, owner).await.map_err(away)?;
                 continue;

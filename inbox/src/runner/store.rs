@@ -344,7 +344,7 @@ impl<DB: Dialect> InboxStore<DB> {
     }
 }
 
-/// Maximum time in which a process begins to redrive what it has noted to be in hand. One that has
+/// Maximum time in which a process begins to handle what it has noted to be in hand. One that has
 /// not begun by then has ended.
 pub(super) const BEGINS_WITHIN: Duration = Duration::from_secs(1);
 

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::bounded::{self, Called};
 use super::crash::{CrashHook, CrashPoint};
+use super::ended_owners::EndedOwners;
 use super::failure::Limits;
 use super::overdue::Running;
 use super::status::ConsumerStatus;
@@ -58,6 +59,7 @@ pub(super) struct Worker<S> {
     pub(super) permits: Semaphore,
     /// Total number of permits.
     pub(super) permits_max: u32,
+    pub(super) ended_owners: EndedOwners,
     pub(super) crash: Option<CrashHook>,
     pub(super) meter: Meter,
     pub(super) status: ConsumerStatus,

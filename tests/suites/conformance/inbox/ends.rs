@@ -5,7 +5,6 @@
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::inbox::broker::Broker;
@@ -17,13 +16,10 @@ use crate::inbox::runner::{Effect, builder, start};
 use crate::inbox::{keyed, message};
 use async_trait::async_trait;
 use inbox::{
-    AfterDeadLetter, Consumer, Dialect, Handler, HandlerError, Inbox, InboxOptions, Reason, RedriveOptions,
-    RunError, Signature, Tx,
+    AfterDeadLetter, Consumer, Dialect, Handler, HandlerError, Inbox, Reason, RedriveOptions, Signature, Tx,
 };
 use message::{Message, OrderingKey};
-use sqlx::Postgres;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 cases! { "inbox/ends":
     every {
@@ -31,9 +27,6 @@ cases! { "inbox/ends":
         a_message_in_chunks_that_ends_its_process_is_given_up_whole,
         duplicates_before_a_message_that_ends_its_process_do_not_hide_it,
         a_redrive_that_ends_its_process_is_given_up,
-    }
-    postgres {
-        a_message_that_moves_stops_no_process_and_counts_none_on_postgres,
     }
 }
 
@@ -288,94 +281,4 @@ async fn a_redrive_that_ends_its_process_is_given_up<DB: TestDatabase>(database:
         }
     }
     assert!(DB::effects(&database.pool, "billing").await.is_empty());
-}
-
-const MOVES: &[u8] = b"moves";
-
-/// Handles the one message until the test lets it end.
-#[derive(Clone)]
-struct Long {
-    begun: Arc<watch::Sender<u32>>,
-    may_end: Arc<watch::Sender<bool>>,
-}
-
-#[async_trait]
-impl Handler<Postgres> for Long {
-    async fn handle(
-        &self,
-        tx: &mut Tx<Postgres>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
-        <Postgres as TestDatabase>::apply(tx, "billing", message).await?;
-        if message.payload == MOVES {
-            self.begun.send_modify(|begun| *begun += 1);
-            drop(self.may_end.subscribe().wait_for(|may_end| *may_end).await);
-        }
-        Ok(None)
-    }
-}
-
-/// Starts a process of the consumer with one worker. It subscribes once; the broker gives its
-/// deliveries to the next process.
-fn process(inbox: &Inbox<Postgres>, broker: &Broker, handler: &Long) -> JoinHandle<Result<(), RunError>> {
-    let (broker, has_subscribed) = (broker.clone(), Arc::new(AtomicBool::new(false)));
-    let consumer = Consumer::builder(inbox.clone(), "billing")
-        .subscribe(move || {
-            let (broker, has_subscribed) = (broker.clone(), Arc::clone(&has_subscribed));
-            async move {
-                if has_subscribed.swap(true, Ordering::SeqCst) {
-                    std::future::pending::<()>().await;
-                }
-                Ok(broker.subscribe())
-            }
-        })
-        .handler(handler.clone())
-        .concurrency(NonZeroUsize::MIN);
-    tokio::spawn(consumer.run(std::future::pending::<()>()))
-}
-
-/// Goal: a message moves from process to process while the first one still handles it. That is not
-/// counted against the message, and the processes still do other work. When the first process ends
-/// after all, that counts once. Oracle: the other messages that each process handles with its one
-/// worker; the count in the database; the effects.
-async fn a_message_that_moves_stops_no_process_and_counts_none_on_postgres() {
-    for is_ended in [false, true] {
-        let Some(database) = <Postgres as TestDatabase>::create().await else { return };
-        // A short timeout, so that a process that hangs soon fails.
-        let options = InboxOptions { call_timeout: Duration::from_secs(5), ..database.options() };
-        let inbox = Inbox::<Postgres>::open(database.pool.clone(), options).await.unwrap();
-        let broker = Broker::new([message("moves")]);
-        let handler =
-            Long { begun: Arc::new(watch::channel(0).0), may_end: Arc::new(watch::channel(false).0) };
-        let mut begun = handler.begun.subscribe();
-        let mut processes = vec![process(&inbox, &broker, &handler)];
-        begun.wait_for(|begun| *begun == 1).await.unwrap();
-        let mut expected = vec![String::from("moves")];
-        for number in 2..=7 {
-            processes.push(process(&inbox, &broker, &handler));
-            broker.subscribed_at_least(number).await;
-            let beside = format!("beside {number}");
-            broker.send(Ok(message(&beside)));
-            broker.settled_at_least(expected.len()).await;
-            expected.push(beside);
-        }
-        expected.sort_unstable();
-        let ends = async || -> Vec<i32> {
-            sqlx::query_scalar("SELECT ends FROM inbox_attempt").fetch_all(&database.admin).await.unwrap()
-        };
-        assert_eq!(ends().await, [0]);
-        if is_ended {
-            processes[0].abort();
-            begun.wait_for(|begun| *begun == 2).await.unwrap();
-            assert_eq!(ends().await, [1]);
-        }
-        handler.may_end.send_replace(true);
-        broker.drained().await;
-        let mut effects = <Postgres as TestDatabase>::effects(&database.pool, "billing").await;
-        effects.sort_unstable();
-        assert_eq!(effects, expected);
-        assert!(ends().await.is_empty() && dead_letters(&inbox).await.is_empty());
-        processes.iter().for_each(JoinHandle::abort);
-        <Postgres as TestDatabase>::remove(database).await;
-    }
 }

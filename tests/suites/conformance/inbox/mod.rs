@@ -19,6 +19,7 @@ mod keep_alive;
 mod locks;
 mod metrics;
 mod minutes;
+mod moved;
 mod retention;
 mod runner;
 mod services;
@@ -46,6 +47,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         locks::trials(),
         metrics::trials(),
         minutes::trials(),
+        moved::trials(),
         retention::trials(),
         runner::trials(),
         services::trials(),

@@ -1,0 +1,40 @@
+//! Distinguishes processes that ended from processes that have not begun yet.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use uuid::Uuid;
+
+/// Other processes that ended with messages in hand.
+///
+/// A process first notes that it has a message in hand, and then begins to handle it. Between the
+/// two it looks as if it had ended, so one look at a message is not enough. One message is enough:
+/// the others of an ended process are taken over without waiting again.
+#[derive(Debug, Default)]
+pub(super) struct EndedOwners(Mutex<HashSet<Uuid>>);
+
+impl EndedOwners {
+    /// Returns whether a process that does not handle a message it has in hand has ended.
+    /// `was_seen_before` is whether it did not handle that message a while ago either.
+    pub(super) fn has_ended(&self, owner: Uuid, was_seen_before: bool) -> bool {
+        let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if was_seen_before {
+            ended.insert(owner);
+        }
+        ended.contains(&owner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_ended_once_it_was_seen_twice_with_one_message() {
+        let (owners, [one, other]) = (EndedOwners::default(), [Uuid::from_u128(1), Uuid::from_u128(2)]);
+        assert!(!owners.has_ended(one, false) && !owners.has_ended(other, false));
+        assert!(!owners.has_ended(one, false), "another message");
+        assert!(owners.has_ended(one, true));
+        assert!(owners.has_ended(one, false) && !owners.has_ended(other, false));
+    }
+}
