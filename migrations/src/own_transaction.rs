@@ -8,7 +8,7 @@
 //! Some rows are true only together with the transaction's other rows. Code that stores such a row
 //! checks two signs: the client counts itself inside a transaction ([`Backend::is_open`]), and the
 //! mark that was set with BEGIN is still there ([`Backend::is_marked`], or a condition in the
-//! statement itself). The inbox and the idempotency keys have marks of their own, which say more.
+//! statement itself). The inbox and the idempotency keys have their own marks, which contain more.
 //!
 //! [`Backend::is_open`]: crate::Backend::is_open
 //! [`Backend::is_marked`]: crate::Backend::is_marked

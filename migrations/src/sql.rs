@@ -39,8 +39,7 @@ impl Template {
         Self { text: text.to_owned(), schema: String::new() }
     }
 
-    /// Replaces `{schema}` with the schema's name, or with nothing, which leaves the choice to the
-    /// `search_path`.
+    /// Replaces `{schema}` with the schema's name, or with nothing: then the `search_path` decides.
     pub fn schema(mut self, schema: Option<&Identifier>) -> Self {
         self.schema = schema.map(|schema| format!("{}.", schema.quoted())).unwrap_or_default();
         self

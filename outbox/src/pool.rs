@@ -9,7 +9,7 @@ use sqlx::pool::PoolOptions;
 use crate::connect::InvalidUrl;
 use crate::dialect::Dialect;
 
-/// How long a session may sit idle inside a transaction before PostgreSQL ends it. A producer that
+/// How long a session may be idle inside a transaction before PostgreSQL ends it. A producer that
 /// hangs must not hold row locks forever.
 pub const IDLE_IN_TRANSACTION_MAX: Duration = Duration::from_secs(60);
 

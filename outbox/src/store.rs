@@ -1,4 +1,4 @@
-//! Stores checked messages as rows and sorts out duplicates.
+//! Stores checked messages as rows and resolves duplicates.
 
 use std::collections::{HashMap, HashSet};
 
@@ -71,7 +71,7 @@ pub(crate) async fn store_one<DB: Dialect>(
     Ok(Single { answer, transaction })
 }
 
-/// Refuses when no transaction is open: the message would commit by itself.
+/// Refuses when no transaction is open: the message would commit separately.
 async fn check_open<DB: Dialect>(connection: &mut DB::Connection) -> Result<(), EnqueueError> {
     if DB::is_open(connection).await? { Ok(()) } else { Err(EnqueueError::Ended) }
 }

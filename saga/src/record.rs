@@ -51,7 +51,7 @@ words! {
         Running = "running",
         /// Its steps are being undone, in reverse order.
         Undoing = "undoing",
-        /// It ran to its end; its output is stored.
+        /// It has finished; its output is stored.
         Finished = "finished",
         /// Every step that needed it was undone.
         Undone = "undone",
@@ -93,7 +93,7 @@ words! {
         GaveUp = "gave_up",
         /// A sleep, or a request without its reply.
         Waiting = "waiting",
-        /// The reply did not come in time; whether the request took effect is not known.
+        /// The reply did not come in time; it is unknown whether the request took effect.
         TimedOut = "timed_out",
     }
 }
@@ -156,9 +156,9 @@ pub struct SagaRecord {
     pub(crate) secret: Secret,
 }
 
-/// A saga as it looked to the operator who decides about it: which saga of that name, in which
-/// state, since when it was stuck, and whether it was to be cancelled. Its text is for forms and
-/// links, and only compared.
+/// A saga as the operator saw it before a decision: its identity among sagas of the name, its
+/// state, when it got stuck, and whether it was cancelled. The text is for forms and links, and is
+/// only compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     started_at: OffsetDateTime,
@@ -190,7 +190,7 @@ impl SagaRecord {
         self.cancel.is_some()
     }
 
-    /// Returns its state in words, with what else an operator has to know.
+    /// Returns its state in words, with details for an operator.
     #[must_use]
     pub fn condition(&self) -> String {
         let besides = match (self.stuck_at, self.is_cancelled()) {
@@ -267,10 +267,10 @@ pub struct Held {
     pub(crate) epoch: i64,
 }
 
-/// The way in which a change of a step commits.
+/// How a change of a step commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Commits {
-    /// By itself.
+    /// In its own transaction.
     Alone,
     /// With the rows of its effect, and only if the transaction is still the one that was begun for
     /// both.
@@ -300,7 +300,7 @@ pub(crate) struct StepChange<'a> {
     pub(crate) error: Option<&'a str>,
     /// Whether one more call is made.
     pub(crate) is_attempt: bool,
-    /// Whether it requires that the saga is not cancelled.
+    /// Whether the saga must not be cancelled.
     pub(crate) is_forward: bool,
     /// The number of replies that were read. If there are more by now, the change does not happen.
     pub(crate) replies: Option<i64>,
@@ -320,7 +320,7 @@ pub(crate) enum Turn<'a> {
     Stick { attempts: u32, error: &'a str, step: Option<&'a str> },
     /// Its steps are undone from now on. Its worker keeps it.
     BeginUndo { reason: &'a str },
-    /// It ran to its end and is not cancelled.
+    /// It has finished and is not cancelled.
     Finish { output: &'a str },
     /// Everything is undone.
     EndUndo,

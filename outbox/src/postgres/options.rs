@@ -12,7 +12,7 @@ use crate::postgres::url::accepted;
 /// The protection that a connection to a server lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exposure {
-    /// All of it: nothing is encrypted.
+    /// All protection: nothing is encrypted.
     Plaintext,
     /// Anyone on the path can pose as the server.
     Unverified,

@@ -7,7 +7,7 @@ use crate::connect::InvalidUrl;
 enum Verdict {
     /// The client library honours it.
     Honoured,
-    /// Its meaning holds without it.
+    /// It is dropped: its meaning holds without it.
     Kept,
     /// It cannot be honoured. Contains the remedy.
     Refused(&'static str),

@@ -35,7 +35,7 @@ impl<DB: Dialect> Run<DB> {
     /// carries both back in the same way, and its payload is the JSON of the result
     /// ([`Sagas::replies`](crate::Sagas::replies)).
     ///
-    /// A reply that comes before the saga waits is kept; a second one is suppressed. A reply that
+    /// A reply that arrives before the saga waits is kept; a second one is suppressed. A reply that
     /// is not the JSON of the result makes the saga stuck, and is kept.
     ///
     /// # Errors
@@ -66,9 +66,9 @@ impl<'r, DB: Dialect, T> Request<'r, DB, T> {
 }
 
 impl<DB: Dialect, T, U> Request<'_, DB, T, U> {
-    /// Waits no longer than this, by the clocks of database and worker: of two that differ, the one
-    /// that is behind decides. Up to a century ([`SPAN_MAX`](crate::SPAN_MAX)). Without it the saga
-    /// waits until the reply comes.
+    /// Sets the maximum wait, by the clocks of database and worker. If they differ, the later of
+    /// the two moments decides. Up to a century ([`SPAN_MAX`](crate::SPAN_MAX)). Without it the
+    /// saga waits until the reply arrives.
     pub fn within(mut self, limit: Duration) -> Self {
         self.within = Some(limit);
         self

@@ -59,7 +59,7 @@ impl<DB: Dialect> Sagas<DB> {
                 () = &mut shutdown => stopping.cancel(),
             }
             let stopped_at = Instant::now();
-            // Otherwise sagas of a claim under way would be leased, and no task would run them.
+            // Otherwise a claim under way could lease sagas that no task would run.
             _ = timeout_at(stopped_at + self.0.options.shutdown_grace, working).await;
             stopped_at
         };
@@ -111,7 +111,7 @@ impl<DB: Dialect> Sagas<DB> {
         }
     }
 
-    /// Waits for a hint, for the end of a saga, or for the next look.
+    /// Waits for a hint, for the end of a saga, or for the next poll.
     async fn rest(&self, running: &mut JoinSet<()>, idle: Duration) {
         tokio::select! {
             () = self.0.notify.notified() => {}
