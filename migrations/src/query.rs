@@ -76,7 +76,7 @@ values! {
     Option<Duration>: span => Self::Integer(span.map(micros));
 }
 
-/// Returns a length of time in microseconds, at most `i64::MAX`.
+/// Returns a duration in microseconds, capped at `i64::MAX`.
 #[doc(hidden)]
 #[must_use]
 pub fn micros(span: Duration) -> i64 {

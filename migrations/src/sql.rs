@@ -151,8 +151,8 @@ impl fmt::Display for Statement {
 
 /// Makes `Statements`, a structure of [`Statement`]s that are rendered once for a schema.
 ///
-/// `parts` are texts that several statements share. A statement names them in braces, and gives
-/// texts of its own to the names that it sets itself:
+/// `parts` are texts that several statements share. A statement names them in braces, and can set
+/// further names to its own texts:
 ///
 /// ```text
 /// migrations::statements! {

@@ -1,4 +1,4 @@
-//! Messages as producers hand them to the outbox.
+//! Messages as producers pass them to the outbox.
 
 use std::fmt;
 
@@ -58,7 +58,7 @@ impl fmt::Debug for NewMessage {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMessage {
-    /// A name or header is empty, too long or contains a character that is not allowed.
+    /// A name or header is empty or too long, or contains an invalid character.
     #[error(transparent)]
     Text(#[from] InvalidText),
     /// The trace context does not follow the W3C format.

@@ -107,7 +107,7 @@ pub(crate) async fn store_all<DB: Dialect>(
         compare(connection, settings, &old).await?;
     }
     reached(crash_points::AFTER_ENQUEUE);
-    // A repeated id inside the batch was removed from `new` by its first message.
+    // The first message with a repeated id has removed it from `new`.
     let answer = |prepared: &Prepared| match new.remove(&prepared.message.id) {
         true => Enqueued::Stored(prepared.message.id),
         false => Enqueued::Duplicate(prepared.message.id),

@@ -87,13 +87,13 @@ words! {
         Done = "done",
         /// It did not happen, and never will.
         Refused = "refused",
-        /// A call was made, or is about to be; its outcome is not known.
+        /// A call was made, or is about to be made; its outcome is unknown.
         Calling = "calling",
-        /// A call was given up; its outcome is not known.
+        /// A call was abandoned; its outcome is unknown.
         GaveUp = "gave_up",
         /// A sleep, or a request without its reply.
         Waiting = "waiting",
-        /// The reply did not come in time; it is unknown whether the request took effect.
+        /// The reply did not arrive in time; it is unknown whether the request took effect.
         TimedOut = "timed_out",
     }
 }
@@ -148,7 +148,7 @@ pub struct SagaRecord {
     pub stuck_at: Option<OffsetDateTime>,
     /// When it finished, or was undone.
     pub ended_at: Option<OffsetDateTime>,
-    /// The number of replies that have come.
+    /// The number of replies that have arrived.
     pub(crate) replies: i64,
     /// The reason of an operator who wants it cancelled.
     pub(crate) cancel: Option<String>,
@@ -309,16 +309,16 @@ pub(crate) struct StepChange<'a> {
 /// A change of a saga's state by the worker that owns it.
 #[derive(Debug)]
 pub(crate) enum Turn<'a> {
-    /// It waits for a step. Its next turn is at once if more than these replies have come, or if it
-    /// was cancelled. In a transaction that has locked the saga before, only a reply to this step
-    /// counts, because it is visible there. With a pause, its next turn is after that time: only
-    /// the database's clock says that the time of the step is over.
+    /// It waits for a step. Its next turn is at once if more than these replies have arrived, or if
+    /// it was cancelled. In a transaction that has locked the saga before, only a reply to this
+    /// step counts, because it is visible there. With a pause, its next turn is after that time,
+    /// because the time of the step is over only by the database's clock.
     Wait { step: &'a str, replies: i64, is_locked: bool, pause: Option<Duration> },
     /// It failed, and is retried after a pause; at once if it was cancelled.
     Postpone { attempts: u32, delay: Duration, error: Option<&'a str> },
-    /// It needs an operator and is not cancelled. `step` is where it is stuck, if at a step.
+    /// It needs an operator and is not cancelled. `step` is the step at which it is stuck, if any.
     Stick { attempts: u32, error: &'a str, step: Option<&'a str> },
-    /// Its steps are undone from now on. Its worker keeps it.
+    /// Its steps are now undone. Its worker keeps it.
     BeginUndo { reason: &'a str },
     /// It has finished and is not cancelled.
     Finish { output: &'a str },

@@ -20,8 +20,8 @@ use crate::telemetry;
 /// The header that carries the key of a request, `type/id/step`. A reply copies it.
 pub const KEY_HEADER: &str = "saga-key";
 
-/// The header that carries the token of a request. A reply copies it, and so proves that it comes
-/// from a service that got the request: the key alone can be guessed.
+/// The header that carries the token of a request. A reply copies it to prove that its sender got
+/// the request: the key alone can be guessed.
 pub const TOKEN_HEADER: &str = "saga-reply-token";
 
 type Handling<'t> = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send + 't>>;
@@ -47,8 +47,8 @@ impl<DB: Dialect> Sagas<DB> {
     }
 
     /// Puts a reply into the mailbox of a saga, in the caller's transaction, and wakes the saga.
-    /// For replies that do not come as messages; you must verify their sender yourself. `tx` is an
-    /// [`OutboxTransaction`](outbox::OutboxTransaction) or a [`sqlx::Transaction`]; a connection
+    /// For replies that do not arrive as messages; you must verify their sender yourself. `tx` is
+    /// an [`OutboxTransaction`](outbox::OutboxTransaction) or a [`sqlx::Transaction`]; a connection
     /// [does not compile](InTransaction).
     ///
     /// # Errors

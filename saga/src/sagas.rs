@@ -152,7 +152,7 @@ impl<DB: Dialect> Sagas<DB> {
         self.0.db.acquire().await.map_err(StoreError::during("give a connection"))
     }
 
-    /// Waits for a call to the database, at most for the call timeout.
+    /// Waits for a call to the database, limited by the call timeout.
     pub(crate) async fn call<T>(
         &self,
         what: &'static str,

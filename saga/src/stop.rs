@@ -11,8 +11,8 @@ use crate::error::chain;
 /// The reason why a saga stops. `Err(Stop)` from its function undoes its steps in reverse order.
 ///
 /// A step returns a `Stop` when its outcome is final and not a success: it was refused, its retries
-/// are used up, or its reply did not come in time. The outcome is stored; a function may handle it
-/// and take another path. A step also returns a `Stop` when the saga only pauses. Then every
+/// are used up, or its reply did not arrive in time. The outcome is stored; a function may handle
+/// it and take another path. A step also returns a `Stop` when the saga only pauses. Then every
 /// further step also returns one, and the result of the function is ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stop {
@@ -36,7 +36,7 @@ impl Stop {
         Self::because("the saga pauses here; return this error")
     }
 
-    /// Returns whether a reply did not come in time.
+    /// Returns whether a reply did not arrive in time.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.is_timeout

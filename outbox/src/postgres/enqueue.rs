@@ -16,7 +16,7 @@ use crate::new_message::Prepared;
 use crate::postgres::nodes;
 use crate::transaction::UnknownCommit;
 
-/// How long a returned connection is lent again without a check that it is still alive.
+/// How long a returned connection is reused without a check that it is still alive.
 const TRUSTED_FOR: Duration = Duration::from_millis(250);
 /// Maximum duration of cleaning a returned connection.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
@@ -248,10 +248,10 @@ fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions 
         })
         .after_release(|connection, _| {
             Box::pin(async move {
-                // A cancelled begin() leaves the session inside a transaction, in which the next
-                // borrower's autocommit statements would be lost. BEGIN comes before ROLLBACK,
-                // because a ROLLBACK outside a transaction logs a warning on the server each time.
-                // In a failed transaction BEGIN fails and the pool closes the connection, which is
+                // A cancelled begin() leaves the session inside a transaction, where the autocommit
+                // statements of its next user would be lost. BEGIN comes before ROLLBACK, because a
+                // ROLLBACK outside a transaction logs a warning on the server each time. In a
+                // failed transaction BEGIN fails and the pool closes the connection, which is
                 // equally safe. A server that is gone does not answer: without the limit, the pool
                 // would wait forever and lose one connection.
                 //

@@ -56,7 +56,7 @@ pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOpt
 fn unread(error: &sqlx::Error) -> InvalidUrl {
     let problem = error.to_string();
     match problem.contains("invalid port number") {
-        // A password that contains a `/` ends up here.
+        // Reached for a password that contains a `/`.
         true => InvalidUrl::Form { problem: "the port is no number" },
         false => InvalidUrl::Malformed { dialect: Dialect::Postgres, problem },
     }

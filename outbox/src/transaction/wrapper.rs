@@ -27,8 +27,8 @@ use crate::transaction::ids::ReplayedIds;
 /// refused, sqlx ends the whole transaction. Later rows would not be stored with it, so
 /// [`commit`](Self::commit) and every enqueue then refuse.
 ///
-/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable, and so does
-/// dropping one of these calls before it ends: [`commit`](Self::commit) then refuses. Errors of
+/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable, as does dropping
+/// one of these calls before it ends: [`commit`](Self::commit) then refuses. Errors of
 /// [`Outbox::enqueue`] on the inner transaction do not, because they bypass this type. Dropping the
 /// transaction rolls it back.
 #[derive(Debug)]

@@ -68,7 +68,7 @@ pub(crate) struct Parts<DB: Dialect> {
     pub(crate) held: Held,
     pub(crate) lease: Lease,
     pub(crate) stopping: CancellationToken,
-    /// The number of replies that had come when the mailbox was read.
+    /// The number of replies in the mailbox when it was read.
     pub(crate) replies: i64,
     pub(crate) steps: HashMap<String, StepRecord>,
     pub(crate) mailbox: HashMap<String, String>,

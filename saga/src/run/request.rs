@@ -39,7 +39,7 @@ impl<DB: Dialect> Run<DB> {
     /// is not the JSON of the result makes the saga stuck, and is kept.
     ///
     /// # Errors
-    /// [`Stop`]: no reply came in time ([`Stop::is_timeout`]), or the saga pauses here. Not
+    /// [`Stop`]: no reply arrived in time ([`Stop::is_timeout`]), or the saga pauses here. Not
     /// cancel-safe, like [`step`](Self::step).
     pub fn request<'r, T>(&'r mut self, name: &'r str, event: impl IntoMessage) -> Request<'r, DB, T> {
         let message = event.into_message();
@@ -123,7 +123,7 @@ impl<DB: Dialect> Parts<DB> {
             self.begin_wait(tx, (name, StepKind::Request), undo, within).await?;
             return self.halt(Halt::Waiting);
         };
-        // The reply came before the request.
+        // The reply arrived before the request.
         let value = self.decode(name, Some(&reply))?;
         let position = self.next_position();
         let done = NewStep {
@@ -157,7 +157,7 @@ impl<DB: Dialect> Parts<DB> {
         self.wait_until_due(row).await?;
         let limit = within.map(|limit| format!(" within {limit:?}")).unwrap_or_default();
         let text = format!("no reply to the request {} came{limit}", row.name);
-        // The change fails if a reply has come since the mailbox was read: that reply is read
+        // The change fails if a reply has arrived since the mailbox was read: that reply is read
         // first.
         let over = change(row, (StepState::TimedOut, row.undo), None, Some(&text));
         self.change_step(&StepChange { is_forward: true, replies: Some(self.replies), ..over }).await?;

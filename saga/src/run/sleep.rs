@@ -99,7 +99,7 @@ impl<DB: Dialect> Parts<DB> {
         Ok(())
     }
 
-    /// Refuses a length of time that cannot be stored.
+    /// Refuses a duration that cannot be stored.
     pub(super) fn check_span(&mut self, name: &str, span: Option<Duration>) -> Result<(), Stopped> {
         match span {
             Some(span) if span > SPAN_MAX => {

@@ -42,7 +42,7 @@ impl<DB: Dialect> Sagas<DB> {
     /// ([`WorkerOptions::shutdown_grace`](crate::WorkerOptions)), and releases them. Any number of
     /// processes may run at once. It waits out outages of the database.
     ///
-    /// Dropping the future loses nothing, but other workers have to wait until the leases expire.
+    /// Dropping the future loses nothing, but other workers must wait until the leases expire.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         let stopping = CancellationToken::new();
         let maintenance = AbortOnDropHandle::new(tokio::spawn(maintenance::keep_running(self.clone())));
