@@ -97,7 +97,8 @@ pub trait Dialect: Backend {
         Self::pool_options(idle_in_transaction_max).connect_with(options)
     }
 
-    /// Returns pool options whose connections carry no transaction over to the next user.
+    /// Returns pool options that keep an open transaction from reaching the next user of a
+    /// connection.
     #[doc(hidden)]
     fn pool_options(idle_in_transaction_max: Duration) -> PoolOptions<Self>;
 

@@ -53,7 +53,7 @@ words! {
         Undoing = "undoing",
         /// It has finished; its output is stored.
         Finished = "finished",
-        /// Every step that needed it was undone.
+        /// Every step that had to be undone was undone.
         Undone = "undone",
     }
 }

@@ -217,8 +217,8 @@ impl Dialect for Postgres {
     }
 }
 
-/// Returns pool options whose connections carry no transaction over to the next user. `is_own` for
-/// a program that does only the toolkit's work.
+/// Returns pool options that keep an open transaction from reaching the next user of a connection.
+/// `is_own` is for a program that does only the toolkit's work.
 fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions {
     let limit = idle_in_transaction_max.as_millis().to_string();
     PgPoolOptions::new()
