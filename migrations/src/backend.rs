@@ -12,7 +12,7 @@ use crate::query::Values;
 use crate::sql::Statement;
 use crate::status::Applied;
 
-/// A database the toolkit has tables for.
+/// A database for which the toolkit has tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// PostgreSQL 13 or newer.
@@ -59,7 +59,7 @@ pub trait Backend: Values + sealed::Sealed {
     #[doc(hidden)]
     const BOOKKEEPING: &'static str;
 
-    /// The first statements of a script that is run by hand. They keep running migrators out.
+    /// The first statements of a script that is run by hand. They exclude running migrators.
     #[doc(hidden)]
     const BEGIN: &'static str;
 
@@ -70,7 +70,7 @@ pub trait Backend: Values + sealed::Sealed {
         pool: &Pool<Self>,
     ) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
 
-    /// Returns whether the client counts itself inside a transaction. Costs no round trip on
+    /// Returns whether the client believes that it is inside a transaction. Costs no round trip on
     /// PostgreSQL.
     #[doc(hidden)]
     fn is_open(connection: &mut Self::Connection) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;

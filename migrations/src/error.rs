@@ -1,11 +1,11 @@
-//! Reasons why a schema does not fit, with what to do about each.
+//! Reasons why a schema does not fit, with the remedy for each.
 
 use std::error::Error;
 
 use crate::identifier::Identifier;
 use crate::line::Line;
 
-/// The reason why this build cannot work with a database's schema. The operator's fault; the
+/// The reason why this build cannot work with a database's schema. The operator is at fault; the
 /// message names the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -70,7 +70,7 @@ pub enum MigrateError {
         /// The schema.
         schema: Identifier,
     },
-    /// The database's encoding lacks characters that the tables have to hold.
+    /// The database's encoding lacks characters that the tables must store.
     #[error(
         "the database's encoding is {encoding}, which lacks characters that others may send, and what cannot be stored \
          would stop whoever receives it: the tables of the {line} need a database made with ENCODING 'UTF8' (the outbox \
@@ -82,7 +82,8 @@ pub enum MigrateError {
         /// The encoding.
         encoding: String,
     },
-    /// The database refused a statement or went away. A refused migration leaves nothing behind.
+    /// The database refused a statement or became unavailable. A refused migration leaves nothing
+    /// behind.
     #[error("the database could not {what}")]
     Database {
         /// The step that failed.

@@ -11,7 +11,7 @@ pub const IDENTIFIER_BYTES_MAX: usize = 63;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identifier(String);
 
-/// A text that cannot be a name in SQL. The operator's fault; not retryable.
+/// A text that cannot be a name in SQL. The operator is at fault; not retryable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{value:?} is not usable as a name in SQL; use 1 to {IDENTIFIER_BYTES_MAX} characters of a-z, 0-9 and _, \
@@ -56,12 +56,12 @@ impl Identifier {
     }
 }
 
-/// A name in a schema made by others: 1 to 63 bytes of letters, digits, `_`, `-` and spaces inside.
-/// It is always quoted, so SQL takes it unchanged, with its upper case.
+/// A name in a foreign schema: 1 to 63 bytes of letters, digits, `_`, `-` and inner spaces. It is
+/// always quoted, so SQL takes it unchanged, including upper case.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ForeignIdentifier(String);
 
-/// A text that cannot be a name in a schema of others. The operator's fault; not retryable.
+/// A text that cannot be a name in a foreign schema. The operator is at fault; not retryable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{value:?} is not usable as a name; use 1 to {IDENTIFIER_BYTES_MAX} bytes of letters, digits, _, - and \

@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 
 use crate::backend::Dialect;
 
-/// A line of migrations: the tables of one crate, versioned on their own, so that a service that
-/// only consumes never gets producer tables.
+/// A line of migrations: the separately versioned tables of one crate. A service that only consumes
+/// never gets producer tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Line {
     /// The tables of the `outbox` crate and the relay.
@@ -21,7 +21,7 @@ pub enum Line {
     Saga,
 }
 
-/// A word that names no line.
+/// A word that is not the name of a line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a line of migrations; known are outbox, inbox, idempotency and saga")]
 pub struct UnknownLine(String);
@@ -79,7 +79,7 @@ impl FromStr for Line {
 pub struct Migration {
     /// 1, 2, 3, … without gaps.
     pub version: i32,
-    /// Its effect, in a few words.
+    /// A short description.
     pub name: &'static str,
     /// The SQL, with `{schema}` before every name.
     pub template: &'static str,
@@ -116,7 +116,7 @@ static SQLITE_SAGA: &[Migration] = line!("sqlite", "saga": 1 "0001_sagas");
 mod tests {
     use super::*;
 
-    /// The checksum of every migration. From 0.1 on, a migration adds a line here and no line
+    /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
 8b27a115aa660cd92f89da95334d912cf7120cc772fdee58b59752ec7c1bc334 postgres/outbox/0001_outbox

@@ -13,11 +13,11 @@ use crate::status::Status;
 
 /// One line of migrations for one dialect and, on PostgreSQL, one schema.
 ///
-/// Safe to run from any number of processes at once. While a migrator checks and applies, it holds
-/// a transaction-level advisory lock (PostgreSQL; works behind PgBouncer) or the write lock
-/// (SQLite). It applies everything pending in that one transaction, or nothing.
+/// Safe to run in any number of processes at once. While a migrator checks and applies, it holds a
+/// transaction-level advisory lock (PostgreSQL; works behind PgBouncer) or the write lock (SQLite).
+/// It applies all pending migrations in that one transaction, or none.
 ///
-/// Without a schema the tables live where the connection's `search_path` puts them. A schema must
+/// Without a schema, the connection's `search_path` determines where the tables are. A schema must
 /// exist: the operator creates it, with its owner and grants.
 #[derive(Debug, Clone)]
 pub struct Migrator<DB> {
@@ -34,15 +34,15 @@ impl<DB: Backend> Migrator<DB> {
         Self::with_migrations(line, line.migrations(DB::DIALECT))
     }
 
-    /// Makes a migrator that knows these migrations, in the order of their versions, instead of the
-    /// line's own. Tests of the mechanism need more versions than a line has.
+    /// Makes a migrator for these migrations, in the order of their versions, instead of the line's
+    /// own. Tests of the mechanism need more versions than a line has.
     #[doc(hidden)]
     #[must_use]
     pub fn with_migrations(line: Line, known: &'static [Migration]) -> Self {
         Self { line, known, schema: None, dialect: PhantomData }
     }
 
-    /// Puts the tables into this schema. SQLite has no schemas and ignores it.
+    /// Sets the schema of the tables. SQLite has no schemas and ignores it.
     #[must_use]
     pub fn schema(mut self, schema: Option<Identifier>) -> Self {
         self.schema = schema;
@@ -55,7 +55,7 @@ impl<DB: Backend> Migrator<DB> {
     /// [`MigrateError`]: the database is newer than this build, an applied migration differs from
     /// this build's, the schema does not exist, the role may not create tables, the database's
     /// encoding lacks characters that the tables need, or the connection was lost. Then nothing is
-    /// applied. Not cancel-safe: a dropped call may have been applied; ask for the
+    /// applied. Not cancel-safe: a dropped call may have been applied; read the
     /// [status](Self::status).
     pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
         let mut tx = DB::begin(connection).await?;
@@ -98,8 +98,8 @@ impl<DB: Backend> Migrator<DB> {
     }
 
     /// Returns the migrations of a range of versions as a script for an administrator who runs them
-    /// by hand. It does the bookkeeping too, all in one transaction that keeps running migrators
-    /// out.
+    /// by hand. The script includes the bookkeeping, all in one transaction that excludes running
+    /// migrators.
     ///
     /// # Errors
     /// [`SchemaError::TooNew`] when the range goes beyond what this build knows.

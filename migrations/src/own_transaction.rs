@@ -2,13 +2,14 @@
 //!
 //! A `begin()` inside a transaction (a savepoint) that is dropped before its answer, or that the
 //! database refuses, makes sqlx end the *outer* transaction. Its handle stays usable, each later
-//! statement commits by itself, and `commit()` succeeds. A ROLLBACK or COMMIT that is written as
+//! statement commits separately, and `commit()` succeeds. A ROLLBACK or COMMIT that is written as
 //! SQL does the same on the server, and the client does not notice.
 //!
 //! Some rows are true only together with the transaction's other rows. Code that stores such a row
-//! checks two signs: the client counts itself inside a transaction ([`Backend::is_open`]), and the
-//! mark that was set with BEGIN is still there ([`Backend::is_marked`], or a condition in the
-//! statement itself). The inbox and the idempotency keys have marks of their own, which say more.
+//! checks two signs: the client believes that it is inside a transaction ([`Backend::is_open`]),
+//! and the mark that was set with BEGIN is still there ([`Backend::is_marked`], or a condition in
+//! the statement itself). The inbox and the idempotency keys have their own marks, which contain
+//! more.
 //!
 //! [`Backend::is_open`]: crate::Backend::is_open
 //! [`Backend::is_marked`]: crate::Backend::is_marked

@@ -15,10 +15,10 @@ use crate::status::Applied;
 /// An arbitrary number that others are unlikely to use: the first eight bytes of "outbox_toolkit".
 const LOCK: &str = "SELECT pg_advisory_xact_lock(8031170788430771316)";
 
-/// Lifts the time limits of a role or database, which are meant for services: a migration takes as
-/// long as its table is large. `transaction_timeout` exists since PostgreSQL 17. `lock_timeout`
-/// stays: it is how long others queue behind a migration that waits for a table. The view
-/// `pg_settings` would need a temporary file, which not every role may have.
+/// Lifts the time limits of a role or database, which are meant for services: the duration of a
+/// migration depends on the size of its table. `transaction_timeout` exists since PostgreSQL 17.
+/// `lock_timeout` stays: it limits how long others queue behind a migration that waits for a table.
+/// The view `pg_settings` would need a temporary file, which not every role may have.
 const NO_TIME_LIMITS: &str = "SELECT set_config(name, '0', true) FROM (VALUES ('statement_timeout'),
     ('idle_in_transaction_session_timeout'), ('transaction_timeout')) AS limits (name)
     WHERE current_setting(name, true) IS NOT NULL";
@@ -78,7 +78,7 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
     }
 
     /// Checks the encoding of the database. Producers write their own texts, and get an error for a
-    /// character that the encoding lacks. Consumers, keys and sagas store the texts of others: a
+    /// character that the encoding lacks. Consumers, keys and sagas store texts from elsewhere: a
     /// message that cannot be stored would stop its consumer.
     async fn check_texts(connection: &mut PgConnection, line: Line) -> Result<(), MigrateError> {
         if line == Line::Outbox {

@@ -71,12 +71,12 @@ values! {
     Option<OffsetDateTime>: at => Self::Time(at);
     Uuid: id => Self::Id(Some(id));
     Option<Uuid>: id => Self::Id(id);
-    // In microseconds; more than 292,000 years count as that long.
+    // In microseconds, at most 292,000 years.
     Duration: span => Self::Integer(Some(micros(span)));
     Option<Duration>: span => Self::Integer(span.map(micros));
 }
 
-/// Returns a length of time in microseconds, at most `i64::MAX`.
+/// Returns a duration in microseconds, capped at `i64::MAX`.
 #[doc(hidden)]
 #[must_use]
 pub fn micros(span: Duration) -> i64 {
@@ -150,7 +150,7 @@ impl<DB: Backend> Query<DB> {
     /// may not have taken effect.
     ///
     /// # Errors
-    /// The client's; `Encode` for a value that the database cannot take.
+    /// The client library's errors; `Encode` for a value that the database cannot take.
     pub async fn run(self, connection: &mut DB::Connection) -> Result<u64> {
         DB::run_statement(connection, self.sql, self.arguments.map_err(sqlx::Error::Encode)?).await
     }
@@ -252,7 +252,7 @@ smaller_integers! { u16 u32 u64 }
 
 impl sealed::Sealed for Duration {}
 
-/// From microseconds; a negative length of time, as after a step of a clock, is none.
+/// From microseconds; a negative duration, as after a step of a clock, is zero.
 impl Column for Duration {
     fn read<DB: Values>(row: &DB::Row, column: &str) -> Result<Self> {
         Ok(Self::from_micros(u64::try_from(i64::read::<DB>(row, column)?).unwrap_or_default()))
@@ -344,7 +344,7 @@ fn micros_of(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX)
 }
 
-/// Returns the time of so many microseconds since 1970.
+/// Returns the time that is this number of microseconds after 1970.
 ///
 /// # Errors
 /// `Decode` for a time beyond the year 9999.

@@ -1,4 +1,4 @@
-//! Least privilege on PostgreSQL: who may do what with the tables of a line.
+//! Roles of least privilege on PostgreSQL, and their rights on the tables of a line.
 
 use crate::identifier::{Identifier, InvalidIdentifier};
 use crate::line::Line;
@@ -48,7 +48,7 @@ impl Roles {
     /// its records.
     ///
     /// # Errors
-    /// [`InvalidIdentifier`] when one of these names becomes too long.
+    /// [`InvalidIdentifier`] when one of these names is too long.
     pub fn of_service(service: &Identifier) -> Result<Self, InvalidIdentifier> {
         let service = service.as_str();
         Ok(Self {
@@ -60,7 +60,7 @@ impl Roles {
     }
 
     /// Returns the script that creates the roles of a line and grants exactly what each needs, in
-    /// one transaction. It can be run again: it revokes whatever it does not grant.
+    /// one transaction. It can be run again: it revokes every right that it does not grant.
     #[must_use]
     pub fn script(&self, line: Line, schema: Option<&Identifier>) -> Statement {
         let template = match line {

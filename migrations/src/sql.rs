@@ -39,8 +39,7 @@ impl Template {
         Self { text: text.to_owned(), schema: String::new() }
     }
 
-    /// Replaces `{schema}` with the schema's name, or with nothing, which leaves the choice to the
-    /// `search_path`.
+    /// Replaces `{schema}` with the schema's name, or with nothing: then the `search_path` decides.
     pub fn schema(mut self, schema: Option<&Identifier>) -> Self {
         self.schema = schema.map(|schema| format!("{}.", schema.quoted())).unwrap_or_default();
         self
@@ -152,8 +151,8 @@ impl fmt::Display for Statement {
 
 /// Makes `Statements`, a structure of [`Statement`]s that are rendered once for a schema.
 ///
-/// `parts` are texts that several statements share. A statement names them in braces, and gives
-/// texts of its own to the names that it sets itself:
+/// `parts` are texts that several statements share. A statement names them in braces, and can set
+/// further names to its own texts:
 ///
 /// ```text
 /// migrations::statements! {

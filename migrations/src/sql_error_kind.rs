@@ -6,17 +6,17 @@ use sqlx::Error;
 /// text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SqlErrorKind {
-    /// The connection is gone or the server is going away: the statement may have taken effect. Try
-    /// again in a new connection.
+    /// The connection is lost or the server is shutting down: the statement may have taken effect.
+    /// Try again on a new connection.
     Lost,
     /// Another transaction won (serialization, deadlock, lock timeout, a busy SQLite): the same
     /// work may succeed at once in a new transaction.
     Conflict,
-    /// The server is up but cannot do it now: too many connections, a time limit, a full disk, a
-    /// standby. Wait and try again, without limit.
+    /// The server is up but cannot run the statement now: too many connections, a time limit, a
+    /// full disk, a standby. Wait and try again, without limit.
     Unavailable,
-    /// The statement was refused for its content, or an operator must repair something: a missing
-    /// table or permission, a value that does not fit.
+    /// The statement was refused because of its content, or an operator must repair something: a
+    /// missing table or permission, a value that does not fit.
     Refused,
 }
 
@@ -39,8 +39,8 @@ impl SqlErrorKind {
 
     /// Whether an error concerns the session alone, so that another session could run the same
     /// statement. The session's server became read-only, [its prepared statements are
-    /// gone](Self::is_of_pooler), or a table changed under a prepared statement. The statement is
-    /// not at fault.
+    /// gone](Self::is_of_pooler), or a table changed under a prepared statement. The statement
+    /// itself is correct.
     #[must_use]
     pub fn is_of_session(error: &Error) -> bool {
         let Error::Database(answer) = error else { return false };

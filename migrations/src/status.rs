@@ -67,7 +67,7 @@ impl Status {
     /// Checks that this build can work with the database.
     ///
     /// # Errors
-    /// [`SchemaError`] says what is wrong and which command repairs it.
+    /// [`SchemaError`] describes the problem and names the command that repairs it.
     pub fn check(&self) -> Result<(), SchemaError> {
         if self.pending()?.is_empty() {
             return Ok(());

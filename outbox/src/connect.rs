@@ -1,13 +1,13 @@
 //! Turns a URL into connection options.
 //!
-//! Payloads are business data, and the password opens the database. Off this machine both travel
-//! encrypted and to a verified server, unless the operator explicitly allows plaintext.
+//! Payloads are business data, and the password gives access to the database. To other machines
+//! both travel encrypted and to a verified server, unless the operator explicitly allows plaintext.
 
 use migrations::Dialect;
 
 pub use crate::failure::shared_session;
 
-/// For the log, which reports the same fault of a pooler.
+/// Re-exported for the log, which reports the same fault of a pooler.
 #[doc(hidden)]
 pub use crate::failure::SHARED_SESSIONS;
 
@@ -15,15 +15,15 @@ pub use crate::failure::SHARED_SESSIONS;
 pub use crate::postgres::options::{Exposure, exposure, postgres_options};
 #[cfg(feature = "postgres")]
 pub use crate::postgres::session::{connect_own, set_own_defaults};
-/// For the log, whose connections wait as long.
+/// Re-exported for the log, whose connections wait for the same time.
 #[cfg(feature = "sqlite")]
 #[doc(hidden)]
 pub use crate::sqlite::options::BUSY_TIMEOUT;
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::options::{opened_when_free, sqlite_options};
 
-/// A URL that cannot be used. The operator is at fault. It never contains the URL, which may hold a
-/// password.
+/// A URL that cannot be used. The operator is at fault. The error never contains the URL, which may
+/// contain a password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidUrl {
@@ -48,7 +48,7 @@ pub enum InvalidUrl {
          a password or a name as %40 %2F %23 %3F %3A"
     )]
     Form {
-        /// The departure from the form, without any part of the URL.
+        /// The deviation from the form, without any part of the URL.
         problem: &'static str,
     },
     /// The URL names several servers.
@@ -57,7 +57,7 @@ pub enum InvalidUrl {
          writer's DNS name"
     )]
     Hosts,
-    /// A parameter that cannot be honoured. Its value is left out, because it may be a secret.
+    /// A parameter that cannot be honoured. The error omits its value, which may be a secret.
     #[error("the URL has a parameter {name} that cannot be honoured; {remedy}")]
     Parameter {
         /// The parameter's name, in quotes.
@@ -65,7 +65,7 @@ pub enum InvalidUrl {
         /// The remedy.
         remedy: &'static str,
     },
-    /// Passwords and payloads would cross a network in the clear, or reach an unverified server.
+    /// Passwords and payloads would cross a network unencrypted, or reach an unverified server.
     #[error(
         "the connection to {host} with sslmode={mode} may go over the network unencrypted; set sslmode=verify-full \
          (or verify-ca, require) in the URL, or sslmode=disable and allow plaintext explicitly"

@@ -1,4 +1,4 @@
-//! Places where a test kills a producer: see [`message::crash_points`].
+//! Crash points, at which a test kills a producer: see [`message::crash_points`].
 //!
 //! | place | the business rows | the messages | the commit |
 //! |---|---|---|---|

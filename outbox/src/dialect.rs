@@ -23,8 +23,8 @@ pub trait Dialect: Backend {
     #[doc(hidden)]
     fn producer_statements(schema: Option<&Identifier>) -> Self::ProducerStatements;
 
-    /// Inserts messages with different ids, in order. Returns the ids that are new: a supplied id
-    /// that already exists is left out. A generated id that already exists is a unique violation.
+    /// Inserts messages with different ids, in order. Returns the new ids, without supplied ids
+    /// that already exist. A generated id that already exists is a unique violation.
     #[doc(hidden)]
     fn insert_messages(
         connection: &mut Self::Connection,
@@ -46,7 +46,7 @@ pub trait Dialect: Backend {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<OffsetDateTime, sqlx::Error>> + Send;
 
-    /// Finds out whether a transaction has committed, as far as the database can answer now.
+    /// Looks up whether a transaction has committed, as far as the database can answer now.
     #[doc(hidden)]
     fn fate(
         connection: &mut Self::Connection,
@@ -97,7 +97,8 @@ pub trait Dialect: Backend {
         Self::pool_options(idle_in_transaction_max).connect_with(options)
     }
 
-    /// Returns pool options whose connections carry no transaction over to the next user.
+    /// Returns pool options that keep an open transaction from reaching the next user of a
+    /// connection.
     #[doc(hidden)]
     fn pool_options(idle_in_transaction_max: Duration) -> PoolOptions<Self>;
 

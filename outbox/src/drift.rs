@@ -15,8 +15,8 @@ use crate::telemetry;
 /// Maximum age of a reading of the database's clock. A refusal always takes a fresh reading.
 const READING_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// Checks supplied ids against the database's clock. Costs one round trip a minute, and one for
-/// each refusal.
+/// Checks supplied ids against the database's clock. Costs one round trip per minute, and one per
+/// refusal.
 #[derive(Debug)]
 pub(crate) struct DriftGuard {
     window: DriftWindow,

@@ -27,7 +27,7 @@ pub enum EnqueueError {
     /// refuse it.
     #[error(transparent)]
     Drift(Box<Drift>),
-    /// At delivery the message's id, which is made now, would be older than consumers accept
+    /// The message's id is made now, and at delivery it would be older than consumers accept
     /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)). Every consumer would
     /// refuse it. Nothing was sent to the database.
     #[error(
@@ -63,8 +63,8 @@ pub enum EnqueueError {
         /// The topic of the refused message.
         topic: Topic,
     },
-    /// The id was enqueued before with another event type, content type or payload. These are two
-    /// facts under one id, and consumers would apply only one of them.
+    /// The id was enqueued before with another event type, content type or payload. Consumers would
+    /// apply only one of the two.
     #[error(
         "message id {id} for topic {topic} was enqueued before with another content; one id names one fact: derive \
          it from everything that makes the fact, or use a fresh id"
@@ -101,7 +101,7 @@ pub enum EnqueueError {
     )]
     NoOutbox,
     /// The transaction had already ended: a nested `begin()` was dropped before its answer, or
-    /// refused. The message would have been committed by itself.
+    /// refused. The message would have been committed separately.
     #[error("the message was not stored: {}", migrations::own_transaction::ENDED)]
     Ended,
     /// The database has no outbox tables in its schema or `search_path`. The operator is at fault.

@@ -20,7 +20,7 @@ pub(crate) fn is_missing_table(error: &Error) -> bool {
     is_missing && answer.message().contains("outbox_")
 }
 
-/// Why a client meets prepared statements of another client, and the remedy.
+/// The reason why a client finds prepared statements of another client, and the remedy.
 pub const SHARED_SESSIONS: &str = "\
     a pooler shares its sessions between clients and does not keep their prepared statements apart (PgBouncer in \
     transaction mode before 1.21, or with max_prepared_statements = 0); point the URL at the server or at a pooler in \

@@ -1,5 +1,5 @@
 //! The transactional outbox: messages as rows of the caller's own transaction. The relay reads them
-//! through `outbox_log`, a crate of its own, so that a producer does not compile the reader.
+//! through a separate crate, `outbox_log`, so that a producer does not compile the reader.
 //!
 //! | module | contents |
 //! |---|---|

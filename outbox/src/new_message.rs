@@ -1,4 +1,4 @@
-//! Messages as producers hand them to the outbox.
+//! Messages as producers pass them to the outbox.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use message::{
 use serde::Serialize;
 use time::OffsetDateTime;
 
-/// A message to be enqueued. The methods accept any value and keep the first mistake. Enqueueing
-/// reports it before it sends any SQL.
+/// A message to be enqueued. The methods accept any value and keep the first mistake, which
+/// enqueueing reports before it sends any SQL.
 ///
 /// ```
 /// use outbox::NewMessage;
@@ -37,7 +37,7 @@ pub struct NewMessage {
 }
 
 impl fmt::Debug for NewMessage {
-    /// Leaves out the payload and the values of headers: prints sizes and names.
+    /// Prints sizes and names, without the payload and the values of headers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewMessage")
             .field("topic", &self.topic)
@@ -58,7 +58,7 @@ impl fmt::Debug for NewMessage {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMessage {
-    /// A name or header is empty, too long or contains a character that is not allowed.
+    /// A name or header is empty or too long, or contains an invalid character.
     #[error(transparent)]
     Text(#[from] InvalidText),
     /// The trace context does not follow the W3C format.
@@ -126,8 +126,8 @@ impl NewMessage {
         self
     }
 
-    /// Sets the ordering key: messages with the same key leave in causal order. Default: none, no
-    /// order.
+    /// Sets the ordering key: messages with the same key are published in causal order. Default:
+    /// none, without an order.
     pub fn key(mut self, key: impl AsRef<str>) -> Self {
         match OrderingKey::new(key.as_ref()) {
             Ok(key) => self.key = Some(key),
@@ -154,7 +154,7 @@ impl NewMessage {
         self
     }
 
-    /// Sets the payload as bytes. The content type stays.
+    /// Sets the payload as bytes. Does not change the content type.
     pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
         self.payload = payload.into();
         self
@@ -177,9 +177,9 @@ impl NewMessage {
         self
     }
 
-    /// Sets the earliest delivery, by the database's clock. The message leaves then or shortly
-    /// after. It does not wait for other messages of its key, and they do not wait for it. Maximum
-    /// 14 days ahead, unless the outbox accepts older ids
+    /// Sets the earliest delivery, by the database's clock. The message is published then or
+    /// shortly after. It does not wait for other messages of its key, and they do not wait for it.
+    /// Maximum: 14 days ahead, unless the outbox accepts older ids
     /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)).
     pub fn deliver_at(mut self, at: OffsetDateTime) -> Self {
         if (1970..=9999).contains(&at.to_offset(time::UtcOffset::UTC).year()) {

@@ -9,7 +9,7 @@ use sqlx::pool::PoolOptions;
 use crate::connect::InvalidUrl;
 use crate::dialect::Dialect;
 
-/// How long a session may sit idle inside a transaction before PostgreSQL ends it. A producer that
+/// How long a session may be idle inside a transaction before PostgreSQL ends it. A producer that
 /// hangs must not hold row locks forever.
 pub const IDLE_IN_TRANSACTION_MAX: Duration = Duration::from_secs(60);
 
@@ -25,8 +25,8 @@ pub enum PoolError {
     Connect(#[source] Box<dyn Error + Send + Sync>),
 }
 
-/// Returns pool options whose connections carry no transaction over to the next user. A transaction
-/// that a cancelled call left open is rolled back on return to the pool, and
+/// Returns pool options that keep an open transaction from reaching the next user of a connection.
+/// A transaction that a cancelled call left open is rolled back on return to the pool, and
 /// [`IDLE_IN_TRANSACTION_MAX`] applies. Add sizes and timeouts as you need.
 #[must_use]
 pub fn pool_options<DB: Dialect>() -> PoolOptions<DB> {

@@ -24,7 +24,7 @@ use crate::wake::CommitNotify;
 pub enum Enqueued {
     /// The message is a row of this transaction.
     Stored(MessageId),
-    /// A message with the same id and content was enqueued before. It leaves once.
+    /// A message with the same id and content was enqueued before. It is published once.
     Duplicate(MessageId),
 }
 
@@ -44,8 +44,8 @@ impl Enqueued {
     }
 }
 
-/// The answer to an id that was enqueued before with the same content. Another content is always
-/// [`EnqueueError::IdReused`]. Rows that retention has removed are forgotten.
+/// The answer to an id that was enqueued before with the same content. Different content is always
+/// [`EnqueueError::IdReused`]. Rows that retention has removed do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDuplicate {
     /// Returns [`Enqueued::Duplicate`].
@@ -129,8 +129,8 @@ impl<DB: Dialect> Default for Outbox<DB> {
 }
 
 impl<DB: Dialect> Outbox<DB> {
-    /// Makes an outbox with all defaults: tables found by the `search_path`, messages of a size
-    /// that every broker accepts, duplicates ignored.
+    /// Makes an outbox with all defaults: tables in the `search_path`, a maximum size that every
+    /// broker accepts, duplicates ignored.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -152,8 +152,8 @@ impl<DB: Dialect> Outbox<DB> {
         }
     }
 
-    /// Enqueues a message in the caller's transaction. It leaves if and only if that transaction
-    /// commits.
+    /// Enqueues a message in the caller's transaction. It is published if and only if that
+    /// transaction commits.
     ///
     /// After an error, roll the transaction back. A raw transaction does not enforce this. After a
     /// database error, PostgreSQL has aborted it, and a later `commit()` returns `Ok` although
@@ -198,7 +198,7 @@ impl<DB: Dialect> Outbox<DB> {
         self.settings.wake.clone()
     }
 
-    /// Returns the trace context for a message that brings none.
+    /// Returns the trace context for a message without one.
     pub(crate) fn capture(&self) -> Option<TraceContext> {
         self.settings.capture.capture()
     }
@@ -257,8 +257,8 @@ impl<DB: Dialect> OutboxBuilder<DB> {
         self
     }
 
-    /// Sets the generator of ids for messages that bring none. Default: [`MessageId::new`]. Use
-    /// [`NodeIds`](crate::nodes::NodeIds) where ids must name the node that made them.
+    /// Sets the generator of ids for messages without one. Default: [`MessageId::new`]. Use
+    /// [`NodeIds`](crate::nodes::NodeIds) if ids must name the node that made them.
     pub fn ids(mut self, ids: impl IdGenerator) -> Self {
         self.ids = Arc::new(ids);
         self

@@ -12,9 +12,10 @@ pub enum Remedy {
     /// Run the work again, after a pause: the database was unavailable, another transaction won, or
     /// no id could be made.
     RunAgain,
-    /// Give the work up: the message is invalid, too large, or reuses an id. It stays so.
+    /// Abandon the work: the message is invalid, too large, or reuses an id, which no retry
+    /// changes.
     GiveUp,
-    /// Repair the set-up: the tables or the outbox are missing, for every message.
+    /// Repair the setup: the tables or the outbox are missing, for every message.
     Repair,
     /// Correct the code or the data: the database refused, or the transaction had ended. Another
     /// run may succeed.

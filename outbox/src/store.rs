@@ -1,4 +1,4 @@
-//! Stores checked messages as rows and sorts out duplicates.
+//! Stores checked messages as rows and resolves duplicates.
 
 use std::collections::{HashMap, HashSet};
 
@@ -71,7 +71,7 @@ pub(crate) async fn store_one<DB: Dialect>(
     Ok(Single { answer, transaction })
 }
 
-/// Refuses when no transaction is open: the message would commit by itself.
+/// Refuses when no transaction is open: the message would commit separately.
 async fn check_open<DB: Dialect>(connection: &mut DB::Connection) -> Result<(), EnqueueError> {
     if DB::is_open(connection).await? { Ok(()) } else { Err(EnqueueError::Ended) }
 }
@@ -107,7 +107,7 @@ pub(crate) async fn store_all<DB: Dialect>(
         compare(connection, settings, &old).await?;
     }
     reached(crash_points::AFTER_ENQUEUE);
-    // A repeated id inside the batch was removed from `new` by its first message.
+    // The first message with a repeated id has removed it from `new`.
     let answer = |prepared: &Prepared| match new.remove(&prepared.message.id) {
         true => Enqueued::Stored(prepared.message.id),
         false => Enqueued::Duplicate(prepared.message.id),

@@ -6,7 +6,7 @@ tokio::task_local! {
     static CURRENT: TraceContext;
 }
 
-/// The source of the trace context in which a message is enqueued. Set it with
+/// The source of a message's trace context at the time of enqueueing. Set it with
 /// [`OutboxBuilder::capture`](crate::producer::OutboxBuilder::capture). An OpenTelemetry adapter
 /// returns the current span here.
 pub trait Capture: Send + Sync + 'static {

@@ -16,7 +16,7 @@ impl CommitNotify {
         Self::default()
     }
 
-    /// Reports a commit. Cheap; several calls before the listener wakes count as one.
+    /// Reports a commit. Cheap. Several calls before the listener wakes count as one.
     pub fn wake(&self) {
         self.0.notify_one();
     }

@@ -19,16 +19,16 @@ use crate::tables::{Skipped, Tables};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SagaQuery {
-    /// Only those of this type.
+    /// Only sagas of this type.
     pub saga_type: Option<String>,
-    /// Only those in this state.
+    /// Only sagas in this state.
     pub state: Option<State>,
-    /// Only those that need an operator.
+    /// Only sagas that need an operator.
     pub is_stuck: bool,
-    /// Whether to include those that have ended.
+    /// Whether to include ended sagas.
     pub with_ended: bool,
-    /// Maximum number of sagas in the list, the oldest first. Of those that have ended, PostgreSQL
-    /// lists the ones that ended first.
+    /// Maximum number of sagas in the list, the oldest first. PostgreSQL lists ended sagas in the
+    /// order of their ends.
     pub limit: NonZeroU32,
 }
 
@@ -133,7 +133,8 @@ pub struct Decision {
     pub step: Option<String>,
 }
 
-/// Sagas of one version whose turn is overdue: no worker has the version, or there are too few.
+/// Sagas of one version whose turn is overdue: no worker has the version, or there are too few
+/// workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Overdue {
@@ -143,7 +144,7 @@ pub struct Overdue {
     pub version: u16,
     /// The number of such sagas.
     pub sagas: u64,
-    /// How long the first of them has been due.
+    /// How long the longest overdue one has been due.
     pub longest: Duration,
 }
 
@@ -157,8 +158,8 @@ pub enum DecideError {
         /// The saga.
         id: SagaId,
     },
-    /// The saga has continued, got stuck elsewhere or been cancelled since the operator saw it: the
-    /// same decision would mean something else.
+    /// The saga has continued, got stuck elsewhere or been cancelled since the operator saw it. The
+    /// same decision would now have a different meaning.
     #[error("the saga {id} has changed since it was seen: it is {condition} now")]
     Changed {
         /// The saga.
@@ -194,7 +195,7 @@ pub enum DecideError {
         /// The step at which the saga is stuck, if it is stuck at one.
         at: Option<String>,
     },
-    /// A step of a running saga was to be skipped without a result, which its function needs to
+    /// The decision skips a step of a running saga without a result, but its function needs one to
     /// continue.
     #[error(
         "the step {step} of {id} needs a result, as JSON: the saga's code goes on with it; null where it has none"
@@ -205,7 +206,7 @@ pub enum DecideError {
         /// The step.
         step: String,
     },
-    /// An undo was to be skipped with a result: the operator believes that the saga still runs.
+    /// The decision skips an undo with a result: the operator believes that the saga still runs.
     #[error(
         "{id} is being undone, and an undo has no result: leave it out to skip the undo of {step}; see `relay sagas show`"
     )]
@@ -289,8 +290,8 @@ impl<DB: Dialect> Sagas<DB> {
         self.decide(id, Choice::Retry, None, signature).await
     }
 
-    /// Has a saga undone. A saga that a worker runs is undone after its current step. A saga that
-    /// is just finishing either finishes, and this call fails, or is undone.
+    /// Cancels a saga, which is then undone. A saga that a worker runs is undone after its current
+    /// step. A saga that is about to finish either finishes, and this call fails, or is undone.
     ///
     /// # Errors
     /// [`DecideError`].
@@ -301,13 +302,14 @@ impl<DB: Dialect> Sagas<DB> {
     /// Skips a step of a stuck saga, which then continues. While the saga is being undone, this
     /// skips the undo of the step at which it is stuck, and of no other step. While it runs, this
     /// skips the step itself, which gets `result`. A step that has not begun must be the one at
-    /// which the saga is stuck: after a misspelt name the saga would repeat what an operator has
-    /// done by hand. The step at which it is stuck may already have a result that its code cannot
-    /// read: that one is replaced.
+    /// which the saga is stuck: after a misspelt name the saga would repeat work that an operator
+    /// has done by hand. If the step at which it is stuck already has a result that its code cannot
+    /// read, `result` replaces it.
     ///
     /// # Errors
-    /// [`DecideError`], [`NoResult`](DecideError::NoResult) if the saga runs and there is none,
-    /// [`ResultOfUndo`](DecideError::ResultOfUndo) if it is being undone and there is one.
+    /// [`DecideError`]: [`NoResult`](DecideError::NoResult) if the saga runs and `result` is
+    /// missing, [`ResultOfUndo`](DecideError::ResultOfUndo) if it is being undone and `result` is
+    /// given.
     pub async fn skip(
         &self,
         id: &SagaId,
@@ -385,7 +387,7 @@ impl<DB: Dialect> Sagas<DB> {
         Ok(())
     }
 
-    /// Skips a step of a stuck saga that is locked.
+    /// Skips a step of a stuck saga whose row is locked.
     async fn skip_in(
         &self,
         tx: &mut DB::Connection,

@@ -35,7 +35,7 @@ pub const AFTER_WAIT: &str = "saga::after_wait";
 pub const BEFORE_UNDO_COMMIT: &str = "saga::before_undo_commit";
 /// It is committed.
 pub const AFTER_UNDO_COMMIT: &str = "saga::after_undo_commit";
-/// A call was undone; that is not stored.
+/// A call was undone; its undo is not stored.
 pub const AFTER_UNDO_CALL: &str = "saga::after_undo_call";
 /// Everything is done or undone; the saga has not ended.
 pub const BEFORE_END: &str = "saga::before_end";

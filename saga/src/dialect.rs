@@ -26,7 +26,7 @@ type Result<T> = std::result::Result<T, sqlx::Error>;
 #[must_use = "a reply that came too late was not kept"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replied {
-    /// It is kept, for a saga that waits for it or will.
+    /// It is kept, for a saga that waits for it now or later.
     Kept,
     /// A reply to the same request was kept before.
     Duplicate,
@@ -37,16 +37,16 @@ pub enum Replied {
     Nobody,
 }
 
-/// The part of sagas that a database does in a way of its own.
+/// The operations of sagas that differ between the databases.
 #[doc(hidden)]
 pub trait Store: Backend {
     /// The rendered SQL.
     type SagaStatements: Send + Sync + 'static;
 
-    /// Begins the transaction of a list, whose statements go by an index and sort no table.
+    /// Begins the transaction of a list, whose statements use an index and sort no table.
     const BEGIN_BY_INDEX: &'static str;
 
-    /// Begins a transaction that changes what it finds in the same way.
+    /// Begins a transaction that changes rows which it finds in the same way.
     const BEGIN_CHANGE_BY_INDEX: &'static str;
 
     /// Renders the SQL.
@@ -59,7 +59,7 @@ pub trait Store: Backend {
     fn begin_saga(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
     /// Returns whether the transaction is still the one that was begun for an effect and its
-    /// record. Returns true without a look where the statements for steps look themselves.
+    /// record. Returns true without a check if the statements for steps check this themselves.
     fn may_commit_effect(connection: &mut Self::Connection) -> impl Future<Output = Result<bool>> + Send;
 
     /// See [`Tables::renew`](crate::tables::Tables::renew).

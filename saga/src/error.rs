@@ -1,4 +1,4 @@
-//! Errors outside of a saga's own code.
+//! Errors from outside a saga's own code.
 
 use std::error::Error;
 
@@ -11,7 +11,7 @@ use crate::key::SagaId;
 /// The longest error text that is stored, in bytes.
 const ERROR_BYTES_MAX: usize = 2_048;
 
-/// The database could not do something that sagas need. Nothing took effect.
+/// The database could not run an operation that sagas need. Nothing took effect.
 #[derive(Debug, thiserror::Error)]
 #[error("the database could not {what}")]
 pub struct StoreError {
@@ -50,7 +50,7 @@ impl StoreError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The tables are missing, or older or newer than this build; the text says which command to
+    /// The tables are missing, or older or newer than this build; the text names the command to
     /// run.
     #[error(transparent)]
     Schema(#[from] MigrateError),
@@ -60,7 +60,7 @@ pub enum OpenError {
     /// A type has a name that cannot be used.
     #[error(transparent)]
     Name(#[from] InvalidText),
-    /// A version was registered twice for one type.
+    /// One version of a type was registered twice.
     #[error("version {version} of the saga type {saga_type} was registered twice; give each code a version")]
     Twice {
         /// The type.
@@ -109,8 +109,8 @@ pub enum StartError {
 impl From<StartError> for HandlerError {
     /// Classifies the error by its cause, for the handler of a consumer. The same message always
     /// names the same saga with the same input: if these are at fault, it is rejected. With a type
-    /// that is unknown here it is tried again, because a newer program may know it. An error of the
-    /// database means what it means for the handler's own statements.
+    /// that is unknown here it is tried again, because a newer program may know it. A database
+    /// error is treated like one of the handler's own statements.
     fn from(error: StartError) -> Self {
         match error {
             StartError::Store(error) => Self::from(error.into_sqlx()),

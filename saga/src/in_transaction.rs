@@ -7,8 +7,8 @@ use crate::dialect::Dialect;
 
 /// An open transaction: an [`OutboxTransaction`] or a [`sqlx::Transaction`]. Sealed.
 ///
-/// A connection of a pool is none. There a start would commit by itself, whatever becomes of the
-/// business rows:
+/// A connection of a pool is not a transaction. There a start would commit separately, whatever
+/// happens to the business rows:
 ///
 /// ```compile_fail,E0277
 /// # async fn example(pool: sqlx::PgPool, sagas: saga::Sagas<sqlx::Postgres>) -> Result<(), saga::StartError> {
@@ -55,7 +55,7 @@ impl<DB: Dialect> InTransaction<DB> for Transaction<'_, DB> {}
 mod sealed {
     use super::{Dialect, OutboxTransaction, Transaction};
 
-    /// The part that nobody outside calls.
+    /// The private part of the trait.
     pub trait Sealed<DB: Dialect>: Send {
         /// Returns the connection of the transaction.
         fn connection(&mut self) -> &mut DB::Connection;

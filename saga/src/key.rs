@@ -8,7 +8,7 @@ use message::{InvalidText, text};
 /// Maximum bytes of the type of a saga, and of the name of a step.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// Maximum bytes of the id of a saga. So a key has at most 255 bytes, which headers and idempotency
+/// Maximum bytes of the id of a saga. It limits a key to 255 bytes, which headers and idempotency
 /// keys of other services permit.
 pub const ID_BYTES_MAX: usize = 125;
 
@@ -38,7 +38,7 @@ impl SagaId {
         Ok(Self { saga_type, id })
     }
 
-    /// Creates a name that the database holds: it was checked when it was stored.
+    /// Creates a name from the database. It was checked when it was stored.
     pub(crate) fn stored(saga_type: String, id: String) -> Self {
         Self { saga_type, id }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The moment after which another worker may have the saga. It is computed from a time before the
-/// database was asked, so it is never later than the database's.
+/// request to the database, so it is never later than the database's.
 #[derive(Debug, Clone)]
 pub(crate) struct Lease(Arc<Mutex<Span>>);
 
@@ -26,7 +26,7 @@ impl Lease {
         self.lock().until = asked_at + lease;
     }
 
-    /// Notes that a renewal got no answer. Statements that began before may then wait for ever,
+    /// Records that a renewal got no answer. Statements that began before may then wait forever,
     /// even if a new connection renews the lease in time.
     pub(crate) fn unanswered(&self) {
         self.lock().unanswered_at = Some(Instant::now());
@@ -36,7 +36,7 @@ impl Lease {
         Instant::now() < self.lock().until
     }
 
-    /// Waits until statements that began at `begun_at` must be given up: the lease has been over
+    /// Waits until statements that began at `begun_at` must be abandoned: the lease has been over
     /// for `span`, or a renewal has been unanswered for that long.
     pub(crate) async fn given_up(&self, begun_at: Instant, span: Duration) {
         loop {

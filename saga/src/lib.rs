@@ -52,7 +52,7 @@
 //! |---|---|
 //! | [`Sagas::start`] | the caller's transaction |
 //! | [`Run::step`] | its rows, its messages and its result |
-//! | [`Run::call`] | *calling*, before the call is made; its result, after |
+//! | [`Run::call`] | *calling*, before the call is made; its result, after the call |
 //! | [`Run::request`] | the message, and that the saga waits |
 //! | [`Replies`] | the reply, the wake-up and the inbox row |
 //! | [`Run::sleep`] | its end, and that the saga waits |

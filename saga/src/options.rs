@@ -11,7 +11,7 @@ const LEASE_MIN: Duration = Duration::from_secs(1);
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(3_600);
 /// The longest pause between two attempts.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(86_400);
-/// The shortest pause between two looks at the database.
+/// The shortest pause between two polls of the database.
 pub(crate) const POLL_MIN: Duration = Duration::from_millis(2);
 /// The longest span of time that is stored: a century.
 pub const SPAN_MAX: Duration = Duration::from_secs(36_525 * 86_400);
@@ -27,20 +27,19 @@ pub const SPAN_MAX: Duration = Duration::from_secs(36_525 * 86_400);
 #[non_exhaustive]
 pub struct WorkerOptions {
     /// Maximum sagas that run at once in this process. Default: 16. Each uses a connection of the
-    /// pool while a step with an effect in this database runs. As many of these steps run at once
-    /// as the pool has connections, less two; the others wait for their turn. The two connections
-    /// are for renewing leases and for short statements.
+    /// pool while a step with an effect in this database runs. The number of these steps at once is
+    /// the pool's number of connections less two; further steps wait. The two connections are for
+    /// renewing leases and for short statements.
     pub concurrency: NonZeroU32,
-    /// How long a worker that died, or hangs, keeps its sagas: 1 s to 1 h. Default: 15 s. A live
-    /// worker renews its leases after each third of this time.
+    /// How long a dead or hanging worker keeps its sagas: 1 s to 1 h. Default: 15 s. A live worker
+    /// renews its leases after each third of this time.
     pub lease: Duration,
-    /// Longest pause between two looks for work while there is none: at least 2 ms. Default: 100
-    /// ms.
+    /// Longest pause between two polls while there is no work: at least 2 ms. Default: 100 ms.
     pub poll_max: Duration,
-    /// Failures in a row of one step, or of one undo, after which a saga is stuck; at least 1.
-    /// Default: 10. A worker that dies counts as a failure. So does an outage of the database that
-    /// holds the sagas, if it lasts longer than the lease. Such a failure makes no saga stuck
-    /// before the tenth. A higher limit lets a saga end that many workers.
+    /// Consecutive failures of one step, or of one undo, after which a saga is stuck; at least 1.
+    /// Default: 10. The death of a worker counts as a failure. So does an outage of the sagas'
+    /// database, if it lasts longer than the lease. Failures of these two kinds make a saga stuck
+    /// no earlier than the tenth. A higher limit allows a saga to end that many workers.
     pub attempts_max: u32,
     /// Pauses between these attempts, up to 24 h. Default: 1 s, doubled up to 5 min, with full
     /// jitter.
@@ -50,8 +49,8 @@ pub struct WorkerOptions {
     /// How long decisions of operators are kept: 31 days to a century. Default: three years.
     pub audit_retention: Duration,
     /// How long a call to the database may take, including the wait for a connection: 1 s to 1 h.
-    /// Default: 30 s. Then the connection is given up and the work is retried. It does not bound
-    /// the statements of a step: those are given up when the lease has been over for this time.
+    /// Default: 30 s. Then the connection is dropped and the work is retried. It does not bound the
+    /// statements of a step: those are abandoned when the lease has been over for this time.
     pub call_timeout: Duration,
     /// How long a stopping worker waits for its sagas to reach their next step. Default: 20 s.
     pub shutdown_grace: Duration,
@@ -88,14 +87,14 @@ impl WorkerOptions {
         self
     }
 
-    /// Sets the longest pause between two looks for work.
+    /// Sets the longest pause between two polls for work.
     #[must_use]
     pub fn poll_max(mut self, poll_max: Duration) -> Self {
         self.poll_max = poll_max;
         self
     }
 
-    /// Sets after how many failures in a row a saga is stuck.
+    /// Sets the number of consecutive failures after which a saga is stuck.
     #[must_use]
     pub fn attempts_max(mut self, attempts_max: u32) -> Self {
         self.attempts_max = attempts_max;

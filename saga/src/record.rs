@@ -51,9 +51,9 @@ words! {
         Running = "running",
         /// Its steps are being undone, in reverse order.
         Undoing = "undoing",
-        /// It ran to its end; its output is stored.
+        /// It has finished; its output is stored.
         Finished = "finished",
-        /// Every step that needed it was undone.
+        /// Every step that had to be undone was undone.
         Undone = "undone",
     }
 }
@@ -87,13 +87,13 @@ words! {
         Done = "done",
         /// It did not happen, and never will.
         Refused = "refused",
-        /// A call was made, or is about to be; its outcome is not known.
+        /// A call was made, or is about to be made; its outcome is unknown.
         Calling = "calling",
-        /// A call was given up; its outcome is not known.
+        /// A call was abandoned; its outcome is unknown.
         GaveUp = "gave_up",
         /// A sleep, or a request without its reply.
         Waiting = "waiting",
-        /// The reply did not come in time; whether the request took effect is not known.
+        /// The reply did not arrive in time; it is unknown whether the request took effect.
         TimedOut = "timed_out",
     }
 }
@@ -148,7 +148,7 @@ pub struct SagaRecord {
     pub stuck_at: Option<OffsetDateTime>,
     /// When it finished, or was undone.
     pub ended_at: Option<OffsetDateTime>,
-    /// The number of replies that have come.
+    /// The number of replies that have arrived.
     pub(crate) replies: i64,
     /// The reason of an operator who wants it cancelled.
     pub(crate) cancel: Option<String>,
@@ -156,9 +156,9 @@ pub struct SagaRecord {
     pub(crate) secret: Secret,
 }
 
-/// A saga as it looked to the operator who decides about it: which saga of that name, in which
-/// state, since when it was stuck, and whether it was to be cancelled. Its text is for forms and
-/// links, and only compared.
+/// A saga as the operator saw it before a decision: its identity among sagas of the name, its
+/// state, when it got stuck, and whether it was cancelled. The text is for forms and links, and is
+/// only compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     started_at: OffsetDateTime,
@@ -190,7 +190,7 @@ impl SagaRecord {
         self.cancel.is_some()
     }
 
-    /// Returns its state in words, with what else an operator has to know.
+    /// Returns its state in words, with details for an operator.
     #[must_use]
     pub fn condition(&self) -> String {
         let besides = match (self.stuck_at, self.is_cancelled()) {
@@ -267,10 +267,10 @@ pub struct Held {
     pub(crate) epoch: i64,
 }
 
-/// The way in which a change of a step commits.
+/// How a change of a step commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Commits {
-    /// By itself.
+    /// In its own transaction.
     Alone,
     /// With the rows of its effect, and only if the transaction is still the one that was begun for
     /// both.
@@ -300,7 +300,7 @@ pub(crate) struct StepChange<'a> {
     pub(crate) error: Option<&'a str>,
     /// Whether one more call is made.
     pub(crate) is_attempt: bool,
-    /// Whether it requires that the saga is not cancelled.
+    /// Whether the saga must not be cancelled.
     pub(crate) is_forward: bool,
     /// The number of replies that were read. If there are more by now, the change does not happen.
     pub(crate) replies: Option<i64>,
@@ -309,18 +309,18 @@ pub(crate) struct StepChange<'a> {
 /// A change of a saga's state by the worker that owns it.
 #[derive(Debug)]
 pub(crate) enum Turn<'a> {
-    /// It waits for a step. Its next turn is at once if more than these replies have come, or if it
-    /// was cancelled. In a transaction that has locked the saga before, only a reply to this step
-    /// counts, because it is visible there. With a pause, its next turn is after that time: only
-    /// the database's clock says that the time of the step is over.
+    /// It waits for a step. Its next turn is at once if more than these replies have arrived, or if
+    /// it was cancelled. In a transaction that has locked the saga before, only a reply to this
+    /// step counts, because it is visible there. With a pause, its next turn is after that time,
+    /// because the time of the step is over only by the database's clock.
     Wait { step: &'a str, replies: i64, is_locked: bool, pause: Option<Duration> },
     /// It failed, and is retried after a pause; at once if it was cancelled.
     Postpone { attempts: u32, delay: Duration, error: Option<&'a str> },
-    /// It needs an operator and is not cancelled. `step` is where it is stuck, if at a step.
+    /// It needs an operator and is not cancelled. `step` is the step at which it is stuck, if any.
     Stick { attempts: u32, error: &'a str, step: Option<&'a str> },
-    /// Its steps are undone from now on. Its worker keeps it.
+    /// Its steps are now undone. Its worker keeps it.
     BeginUndo { reason: &'a str },
-    /// It ran to its end and is not cancelled.
+    /// It has finished and is not cancelled.
     Finish { output: &'a str },
     /// Everything is undone.
     EndUndo,

@@ -20,8 +20,8 @@ use crate::telemetry;
 /// The header that carries the key of a request, `type/id/step`. A reply copies it.
 pub const KEY_HEADER: &str = "saga-key";
 
-/// The header that carries the token of a request. A reply copies it, and so proves that it comes
-/// from a service that got the request: the key alone can be guessed.
+/// The header that carries the token of a request. A reply copies it to prove that its sender got
+/// the request: the key alone can be guessed.
 pub const TOKEN_HEADER: &str = "saga-reply-token";
 
 type Handling<'t> = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send + 't>>;
@@ -47,8 +47,8 @@ impl<DB: Dialect> Sagas<DB> {
     }
 
     /// Puts a reply into the mailbox of a saga, in the caller's transaction, and wakes the saga.
-    /// For replies that do not come as messages; it is up to you to know who sent them. `tx` is an
-    /// [`OutboxTransaction`](outbox::OutboxTransaction) or a [`sqlx::Transaction`]; a connection
+    /// For replies that do not arrive as messages; you must verify their sender yourself. `tx` is
+    /// an [`OutboxTransaction`](outbox::OutboxTransaction) or a [`sqlx::Transaction`]; a connection
     /// [does not compile](InTransaction).
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl<DB: Dialect> Sagas<DB> {
     ) -> Result<Replied, StoreError> {
         let payload = payload.to_string();
         let replied = self.keep_reply(tx, &Reply { key, payload: &payload, token: None }).await?;
-        // Without a token there is none that could be wrong.
+        // Without a token, the check of the token cannot fail.
         Ok(replied.unwrap_or(Replied::Nobody))
     }
 
@@ -85,8 +85,8 @@ impl<DB: Dialect> Sagas<DB> {
 impl<DB: Dialect> Replies<DB> {
     /// Sets a handler for replies that no saga waits for: the request has its outcome without one,
     /// the saga is being or was undone, or there is no such saga. It runs in the inbox's
-    /// transaction. Without it, such replies are logged. The token of a reply to a saga that does
-    /// not exist, or no longer, cannot be checked.
+    /// transaction. Without it, such replies are logged. The token of a reply cannot be checked if
+    /// its saga does not exist, or no longer exists.
     ///
     /// ```no_run
     /// # fn example(sagas: saga::Sagas<sqlx::Postgres>) {

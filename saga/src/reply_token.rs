@@ -1,8 +1,8 @@
 //! Tokens by which a reply proves that its sender has seen the request.
 //!
 //! The key of a request can be guessed: type, id and step. So each saga has a random secret, and a
-//! request carries a token made of that secret and of its step. Whoever got the request copies the
-//! token into the reply. The token of one request says nothing about those of others.
+//! request carries a token made of that secret and of its step. The service that got the request
+//! copies the token into the reply. The token of one request reveals nothing about others.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ impl Secret {
         Self(rand::random::<[u8; BYTES]>().to_vec())
     }
 
-    /// Wraps a secret that the database holds.
+    /// Wraps a secret from the database.
     pub(crate) fn stored(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }

@@ -12,13 +12,13 @@ pub(crate) const BATCH: u32 = 500;
 
 impl<DB: Dialect> Sagas<DB> {
     /// Deletes sagas that ended longer ago than [`WorkerOptions::retention`](crate::WorkerOptions),
-    /// with their steps and replies, 500 at a time. Returns how many were deleted. A running worker
-    /// does this once a minute. Afterwards their names are free: a start with one of them is a new
-    /// saga.
+    /// with their steps and replies, 500 at a time. Returns the number of deleted sagas. A running
+    /// worker does this once a minute. Afterwards their names are free: a start with one of them is
+    /// a new saga.
     ///
     /// # Errors
-    /// [`StoreError`]; what was deleted until then stays deleted. Runs to its end even if this call
-    /// is dropped.
+    /// [`StoreError`]; sagas deleted before the error stay deleted. Runs to its end even if this
+    /// call is dropped.
     pub async fn forget(&self) -> Result<u64, StoreError> {
         let sagas = self.clone();
         shield(async move {
@@ -43,7 +43,7 @@ impl<DB: Dialect> Sagas<DB> {
     /// deleted. A running worker does this once a minute. Cancel-safe.
     ///
     /// # Errors
-    /// [`StoreError`]; a role that does not have the right yet is refused.
+    /// [`StoreError`], also for a role that does not have the right yet.
     pub async fn forget_decisions(&self) -> Result<u64, StoreError> {
         let before = self.0.clock.now() - self.0.options.audit_retention;
         let mut connection = self.acquire().await?;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Limits on how often, and for how long, a call is retried under its key before the saga gives it
-/// up. Its outcome is unknown then, and it is undone with the steps before it.
+/// Limits on the number and the duration of retries of a call under its key. At the limit its
+/// outcome is unknown, and the saga undoes it with the steps before it.
 ///
 /// A call without limits is tried up to the workers' limit of attempts. Then the saga is stuck, and
 /// an operator decides.
@@ -21,7 +21,7 @@ impl Retry {
     }
 
     /// Permits no further attempt once this time has passed since the first one began, by the
-    /// clocks of database and worker: of two that differ, the one that is behind decides.
+    /// clocks of database and worker. If they differ, the later of the two moments decides.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         Self { within: limit, ..self }

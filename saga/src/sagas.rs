@@ -27,7 +27,7 @@ use crate::tables::Tables;
 use crate::telemetry;
 use crate::worker::Finishing;
 
-/// The sagas of one database: starts them, runs them, looks at them. Cheap to clone.
+/// The handle to the sagas of one database: starts, runs and reads them. Cheap to clone.
 pub struct Sagas<DB: Dialect>(pub(crate) Arc<Inner<DB>>);
 
 pub(crate) struct Inner<DB: Dialect> {
@@ -65,15 +65,15 @@ pub struct SagasBuilder<DB: Dialect> {
 #[must_use = "a saga that is already there may have ended"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Started {
-    /// It is started, if the transaction commits.
+    /// The saga is started, if the transaction commits.
     Started,
     /// The same saga, with the same input, was started before and is still remembered.
     AlreadyThere(State),
 }
 
 impl<DB: Dialect> Sagas<DB> {
-    /// Begins to describe the sagas of a database. Steps enqueue through the outbox, whose tables
-    /// are in the same database.
+    /// Returns a builder for the sagas of a database. Steps enqueue through the outbox, whose
+    /// tables are in the same database.
     pub fn builder(pool: Pool<DB>, outbox: Outbox<DB>) -> SagasBuilder<DB> {
         let (registry, options) = (Registry::new(), WorkerOptions::default());
         SagasBuilder {
@@ -95,7 +95,7 @@ impl<DB: Dialect> Sagas<DB> {
     /// a [`HandlerError`](inbox::HandlerError).
     ///
     /// A name that is still remembered starts nothing. Inputs are compared as JSON, up to a depth
-    /// of 64; neither the order of members nor white space counts. A saga that has ended is
+    /// of 64; the order of members and white space do not matter. A saga that has ended is
     /// forgotten after [`WorkerOptions::retention`]; then its name is free.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ impl<DB: Dialect> Sagas<DB> {
         self.0.db.acquire().await.map_err(StoreError::during("give a connection"))
     }
 
-    /// Waits for a call to the database, at most for the call timeout.
+    /// Waits for a call to the database, limited by the call timeout.
     pub(crate) async fn call<T>(
         &self,
         what: &'static str,
@@ -167,8 +167,8 @@ impl<DB: Dialect> Sagas<DB> {
     }
 }
 
-/// Returns whether two texts are the same JSON. Numbers are compared as they are written: a
-/// [`serde_json::Value`] would round long ones and take different amounts for the same.
+/// Returns whether two texts are the same JSON. Numbers are compared as texts: a
+/// [`serde_json::Value`] would round long ones and treat different amounts as equal.
 fn is_same(one: &str, other: &str) -> bool {
     let content = |text: &str| inbox::canonical_json::canonical(text.as_bytes());
     one == other || content(one).is_some_and(|one| Some(one) == content(other))
@@ -188,7 +188,7 @@ impl<DB: Dialect> SagasBuilder<DB> {
         self
     }
 
-    /// Registers a version of a type that this process starts and another one runs.
+    /// Registers a version of a type that this process only starts and another process runs.
     pub fn starts(mut self, saga_type: impl Into<String>, version: u16) -> Self {
         let added = self.registry.insert(saga_type.into(), version, None);
         self.wrong = self.wrong.or(added.err());
@@ -218,7 +218,7 @@ impl<DB: Dialect> SagasBuilder<DB> {
     ///
     /// # Errors
     /// [`OpenError`]: a type or version that cannot be registered, a schema that does not fit (the
-    /// text says which command to run), or a database that is unavailable.
+    /// text names the command to run), or an unavailable database.
     pub async fn open(self) -> Result<Sagas<DB>, OpenError> {
         let Self { pool, outbox, schema, registry, options, .. } = self;
         if let Some(wrong) = self.wrong {
@@ -255,7 +255,7 @@ impl<DB: Dialect> SagasBuilder<DB> {
 /// Connections that steps leave free, for renewing leases and for short statements.
 const KEPT_FREE: u32 = 2;
 
-/// Returns how many transactions with code of steps run at once, for a number of connections.
+/// Returns the maximum number of concurrent transactions of steps, for a number of connections.
 fn turns(connections: u32) -> usize {
     let turns = connections.saturating_sub(KEPT_FREE).max(1);
     usize::try_from(turns).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)
@@ -270,7 +270,7 @@ impl<DB: Dialect> Inner<DB> {
         connections > KEPT_FREE && DB::DIALECT == migrations::Dialect::Postgres
     }
 
-    /// Notes that a crash point is reached. Returns whether the worker ends here, which happens
+    /// Reports that a crash point is reached. Returns whether the worker ends here, which happens
     /// only in tests.
     pub(crate) async fn vanishes_at(&self, saga: &SagaId, place: &'static str) -> bool {
         reached(place);

@@ -1,6 +1,5 @@
 //! Names of the statements that every database has. The methods of
-//! [`Tables`](crate::tables::Tables), which run them, say what each does; each database has its own
-//! texts.
+//! [`Tables`](crate::tables::Tables) run and describe them; each database has its own texts.
 
 macro_rules! shared {
     ($dollar:tt $($name:ident)*) => {

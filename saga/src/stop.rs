@@ -11,9 +11,9 @@ use crate::error::chain;
 /// The reason why a saga stops. `Err(Stop)` from its function undoes its steps in reverse order.
 ///
 /// A step returns a `Stop` when its outcome is final and not a success: it was refused, its retries
-/// are used up, or its reply did not come in time. The outcome is stored; a function may handle it
-/// and take another path. A step also returns a `Stop` when the saga only pauses. Then every
-/// further step returns one as well, and the result of the function is ignored.
+/// are used up, or its reply did not arrive in time. The outcome is stored; a function may handle
+/// it and take another path. A step also returns a `Stop` when the saga only pauses. Then every
+/// further step also returns one, and the result of the function is ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stop {
     reason: String,
@@ -36,7 +36,7 @@ impl Stop {
         Self::because("the saga pauses here; return this error")
     }
 
-    /// Returns whether a reply did not come in time.
+    /// Returns whether a reply did not arrive in time.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.is_timeout
@@ -59,11 +59,11 @@ impl Error for Stop {}
 
 /// The failure of a step or of an undo, with its consequence.
 ///
-/// Every error converts into one by `?` and means: retry. A database error that reports an outage
-/// is retried without being counted, as long as the database that holds the sagas does not answer
-/// either. While that one answers, every sixth such error in a row counts. An error that reports a
-/// conflict with another transaction is retried at once, and 20 of them in a row count as one
-/// failure. [`StepError::stop`] means that the step can never succeed.
+/// Every error converts into one by `?`, and then means a retry. A database error that reports an
+/// outage is retried without being counted, as long as the sagas' database does not answer either.
+/// While that database answers, every sixth consecutive error of this kind counts. An error that
+/// reports a conflict with another transaction is retried at once, and 20 consecutive conflicts
+/// count as one failure. [`StepError::stop`] means that the step can never succeed.
 #[derive(Debug)]
 pub struct StepError {
     pub(crate) next: Next,

@@ -1,4 +1,4 @@
-//! Wakes sagas whose next turn was noted by a server clock that was ahead.
+//! Wakes sagas whose next turn was stored while the server's clock was ahead.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,11 +10,11 @@ use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::sagas::Sagas;
 
-/// Maximum sagas of a type and version that one pass looks at. Most of them sleep for long, which
-/// is right; reading them takes some milliseconds.
+/// Maximum sagas of a type and version that one pass reads. Most of them have long pauses, which is
+/// correct; reading them takes some milliseconds.
 pub(crate) const SLICE: u32 = 10_000;
 
-/// Where the last pass over each type and version ended; none where it looked at all of them.
+/// Where the last pass over each type and version ended; none if it read all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Passes(Mutex<HashMap<(String, u16), OffsetDateTime>>);
 
@@ -33,17 +33,17 @@ impl Passes {
 }
 
 impl<DB: Dialect> Sagas<DB> {
-    /// Makes registered sagas due that wait for no step and whose next turn is further ahead than
-    /// any process could have set it: the server's clock was ahead when it was noted. That is 1 h,
-    /// or 24 h for a saga that failed. Those whose worker may be alive become due after the longest
-    /// lease. Returns how many there were. Looks at up to 10,000 sagas of each type and version;
-    /// the next call continues there. A running worker does this once a minute.
+    /// Makes registered sagas due that wait for no step and whose next turn is impossibly far
+    /// ahead, because it was stored while the server's clock was ahead. The limit is 1 h, or 24 h
+    /// for a saga that failed. Sagas whose worker may be alive become due after the longest lease.
+    /// Returns the number of sagas. Reads up to 10,000 sagas of each type and version; the next
+    /// call continues there. A running worker does this once a minute.
     ///
-    /// A timer that began while the clock was ahead cannot be told from a long one: it fires at its
-    /// time, unless the saga is cancelled.
+    /// A timer that began while the clock was ahead cannot be distinguished from a long one: it
+    /// fires at its time, unless the saga is cancelled.
     ///
     /// # Errors
-    /// [`StoreError`]; what was woken until then stays so. Runs to its end even if this call is
+    /// [`StoreError`]; sagas woken before the error stay due. Runs to its end even if this call is
     /// dropped.
     pub async fn wake_stranded(&self) -> Result<u64, StoreError> {
         let sagas = self.clone();

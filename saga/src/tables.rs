@@ -26,7 +26,7 @@ use crate::stranded::SLICE;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
-/// Maximum replies that are kept for steps of a saga that have not begun: replies to requests that
+/// Maximum number of kept replies for steps of a saga that have not begun: replies to requests that
 /// were never sent must not fill its mailbox.
 const EARLY_MAX: i64 = 100;
 
@@ -41,7 +41,7 @@ pub(crate) struct Reply<'a> {
     pub(crate) key: &'a StepKey,
     /// JSON.
     pub(crate) payload: &'a str,
-    /// The token that came with it; none for a reply that the application vouches for.
+    /// The token that came with it; none for a reply whose sender the application has verified.
     pub(crate) token: Option<&'a str>,
 }
 
@@ -54,7 +54,7 @@ impl Reply<'_> {
 /// The step that an operator skips.
 pub(crate) struct Skipped<'a> {
     pub(crate) step: &'a str,
-    /// Whether the saga is stuck at it: then the step accepts a result in any state, and before it
+    /// Whether the saga is stuck at it: then the step accepts a result in any state, even before it
     /// has begun.
     pub(crate) is_stuck_here: bool,
 }
@@ -123,7 +123,7 @@ impl<DB: Dialect> Tables<DB> {
         Ok(Some((rows::saga(&row)?, steps?)))
     }
 
-    /// Takes sagas of a type and version that are due for a lease, those that wait longest first.
+    /// Leases due sagas of a type and version, the longest waiting ones first.
     pub(crate) async fn claim(
         &self,
         connection: &mut DB::Connection,
@@ -139,7 +139,7 @@ impl<DB: Dialect> Tables<DB> {
         query.rows(connection).await?.iter().map(rows::saga).collect()
     }
 
-    /// Extends the leases of sagas to this long from now. Returns those that are held and were not
+    /// Extends the leases of sagas to this duration from now. Returns the held ones that were not
     /// locked at the moment.
     pub(crate) async fn renew(
         &self,
@@ -160,8 +160,8 @@ impl<DB: Dialect> Tables<DB> {
     }
 
     /// Makes sagas of a type and version due that wait for no step, and whose next turn is further
-    /// ahead than [`LEASE_MAX`], or than [`PAUSE_MAX`] after a failure; those that a worker holds,
-    /// after [`LEASE_MAX`]. Looks at those after a time, at most [`SLICE`].
+    /// ahead than [`LEASE_MAX`], or than [`PAUSE_MAX`] after a failure. Sagas that a worker holds
+    /// become due after [`LEASE_MAX`]. Reads at most [`SLICE`] sagas, beginning after a given time.
     pub(crate) async fn wake_stranded(
         &self,
         connection: &mut DB::Connection,
@@ -286,8 +286,8 @@ impl<DB: Dialect> Tables<DB> {
         query.changes_one(connection).await
     }
 
-    /// Ends sagas that ran to their ends, each if it is held and not cancelled. Returns for each
-    /// whether it was ended. After an error all of it is stored, or none.
+    /// Ends finished sagas, each if it is held and not cancelled. Returns for each whether it was
+    /// ended. After an error either all or none of the ends are stored.
     pub(crate) async fn finish_all(
         &self,
         connection: &mut DB::Connection,
@@ -296,8 +296,8 @@ impl<DB: Dialect> Tables<DB> {
         DB::finish_sagas(connection, &self.own, endings).await
     }
 
-    /// Puts a reply into the mailbox and wakes the saga. Returns `None` for a reply that does not
-    /// come from whom the request went to; then the transaction must be rolled back.
+    /// Puts a reply into the mailbox and wakes the saga. Returns `None` if the reply does not come
+    /// from the receiver of the request; then the transaction must be rolled back.
     pub(crate) async fn put_reply(
         &self,
         connection: &mut DB::Connection,
@@ -342,7 +342,7 @@ impl<DB: Dialect> Tables<DB> {
         self.unawaited(connection, id, step).await
     }
 
-    /// A reply that no step waits for: a duplicate, if one was kept before.
+    /// Returns the outcome of a reply that no step waits for: a duplicate, if one was kept before.
     async fn unawaited(&self, connection: &mut DB::Connection, id: &SagaId, step: &str) -> Result<Replied> {
         let found = of_saga::<DB>(&self.shared.has_reply, id).bind(step).first(connection).await?;
         let is_kept: Option<bool> = found.map(|row| row.get("is_kept")).transpose()?;
@@ -367,8 +367,8 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(rows::saga).collect()
     }
 
-    /// The list for a query, unless it is empty by definition. A state says whether its sagas have
-    /// ended, so the others need not be read.
+    /// Returns the statement for a query, unless its result is empty by definition. The state
+    /// determines whether its sagas have ended, so the others need not be read.
     fn list_statement(&self, query: &SagaQuery) -> Option<&Statement> {
         let sql = &self.shared;
         let has_ended = query.state.map(State::has_ended);
@@ -383,13 +383,13 @@ impl<DB: Dialect> Tables<DB> {
         }
     }
 
-    /// Lets a stuck saga go on. Returns whether it was stuck.
+    /// Lets a stuck saga continue. Returns whether it was stuck.
     pub(crate) async fn retry(&self, connection: &mut DB::Connection, id: &SagaId) -> Result<bool> {
         of_saga::<DB>(&self.shared.retry, id).changes_one(connection).await
     }
 
-    /// Has a running saga undone: at once if no worker owns it, otherwise by its worker. A lease
-    /// that ends further ahead than the longest one ends now. Returns whether it was running.
+    /// Cancels a running saga: it is undone at once if no worker owns it, otherwise by its worker.
+    /// A lease that ends later than the longest one could ends now. Returns whether it was running.
     pub(crate) async fn cancel(
         &self,
         connection: &mut DB::Connection,
@@ -410,7 +410,7 @@ impl<DB: Dialect> Tables<DB> {
         found.as_ref().map(rows::saga).transpose()
     }
 
-    /// Skips the undo of a step that was to be undone. Returns whether it was.
+    /// Skips the pending undo of a step. Returns whether it was pending.
     pub(crate) async fn skip_undo(
         &self,
         connection: &mut DB::Connection,
@@ -420,8 +420,8 @@ impl<DB: Dialect> Tables<DB> {
         of_saga::<DB>(&self.shared.skip_undo, id).bind(step).changes_one(connection).await
     }
 
-    /// Gives a step a result. Returns whether the step accepted it. A step that has begun and has
-    /// no outcome does.
+    /// Gives a step a result. Returns whether the step accepted it, as one does that has begun and
+    /// has no outcome.
     pub(crate) async fn skip_step(
         &self,
         connection: &mut DB::Connection,
@@ -474,8 +474,9 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(rows::overdue).collect()
     }
 
-    /// Deletes sagas that ended a retention ago, by the database's clock and by another one's
-    /// reading, with steps and replies, at most [`BATCH`](crate::retention::BATCH). Returns how many.
+    /// Deletes sagas that ended a retention ago, by the database's clock and by the reading of
+    /// another clock, with steps and replies, at most [`BATCH`](crate::retention::BATCH). Returns
+    /// their number.
     pub(crate) async fn forget(
         &self,
         connection: &mut DB::Connection,
@@ -486,7 +487,7 @@ impl<DB: Dialect> Tables<DB> {
     }
 
     /// Deletes decisions from before a moment, at most [`BATCH`](crate::retention::BATCH). Returns
-    /// how many.
+    /// their number.
     pub(crate) async fn forget_decisions(
         &self,
         connection: &mut DB::Connection,

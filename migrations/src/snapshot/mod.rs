@@ -1,5 +1,5 @@
-//! A schema as text, read from the database's own catalogs: it shows what a migration really made.
-//! Partitions are left out, because they come and go with time.
+//! A schema as text, read from the database's own catalogs: it shows the real result of a
+//! migration. Partitions are left out, because they are created and dropped over time.
 
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;

@@ -26,7 +26,7 @@ pub(crate) async fn describe(connection: &mut SqliteConnection, line: Line) -> R
     Ok(text)
 }
 
-/// Drops comments and the alignment of columns, which are not part of the schema.
+/// Removes comments and the alignment of columns, which are not part of the schema.
 fn without_comments(sql: &str) -> String {
     let line = |line: &str| {
         let code = line.split("--").next().unwrap_or_default();

@@ -17,7 +17,7 @@ pub enum NodeError {
         /// Its value.
         value: Duration,
     },
-    /// The name of the holder is empty or too long.
+    /// The holder's name is empty or too long.
     #[error("the name of the holder has {bytes} bytes; give it 1 to 255")]
     Holder {
         /// Its length in bytes.

@@ -14,7 +14,7 @@ use super::renewal::{Command, Renewal};
 use crate::dialect::Dialect;
 use crate::telemetry;
 
-/// The largest batch: the number of ids that one millisecond has room for.
+/// The largest batch: the maximum number of ids in one millisecond.
 pub const BATCH_MAX: usize = 4_096;
 
 /// Makes ids that name this node. Cheap to clone; clones share the number. Dropping the last clone
@@ -90,7 +90,7 @@ impl NodeIds {
         self.ask(Command::Renew).await
     }
 
-    /// Releases the number, so that another node may have it at once. Afterwards no clone makes
+    /// Releases the number, so that another node can take it at once. Afterwards no clone makes
     /// ids. Cancel-safe.
     ///
     /// # Errors

@@ -2,12 +2,12 @@
 //! a round trip for each id.
 //!
 //! A node is a process. It leases a number in the table `outbox_node`, by the database's clock, and
-//! renews the lease after every third of its length. Number and epoch are bits of every id
+//! renews the lease after each third of its length. Number and epoch are bits of every id
 //! ([`message::token::node`] has the layout and the proof).
 //!
 //! | event | result |
 //! |---|---|
-//! | the lease is not renewed in time | the node stops making ids ([`Stale::Expired`](message::token::Stale)), by its own monotonic clock and a tenth of the lease before the database may give the number away |
+//! | the lease is not renewed in time | the node stops making ids ([`Stale::Expired`](message::token::Stale)), by its own monotonic clock and a tenth of the lease before the database may reassign the number |
 //! | a node is suspended, its number goes to another node, and it resumes | its ids carry the old epoch and equal no other node's; its next renewal fails, and it takes another number |
 //! | the clock steps back | ids continue from the latest time, up to a minute ahead; then [`Stale::Behind`](message::token::Stale) |
 //! | the database is unavailable | ids are made until the lease ends; a new number is taken when the database is back |

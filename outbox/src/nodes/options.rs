@@ -26,8 +26,8 @@ pub struct NodeOptions {
     /// by default. The node makes ids for this long while the database is unavailable, and a number
     /// stays taken for this long after a crash.
     pub lease: Duration,
-    /// The holder that operators see: 1 to 255 bytes. By default the process id. It has no other
-    /// effect.
+    /// The holder that operators see: 1 to 255 bytes, without any other effect. By default the
+    /// process id.
     pub holder: String,
     /// The PostgreSQL schema of the table; with `None` the `search_path` decides. SQLite has none.
     pub schema: Option<Identifier>,
@@ -86,9 +86,9 @@ impl NodeOptions {
         }
     }
 
-    /// Returns how long the node relies on its lease. It stops a tenth before the lease ends in the
-    /// database. This margin covers a slightly slow clock on this machine, and the time from making
-    /// an id to storing its row.
+    /// Returns how long the node relies on its lease. It stops a tenth of the lease before the end
+    /// in the database. This margin covers a slightly slow clock on this machine, and the time from
+    /// making an id to storing its row.
     pub(super) fn relied_on(&self) -> Duration {
         self.lease - self.lease / 10
     }

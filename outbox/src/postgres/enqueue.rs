@@ -16,7 +16,7 @@ use crate::new_message::Prepared;
 use crate::postgres::nodes;
 use crate::transaction::UnknownCommit;
 
-/// How long a returned connection is lent again without a check that it is still alive.
+/// How long a returned connection is reused without a check that it is still alive.
 const TRUSTED_FOR: Duration = Duration::from_millis(250);
 /// Maximum duration of cleaning a returned connection.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
@@ -44,8 +44,8 @@ migrations::statements! {
     insert = "{into} {arrays} ON CONFLICT DO NOTHING RETURNING message_id, xid::text";
     /// Returns fingerprints, because a producer may append but not read what others have written.
     stored = "SELECT message_id, fingerprint FROM {schema}outbox_stored($1)";
-    /// Compares the xid too: another transaction may have enqueued the same id since.
-    /// pg_xact_status refuses an xid that has not been given out (again) since a crash; that
+    /// Also compares the xid: another transaction may have enqueued the same id since.
+    /// pg_xact_status refuses an xid that has not been assigned (again) since a crash; that
     /// transaction is gone. It returns null for an xid whose status the server has removed.
     fate = "
         SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE message_id = ANY($1) AND xid = $2::text::xid8),
@@ -217,13 +217,13 @@ impl Dialect for Postgres {
     }
 }
 
-/// Returns pool options whose connections carry no transaction over to the next user. `is_own` for
-/// a program that does only the toolkit's work.
+/// Returns pool options that keep an open transaction from reaching the next user of a connection.
+/// `is_own` is for a program that does only the toolkit's work.
 fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions {
     let limit = idle_in_transaction_max.as_millis().to_string();
     PgPoolOptions::new()
-        // A connection has shown on its return that it is alive. A ping a moment later is one of
-        // seven round trips of a small transaction, and one that its caller waits for.
+        // The check on return has shown that the connection is alive. A ping a moment later would
+        // be one of seven round trips of a small transaction, and its caller would wait for it.
         .test_before_acquire(false)
         .before_acquire(|connection, metadata| {
             Box::pin(async move {
@@ -248,15 +248,15 @@ fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions 
         })
         .after_release(|connection, _| {
             Box::pin(async move {
-                // A cancelled begin() leaves the session inside a transaction, in which the next
-                // borrower's autocommit statements would be lost. BEGIN comes before ROLLBACK,
-                // because a ROLLBACK outside a transaction logs a warning on the server each time.
-                // In a failed transaction BEGIN fails and the pool closes the connection, which is
-                // just as good. A server that is gone does not answer: without the limit, the pool
-                // would wait forever and have one connection less.
+                // A cancelled begin() leaves the session inside a transaction, where the autocommit
+                // statements of its next user would be lost. BEGIN comes before ROLLBACK, because a
+                // ROLLBACK outside a transaction logs a warning on the server each time. In a
+                // failed transaction BEGIN fails and the pool closes the connection, which is
+                // equally safe. A server that is gone does not answer: without the limit, the pool
+                // would wait forever and lose one connection.
                 //
                 // A server that became a replica keeps its sessions (Aurora), while the new writer
-                // has the same name. So a session that cannot write is not lent again.
+                // has the same name. Therefore the pool drops a session that cannot write.
                 let clean = connection
                     .fetch_all("BEGIN; ROLLBACK; SELECT current_setting('transaction_read_only') = 'off'");
                 let cleaned = tokio::time::timeout(RELEASE_MAX, clean);

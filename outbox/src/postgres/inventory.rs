@@ -1,4 +1,4 @@
-//! Every statement of producers on PostgreSQL, for the test that counts what each of them reads.
+//! Every statement of producers on PostgreSQL, for the test that counts the reads of each.
 
 use std::path::Path;
 use std::{fs, io};

@@ -9,7 +9,7 @@
 //! | `inventory` | all statements, for the test that counts what each of them reads |
 
 mod enqueue;
-/// Open to the test that counts what each statement reads.
+/// Public for the test that counts the reads of each statement.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod inventory;

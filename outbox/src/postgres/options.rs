@@ -12,7 +12,7 @@ use crate::postgres::url::accepted;
 /// The protection that a connection to a server lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exposure {
-    /// All of it: nothing is encrypted.
+    /// All protection: nothing is encrypted.
     Plaintext,
     /// Anyone on the path can pose as the server.
     Unverified,
@@ -56,7 +56,7 @@ pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOpt
 fn unread(error: &sqlx::Error) -> InvalidUrl {
     let problem = error.to_string();
     match problem.contains("invalid port number") {
-        // A password that contains a `/` ends up here.
+        // Reached for a password that contains a `/`.
         true => InvalidUrl::Form { problem: "the port is no number" },
         false => InvalidUrl::Malformed { dialect: Dialect::Postgres, problem },
     }

@@ -2,9 +2,9 @@
 //!
 //! A role or a database can have defaults that are meant for its services. At `serializable`, each
 //! read of the log would take part in conflicts with the business transactions, and the server
-//! would abort those. Read-only sessions could not keep a lease. So a session of the toolkit
-//! overrides these defaults. Sessions of a service's pool belong to the service: nothing is set
-//! there.
+//! would abort those. Read-only sessions could not keep a lease. Therefore a session of the toolkit
+//! overrides these defaults. Sessions of a service's pool belong to the service and are not
+//! changed.
 
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, PgConnection};

@@ -8,16 +8,16 @@
 //! | event | effect |
 //! |---|---|
 //! | rollback | the next transaction has another number |
-//! | rollback to a savepoint | the counter goes back as well: ids taken since then are given out again, for the rows that replace the old ones |
-//! | crash | numbers of transactions that wrote nothing durable are given out again: their ids were never visible in the database, and the new ones carry another time |
-//! | failover to a standby, even one that lacks the last transactions | the timeline, which is part of the ids, is another one |
-//! | dump and restore, logical replication | the cluster has another identifier |
+//! | rollback to a savepoint | the counter also goes back: ids taken since then are assigned again, to the rows that replace the old ones |
+//! | crash | numbers of transactions that wrote nothing durable are assigned again: their ids were never visible in the database, and the new ones carry a different time |
+//! | failover to a standby, even one that lacks the last transactions | the timeline, which is part of the ids, is different |
+//! | dump and restore, logical replication | the cluster has a different identifier |
 //! | a file-level copy that is started twice without a promotion | both share identifier and timeline, and only the times differ. Do not write to both |
 //!
-//! So an id may leave the transaction (as a key for another service, say) only after it has
-//! committed. A transaction that is run again is another one and gets other ids. For one id over
-//! all attempts, derive it ([`MessageId::derived`](message::MessageId::derived)) or leave it to the
-//! outbox.
+//! Therefore use an id outside of the transaction (as a key for another service, for example) only
+//! after the commit. A transaction that runs again is a different one and gets different ids. To
+//! keep one id for all attempts, derive it ([`MessageId::derived`](message::MessageId::derived)) or
+//! let the outbox make it.
 
 use message::MessageId;
 use message::id::InvalidId;
@@ -44,7 +44,7 @@ pub enum TransactionIdError {
         TransactionStamp::IDS_MAX
     )]
     UsedUp {
-        /// The number it would have taken with these.
+        /// The total with these ids.
         taken: i64,
     },
     /// The transaction began at a time that no id can carry.

@@ -7,13 +7,13 @@ use crate::connect::InvalidUrl;
 enum Verdict {
     /// The client library honours it.
     Honoured,
-    /// Its meaning holds without it.
+    /// It is dropped: its meaning holds without it.
     Kept,
     /// It cannot be honoured. Contains the remedy.
     Refused(&'static str),
 }
 
-/// Maximum length of a name that an error repeats. A longer text is more likely a slip than a name.
+/// Maximum length of a name that an error repeats. A longer text is probably not a name.
 const NAME_BYTES_MAX: usize = 64;
 
 /// Returns the URL without the parameters whose meaning holds anyway.
@@ -63,7 +63,8 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
     Ok(accepted)
 }
 
-/// Returns a slip that would make part of a password a host or a database name, which are logged.
+/// Returns a mistake that would turn part of a password into a host or a database name, which are
+/// logged.
 fn slip(url: &str) -> Option<&'static str> {
     let (_, rest) = url.split_once(':')?;
     let place = rest.split('?').next().unwrap_or_default();

@@ -174,8 +174,8 @@ impl Dialect for Sqlite {
                 // Fails inside a transaction that a cancelled begin() has left open, and the pool
                 // then closes the connection.
                 connection.execute("BEGIN; ROLLBACK").await?;
-                // SQLite ends a transaction by itself when the disk is full. The client does not
-                // know and could never begin one again.
+                // SQLite ends a transaction automatically when the disk is full. The client does
+                // not notice, and could never begin another one.
                 Ok(!connection.is_in_transaction())
             })
         })

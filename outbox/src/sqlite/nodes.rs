@@ -11,8 +11,8 @@ migrations::statements! {
     parts { now = NOW; }
 
     /// ?1 holder, ?2 lease in microseconds. Takes the lowest free number, otherwise a new one.
-    /// There is one writer at a time, so no other process comes in between; the second check of the
-    /// lease is redundant.
+    /// There is one writer at a time, so no other process interferes; the second check of the lease
+    /// is redundant.
     take = "
         INSERT INTO outbox_node AS n (number, epoch, holder, lease_until)
         SELECT free.number, 1, ?1, {now} + ?2 FROM (SELECT coalesce( (SELECT min(number) FROM outbox_node

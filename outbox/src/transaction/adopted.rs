@@ -1,6 +1,6 @@
 //! Transactions that another part of the toolkit begins and commits: the inbox and the idempotency
-//! keys, whose marks and commits are their own. Their callers get the same [`OutboxTransaction`] as
-//! producers.
+//! keys, which have their own marks and commits. Their callers get the same [`OutboxTransaction`]
+//! as producers.
 
 use sqlx::Transaction;
 
@@ -30,7 +30,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         Self::new(tx, outbox, ReplayedIds::default(), None)
     }
 
-    /// Returns the failed call because of which this transaction cannot be committed.
+    /// Returns the failed call that prevents this transaction from committing.
     #[doc(hidden)]
     #[must_use]
     pub fn failed_call(&self) -> Option<EnqueueError> {
@@ -47,8 +47,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         self.poison = None;
     }
 
-    /// Stores the staged messages, and gives the transaction back for a commit by its owner, who
-    /// makes sure that it has not ended.
+    /// Stores the staged messages, and returns the transaction for a commit by its owner, who
+    /// checks that it has not ended.
     ///
     /// # Errors
     /// [`CommitError`]; the transaction is dropped and rolls back. Not cancel-safe.
@@ -60,7 +60,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         Ok(Sealed { tx: self.tx, wake: outbox.map(|outbox| outbox.wake_up()) })
     }
 
-    /// Gives the transaction back, for a rollback by its owner.
+    /// Returns the transaction, for a rollback by its owner.
     #[doc(hidden)]
     #[must_use]
     pub fn into_sqlx(self) -> Transaction<'static, DB> {

@@ -20,7 +20,7 @@ pub struct UnknownCommit {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// An earlier enqueue failed, so the business rows would have been stored without their
+    /// An earlier enqueue failed, and the business rows would have been stored without their
     /// message. Everything is rolled back.
     #[error("the transaction is rolled back because a message could not be enqueued: {first}")]
     Poisoned {
@@ -56,7 +56,7 @@ pub enum CommitError {
     #[error("the connection was lost before the commit; everything is rolled back")]
     Lost(#[source] Box<dyn Error + Send + Sync>),
     /// The connection was lost during COMMIT, which may or may not have happened.
-    /// [`Outbox::resolve`](crate::Outbox::resolve) finds out.
+    /// [`Outbox::resolve`](crate::Outbox::resolve) looks it up.
     #[error("the connection was lost during the commit; it is unknown whether it happened")]
     Unknown {
         /// The commit to look up.
@@ -79,8 +79,8 @@ impl CommitError {
         }
     }
 
-    /// Returns what the work should do; [`Remedy::RunAgain`] also after a commit with an unknown
-    /// outcome, which has to be resolved first.
+    /// Returns what the work should do. [`Remedy::RunAgain`] also follows a commit with an unknown
+    /// outcome, which must be resolved first.
     #[must_use]
     pub fn remedy(&self) -> Remedy {
         match self {

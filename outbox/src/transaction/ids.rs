@@ -4,7 +4,7 @@ use message::MessageId;
 use message::token::{IdGenerator, MintError};
 
 /// The ids that a unit of work has requested, in order. A second attempt gets the same ids: its
-/// messages are those of the first attempt, whatever happened to it.
+/// messages are those of the first attempt, whatever the outcome of that attempt.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayedIds {
     ids: Vec<MessageId>,

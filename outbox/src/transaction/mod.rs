@@ -8,7 +8,7 @@
 //! | [`retry`] | [`RetryPolicy`] |
 //! | [`run`] | [`Outbox::transaction`](crate::Outbox::transaction): runs to completion, retries, never guesses |
 //! | [`Running`] | a transaction that runs to its end |
-//! | [`Rollback`] | an error for work without an error type of its own |
+//! | [`Rollback`] | an error for work without its own error type |
 //! | [`Work`] | the work of a transaction |
 //! | `ids` | the same message ids on every attempt |
 //! | `adopted` | transactions that the inbox begins and commits |

@@ -1,4 +1,4 @@
-//! Finds out the outcome of a commit whose answer was lost.
+//! Looks up the outcome of a commit whose answer was lost.
 
 use std::error::Error;
 use std::time::Duration;
@@ -21,12 +21,12 @@ pub enum CommitOutcome {
     Committed,
     /// It did not commit and cannot commit any more. Running it again is safe.
     NotCommitted,
-    /// It left no message to recognise it by: it added none, rolled all of them back to a
-    /// savepoint, or committed so long ago that retention may have removed them.
+    /// It has no message by which it could be recognised: it added none, rolled all of them back to
+    /// a savepoint, or committed so long ago that retention may have removed them.
     Unrecognisable,
 }
 
-/// The outcome could not be found out in time and stays unknown.
+/// The outcome could not be determined in time and stays unknown.
 #[derive(Debug, thiserror::Error)]
 #[error("the outcome of the commit could not be found out within {waited:?}: {reason}")]
 pub struct ResolveError {
@@ -40,8 +40,8 @@ pub struct ResolveError {
 }
 
 impl<DB: Dialect> Outbox<DB> {
-    /// Finds out the outcome of an unknown commit on another connection: waits until the
-    /// transaction is no longer running, then looks up its messages. Gives up after
+    /// Looks up the outcome of an unknown commit on another connection: waits until the transaction
+    /// is no longer running, then queries its messages. Stops after
     /// [`RetryPolicy::resolve_timeout`](crate::RetryPolicy). Cancel-safe.
     ///
     /// # Errors

@@ -1,11 +1,12 @@
-//! An error for work without an error type of its own.
+//! An error for work without its own error type.
 
 use std::error::Error;
 
 use crate::enqueue_error::EnqueueError;
 
-/// Why the work of a transaction gave up, for work without an error type of its own. `?` converts
-/// errors of the database and of enqueueing; [`Rollback::because`] gives a business reason.
+/// The reason why the work of a transaction failed, for work without its own error type. `?`
+/// converts errors of the database and of enqueueing; [`Rollback::because`] gives a business
+/// reason.
 ///
 /// ```no_run
 /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>, cents: i64) -> Result<(), Box<dyn std::error::Error>> {

@@ -35,7 +35,7 @@ pub enum TransactionError<E: Error + 'static> {
     /// or [resolve](Outbox::resolve) it later.
     #[error("it is unknown whether the transaction was committed: {reason}")]
     Unknown {
-        /// Why the outcome could not be found out.
+        /// Why the outcome could not be determined.
         reason: String,
         /// The commit to look up.
         commit: UnknownCommit,
@@ -52,8 +52,8 @@ enum Attempt<T, E: Error + 'static> {
 impl<DB: Dialect> Outbox<DB> {
     /// Runs `work` in a transaction and commits it.
     ///
-    /// - It runs to its end even if the caller is dropped, then in a task of its own. A caller that
-    ///   neither polls nor drops it keeps its locks.
+    /// - It runs to its end even if the caller is dropped, in this case in a separate task. A
+    ///   caller that neither polls nor drops it keeps its locks.
     /// - A serialization failure, a deadlock or a busy database makes it run again, after a pause
     ///   and with the *same* message ids; [`RetryPolicy`](crate::RetryPolicy) bounds this. The
     ///   conflict is recognised by a [`sqlx::Error`] or [`EnqueueError`] among the sources of the
@@ -75,8 +75,8 @@ impl<DB: Dialect> Outbox<DB> {
     /// # Ok(()) }
     /// ```
     ///
-    /// The work may return any error. One that leaves its error open, as above, returns a
-    /// [`Rollback`], into which `?` converts the errors of the database and of `enqueue`.
+    /// The work may return any error. If its error type is left open, as above, it is [`Rollback`],
+    /// into which `?` converts the errors of the database and of `enqueue`.
     ///
     /// Each attempt gets its own clone of the values that the closure has captured by move. The
     /// type of the closure's argument must be written out. A closure that keeps the transaction

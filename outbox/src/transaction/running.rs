@@ -12,8 +12,8 @@ use crate::transaction::run::TransactionError;
 ///
 /// Work whose code only uses `?` leaves its error open. Then the compiler takes the error in the
 /// bound `impl Accepts<Rollback>` of [`Outbox::transaction`](crate::Outbox::transaction), because
-/// it prefers the bound of an opaque type to an `impl`. For a known error the `impl` below holds.
-/// Without this, such work had to end in `Ok::<_, Rollback>(())`.
+/// it prefers the bound of an opaque type to an `impl`. For a known error the `impl` below applies.
+/// Without this, such work would have to end in `Ok::<_, Rollback>(())`.
 pub trait Accepts<E>: 'static {}
 
 impl<A: 'static, E: Error + Send + Sync + 'static> Accepts<E> for A {}

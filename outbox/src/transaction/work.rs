@@ -6,8 +6,8 @@ use crate::transaction::wrapper::OutboxTransaction;
 /// The work of a transaction: `async move |tx: &mut OutboxTransaction<_>| { … }`, or any function
 /// that takes the transaction and returns a `Send` future. Implemented for all of these.
 ///
-/// It cannot be an `AsyncFn`, which does not promise a `Send` future. A transaction runs to its end
-/// in a task of its own.
+/// It cannot be an `AsyncFn`, which does not promise a `Send` future. A transaction may finish in a
+/// separate task.
 pub trait Work<'t, DB: Dialect, T, E> {
     /// The future of the work.
     type Future: Future<Output = Result<T, E>> + Send + 't;

@@ -27,15 +27,15 @@ use crate::transaction::ids::ReplayedIds;
 /// refused, sqlx ends the whole transaction. Later rows would not be stored with it, so
 /// [`commit`](Self::commit) and every enqueue then refuse.
 ///
-/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable, and so does
-/// dropping one of these calls before it ends: [`commit`](Self::commit) then refuses. Errors of
+/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable, as does dropping
+/// one of these calls before it ends: [`commit`](Self::commit) then refuses. Errors of
 /// [`Outbox::enqueue`] on the inner transaction do not, because they bypass this type. Dropping the
 /// transaction rolls it back.
 #[derive(Debug)]
 #[must_use = "dropping a transaction rolls it back"]
 pub struct OutboxTransaction<DB: Dialect> {
     pub(super) tx: Transaction<'static, DB>,
-    /// `None` in a consumer, or under a key, that was given none.
+    /// `None` for a consumer or a key without an outbox.
     pub(super) outbox: Option<Outbox<DB>>,
     ids: ReplayedIds,
     inherited: Option<TraceContext>,
@@ -145,8 +145,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
 
     /// Checks a message and keeps it. All staged messages are stored in one statement right before
     /// COMMIT. Their positions in the log are then allocated while the locks on the business rows
-    /// are held. So when two transactions change one aggregate, its messages leave in the order of
-    /// the commits.
+    /// are held. When two transactions change one aggregate, its messages are therefore published
+    /// in the order of the commits.
     ///
     /// # Errors
     /// [`EnqueueError::Invalid`] or [`EnqueueError::Oversize`]. The transaction is then unusable.
@@ -163,7 +163,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     ///
     /// On PostgreSQL a statement error that the caller has swallowed would turn `COMMIT` into a
     /// silent rollback. This is detected before. Not cancel-safe: a dropped commit has probably
-    /// happened. Await it in a task of its own, as [`Outbox::transaction`] does.
+    /// happened. Await it in a separate task, as [`Outbox::transaction`] does.
     ///
     /// # Errors
     /// [`CommitError`]. Nothing is stored; with [`CommitError::Unknown`] everything may be.
@@ -232,11 +232,11 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         Ok(())
     }
 
-    /// Rolls back: neither business rows nor messages remain. Dropping the transaction does the
-    /// same later.
+    /// Rolls back: neither business rows nor messages remain. Dropping the transaction also rolls
+    /// it back, but later.
     ///
     /// # Errors
-    /// [`EnqueueError::Database`] when the database became unavailable. It has then rolled back by
+    /// [`EnqueueError::Database`] when the database became unavailable. It then rolls back by
     /// itself.
     pub async fn rollback(self) -> Result<(), EnqueueError> {
         Ok(self.tx.rollback().await?)

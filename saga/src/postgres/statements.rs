@@ -25,8 +25,8 @@ migrations::statements! {
         goes_on = "(NOT $13 OR cancel IS NULL) AND ($14::bigint IS NULL OR replies = $14)";
         lost_again = "(s.worker IS NOT NULL AND s.attempts > 0 AND s.cancel IS NULL)";
         let_go = "worker = NULL, waits_for = NULL, waiting_since = NULL";
-        // By name, not with a star: PostgreSQL refuses a statement that a connection has prepared
-        // once a migration adds a column to it.
+        // Columns by name, without a star: after a migration adds a column, PostgreSQL refuses
+        // prepared statements that use a star.
         envelope = "type, id, version, state, epoch, worker, wake_at, replies, attempts, error, reason, cancel,
             waits_for, waiting_since, started_at, stuck_at, ended_at";
         columns = "{envelope}, input, output, secret";
@@ -51,9 +51,9 @@ migrations::statements! {
     look = "SELECT {outline} FROM {schema}saga WHERE type = $1 AND id = $2";
     /// The time is the same throughout the statement, so that the index finds due sagas. A saga
     /// whose worker disappeared counts one more failure, because it may have ended the worker. If
-    /// it had failed before, it is taken later and at a time of its own: a saga that ends its
-    /// workers must not always be taken together with the same others.
-    /// Materialized: a join that runs more than once would take more than the limit.
+    /// it had failed before, it is taken later, at a random time: a saga that ends its workers must
+    /// not always be taken together with the same others. Materialized: a join that runs more than
+    /// once would take more than the limit.
     claim = "
         WITH due (place) AS MATERIALIZED (SELECT ctid FROM {schema}saga
             WHERE type = $1 AND version = $2 AND wake_at <= statement_timestamp()
@@ -70,7 +70,7 @@ migrations::statements! {
     /// The saga has made progress, so its failures no longer count.
     got_on = "UPDATE {schema}saga SET attempts = 0, error = NULL WHERE {held} \
         AND (attempts > 0 OR error IS NOT NULL)";
-    /// Skips a locked saga until the next renewal, so that the others need not wait. A locked saga
+    /// Skips a locked saga until the next renewal, so that the others do not wait. A locked saga
     /// cannot be taken.
     renew = "
         WITH mine (place) AS MATERIALIZED (SELECT s.ctid
@@ -83,8 +83,8 @@ migrations::statements! {
     due_kinds = "SELECT kind.place FROM unnest($1::text[], $2::integer[]) WITH ORDINALITY AS kind (type, version, place) \
         CROSS JOIN LATERAL (SELECT FROM {schema}saga AS s WHERE s.type = kind.type AND s.version = kind.version \
             AND s.wake_at <= statement_timestamp() LIMIT 1) AS due";
-    /// The end of a slice of what is far ahead, in the order of the index of due sagas; none for
-    /// the last slice.
+    /// The end of a slice of sagas whose turns are far ahead, in the order of the index of due
+    /// sagas. The last slice has none.
     far_ahead = "SELECT wake_at FROM {schema}saga WHERE type = $1 AND version = $2
             AND wake_at > greatest(statement_timestamp() + $3 * interval '1 microsecond', $4)
         ORDER BY type, version, wake_at OFFSET $5 LIMIT 1";
@@ -137,9 +137,9 @@ migrations::statements! {
         UPDATE {schema}saga SET {let_go}, state = 'finished', output = $4, wake_at = NULL, attempts = 0, error = NULL,
             ended_at = clock_timestamp()
         WHERE {held} AND cancel IS NULL";
-    /// Ends many sagas and returns those that it ended. Finds them by their places: joined with the
-    /// list, all sagas would be read where statistics say that there are few. A saga whose row
-    /// changes at this moment is not ended, and its worker tries again.
+    /// Ends many sagas and returns those that it ended. Finds them by their places: a join with the
+    /// list would read all sagas if the statistics report few of them. A saga whose row changes at
+    /// this moment is not ended, and its worker tries again.
     finish_many = "
         WITH mine (place, output) AS MATERIALIZED (SELECT s.ctid, e.output
             FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]) AS e (type, id, epoch, output)
@@ -177,7 +177,7 @@ migrations::statements! {
     list_all = "SELECT * FROM (({open}) UNION ALL ({ended})) AS s ORDER BY started_at, type, id LIMIT $3";
     retry = "UPDATE {schema}saga SET stuck_at = NULL, attempts = 0, waits_for = NULL, wake_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL";
-    /// A worker that owns the saga reads the reason with its next change.
+    /// If a worker owns the saga, it reads the reason with its next change.
     cancel = "UPDATE {schema}saga SET \
             cancel = CASE WHEN worker IS NULL THEN NULL ELSE $3 END, \
             state = CASE WHEN worker IS NULL THEN 'undoing' ELSE state END, \

@@ -1,4 +1,4 @@
-//! The part of sagas that PostgreSQL does in a way of its own: many rows with one statement.
+//! The operations of sagas that are specific to PostgreSQL: many rows with one statement.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Begins a transaction whose statements go by an index and sort no table.
+/// Begins a transaction whose statements use an index and sort no table.
 macro_rules! begin_by_index {
     ($begin:literal) => {
         concat!(
@@ -63,7 +63,7 @@ impl Store for Postgres {
         pool.begin().await
     }
 
-    /// The statement itself looks, which saves a round trip.
+    /// The statement itself checks this, which saves a round trip.
     async fn may_commit_effect(_connection: &mut PgConnection) -> Result<bool> {
         Ok(true)
     }

@@ -1,8 +1,8 @@
 //! An effect elsewhere, requested by a direct call.
 //!
-//! The row `calling` is committed before the call is made. A worker that dies after that leaves a
-//! call whose outcome is unknown: it is made again under the same key, and undone if the saga
-//! stops, whether or not it happened.
+//! The row `calling` is committed before the call is made. If a worker dies after that, the outcome
+//! of the call is unknown: it is made again under the same key, and undone if the saga stops,
+//! whether or not it took effect.
 
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
@@ -60,7 +60,7 @@ impl<DB: Dialect> Run<DB> {
     /// ```
     ///
     /// # Errors
-    /// [`Stop`]: it was refused or given up, or the saga pauses here. Not cancel-safe, like
+    /// [`Stop`]: the call was refused or abandoned, or the saga pauses here. Not cancel-safe, like
     /// [`step`](Self::step).
     pub fn call<'r, T, E, F>(
         &'r mut self,
@@ -92,7 +92,7 @@ impl<'r, DB: Dialect, T, F> Call<'r, DB, T, F> {
 }
 
 impl<DB: Dialect, T, F, U> Call<'_, DB, T, F, U> {
-    /// Gives the call up at these limits. Without them, the saga is stuck after the workers' limit
+    /// Abandons the call at these limits. Without them, the saga is stuck after the workers' limit
     /// of attempts.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry);
@@ -158,7 +158,7 @@ impl<DB: Dialect> Parts<DB> {
         self.make_call(Calling { name, undo, attempts: 1, age: Duration::ZERO }, work, retry).await
     }
 
-    /// Makes a call again whose outcome is unknown, unless it is to be given up.
+    /// Repeats a call whose outcome is unknown, unless its limits are reached.
     async fn call_again<T, E, F>(
         &mut self,
         row: StepRecord,
@@ -170,7 +170,7 @@ impl<DB: Dialect> Parts<DB> {
         E: Into<StepError>,
         F: for<'t> CallWork<'t, T, E>,
     {
-        // Giving it up cannot be taken back, so the database's clock alone does not decide.
+        // This decision is final, so the database's clock alone does not decide.
         let here = Duration::try_from(self.sagas.clock.now() - row.begun_at).unwrap_or_default();
         let age = row.age.min(here);
         let calling = Calling { name: &row.name, undo: row.undo, attempts: row.attempts, age };
@@ -181,7 +181,7 @@ impl<DB: Dialect> Parts<DB> {
         if let Some(reason) = self.worn_out.take() {
             return self.stuck(reason);
         }
-        // Checked before the attempt is counted as well: no call is made after the lease.
+        // Also checked before the attempt is counted: no call is made after the lease.
         self.check_lease()?;
         let again = change(&row, (row.state, row.undo), None, None);
         self.change_step(&StepChange { is_attempt: true, is_forward: true, ..again }).await?;
@@ -222,8 +222,8 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// Stores that the call was refused: this attempt had no effect. An earlier one may have had an
-    /// effect, and is then undone.
+    /// Stores that the call was refused: this attempt had no effect. An earlier attempt may have
+    /// had an effect, and is then undone.
     async fn call_refused<T>(&mut self, calling: &Calling<'_>, error: &StepError) -> Result<T, Stopped> {
         let text = storable(&error.to_string());
         let undo = if calling.attempts == 1 { UndoState::None } else { calling.undo };
@@ -267,7 +267,7 @@ struct Calling<'a> {
     undo: UndoState,
     /// The number of attempts, including this one.
     attempts: u32,
-    /// Time since the first attempt began, by the clock that says less.
+    /// Time since the first attempt began, by the clock that shows less.
     age: Duration,
 }
 

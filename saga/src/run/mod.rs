@@ -2,8 +2,8 @@
 //!
 //! The function always runs from its beginning. A step that has its outcome returns it and does
 //! nothing. The saga continues at the first step without an outcome. Undoing runs the function the
-//! same way, up to the step to undo. So an undo may borrow whatever its step may, and has the
-//! values of the steps before it.
+//! same way, up to the step to undo. An undo can therefore borrow the same values as its step, and
+//! has the values of the steps before it.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -68,7 +68,7 @@ pub(crate) struct Parts<DB: Dialect> {
     pub(crate) held: Held,
     pub(crate) lease: Lease,
     pub(crate) stopping: CancellationToken,
-    /// The number of replies that had come when the mailbox was read.
+    /// The number of replies in the mailbox when it was read.
     pub(crate) replies: i64,
     pub(crate) steps: HashMap<String, StepRecord>,
     pub(crate) mailbox: HashMap<String, String>,
@@ -79,13 +79,13 @@ pub(crate) struct Parts<DB: Dialect> {
     position: u32,
     /// Whether a step is between its beginning and its end.
     is_busy: bool,
-    /// The step that this run came to last, unless it succeeded.
+    /// The last step that this run reached, unless it succeeded.
     last: Option<String>,
     /// Whether progress was stored.
     pub(crate) has_progressed: bool,
     /// Whether failures are stored that the next progress clears.
     has_failed: bool,
-    /// The reason why nothing is tried any more: this run only finds out where the saga is stuck.
+    /// The reason why the run tries nothing more: it only determines where the saga is stuck.
     worn_out: Option<String>,
     pub(crate) halt: Option<Halt>,
 }
@@ -107,7 +107,7 @@ pub(crate) enum Halt {
     Stopping,
     /// The step that was to be undone is undone.
     Undone,
-    /// Undoing came to a step that has no outcome.
+    /// Undoing reached a step that has no outcome.
     Unreached(String),
     /// A test ended the worker.
     Vanished,
@@ -206,7 +206,7 @@ impl<DB: Dialect> Parts<DB> {
         self.halt(Halt::Stuck(reason))
     }
 
-    /// Notes that a crash point is reached.
+    /// Reports that a crash point is reached.
     async fn at(&mut self, place: &'static str) -> Result<(), Stopped> {
         match self.sagas.vanishes_at(&self.held.id, place).await {
             true => self.halt(Halt::Vanished),
@@ -249,7 +249,7 @@ impl<DB: Dialect> Parts<DB> {
         }
         let is_next = match &self.target {
             Some(target) => target == name,
-            // A call may have to be given up; it checks that itself.
+            // A call may have reached its limits; it checks that itself.
             None => row.as_ref().is_none_or(|row| row.state == StepState::Waiting),
         };
         if let Some(reason) = self.worn_out.take_if(|_| is_next) {
@@ -261,7 +261,7 @@ impl<DB: Dialect> Parts<DB> {
 
     fn leave<T>(&mut self, outcome: Result<T, Stopped>) -> Result<T, Stopped> {
         self.is_busy = false;
-        // The run does not end at a step that has its outcome, whatever the code does with that.
+        // The run does not end at a step that has its outcome, whatever the code does with it.
         if outcome.is_ok() || self.halt.is_none() {
             self.last = None;
         }
@@ -329,7 +329,7 @@ impl<DB: Dialect> Parts<DB> {
     fn failed_store<T>(&mut self, what: &'static str, error: sqlx::Error) -> Result<T, Stopped> {
         let is_violation = error.as_database_error().is_some_and(|error| error.is_unique_violation());
         if is_violation {
-            // Stored before, by a commit whose answer was lost.
+            // It was stored before, by a commit whose answer was lost.
             return self.halt(Halt::Changed);
         }
         let error = StoreError::during(what)(error);
@@ -414,7 +414,7 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// Fails a step whose transaction is over: its record would be stored without its effect.
+    /// Fails a step whose transaction has ended: its record would be stored without its effect.
     async fn check_open(
         &mut self,
         name: &str,

@@ -35,11 +35,11 @@ impl<DB: Dialect> Run<DB> {
     /// carries both back in the same way, and its payload is the JSON of the result
     /// ([`Sagas::replies`](crate::Sagas::replies)).
     ///
-    /// A reply that comes before the saga waits is kept; a second one is suppressed. A reply that
+    /// A reply that arrives before the saga waits is kept; a second one is suppressed. A reply that
     /// is not the JSON of the result makes the saga stuck, and is kept.
     ///
     /// # Errors
-    /// [`Stop`]: no reply came in time ([`Stop::is_timeout`]), or the saga pauses here. Not
+    /// [`Stop`]: no reply arrived in time ([`Stop::is_timeout`]), or the saga pauses here. Not
     /// cancel-safe, like [`step`](Self::step).
     pub fn request<'r, T>(&'r mut self, name: &'r str, event: impl IntoMessage) -> Request<'r, DB, T> {
         let message = event.into_message();
@@ -66,9 +66,9 @@ impl<'r, DB: Dialect, T> Request<'r, DB, T> {
 }
 
 impl<DB: Dialect, T, U> Request<'_, DB, T, U> {
-    /// Waits no longer than this, by the clocks of database and worker: of two that differ, the one
-    /// that is behind decides. Up to a century ([`SPAN_MAX`](crate::SPAN_MAX)). Without it the saga
-    /// waits until the reply comes.
+    /// Sets the maximum wait, by the clocks of database and worker. If they differ, the later of
+    /// the two moments decides. Up to a century ([`SPAN_MAX`](crate::SPAN_MAX)). Without it the
+    /// saga waits until the reply arrives.
     pub fn within(mut self, limit: Duration) -> Self {
         self.within = Some(limit);
         self
@@ -123,7 +123,7 @@ impl<DB: Dialect> Parts<DB> {
             self.begin_wait(tx, (name, StepKind::Request), undo, within).await?;
             return self.halt(Halt::Waiting);
         };
-        // The reply came before the request.
+        // The reply arrived before the request.
         let value = self.decode(name, Some(&reply))?;
         let position = self.next_position();
         let done = NewStep {
@@ -157,7 +157,7 @@ impl<DB: Dialect> Parts<DB> {
         self.wait_until_due(row).await?;
         let limit = within.map(|limit| format!(" within {limit:?}")).unwrap_or_default();
         let text = format!("no reply to the request {} came{limit}", row.name);
-        // The change fails if a reply has come since the mailbox was read: that reply is read
+        // The change fails if a reply has arrived since the mailbox was read: that reply is read
         // first.
         let over = change(row, (StepState::TimedOut, row.undo), None, Some(&text));
         self.change_step(&StepChange { is_forward: true, replies: Some(self.replies), ..over }).await?;

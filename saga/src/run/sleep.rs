@@ -15,9 +15,9 @@ use crate::options::SPAN_MAX;
 use crate::record::{Commits, NewStep, StepChange, StepKind, StepRecord, StepState, Turn, UndoState};
 use crate::stop::Stop;
 
-/// Maximum difference of two clocks that are right. A run waits for it in place.
+/// Maximum difference of two correct clocks. A run waits this long in place.
 const APART_MAX: Duration = Duration::from_secs(1);
-/// Maximum pause until a step is looked at again that is over by the database's clock alone.
+/// Maximum pause before another look at a step whose time is over only by the database's clock.
 const DOUBTED_FOR: Duration = Duration::from_secs(60);
 
 /// Returns the time from `now` to `due_at`; zero when it has passed.
@@ -34,9 +34,9 @@ pub struct Sleep<'r, DB: Dialect> {
 }
 
 impl<DB: Dialect> Run<DB> {
-    /// Describes a pause that counts from its first run on, by the database's clock. No process
-    /// waits: the saga is run again when the pause is over, by the clocks of database and worker.
-    /// Up to a century ([`SPAN_MAX`]); a longer one makes the saga stuck.
+    /// Describes a pause that begins with its first run, by the database's clock. No process waits:
+    /// the saga runs again when the pause is over, by the clocks of database and worker. Up to a
+    /// century ([`SPAN_MAX`]); a longer pause makes the saga stuck.
     ///
     /// # Errors
     /// [`Stop`]: the saga pauses here. Not cancel-safe, like [`step`](Self::step).
@@ -83,8 +83,8 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// Returns once the time of a step is over, and releases the saga before. What follows cannot
-    /// be taken back, so the database's clock alone does not decide: it may be days ahead for a
+    /// Releases the saga, or returns once the time of a step is over. The following steps cannot be
+    /// taken back, so the database's clock alone does not decide: it may be days ahead for a
     /// minute.
     pub(super) async fn wait_until_due(&mut self, row: &StepRecord) -> Result<(), Stopped> {
         if !row.is_due {
@@ -99,7 +99,7 @@ impl<DB: Dialect> Parts<DB> {
         Ok(())
     }
 
-    /// Refuses a length of time that cannot be stored.
+    /// Refuses a duration that cannot be stored.
     pub(super) fn check_span(&mut self, name: &str, span: Option<Duration>) -> Result<(), Stopped> {
         match span {
             Some(span) if span > SPAN_MAX => {

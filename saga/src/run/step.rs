@@ -129,7 +129,7 @@ pub(super) async fn roll_back<DB: Dialect>(
 }
 
 impl<DB: Dialect> Parts<DB> {
-    /// Returns the outcome of a step that has one.
+    /// Returns the stored outcome of a step.
     pub(super) fn replay<T: DeserializeOwned>(&mut self, row: &StepRecord) -> Result<T, Stopped> {
         match row.state {
             StepState::Done => self.decode(&row.name, row.result.as_deref()),
@@ -180,7 +180,7 @@ impl<DB: Dialect> Parts<DB> {
         Ok(value)
     }
 
-    /// Stores that a step will never happen, or has it retried.
+    /// Stores that a step will never happen, or schedules its retry.
     async fn refused<T>(&mut self, name: &str, kind: StepKind, error: &StepError) -> Result<T, Stopped> {
         if error.next != Next::Stop {
             return self.failed_step(name, error);
@@ -235,11 +235,11 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// Runs the code of a step in its transaction. Gives it up when the lease has been over, or a
+    /// Runs the code of a step in its transaction. Abandons it when the lease has been over, or a
     /// renewal unanswered, for as long as a call may take: a database that is gone answers no
-    /// statement and reports nothing. Another worker may have the saga by then. Where a long step
-    /// itself prevents the renewal of its lease, it is never given up, because a missing renewal
-    /// says nothing about the database.
+    /// statement and reports nothing. Another worker may have the saga by then. If a long step
+    /// itself prevents the renewal of its lease, it is never abandoned, because a missing renewal
+    /// does not show that the database is gone.
     pub(super) async fn while_held<T>(
         &self,
         work: impl Future<Output = Result<T, StepError>>,

@@ -164,8 +164,8 @@ impl<DB: Dialect> Parts<DB> {
 
     /// Returns the result to undo, or `None` if the outcome is unknown. The saga may have been
     /// cancelled between a reply and the run that would have taken it: only this undo sees that
-    /// reply. A reply that does not fit counts as none here, because the undo must work without it
-    /// anyway.
+    /// reply. A reply that does not fit is ignored here, because the undo must also work without a
+    /// reply.
     fn stored_value<T: DeserializeOwned>(&mut self, row: &StepRecord) -> Result<Option<T>, Stopped> {
         match row.state {
             StepState::Done => self.decode(&row.name, row.result.as_deref()).map(Some),

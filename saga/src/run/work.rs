@@ -12,14 +12,15 @@ use crate::dialect::Dialect;
 use crate::key::StepKey;
 use crate::stop::StepError;
 
-/// The errors that a closure may return: all that `?` converts into a [`StepError`].
+/// The errors that a closure may return: all errors that `?` converts into a [`StepError`].
 ///
 /// A closure that ends in a call returns the error of that call. Others leave their error open:
-/// `async |tx| { tx.enqueue(&event).await?; Ok(()) }` may return any error that `?` can make. So
-/// the builder of a step has a parameter `impl Accepts<StepError>`, and its `.await` requires that
-/// this parameter accepts the error of the closure. The compiler prefers the bound of an opaque
-/// type to an `impl`: an open error becomes the one in the bound, a [`StepError`], and for a known
-/// one the `impl` below holds. Without this, such closures had to end in `Ok::<_, StepError>(())`.
+/// `async |tx| { tx.enqueue(&event).await?; Ok(()) }` may return any error that `?` can make.
+/// Therefore the builder of a step has a parameter `impl Accepts<StepError>`, and its `.await`
+/// requires that this parameter accepts the error of the closure. The compiler prefers the bound of
+/// an opaque type to an `impl`: an open error becomes the one in the bound, a [`StepError`], and
+/// for a known one the `impl` below applies. Without this, such closures would have to end in
+/// `Ok::<_, StepError>(())`.
 pub trait Accepts<E>: 'static {}
 
 impl<A: 'static, E: Into<StepError>> Accepts<E> for A {}

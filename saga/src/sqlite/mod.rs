@@ -1,5 +1,5 @@
-//! SQLite: there is one writer, so a statement that reads and then changes rows needs no lock of
-//! its own.
+//! SQLite: there is one writer, so a statement that reads and then changes rows needs no extra
+//! lock.
 
 mod statements;
 mod store;

@@ -16,7 +16,7 @@ migrations::statements! {
         // The saga, as long as the worker owns it. A renewal that is on its way when the worker
         // releases the saga changes nothing.
         held = "type = $1 AND id = $2 AND epoch = $3 AND worker IS NOT NULL";
-        // Filters of a list; without one a value is null.
+        // Filters of a list; a missing filter is null.
         listed = "SELECT {outline} FROM saga WHERE {which} AND ($1 IS NULL OR type = $1) AND ($2 IS NULL OR state = $2)
             ORDER BY started_at, type, id LIMIT $3";
         step_inserted = "
@@ -85,8 +85,8 @@ migrations::statements! {
         UPDATE saga SET {let_go}, attempts = $4, error = coalesce($6, error),
             wake_at = {now} + CASE WHEN cancel IS NULL THEN $5 ELSE 0 END
         WHERE {held}";
-    /// Not if it is cancelled: its worker then reads it again and undoes it. $6 is the step at
-    /// which it is stuck, or null.
+    /// Excludes a cancelled saga: its worker reads it again and undoes it. $6 is the step at which
+    /// it is stuck, or null.
     stick = "
         UPDATE saga SET worker = NULL, waits_for = $6, waiting_since = NULL, attempts = $4, error = $5,
             wake_at = NULL, stuck_at = {now}

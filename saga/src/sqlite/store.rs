@@ -1,4 +1,4 @@
-//! The part of sagas that SQLite does in a way of its own: one row after the other. It takes no
+//! The operations of sagas that are specific to SQLite: one row after the other. SQLite takes no
 //! arrays, and without a server there are no round trips to save.
 
 use std::collections::HashSet;

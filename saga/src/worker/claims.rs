@@ -9,7 +9,7 @@ use crate::record::{LOST, SagaRecord};
 use crate::sagas::Sagas;
 use crate::telemetry;
 
-/// The types and versions that run here. Each look starts with the next one, and none takes more
+/// The types and versions that run here. Each poll starts with the next one, and none takes more
 /// than its share while others may have work.
 pub(super) struct Claims<'a, DB: Dialect> {
     sagas: &'a Sagas<DB>,
@@ -59,7 +59,7 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
                         }
                     }
                 }
-                // Those that are already claimed are run.
+                // Sagas that are already claimed still run.
                 Err(error) if taken.is_empty() => return Err(error),
                 Err(_) => break,
             }
@@ -67,7 +67,7 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
         Ok(taken)
     }
 
-    /// Returns which kinds have a due saga. An idle worker asks once for all of them.
+    /// Returns which kinds have a due saga, with one query for all of them.
     async fn due(&self, connection: &mut DB::Connection) -> Result<Vec<bool>, StoreError> {
         if self.kinds.len() == 1 {
             return Ok(vec![true]);

@@ -20,15 +20,15 @@ use crate::run::{Halt, Run};
 use crate::sagas::{Inner, Sagas};
 use crate::{crash_points, telemetry};
 
-/// Conflicts in a row that count as one failure: a lock that is never released must not go
+/// Consecutive conflicts that count as one failure: a lock that is never released must not go
 /// unnoticed.
 const CONFLICTS_MAX: u32 = 20;
 /// The pauses between them.
 const CONFLICTS: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
 
-/// Failures in a row that look like an outage and are not counted, although the database answered
-/// after each of them. The next one counts against the step: it uses another database that is
-/// unavailable, or asks for more than this one can do.
+/// Consecutive failures that look like an outage and are not counted, although the database
+/// answered after each of them. The next one counts against the step: it uses another database that
+/// is unavailable, or requires more than this one can do.
 const UNCOUNTED_MAX: u32 = 5;
 
 /// Minimum failures before the end of a worker makes a saga stuck, whatever the limit of attempts:
@@ -131,7 +131,7 @@ impl<DB: Dialect> Driver<DB> {
         }
     }
 
-    /// Runs the function once, and does what follows from it.
+    /// Runs the function once, and acts on the result.
     async fn once(&mut self, saga: &SagaRecord) -> Result<Next, StoreError> {
         if saga.state.has_ended() || saga.stuck_at.is_some() {
             return Ok(Next::Leave);
@@ -155,7 +155,7 @@ impl<DB: Dialect> Driver<DB> {
         };
         let worn_out = self.worn_out(saga);
         if let (Some(reason), true) = (&worn_out, self.attempts > self.workers_max()) {
-            // The extra run, which was to show the step at fault, ended its worker as well.
+            // The extra run, which was meant to show the step at fault, also ended its worker.
             let open = || steps.iter().find(|step| step.is_open()).map(|step| step.name.clone());
             self.step = target.or_else(open);
             return self.stick(reason, self.attempts).await;
@@ -348,8 +348,8 @@ impl<DB: Dialect> Driver<DB> {
     }
 
     /// Returns why a claimed saga is not retried: its previous worker ended without storing
-    /// anything, which counts as a failure, and its attempts are used up. Their number alone says
-    /// nothing, because another process may allow more of them.
+    /// anything, which counts as a failure, and its attempts are used up. Their number alone is not
+    /// enough, because another process may allow more of them.
     fn worn_out(&self, saga: &SagaRecord) -> Option<String> {
         let is_lost = saga.error.as_deref() == Some(LOST) && self.attempts >= self.workers_max();
         is_lost.then(|| format!("{LOST}; it failed {} times in a row", self.attempts))

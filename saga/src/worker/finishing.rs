@@ -1,4 +1,4 @@
-//! Ends sagas: those that end while another statement is under way share the next one.
+//! Ends sagas. All that end while another statement is under way share the next one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -39,8 +39,8 @@ impl Finishing {
     }
 }
 
-/// Ends a saga that ran to its end, if it is held and not cancelled. Returns whether it was ended.
-/// Of the callers that wait, the first one acts for all.
+/// Ends a finished saga, if it is held and not cancelled. Returns whether it was ended. The first
+/// of the waiting callers acts for all.
 pub(super) async fn finish<DB: Dialect>(
     sagas: &Arc<Inner<DB>>,
     held: &Held,

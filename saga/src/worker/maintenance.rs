@@ -1,4 +1,4 @@
-//! Forgets sagas that ended long ago, wakes those that a wrong clock has postponed, and reports
+//! Forgets sagas that ended long ago, wakes sagas that a wrong clock has postponed, and reports
 //! overdue ones.
 
 use std::time::Duration;
@@ -15,8 +15,8 @@ const EVERY: Duration = Duration::from_secs(60);
 /// How long a saga's turn may be overdue before it is reported.
 const OVERDUE: Duration = Duration::from_secs(60);
 
-/// Maintains the tables, without end. Jitter keeps processes that were started together from
-/// staying in step.
+/// Maintains the tables forever. Jitter separates the passes of processes that were started
+/// together.
 pub(super) async fn keep_running<DB: Dialect>(sagas: Sagas<DB>) {
     loop {
         tokio::time::sleep(jittered(EVERY, rand::random())).await;

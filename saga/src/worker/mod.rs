@@ -42,7 +42,7 @@ impl<DB: Dialect> Sagas<DB> {
     /// ([`WorkerOptions::shutdown_grace`](crate::WorkerOptions)), and releases them. Any number of
     /// processes may run at once. It waits out outages of the database.
     ///
-    /// Dropping the future loses nothing, but other workers have to wait until the leases expire.
+    /// Dropping the future loses nothing, but other workers must wait until the leases expire.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         let stopping = CancellationToken::new();
         let maintenance = AbortOnDropHandle::new(tokio::spawn(maintenance::keep_running(self.clone())));
@@ -59,7 +59,7 @@ impl<DB: Dialect> Sagas<DB> {
                 () = &mut shutdown => stopping.cancel(),
             }
             let stopped_at = Instant::now();
-            // Otherwise sagas of a claim under way would be leased, and no task would run them.
+            // Otherwise a claim under way could lease sagas that no task would run.
             _ = timeout_at(stopped_at + self.0.options.shutdown_grace, working).await;
             stopped_at
         };
@@ -111,7 +111,7 @@ impl<DB: Dialect> Sagas<DB> {
         }
     }
 
-    /// Waits for a hint, for the end of a saga, or for the next look.
+    /// Waits for a hint, for the end of a saga, or for the next poll.
     async fn rest(&self, running: &mut JoinSet<()>, idle: Duration) {
         tokio::select! {
             () = self.0.notify.notified() => {}

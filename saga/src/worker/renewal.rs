@@ -1,6 +1,6 @@
 //! Renews the leases of all sagas that a worker runs, with one statement.
 //!
-//! It uses a connection of its own, so that steps that exhaust the pool cost no lease.
+//! It uses a separate connection, so that steps that exhaust the pool cost no lease.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,7 +42,7 @@ impl Drop for Renewed {
     }
 }
 
-/// Renews every lease after each third of its length, without end. After a failure it tries again
+/// Renews every lease after each third of its length, forever. After a failure it tries again
 /// sooner.
 pub(super) async fn keep_renewing<DB: Dialect>(sagas: Sagas<DB>, in_hand: Arc<InHand>) {
     let mut renewal = Renewal { sagas, in_hand, connection: None };

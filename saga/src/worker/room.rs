@@ -32,7 +32,7 @@ impl Room {
         Self { slots: Arc::new(Semaphore::new(concurrency)), concurrency, last: None }
     }
 
-    /// Waits until there is room, and returns for how many sagas.
+    /// Waits until there is room, and returns the number of sagas that fit.
     pub(super) async fn free(&mut self, running: &mut JoinSet<()>) -> usize {
         loop {
             while running.try_join_next().is_some() {
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(room.free(&mut sagas).await, 3);
         let mut sagas = running(3);
         sagas.spawn(tokio::time::sleep(BRISK * 3));
-        // One that ends after a long while makes room for one.
+        // A saga that ends after a long time makes room for one.
         assert_eq!(room.free(&mut sagas).await, 1);
         sagas.spawn(std::future::pending());
         assert!(timeout(BRISK * 3, room.free(&mut sagas)).await.is_err(), "there is no room");
