@@ -90,6 +90,7 @@ pub use config::{Compression, Config, Mechanism, Sasl};
 pub use connector::Connector;
 pub use group::{GroupConfig, Partition, Start};
 pub use inspect::{Retained, TopicFacts, inspect};
+pub use log::RECORDS_LOST;
 pub use publisher::Publisher;
 pub use status::{PartitionStatus, ReadStatus};
 pub use subscriber::Subscriber;

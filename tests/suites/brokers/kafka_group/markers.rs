@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use brokers::kafka::Start;
+use brokers::kafka::{RECORDS_LOST, Start};
 use conformance::consuming::handle;
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
@@ -47,7 +47,7 @@ pub(crate) async fn passed(stage: Stage) -> Outcome {
     let mut member = group.join(Start::Earliest).await?;
     let later = group.publish(1).await?;
     member.handle(&later).await?;
-    let told = tests::log::lines_with(&["removed from kafka before this group", &group.topic]);
+    let told = tests::log::lines_with(&[RECORDS_LOST, &group.topic]);
     assert!(told.is_empty(), "{told:?}");
     member.close().await
 }
