@@ -45,6 +45,7 @@ mod admin;
 mod ahead;
 mod availability;
 mod beginning;
+mod callbacks;
 mod commits;
 mod committed;
 mod config;
