@@ -38,6 +38,12 @@ GRANT INSERT (message_id, topic, key, kind, content_type, headers, traceparent, 
     SELECT (xid, id, message_id) ON {schema}outbox_message TO {producer};
 GRANT EXECUTE ON FUNCTION {schema}outbox_stored(uuid[]) TO {producer};
 
+-- PUBLIC may execute these, unless default privileges of the database revoke it. The trigger of an
+-- adopted table calls them with the rights of the producer.
+GRANT EXECUTE ON FUNCTION {schema}outbox_new_message_id(), {schema}outbox_check_text(text, text, text),
+    {schema}outbox_enqueue(text, bytea, text, text, text, jsonb, timestamptz, uuid, text, text),
+    {schema}outbox_enqueue_json(text, jsonb, text, text, jsonb, timestamptz, uuid) TO {producer};
+
 -- Producers that make ids lease the number of their node through functions that only ever move its
 -- epoch forwards.
 GRANT EXECUTE ON FUNCTION {schema}outbox_take_node(text, interval), {schema}outbox_renew_node(integer, bigint, interval),

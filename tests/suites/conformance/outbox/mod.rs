@@ -7,6 +7,7 @@ mod concurrency;
 mod cost;
 mod decisions;
 mod drift;
+mod hardened;
 mod histories;
 mod log;
 mod metrics;
@@ -38,6 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         cost::trials(),
         decisions::trials(),
         drift::trials(),
+        hardened::trials(),
         histories::trials(),
         checkpoint_store::trials(),
         log::trials(),
