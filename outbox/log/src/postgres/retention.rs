@@ -19,6 +19,8 @@ use crate::{EntryId, LogError, RelayName};
 /// waits behind it for longer.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
+/// A smaller difference of the clocks is not reported: it delays a removal by no more than itself.
+const CLOCKS_DIFFER_MIN: Duration = Duration::from_secs(60);
 /// Maximum decisions, and operations, that one call looks at: the oldest.
 const DECISIONS_AT_ONCE: i32 = 1_000;
 
@@ -50,17 +52,14 @@ impl PostgresLog {
         rows.iter().map(|row| segment(row).map_err(LogError::during("read a segment"))).collect()
     }
 
-    /// Returns how long to keep what is old, by the server's clock, so that it is as old by this
-    /// machine's clock: what a clock that is ahead removed does not come back with the right time.
-    async fn by_both_clocks(
-        &self,
-        connection: &mut PgConnection,
-        keep: Duration,
-    ) -> Result<Duration, LogError> {
+    /// Returns how far the server's clock is ahead of this machine's. What is kept is kept for that
+    /// much longer by the server's clock, so that it is as old by this machine's: what a clock that
+    /// is ahead removed does not come back with the right time.
+    async fn ahead(&self, connection: &mut PgConnection) -> Result<Duration, LogError> {
         let query = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(connection);
         let read = async { query.await.map_err(LogError::during("read the server's clock")) };
         let server: OffsetDateTime = within(self.options.call_timeout, read).await?;
-        Ok(keep.saturating_add(ahead(server, OffsetDateTime::now_utc())))
+        Ok(ahead(server, OffsetDateTime::now_utc()))
     }
 
     /// Empties a segment, or returns why not.
@@ -92,6 +91,16 @@ impl PostgresLog {
 /// Returns how far the server's clock is ahead of this machine's clock.
 fn ahead(server: OffsetDateTime, own: OffsetDateTime) -> Duration {
     Duration::try_from(server - own).unwrap_or_default()
+}
+
+/// Names the clocks as the reason for segments that are old enough by the server's clock alone.
+fn blame_clocks(segments: &mut [Segment], by_server: &[Segment], ahead: Duration) {
+    for (segment, alone) in segments.iter_mut().zip(by_server) {
+        let young = Some(HeldBack::Young);
+        if segment.held_back == young && alone.held_back != young {
+            segment.held_back = Some(HeldBack::Clocks(ahead));
+        }
+    }
 }
 
 /// Returns whether the error is `lock_not_available` or `deadlock_detected`.
@@ -129,12 +138,19 @@ fn segment(row: &PgRow) -> Result<Segment, sqlx::Error> {
 #[async_trait]
 impl LogRetention for PostgresLog {
     async fn segments(&self, keep: Duration) -> Result<Vec<Segment>, LogError> {
-        self.list(&mut *self.retention().await?, keep).await
+        let mut connection = self.retention().await?;
+        let ahead = self.ahead(&mut connection).await?;
+        let mut segments = self.list(&mut connection, keep.saturating_add(ahead)).await?;
+        if ahead >= CLOCKS_DIFFER_MIN {
+            let by_server = self.list(&mut connection, keep).await?;
+            blame_clocks(&mut segments, &by_server, ahead);
+        }
+        Ok(segments)
     }
 
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError> {
         let mut connection = self.retention().await?;
-        let keep = self.by_both_clocks(&mut connection, keep).await?;
+        let keep = keep.saturating_add(self.ahead(&mut connection).await?);
         let mut expired = Expired { bytes: Some(0), ..Expired::default() };
         let mut segments = self.list(&mut connection, keep).await?;
         // The oldest first: a row that was written later may show the age of one whose time lies in
@@ -154,7 +170,7 @@ impl LogRetention for PostgresLog {
 
     async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError> {
         let mut connection = self.retention().await?;
-        let keep = self.by_both_clocks(&mut connection, keep).await?;
+        let keep = keep.saturating_add(self.ahead(&mut connection).await?);
         let statement = self.render(FORGET_DECISIONS);
         let query = sqlx::query_scalar(&statement)
             .bind(keep.as_secs_f64())

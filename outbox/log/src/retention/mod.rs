@@ -27,7 +27,8 @@ use crate::{LogError, LogOptions, RelayName};
 #[async_trait]
 pub trait LogRetention: Send + Sync + 'static {
     /// Returns every segment, and why it stays when entries are kept for `keep`. SQLite has one
-    /// segment. Reads only; cancel-safe.
+    /// segment. On PostgreSQL, entries must be that old by the server's clock and by this machine's.
+    /// Reads only; cancel-safe.
     ///
     /// # Errors
     /// [`LogError`]: unreachable, wrong credentials, schema missing.

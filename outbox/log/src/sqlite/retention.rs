@@ -194,6 +194,8 @@ async fn run(connection: &mut SqliteConnection, up_to: i64) -> Result<u64, LogEr
     Ok(gone.len() as u64)
 }
 
+// The clock of these statements is this machine's, so it alone decides: there is no second clock,
+// as on PostgreSQL, that could be behind it.
 #[async_trait]
 impl LogRetention for SqliteLog {
     async fn segments(&self, keep: Duration) -> Result<Vec<Segment>, LogError> {

@@ -17,6 +17,7 @@ mod plans;
 mod producer;
 mod restore;
 mod retention;
+mod retention_clocks;
 mod roles;
 mod rows;
 mod servers;
@@ -50,6 +51,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         producer::trials(),
         restore::trials(),
         retention::trials(),
+        retention_clocks::trials(),
         roles::trials(),
         rows::trials(),
         servers::trials(),
