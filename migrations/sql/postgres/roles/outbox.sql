@@ -26,7 +26,7 @@ REVOKE ALL ON SEQUENCE {schema}outbox_message_id_seq FROM PUBLIC, {producer}, {r
 REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence(),
     {schema}outbox_renumber_rows(pg_snapshot, bigint),
     {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
-    {schema}outbox_forget_relay(text, boolean), {schema}outbox_forget_decisions(interval, integer),
+    {schema}outbox_forget_relay(text, boolean, bigint, timestamptz), {schema}outbox_forget_decisions(interval, integer),
     {schema}outbox_take_node(text, interval),
     {schema}outbox_renew_node(integer, bigint, interval), {schema}outbox_release_node(integer, bigint)
     FROM PUBLIC, {producer}, {relay}, {observer};
@@ -67,7 +67,7 @@ GRANT EXECUTE ON FUNCTION {schema}outbox_rebase_rows(), {schema}outbox_advance_s
 -- that check the conditions: alone they can remove no message, no cursor, and no decision of the
 -- last 30 days.
 GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
-    {schema}outbox_forget_relay(text, boolean), {schema}outbox_forget_decisions(interval, integer) TO {relay};
+    {schema}outbox_forget_relay(text, boolean, bigint, timestamptz), {schema}outbox_forget_decisions(interval, integer) TO {relay};
 
 -- The server shows the age of another role's transaction only to members of pg_read_all_stats. They
 -- also see the text of every statement on the server, so the decision is yours, and the grant takes

@@ -7,12 +7,14 @@ use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 use time::OffsetDateTime;
+use tokio::time::Instant;
 
 use crate::admin::entry::due;
 use crate::failure::within;
 use crate::postgres::brief::Brief;
 use crate::postgres::store::PostgresLog;
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
+use crate::watch::{Held, Life, Vigil};
 use crate::{EntryId, LogError, RelayName};
 
 /// A lock that is not granted within 25 ms is given up and tried again, so that no other session
@@ -35,7 +37,14 @@ pub(super) const EXPIRE: &str = "SELECT {schema}outbox_expire_segment($1, make_i
 pub(super) const FORGET_DECISIONS: &str =
     "SELECT {schema}outbox_forget_decisions(make_interval(secs => $1), $2)";
 
-pub(super) const FORGET: &str = "SELECT outcome, holder, parked FROM {schema}outbox_forget_relay($1, $2)";
+pub(super) const HOLDER: &str = "
+        SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8, epoch, lease_until::text,
+            lease_seconds
+        FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0 AND holder IS NOT NULL";
+
+/// $3 epoch and $4 end of a lease that is over although its end lies in the future, or null.
+pub(super) const FORGET: &str =
+    "SELECT outcome, holder, parked FROM {schema}outbox_forget_relay($1, $2, $3, $4::text::timestamptz)";
 
 impl PostgresLog {
     async fn retention(&self) -> Result<Brief, LogError> {
@@ -60,6 +69,27 @@ impl PostgresLog {
         let read = async { query.await.map_err(LogError::during("read the server's clock")) };
         let server: OffsetDateTime = within(self.options.call_timeout, read).await?;
         Ok(ahead(server, OffsetDateTime::now_utc()))
+    }
+
+    /// Waits until the lease of a relay is free, or proves to be over. Returns it in the latter
+    /// case.
+    async fn over(
+        &self,
+        connection: &mut PgConnection,
+        relay: &RelayName,
+    ) -> Result<Option<Held<String>>, ForgetError> {
+        let (statement, mut vigil) = (self.render(HOLDER), Vigil::default());
+        loop {
+            let query = sqlx::query_as(&statement).bind(relay.as_str()).fetch_optional(&mut *connection);
+            let read = async { query.await.map_err(LogError::during("find out who holds the lease")) };
+            match vigil.decide(within(self.options.call_timeout, read).await?, Instant::now()) {
+                Life::Over(held) => return Ok(held),
+                Life::Alive { holder } => {
+                    return Err(ForgetError::Leading { relay: relay.to_string(), holder });
+                }
+                Life::Unknown(left) => tokio::time::sleep(left).await,
+            }
+        }
     }
 
     /// Empties a segment, or returns why not.
@@ -188,9 +218,14 @@ impl LogRetention for PostgresLog {
 
     async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError> {
         let mut connection = self.retention().await?;
+        let over = self.over(&mut connection, relay).await?;
         let statement = self.render(FORGET);
-        let query =
-            sqlx::query_as(&statement).bind(relay.as_str()).bind(discard_parked).fetch_one(&mut *connection);
+        let query = sqlx::query_as(&statement)
+            .bind(relay.as_str())
+            .bind(discard_parked)
+            .bind(over.as_ref().map(|held| held.epoch))
+            .bind(over.as_ref().map(|held| held.until.as_str()))
+            .fetch_one(&mut *connection);
         let answer = within(self.options.call_timeout, async {
             query.await.map_err(LogError::during("forget the relay"))
         });

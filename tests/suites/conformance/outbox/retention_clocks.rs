@@ -4,13 +4,18 @@
 
 use std::time::Duration;
 
-use outbox_log::retention::HeldBack;
+use outbox_log::RelayName;
+use outbox_log::retention::{ForgetError, HeldBack};
 use sqlx::Postgres;
+use tokio::time::{Instant, sleep};
 
 use crate::outbox::retention::{Relay, held_back, messages, open};
-use crate::outbox::support::{Database, on, relay};
+use crate::outbox::support::{Database, TestDialect, on, relay};
 
 cases! { "outbox/retention_clocks":
+    every {
+        a_lease_from_a_clock_that_was_ahead_does_not_keep_its_relay,
+    }
     postgres {
         history_that_is_old_by_one_clock_is_held_back_by_the_clocks,
     }
@@ -48,4 +53,37 @@ async fn history_that_is_old_by_one_clock_is_held_back_by_the_clocks() {
         db
     })
     .await;
+}
+
+/// Goal: a relay that renewed its lease while a clock was ahead, and then ended, can be forgotten
+/// after the length of its lease; one that renews it meanwhile cannot. Oracle: the answers, the
+/// time they take, and the cursors.
+async fn a_lease_from_a_clock_that_was_ahead_does_not_keep_its_relay<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    const LENGTH: Duration = Duration::from_secs(2);
+    let (ended, alive) = (RelayName::new("ended").unwrap(), RelayName::new("alive").unwrap());
+    for name in [&ended, &alive] {
+        drop(Relay::new(&db, name).await);
+    }
+    let day = if db.directory.is_some() { "86400000000" } else { "interval '1 day'" };
+    let renewed = |name: &RelayName| {
+        format!(
+            "UPDATE outbox_relay SET lease_until = lease_until + {day}, lease_seconds = 2 WHERE relay = '{name}'"
+        )
+    };
+    db.run(&renewed(&ended)).await;
+    db.run(&renewed(&alive)).await;
+    let retention = open(&db);
+    let since = Instant::now();
+    retention.forget(&ended, false).await.unwrap();
+    assert!(since.elapsed() >= LENGTH, "it was not watched");
+    let (refused, ()) = tokio::join!(retention.forget(&alive, false), async {
+        sleep(LENGTH / 2).await;
+        db.run(&renewed(&alive)).await;
+    });
+    assert!(matches!(refused, Err(ForgetError::Leading { ref holder, .. }) if holder == "a"), "{refused:?}");
+    assert_eq!(db.number("SELECT count(*) FROM outbox_relay WHERE relay = 'alive'").await, 1);
+    assert_eq!(db.number("SELECT count(*) FROM outbox_relay").await, 1);
+    db
 }

@@ -43,7 +43,7 @@ WITH roles (part, role_name) AS (
     ('relay', 'outbox_renumber_rows(pg_snapshot, bigint)', 'EXECUTE', true),
     ('relay', 'outbox_segment(integer, interval)', 'EXECUTE', true),
     ('relay', 'outbox_expire_segment(integer, interval)', 'EXECUTE', true),
-    ('relay', 'outbox_forget_relay(text, boolean)', 'EXECUTE', true),
+    ('relay', 'outbox_forget_relay(text, boolean, bigint, timestamptz)', 'EXECUTE', true),
     ('relay', 'outbox_forget_decisions(interval, integer)', 'EXECUTE', true),
     ('relay', 'outbox_message', 'UPDATE', false),
     ('relay', 'outbox_message', 'DELETE', false),
