@@ -19,8 +19,8 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::callbacks::Callbacks;
 use super::committed;
-use super::inflow::Callbacks;
 
 /// Minimum time that a broker gets to answer. librdkafka takes zero to mean "wait forever".
 const PATIENCE_MIN: Duration = Duration::from_millis(10);

@@ -9,7 +9,8 @@ use message::SubscriptionError;
 use rdkafka::consumer::{BaseConsumer, CommitMode};
 
 use super::beginning::has_members;
-use super::inflow::{Callbacks, Inflow};
+use super::callbacks::Callbacks;
+use super::inflow::Inflow;
 use super::ledger::Place;
 use super::offsets;
 

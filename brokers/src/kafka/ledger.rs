@@ -138,9 +138,9 @@ impl Ledger {
     /// Otherwise the position would stay at a marker at the end of a partition. It would count as
     /// lag, and when Kafka removes it, that would look like the loss of a message.
     pub(super) fn passed(&mut self, place: &Place, offset: i64) {
+        // Without a lane, the beginning of this assignment is unknown: the client may still have
+        // the position of an earlier one (`offsets::distrust_earlier`).
         let Some(lane) = self.lanes.get_mut(place) else { return };
-        // Before the first delivery the client may still know how far an earlier assignment of the
-        // partition was read.
         let is_behind = lane.position.is_some_and(|position| position < offset);
         if is_behind && lane.entries.is_empty() && !lane.went_back {
             lane.position = Some(offset);
@@ -260,10 +260,21 @@ mod tests {
     }
 
     #[test]
+    fn a_marker_where_a_partition_begins_is_passed_without_a_delivery() {
+        let mut ledger = Ledger::default();
+        ledger.begin(vec![(place(0), 7)]);
+        ledger.passed(&place(0), 7);
+        assert!(ledger.moved().is_empty(), "it is committed");
+        ledger.passed(&place(0), 8);
+        assert_eq!(ledger.moved(), [(place(0), 8)]);
+        assert_eq!(ledger.forget(&place(0)), Some(8));
+    }
+
+    #[test]
     fn the_position_passes_what_is_never_delivered_once_nothing_is_unsettled() {
         let mut ledger = Ledger::default();
         ledger.passed(&place(0), 5);
-        assert!(ledger.positions().is_empty(), "nothing was delivered");
+        assert!(ledger.positions().is_empty(), "where it begins is unknown");
         let tokens = deliver(&mut ledger, 0, &[5, 6]);
         ledger.done(tokens[1]);
         ledger.passed(&place(0), 8);

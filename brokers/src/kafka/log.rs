@@ -31,6 +31,11 @@ impl Lines {
     }
 }
 
+/// Beginning of the message of an error: Kafka removed records of a partition before the group of
+/// this consumer had read them. The consumer continues with the oldest record that is left. The
+/// target of the log line is `brokers::kafka`.
+pub const RECORDS_LOST: &str = "kafka deleted records before this group had read them";
+
 /// The id that librdkafka prints for a topic whose id it did not know.
 const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
 
@@ -61,7 +66,7 @@ pub(super) fn forward(level: Level, facility: &str, text: &str) {
         _ if is_expected(facility, text) => tracing::debug!(target: "librdkafka", facility, "{text}"),
         _ if is_loss(facility, text) => tracing::error!(
             target: "brokers::kafka",
-            "kafka deleted records before this group had read them; raise the retention above the lag of the consumers, and send the missing messages again with `relay replay`: {text}"
+            "{RECORDS_LOST}; raise the retention above the lag of the consumers, and send the missing messages again with `relay replay`: {text}"
         ),
         Level::Emerg | Level::Alert | Level::Critical | Level::Error => {
             tracing::error!(target: "librdkafka", facility, "{text}");

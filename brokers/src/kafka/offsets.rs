@@ -11,7 +11,8 @@ use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::inflow::{Callbacks, Inflow};
+use super::callbacks::Callbacks;
+use super::inflow::Inflow;
 use super::ledger::Place;
 
 /// Commits positions.
@@ -75,6 +76,32 @@ pub(super) fn correct(
             Ok(begins)
         }
         Ok(()) => Ok(begins),
+    }
+}
+
+/// Moves positions past offsets without a message. librdkafka's position of a partition is behind
+/// everything that polling has returned, and behind the markers that polling has skipped. Seeking
+/// resets it (2.12.1).
+pub(super) fn pass_markers(consumer: &BaseConsumer<Callbacks>, inflow: &Inflow) {
+    match consumer.position() {
+        Ok(read) => inflow.lock().passed(&read),
+        Err(error) => tracing::debug!(target: "brokers::kafka", %error, "positions are unknown"),
+    }
+}
+
+/// Forgets where partitions begin that were assigned a moment ago and of which librdkafka still has
+/// the position of an earlier assignment. It resets that on another thread, once it has stopped the
+/// earlier fetcher (2.12.1, `rd_kafka_toppar_fetch_stopped`). Until then the position would pass
+/// messages that this assignment has not delivered.
+pub(super) fn distrust_earlier(consumer: &BaseConsumer<Callbacks>, inflow: &Inflow, places: &[Place]) {
+    let read = consumer.position();
+    let is_known = |(topic, partition): &Place| match &read {
+        Ok(read) => read.find_partition(topic, *partition).is_none_or(|it| it.offset() != Offset::Invalid),
+        Err(_) => true,
+    };
+    let mut state = inflow.lock();
+    for place in places.iter().filter(|place| is_known(place)) {
+        state.ledger.forget(place);
     }
 }
 

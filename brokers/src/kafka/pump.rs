@@ -12,8 +12,9 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use tokio::sync::oneshot;
 
+use super::callbacks::{Callbacks, set_paused};
 use super::commits::Commits;
-use super::inflow::{Callbacks, Inflow, set_paused};
+use super::inflow::Inflow;
 use super::ledger::Place;
 use super::reading::Next;
 use super::{committed, offsets};
@@ -195,16 +196,7 @@ impl Pump {
     /// Moves positions past offsets without a message, if it is time to look for them.
     fn pass_markers(&mut self) {
         if self.commits.look_for_markers(Instant::now()) {
-            self.pass_markers_now();
-        }
-    }
-
-    /// librdkafka's position of a partition is behind everything that polling has returned, and
-    /// behind the markers that polling has skipped. Seeking resets it (2.12.1).
-    fn pass_markers_now(&self) {
-        match self.consumer.position() {
-            Ok(read) => self.inflow.lock().passed(&read),
-            Err(error) => tracing::debug!(target: "brokers::kafka", %error, "positions are unknown"),
+            offsets::pass_markers(&self.consumer, &self.inflow);
         }
     }
 
@@ -261,7 +253,7 @@ impl Pump {
     /// Commits positions whose commit is not certain. The others are left out: an old position may
     /// belong to a topic that was recreated a moment ago.
     fn finish(&self) -> Result<(), SubscriptionError> {
-        self.pass_markers_now();
+        offsets::pass_markers(&self.consumer, &self.inflow);
         let mut state = self.inflow.lock();
         let positions =
             if self.commits.are_repeated() { state.ledger.moved() } else { state.ledger.positions() };

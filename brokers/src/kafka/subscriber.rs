@@ -14,12 +14,13 @@ use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::oneshot;
 
 use super::beginning::begin_at_the_end;
+use super::callbacks::Callbacks;
 use super::commits::Commits;
 use super::config::Config;
 use super::fault;
 use super::fixed;
 use super::group::{GroupConfig, Partition, Start};
-use super::inflow::{Callbacks, Inflow};
+use super::inflow::Inflow;
 use super::ledger::Place;
 use super::offsets;
 use super::pump::{Command, Pump};

@@ -107,6 +107,50 @@ impl<T: PartialEq + Clone> Watch<T> {
     }
 }
 
+/// Whether the holder of a lease lives, for a caller that does not want the lease itself.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Life<T> {
+    /// The holder has renewed the lease, or may still do it in time.
+    Alive { holder: String },
+    /// The lease ends later than the holder can have asked for. Look again after this time.
+    Unknown(Duration),
+    /// The lease is free, or over although its stored end lies in the future.
+    Over(Option<Held<T>>),
+}
+
+/// Watches the lease of a relay that is to be forgotten.
+#[derive(Debug)]
+pub(crate) struct Vigil<T> {
+    watch: Watch<T>,
+    /// The epoch and the end of the lease that is watched.
+    watched: Option<(i64, T)>,
+}
+
+impl<T> Default for Vigil<T> {
+    fn default() -> Self {
+        Self { watch: Watch::default(), watched: None }
+    }
+}
+
+impl<T: PartialEq + Clone> Vigil<T> {
+    /// Decides whether the holder lives. Ask again with what is found later.
+    pub(crate) fn decide(&mut self, found: Option<HolderRow<T>>, now: Instant) -> Life<T> {
+        let Some((holder, held)) = found.and_then(Held::of) else { return Life::Over(None) };
+        let lease = (held.epoch, held.until.clone());
+        let is_same = self.watched.as_ref() == Some(&lease);
+        let wait = self.watch.look(held.clone(), now);
+        let begins = self.watched.is_none() && self.watch.0.is_some();
+        match wait {
+            Wait::Over => Life::Over(Some(held)),
+            Wait::For(left) if is_same || begins => {
+                self.watched = Some(lease);
+                Life::Unknown(left)
+            }
+            Wait::For(_) => Life::Alive { holder },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +158,38 @@ mod tests {
     fn held(until: &str, expires_in: u64) -> Held<String> {
         let length = Some(Duration::from_secs(15));
         Held { epoch: 3, until: until.to_owned(), expires_in: Duration::from_secs(expires_in), length }
+    }
+
+    fn row(until: &str, expires_in: f64) -> Option<HolderRow<String>> {
+        Some((String::from("a"), expires_in, 7, String::from(until), Some(15.0)))
+    }
+
+    #[test]
+    fn a_holder_that_renews_a_doubtful_lease_lives() {
+        let (start, alive) = (Instant::now(), Life::Alive { holder: String::from("a") });
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(Vigil::default().decide(row("t", 15.0), start), alive, "its end proves it");
+        let mut vigil = Vigil::default();
+        assert_eq!(vigil.decide(None, start), Life::Over(None));
+        assert_eq!(vigil.decide(row("t", 3_600.0), start), Life::Unknown(Duration::from_secs(15)));
+        assert_eq!(vigil.decide(row("u", 3_600.0), at(15)), alive, "with a clock that is still ahead");
+        let mut vigil = Vigil::default();
+        vigil.decide(row("t", 3_600.0), start);
+        assert_eq!(vigil.decide(row("u", 15.0), at(15)), alive, "with the right clock");
+        let mut vigil = Vigil::default();
+        vigil.decide(row("t", 3_600.0), start);
+        let over = vigil.decide(row("t", 3_585.0), at(15));
+        assert!(matches!(over, Life::Over(Some(Held { epoch: 7, .. }))), "{over:?}");
+    }
+
+    #[test]
+    fn a_doubtful_lease_that_ends_soon_is_waited_for() {
+        let (mut vigil, start) = (Vigil::default(), Instant::now());
+        vigil.decide(row("t", 17.0), start);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(vigil.decide(row("t", 2.0), at(15)), Life::Unknown(Duration::from_secs(2)));
+        assert_eq!(vigil.decide(row("t", 0.5), at(16)), Life::Unknown(Duration::from_millis(500)));
+        assert_eq!(vigil.decide(row("t", -0.5), at(17)), Life::Over(None));
     }
 
     #[test]

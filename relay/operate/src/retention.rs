@@ -60,7 +60,7 @@ impl History {
     /// cancel-safe: work done before a drop stays done.
     ///
     /// If a segment can go, the audit has the line `expire` for the request, and `expired` for the
-    /// result.
+    /// result. The clocks that decide this also decide what is removed.
     ///
     /// # Errors
     /// [`OperateError`] when the operator may not decide, when the audit could not be written, or
@@ -126,6 +126,9 @@ fn remedy(pipeline: &str, reason: &HeldBack) -> String {
         }
         HeldBack::Parked(_) => {
             format!("; decide about these messages: relay dead list --pipeline {pipeline}")
+        }
+        HeldBack::Clocks(_) => {
+            String::from("; correct the clock that is wrong: `relay doctor` compares them")
         }
         _ => String::new(),
     }

@@ -388,11 +388,10 @@ impl Storm<'_> {
 
 /// Returns whether a consumer logged that records were removed before it had read them.
 fn has_removed_unread(folder: &Path) -> Result<bool, Failure> {
-    const TOLD: &str = "kafka deleted records before this group had read them";
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         let is_log = path.extension().is_some_and(|extension| extension == "log");
-        if is_log && String::from_utf8_lossy(&std::fs::read(&path)?).contains(TOLD) {
+        if is_log && String::from_utf8_lossy(&std::fs::read(&path)?).contains(brokers::kafka::RECORDS_LOST) {
             return Ok(true);
         }
     }

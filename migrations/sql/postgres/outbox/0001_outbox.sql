@@ -918,13 +918,24 @@ COMMENT ON FUNCTION {schema}outbox_expire_segment(integer, interval) IS
 
 -- A relay's role may not remove cursors. This removes one whose lease is free, and what it parked
 -- only when the caller says so.
-CREATE FUNCTION {schema}outbox_forget_relay(name text, discard_parked boolean)
+--
+-- A lease that ends later than its holder can have asked for (the clock was ahead) does not prove
+-- that the holder lives. The caller watches it for its length, and names it by its epoch and end.
+CREATE FUNCTION {schema}outbox_forget_relay(
+    name text,
+    discard_parked boolean,
+    over_epoch bigint DEFAULT NULL,
+    over_until timestamptz DEFAULT NULL
+)
 RETURNS TABLE (outcome text, holder text, parked bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    SELECT CASE WHEN r.lease_until > clock_timestamp() THEN r.holder END INTO holder
+    SELECT CASE WHEN r.lease_until > clock_timestamp()
+        AND (r.epoch = over_epoch AND r.lease_until = over_until
+            AND r.lease_until > clock_timestamp() + make_interval(secs => r.lease_seconds + 1)) IS NOT TRUE
+        THEN r.holder END INTO holder
     FROM %home%.outbox_relay AS r WHERE r.relay = name AND r.shard = 0 FOR UPDATE;
     outcome := CASE WHEN NOT FOUND THEN 'unknown' WHEN holder IS NOT NULL THEN 'leading' END;
     SELECT count(*) INTO parked FROM %home%.outbox_exception AS e WHERE e.relay = name;
@@ -954,8 +965,8 @@ BEGIN
     RETURN NEXT;
 END
 $$;
-REVOKE ALL ON FUNCTION {schema}outbox_forget_relay(text, boolean) FROM PUBLIC;
-COMMENT ON FUNCTION {schema}outbox_forget_relay(text, boolean) IS
+REVOKE ALL ON FUNCTION {schema}outbox_forget_relay(text, boolean, bigint, timestamptz) FROM PUBLIC;
+COMMENT ON FUNCTION {schema}outbox_forget_relay(text, boolean, bigint, timestamptz) IS
     'removes the cursor of a relay that nobody leads, so that it holds no history back';
 
 -- A decision stays as long as its message could leave by it: while the log has the row, or a relay

@@ -26,7 +26,7 @@ REVOKE ALL ON SEQUENCE {schema}outbox_message_id_seq FROM PUBLIC, {producer}, {r
 REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence(),
     {schema}outbox_renumber_rows(pg_snapshot, bigint),
     {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
-    {schema}outbox_forget_relay(text, boolean), {schema}outbox_forget_decisions(interval, integer),
+    {schema}outbox_forget_relay(text, boolean, bigint, timestamptz), {schema}outbox_forget_decisions(interval, integer),
     {schema}outbox_take_node(text, interval),
     {schema}outbox_renew_node(integer, bigint, interval), {schema}outbox_release_node(integer, bigint)
     FROM PUBLIC, {producer}, {relay}, {observer};
@@ -37,6 +37,12 @@ REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows
 GRANT INSERT (message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, deliver_at),
     SELECT (xid, id, message_id) ON {schema}outbox_message TO {producer};
 GRANT EXECUTE ON FUNCTION {schema}outbox_stored(uuid[]) TO {producer};
+
+-- PUBLIC may execute these, unless default privileges of the database revoke it. The trigger of an
+-- adopted table calls them with the rights of the producer.
+GRANT EXECUTE ON FUNCTION {schema}outbox_new_message_id(), {schema}outbox_check_text(text, text, text),
+    {schema}outbox_enqueue(text, bytea, text, text, text, jsonb, timestamptz, uuid, text, text),
+    {schema}outbox_enqueue_json(text, jsonb, text, text, jsonb, timestamptz, uuid) TO {producer};
 
 -- Producers that make ids lease the number of their node through functions that only ever move its
 -- epoch forwards.
@@ -61,7 +67,7 @@ GRANT EXECUTE ON FUNCTION {schema}outbox_rebase_rows(), {schema}outbox_advance_s
 -- that check the conditions: alone they can remove no message, no cursor, and no decision of the
 -- last 30 days.
 GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
-    {schema}outbox_forget_relay(text, boolean), {schema}outbox_forget_decisions(interval, integer) TO {relay};
+    {schema}outbox_forget_relay(text, boolean, bigint, timestamptz), {schema}outbox_forget_decisions(interval, integer) TO {relay};
 
 -- The server shows the age of another role's transaction only to members of pg_read_all_stats. They
 -- also see the text of every statement on the server, so the decision is yours, and the grant takes

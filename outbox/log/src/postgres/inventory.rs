@@ -11,7 +11,7 @@ use crate::postgres::{admin, entries, facts, operations, pause, reconcile, reten
 pub const ONE_PLAN: &str = ONE_PLAN_HERE;
 
 /// Statements that are constants of their modules.
-const CONSTANTS: [(&str, &str); 26] = [
+const CONSTANTS: [(&str, &str); 27] = [
     ("admin.RELAYS", admin::RELAYS),
     ("admin.PRESENT", admin::PRESENT),
     ("admin.COUNTS", admin::COUNTS),
@@ -36,6 +36,7 @@ const CONSTANTS: [(&str, &str); 26] = [
     ("operations.OPERATIONS", operations::OPERATIONS),
     ("retention.LIST", retention::LIST),
     ("retention.EXPIRE", retention::EXPIRE),
+    ("retention.HOLDER", retention::HOLDER),
     ("retention.FORGET", retention::FORGET),
     ("retention.FORGET_DECISIONS", retention::FORGET_DECISIONS),
 ];

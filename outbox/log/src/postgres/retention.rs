@@ -7,18 +7,22 @@ use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 use time::OffsetDateTime;
+use tokio::time::Instant;
 
 use crate::admin::entry::due;
 use crate::failure::within;
 use crate::postgres::brief::Brief;
 use crate::postgres::store::PostgresLog;
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
+use crate::watch::{Held, Life, Vigil};
 use crate::{EntryId, LogError, RelayName};
 
 /// A lock that is not granted within 25 ms is given up and tried again, so that no other session
 /// waits behind it for longer.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
+/// A smaller difference of the clocks is not reported: it delays a removal by no more than itself.
+const CLOCKS_DIFFER_MIN: Duration = Duration::from_secs(60);
 /// Maximum decisions, and operations, that one call looks at: the oldest.
 const DECISIONS_AT_ONCE: i32 = 1_000;
 
@@ -33,7 +37,14 @@ pub(super) const EXPIRE: &str = "SELECT {schema}outbox_expire_segment($1, make_i
 pub(super) const FORGET_DECISIONS: &str =
     "SELECT {schema}outbox_forget_decisions(make_interval(secs => $1), $2)";
 
-pub(super) const FORGET: &str = "SELECT outcome, holder, parked FROM {schema}outbox_forget_relay($1, $2)";
+pub(super) const HOLDER: &str = "
+        SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8, epoch, lease_until::text,
+            lease_seconds
+        FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0 AND holder IS NOT NULL";
+
+/// $3 epoch and $4 end of a lease that is over although its end lies in the future, or null.
+pub(super) const FORGET: &str =
+    "SELECT outcome, holder, parked FROM {schema}outbox_forget_relay($1, $2, $3, $4::text::timestamptz)";
 
 impl PostgresLog {
     async fn retention(&self) -> Result<Brief, LogError> {
@@ -50,17 +61,35 @@ impl PostgresLog {
         rows.iter().map(|row| segment(row).map_err(LogError::during("read a segment"))).collect()
     }
 
-    /// Returns how long to keep what is old, by the server's clock, so that it is as old by this
-    /// machine's clock: what a clock that is ahead removed does not come back with the right time.
-    async fn by_both_clocks(
-        &self,
-        connection: &mut PgConnection,
-        keep: Duration,
-    ) -> Result<Duration, LogError> {
+    /// Returns how far the server's clock is ahead of this machine's. What is kept is kept for that
+    /// much longer by the server's clock, so that it is as old by this machine's: what a clock that
+    /// is ahead removed does not come back with the right time.
+    async fn ahead(&self, connection: &mut PgConnection) -> Result<Duration, LogError> {
         let query = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(connection);
         let read = async { query.await.map_err(LogError::during("read the server's clock")) };
         let server: OffsetDateTime = within(self.options.call_timeout, read).await?;
-        Ok(keep.saturating_add(ahead(server, OffsetDateTime::now_utc())))
+        Ok(ahead(server, OffsetDateTime::now_utc()))
+    }
+
+    /// Waits until the lease of a relay is free, or proves to be over. Returns it in the latter
+    /// case.
+    async fn over(
+        &self,
+        connection: &mut PgConnection,
+        relay: &RelayName,
+    ) -> Result<Option<Held<String>>, ForgetError> {
+        let (statement, mut vigil) = (self.render(HOLDER), Vigil::default());
+        loop {
+            let query = sqlx::query_as(&statement).bind(relay.as_str()).fetch_optional(&mut *connection);
+            let read = async { query.await.map_err(LogError::during("find out who holds the lease")) };
+            match vigil.decide(within(self.options.call_timeout, read).await?, Instant::now()) {
+                Life::Over(held) => return Ok(held),
+                Life::Alive { holder } => {
+                    return Err(ForgetError::Leading { relay: relay.to_string(), holder });
+                }
+                Life::Unknown(left) => tokio::time::sleep(left).await,
+            }
+        }
     }
 
     /// Empties a segment, or returns why not.
@@ -92,6 +121,16 @@ impl PostgresLog {
 /// Returns how far the server's clock is ahead of this machine's clock.
 fn ahead(server: OffsetDateTime, own: OffsetDateTime) -> Duration {
     Duration::try_from(server - own).unwrap_or_default()
+}
+
+/// Names the clocks as the reason for segments that are old enough by the server's clock alone.
+fn blame_clocks(segments: &mut [Segment], by_server: &[Segment], ahead: Duration) {
+    for (segment, alone) in segments.iter_mut().zip(by_server) {
+        let young = Some(HeldBack::Young);
+        if segment.held_back == young && alone.held_back != young {
+            segment.held_back = Some(HeldBack::Clocks(ahead));
+        }
+    }
 }
 
 /// Returns whether the error is `lock_not_available` or `deadlock_detected`.
@@ -129,12 +168,19 @@ fn segment(row: &PgRow) -> Result<Segment, sqlx::Error> {
 #[async_trait]
 impl LogRetention for PostgresLog {
     async fn segments(&self, keep: Duration) -> Result<Vec<Segment>, LogError> {
-        self.list(&mut *self.retention().await?, keep).await
+        let mut connection = self.retention().await?;
+        let ahead = self.ahead(&mut connection).await?;
+        let mut segments = self.list(&mut connection, keep.saturating_add(ahead)).await?;
+        if ahead >= CLOCKS_DIFFER_MIN {
+            let by_server = self.list(&mut connection, keep).await?;
+            blame_clocks(&mut segments, &by_server, ahead);
+        }
+        Ok(segments)
     }
 
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError> {
         let mut connection = self.retention().await?;
-        let keep = self.by_both_clocks(&mut connection, keep).await?;
+        let keep = keep.saturating_add(self.ahead(&mut connection).await?);
         let mut expired = Expired { bytes: Some(0), ..Expired::default() };
         let mut segments = self.list(&mut connection, keep).await?;
         // The oldest first: a row that was written later may show the age of one whose time lies in
@@ -154,7 +200,7 @@ impl LogRetention for PostgresLog {
 
     async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError> {
         let mut connection = self.retention().await?;
-        let keep = self.by_both_clocks(&mut connection, keep).await?;
+        let keep = keep.saturating_add(self.ahead(&mut connection).await?);
         let statement = self.render(FORGET_DECISIONS);
         let query = sqlx::query_scalar(&statement)
             .bind(keep.as_secs_f64())
@@ -172,9 +218,14 @@ impl LogRetention for PostgresLog {
 
     async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError> {
         let mut connection = self.retention().await?;
+        let over = self.over(&mut connection, relay).await?;
         let statement = self.render(FORGET);
-        let query =
-            sqlx::query_as(&statement).bind(relay.as_str()).bind(discard_parked).fetch_one(&mut *connection);
+        let query = sqlx::query_as(&statement)
+            .bind(relay.as_str())
+            .bind(discard_parked)
+            .bind(over.as_ref().map(|held| held.epoch))
+            .bind(over.as_ref().map(|held| held.until.as_str()))
+            .fetch_one(&mut *connection);
         let answer = within(self.options.call_timeout, async {
             query.await.map_err(LogError::during("forget the relay"))
         });

@@ -252,10 +252,7 @@ migrations::statements! {
             OR (r.epoch = $5 AND r.lease_until = $6::text::timestamptz)
         RETURNING epoch, cursor, taken_from, set_config('application_name', $7, false)";
     /// $1 relay: the holder, the time left, the epoch, the end, and the requested length.
-    holder = "
-        SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8, epoch, lease_until::text,
-            lease_seconds
-        FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0 AND holder IS NOT NULL";
+    holder = super::retention::HOLDER;
     /// $1 relay, $2 epoch, $3 ttl in seconds, $4 run of the server. The commit waits for the disk.
     renew(run = "$4") = "
         UPDATE {schema}outbox_relay

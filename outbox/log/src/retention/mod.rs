@@ -27,7 +27,8 @@ use crate::{LogError, LogOptions, RelayName};
 #[async_trait]
 pub trait LogRetention: Send + Sync + 'static {
     /// Returns every segment, and why it stays when entries are kept for `keep`. SQLite has one
-    /// segment. Reads only; cancel-safe.
+    /// segment. On PostgreSQL, entries must be that old by the server's clock and by this
+    /// machine's. Reads only; cancel-safe.
     ///
     /// # Errors
     /// [`LogError`]: unreachable, wrong credentials, schema missing.
@@ -54,6 +55,9 @@ pub trait LogRetention: Send + Sync + 'static {
     /// retention. If the relay returns, it begins with the oldest remaining entry, and publishes
     /// what was discarded, edited or paused as it was enqueued. `discard_parked` also removes its
     /// parked entries. Not cancel-safe: call it again.
+    ///
+    /// Watches a lease that ends later than its holder can have asked for (a clock was ahead) for
+    /// the length of the lease: a live holder renews it within that time.
     ///
     /// # Errors
     /// [`ForgetError`]: it leads, it is unknown, or entries are parked. Nothing was changed then.

@@ -38,6 +38,9 @@ pub enum HeldBack {
     Parked(String),
     /// The log was restored from another cluster, and no relay has read it since.
     Restored,
+    /// It is old enough by the server's clock, which is this far ahead of this machine's, and not
+    /// by this machine's clock. One of the two is wrong.
+    Clocks(Duration),
     /// It was in use.
     Busy,
 }
@@ -46,7 +49,7 @@ impl HeldBack {
     /// Returns whether an operator should act.
     #[must_use]
     pub fn needs_attention(&self) -> bool {
-        matches!(self, Self::Unread | Self::Relay(_) | Self::Parked(_) | Self::Restored)
+        matches!(self, Self::Unread | Self::Relay(_) | Self::Parked(_) | Self::Restored | Self::Clocks(_))
     }
 }
 
@@ -61,6 +64,11 @@ impl fmt::Display for HeldBack {
                 write!(f, "relay {name} has parked a message of it that is too large to be copied")
             }
             Self::Restored => f.write_str("restored from another cluster, and no relay has taken it up"),
+            Self::Clocks(ahead) => write!(
+                f,
+                "the clocks differ: the server's is {} s ahead of this machine's, and history must be old by both",
+                ahead.as_secs()
+            ),
             Self::Busy => f.write_str("in use, tried again"),
         }
     }

@@ -8,12 +8,14 @@ use async_trait::async_trait;
 use migrations::query::micros;
 use outbox::sqlite::clock::{ID_OF_NOW, NOW};
 use sqlx::{Connection as _, SqliteConnection};
+use tokio::time::Instant;
 
 use crate::decided::{ends_with_a_discard, has_an_edit};
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
 use crate::sqlite::reader::id_of;
-use crate::sqlite::statements::IS_LARGE;
+use crate::sqlite::statements::{self, IS_LARGE};
 use crate::sqlite::store::SqliteLog;
+use crate::watch::{Held, Life, Vigil};
 use crate::{EntryId, LogError, RelayName, stored};
 
 /// Rows that one transaction removes: a few milliseconds.
@@ -88,9 +90,11 @@ migrations::statements! {
     forget_operations = "
         DELETE FROM outbox_operation WHERE seq IN (SELECT old.seq FROM
             (SELECT seq, at FROM outbox_operation ORDER BY seq LIMIT ?2) AS old WHERE old.at < {now} - ?1)";
+    /// ?1 relay, ?2 epoch and ?3 end of a lease that is over although its end lies in the future,
+    /// or null.
     leader = "
-        SELECT CASE WHEN lease_until > {now} THEN holder END FROM outbox_relay WHERE relay = ?1
-            AND shard = 0";
+        SELECT CASE WHEN lease_until > {now} AND NOT coalesce(epoch = ?2 AND lease_until = ?3, 0) THEN holder END
+        FROM outbox_relay WHERE relay = ?1 AND shard = 0";
     parked_for = "SELECT count(*) FROM outbox_exception WHERE relay = ?1 AND shard = 0";
 }
 
@@ -194,6 +198,30 @@ async fn run(connection: &mut SqliteConnection, up_to: i64) -> Result<u64, LogEr
     Ok(gone.len() as u64)
 }
 
+/// Waits until the lease of a relay is free, or proves to be over. Returns it in the latter case.
+async fn over(
+    connection: &mut SqliteConnection,
+    relay: &RelayName,
+) -> Result<Option<Held<i64>>, ForgetError> {
+    let mut vigil = Vigil::default();
+    loop {
+        let found = sqlx::query_as(&statements::SQL.holder)
+            .bind(relay.as_str())
+            .fetch_optional(&mut *connection)
+            .await
+            .map_err(LogError::during("find out who holds the lease"))?;
+        match vigil.decide(found, Instant::now()) {
+            Life::Over(held) => return Ok(held),
+            Life::Alive { holder } => {
+                return Err(ForgetError::Leading { relay: relay.to_string(), holder });
+            }
+            Life::Unknown(left) => tokio::time::sleep(left).await,
+        }
+    }
+}
+
+// The clock of these statements is this machine's, so it alone decides: there is no second clock,
+// as on PostgreSQL, that could be behind it.
 #[async_trait]
 impl LogRetention for SqliteLog {
     async fn segments(&self, keep: Duration) -> Result<Vec<Segment>, LogError> {
@@ -241,9 +269,12 @@ impl LogRetention for SqliteLog {
     async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError> {
         let failed = || LogError::during("forget the relay");
         let mut connection = self.connect().await?;
+        let over = over(&mut connection, relay).await?;
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
         let found: Option<Option<String>> = sqlx::query_scalar(&SQL.leader)
             .bind(relay.as_str())
+            .bind(over.as_ref().map(|held| held.epoch))
+            .bind(over.as_ref().map(|held| held.until))
             .fetch_optional(&mut *tx)
             .await
             .map_err(failed())?;

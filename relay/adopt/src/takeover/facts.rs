@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
-use super::roles::{self, INSERTED};
+use super::roles::{self, EXECUTED, INSERTED};
 use super::sql::{MARK_TRIGGER, TRIGGER, UPDATE_TRIGGER};
 use crate::adoption::{Adoption, WhenSent};
 
@@ -118,16 +118,21 @@ macro_rules! rows {
     };
 }
 
-/// $1 is the schema, or null for the search path; $2 the columns that a producer inserts.
+/// $1 is the schema, or null for the search path; $2 the columns that a producer inserts, $3 the
+/// functions that it executes.
 const HOME: &str = rows!(
     "
 SELECT n.nspname::text AS schema,
     has_schema_privilege(n.oid, 'USAGE') AND coalesce((SELECT bool_and(has_column_privilege(c.oid, w.name, 'INSERT'))
-        FROM unnest(string_to_array($2, ', ')) AS w(name)), false) AS may_insert,
+        FROM unnest(string_to_array($2, ', ')) AS w(name)), false)
+        AND NOT EXISTS (SELECT FROM pg_proc AS f WHERE f.pronamespace = n.oid AND f.proname = ANY ($3::text[])
+            AND NOT has_function_privilege(f.oid, 'EXECUTE')) AS may_insert,
     coalesce((SELECT has_table_privilege(o.oid, 'INSERT') FROM pg_class AS o
         WHERE o.relname = 'outbox_operation' AND o.relnamespace = n.oid), false) AS may_audit,
     coalesce((SELECT has_schema_privilege(p.oid, n.oid, 'USAGE')
             AND bool_and(has_column_privilege(p.oid, c.oid, w.name, 'INSERT'))
+            AND NOT EXISTS (SELECT FROM pg_proc AS f WHERE f.pronamespace = n.oid AND f.proname = ANY ($3::text[])
+                AND NOT has_function_privilege(p.oid, f.oid, 'EXECUTE'))
         FROM pg_roles AS p, unnest(string_to_array($2, ', ')) AS w(name)
         WHERE p.rolname = 'outbox_producer' GROUP BY p.oid), false) AS has_producer_role
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -231,7 +236,12 @@ impl Facts {
         outbox: Option<&str>,
     ) -> Result<Self, sqlx::Error> {
         let user = sqlx::query_scalar("SELECT current_user::text").fetch_one(&mut *connection).await?;
-        let home = sqlx::query_scalar(HOME).bind(outbox).bind(INSERTED).fetch_all(&mut *connection).await?;
+        let home = sqlx::query_scalar(HOME)
+            .bind(outbox)
+            .bind(INSERTED)
+            .bind(&EXECUTED[..])
+            .fetch_all(&mut *connection)
+            .await?;
         let schema = adoption.schema.as_ref().map(|schema| schema.as_str());
         let table = sqlx::query_scalar(TABLE).bind(adoption.table.as_str()).bind(schema);
         let table = table.fetch_all(&mut *connection).await?;

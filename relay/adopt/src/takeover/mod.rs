@@ -9,6 +9,7 @@
 //! | `rows` | whether the rows can be handed over |
 //! | `sql` | the statements, for running and for printing |
 //! | `values` | the parts of a message, as SQL on a row |
+//! | `leader` | the relay that publishes while a table is handed over |
 //! | `lock` | the lock that both directions take |
 //! | `slots` | whether Debezium has received everything from before |
 //! | `finding` | what `relay doctor` says of it |
@@ -21,6 +22,7 @@
 mod check;
 mod facts;
 mod finding;
+mod leader;
 mod lock;
 mod roles;
 mod rows;
@@ -321,13 +323,8 @@ impl OldTable {
             return Ok(());
         }
         let schema = self.tables.options.schema.as_ref();
-        let leading = migrations::Template::new(
-            "SELECT r.holder FROM {schema}outbox_relay AS r WHERE r.relay = $1 AND r.lease_until > clock_timestamp() \
-             AND NOT EXISTS (SELECT FROM {schema}outbox_pause AS p WHERE p.relay = r.relay AND p.kind = 'pipeline')",
-        );
-        let leading: Option<String> = sqlx::query_scalar(&leading.schema(schema).render())
-            .bind(self.pipeline.as_str())
-            .fetch_optional(connection)
+        let statement = migrations::Template::new(leader::LEADER).schema(schema).render();
+        let leading = leader::holder(connection, &statement, self.pipeline.as_str())
             .await
             .map_err(failed("find a running relay"))?;
         let Some(holder) = leading else { return Ok(()) };

@@ -11,6 +11,11 @@ use crate::adoption::Adoption;
 pub(super) const INSERTED: &str = "message_id, topic, key, kind, content_type, headers, traceparent, tracestate, \
                                    payload, deliver_at";
 
+/// The functions that a producer must be able to execute: the trigger calls the first one with the
+/// producer's rights, and that one calls the others. `PUBLIC` may execute them, unless default
+/// privileges of the database revoke it.
+pub(super) const EXECUTED: [&str; 3] = ["outbox_enqueue", "outbox_check_text", "outbox_new_message_id"];
+
 /// Selects the roles that may insert into the table $1 and that meet a condition.
 ///
 /// The triggers run with the rights of the current role. This is a login, a role that a login
@@ -35,13 +40,16 @@ ORDER BY r.rolname"
     };
 }
 
-/// $2 is the schema of the outbox, $3 the columns that a producer inserts.
+/// $2 is the schema of the outbox, $3 the columns that a producer inserts, $4 the functions that it
+/// executes.
 const NOT_APPENDING: &str = inserting!(
     "NOT EXISTS (SELECT FROM pg_namespace AS h
         JOIN pg_class AS m ON m.relname = 'outbox_message' AND m.relnamespace = h.oid
         WHERE h.nspname = $2 AND has_schema_privilege(r.oid, h.oid, 'USAGE')
             AND (SELECT bool_and(has_column_privilege(r.oid, m.oid, w.name, 'INSERT'))
-                FROM unnest(string_to_array($3, ', ')) AS w(name)))"
+                FROM unnest(string_to_array($3, ', ')) AS w(name))
+            AND NOT EXISTS (SELECT FROM pg_proc AS f WHERE f.pronamespace = h.oid AND f.proname = ANY ($4::text[])
+                AND NOT has_function_privilege(r.oid, f.oid, 'EXECUTE')))"
 );
 
 /// $2 is the columns of the primary key.
@@ -67,7 +75,8 @@ pub(super) async fn not_appending(
     table: i64,
     schema: &str,
 ) -> Result<Vec<String>, sqlx::Error> {
-    sqlx::query_scalar(NOT_APPENDING).bind(table).bind(schema).bind(INSERTED).fetch_all(connection).await
+    let query = sqlx::query_scalar(NOT_APPENDING).bind(table).bind(schema).bind(INSERTED).bind(&EXECUTED[..]);
+    query.fetch_all(connection).await
 }
 
 /// Returns roles that may insert into a table but not delete its rows by the primary key.
@@ -89,13 +98,15 @@ pub(super) async fn without_policy(
 
 /// Returns the statement that makes a role a producer.
 pub(super) fn grant(has_producer_role: bool, schema: &str, role: &str) -> String {
-    match has_producer_role {
-        true => format!("GRANT outbox_producer TO {role}"),
-        false => format!(
-            "GRANT USAGE ON SCHEMA {schema} TO {role}; \
-             GRANT INSERT ({INSERTED}) ON {schema}.outbox_message TO {role}"
-        ),
+    if has_producer_role {
+        return format!("GRANT outbox_producer TO {role}");
     }
+    let functions = EXECUTED.map(|function| format!("{schema}.{function}")).join(", ");
+    format!(
+        "GRANT USAGE ON SCHEMA {schema} TO {role}; \
+         GRANT INSERT ({INSERTED}) ON {schema}.outbox_message TO {role}; \
+         GRANT EXECUTE ON FUNCTION {functions} TO {role}"
+    )
 }
 
 /// A role whose inserts would fail, and the statement that permits them.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brokers::kafka::Start;
+use brokers::kafka::{RECORDS_LOST, Start};
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -57,7 +57,7 @@ pub(crate) async fn out_of_range(stage: Stage) -> Outcome {
     let left = group.publish(1).await?;
     let mut member = group.join(Start::Latest).await?;
     member.handle(&left).await?;
-    let told = tests::log::lines_with(&["ERROR", "deleted records before this group", &group.topic]);
+    let told = tests::log::lines_with(&["ERROR", RECORDS_LOST, &group.topic]);
     assert!(!told.is_empty(), "the loss is told");
     member.close().await
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use brokers::kafka::Start;
+use brokers::kafka::{RECORDS_LOST, Start};
 use conformance::consuming::handle;
-use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tests::eventually::when;
 use tests::{Backend, Outcome, Stage, eventually};
 
@@ -47,9 +48,52 @@ pub(crate) async fn passed(stage: Stage) -> Outcome {
     let mut member = group.join(Start::Earliest).await?;
     let later = group.publish(1).await?;
     member.handle(&later).await?;
-    let told = tests::log::lines_with(&["removed from kafka before this group", &group.topic]);
+    let told = tests::log::lines_with(&[RECORDS_LOST, &group.topic]);
     assert!(told.is_empty(), "{told:?}");
     member.close().await
+}
+
+/// Goal: a member that begins at a marker and gets no delivery passes it. The member before it was
+/// killed before it looked for markers. Oracle: the offset that Kafka keeps for the group; the log,
+/// after Kafka has removed everything.
+pub(crate) async fn passed_without_a_delivery(stage: Stage) -> Outcome {
+    let group = Group::open(&stage, 1).await?;
+    let mut first = group.join(Start::Earliest).await?;
+    transact(&group.topic, true).await?;
+    handle(&mut first.subscription, RECORDS).await?;
+    first.close().await?;
+    let marker = 1;
+    let second_begins = RECORDS + marker;
+    committed_up_to(&group, second_begins).await?;
+    transact(&group.topic, true).await?;
+    commit(&group, second_begins + RECORDS).await?;
+    let second = group.join(Start::Earliest).await?;
+    committed_up_to(&group, second_begins + RECORDS + marker).await?;
+    assert!(second.status().partitions.iter().all(|it| it.read_ago.is_none()), "it got a delivery");
+    second.close().await?;
+    remove_records(&group.topic, 1).await?;
+    let mut third = group.join(Start::Earliest).await?;
+    let later = group.publish(1).await?;
+    third.handle(&later).await?;
+    let told = tests::log::lines_with(&[RECORDS_LOST, &group.topic]);
+    assert!(told.is_empty(), "{told:?}");
+    third.close().await
+}
+
+/// Commits an offset of the first partition for a group without members, as its last member did
+/// before it was killed.
+async fn commit(group: &Group, offset: usize) -> Outcome {
+    let (name, topic, offset) = (group.name.clone(), group.topic.clone(), i64::try_from(offset)?);
+    let committed = tokio::task::spawn_blocking(move || -> Outcome {
+        let consumer: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", Backend::Kafka.address()?)
+            .set("group.id", &name)
+            .create()?;
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&topic, 0, Offset::Offset(offset))?;
+        Ok(consumer.commit(&list, CommitMode::Sync)?)
+    });
+    committed.await?
 }
 
 /// Writes a transaction of records to the first partition.

@@ -37,6 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         case("old_offsets_in_a_topic_that_was_made_anew_mislead_nobody", topics::made_anew_unnoticed),
         case("a_missing_topic_stops_no_other", topics::missing),
         case("the_position_passes_markers_of_transactions", markers::passed),
+        case("a_member_without_a_delivery_passes_a_marker", markers::passed_without_a_delivery),
         case("a_reader_of_fixed_partitions_beside_members_is_refused", fixed::with_members),
     ]);
     trials

@@ -7,6 +7,7 @@ mod concurrency;
 mod cost;
 mod decisions;
 mod drift;
+mod hardened;
 mod histories;
 mod log;
 mod metrics;
@@ -16,6 +17,7 @@ mod plans;
 mod producer;
 mod restore;
 mod retention;
+mod retention_clocks;
 mod roles;
 mod rows;
 mod servers;
@@ -38,6 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         cost::trials(),
         decisions::trials(),
         drift::trials(),
+        hardened::trials(),
         histories::trials(),
         checkpoint_store::trials(),
         log::trials(),
@@ -48,6 +51,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         producer::trials(),
         restore::trials(),
         retention::trials(),
+        retention_clocks::trials(),
         roles::trials(),
         rows::trials(),
         servers::trials(),

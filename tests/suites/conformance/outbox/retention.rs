@@ -91,7 +91,7 @@ impl Relay {
 }
 
 /// Returns why segments with rows are held back.
-async fn held_back(retention: &Arc<dyn LogRetention>, keep: Duration) -> Vec<HeldBack> {
+pub(super) async fn held_back(retention: &Arc<dyn LogRetention>, keep: Duration) -> Vec<HeldBack> {
     let segments = retention.segments(keep).await.unwrap();
     let of = |segment: Segment| segment.held_back.filter(|reason| *reason != HeldBack::Empty);
     segments.into_iter().filter_map(of).collect()

@@ -26,7 +26,7 @@ cases! { "roles":
 }
 
 /// The SQLSTATE of a missing privilege.
-const DENIED: &str = "42501";
+pub(super) const DENIED: &str = "42501";
 
 const PRODUCER: [&str; 27] = [
     "SELECT payload FROM outbox_message",
@@ -145,12 +145,12 @@ const OBSERVER: [&str; 23] = [
     "DELETE FROM idempotency_key",
 ];
 
-async fn as_role(db: &Database<Postgres>, role: Role) -> PgConnection {
+pub(super) async fn as_role(db: &Database<Postgres>, role: Role) -> PgConnection {
     PgConnection::connect(&role.url(&db.url).unwrap()).await.unwrap()
 }
 
 /// Returns the SQLSTATE of a refusal, or an empty string if the statement succeeded.
-async fn refusal(connection: &mut PgConnection, sql: &str) -> String {
+pub(super) async fn refusal(connection: &mut PgConnection, sql: &str) -> String {
     match sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await {
         Ok(_) => String::new(),
         Err(error) => {

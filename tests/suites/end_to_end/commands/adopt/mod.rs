@@ -77,6 +77,7 @@ pub(super) fn trials() -> Vec<Trial> {
             unseen::position,
         ),
         trial("adopt/a_role_that_others_insert_as_needs_the_rights/postgres", &postgres, roles::inserted_as),
+        trial("adopt/a_role_that_may_execute_nothing_needs_the_rights/postgres", &postgres, roles::hardened),
     ]
 }
 

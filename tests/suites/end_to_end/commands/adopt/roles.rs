@@ -1,5 +1,6 @@
 //! Roles without a login that insert rows.
 
+use migrations::{Line, Migrator};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Postgres};
 use tests::relay_process::Config;
 use tests::{Database, Failure, Outcome, Stage};
@@ -35,6 +36,7 @@ impl Roles {
                  GRANT USAGE ON SCHEMA public TO {tenant}, {definer}, {unused};
                  CREATE FUNCTION enter() RETURNS void LANGUAGE sql SECURITY DEFINER
                      AS 'INSERT INTO old (body) VALUES (''2'')';
+                 GRANT EXECUTE ON FUNCTION enter() TO {tenant};
                  GRANT CREATE ON SCHEMA public TO {definer};
                  ALTER FUNCTION enter() OWNER TO {definer};
                  REVOKE CREATE ON SCHEMA public FROM {definer}"
@@ -58,11 +60,23 @@ impl Roles {
 /// have the rights of a producer before the table is adopted. Oracle: the error names only these
 /// roles and their grants; with the grants, inserts succeed.
 pub(super) async fn inserted_as(stage: Stage) -> Outcome {
-    let database = Database::<Postgres>::migrated(&stage).await?;
-    let roles = Roles::create(&stage, &database).await?;
+    inserted(&stage, Database::<Postgres>::migrated(&stage).await?).await
+}
+
+/// Goal: the same in a database whose default privileges let `PUBLIC` execute no function.
+pub(super) async fn hardened(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::empty(&stage).await?;
+    database.execute("ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC").await?;
+    let migrator = Migrator::<Postgres>::new(Line::Outbox);
+    migrator.up(&mut *database.admin.acquire().await?).await?;
+    inserted(&stage, database).await
+}
+
+async fn inserted(stage: &Stage, database: Database<Postgres>) -> Outcome {
+    let roles = Roles::create(stage, &database).await?;
     let section = "[pipeline.adopt]\ntable = \"old\"\ntopic = \"t\"\n\
                    columns = { key = \"\", kind = \"\", payload = \"body\" }\n";
-    let config = Config::with_section(&stage, RELAY, &database.url, BROKER, section)?;
+    let config = Config::with_section(stage, RELAY, &database.url, BROKER, section)?;
     let url = &database.url;
     let ran = adopt(&config, url, "over", &[]).await?;
     assert!(!ran.err.contains(&roles.unused) && !ran.err.contains(&roles.login), "{ran:?}");
@@ -75,8 +89,8 @@ pub(super) async fn inserted_as(stage: Stage) -> Outcome {
     }
     assert_eq!(adopted(&config, url, "over", 0).await?["outcome"], "adopted");
     let mut login = roles.connect(&database).await?;
-    login.execute("SELECT enter()").await?;
     login.execute(AssertSqlSafe(format!("SET ROLE {}", roles.tenant))).await?;
+    login.execute("SELECT enter()").await?;
     login.execute("INSERT INTO old (body) VALUES ('1')").await?;
     login.close().await?;
     adopt(&config, url, "status", &[]).await?.done()?;

@@ -1,0 +1,89 @@
+//! Retention and forgotten relays when a clock is ahead, or was.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use outbox_log::RelayName;
+use outbox_log::retention::{ForgetError, HeldBack};
+use sqlx::Postgres;
+use tokio::time::{Instant, sleep};
+
+use crate::outbox::retention::{Relay, held_back, messages, open};
+use crate::outbox::support::{Database, TestDialect, on, relay};
+
+cases! { "outbox/retention_clocks":
+    every {
+        a_lease_from_a_clock_that_was_ahead_does_not_keep_its_relay,
+    }
+    postgres {
+        history_that_is_old_by_one_clock_is_held_back_by_the_clocks,
+    }
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Puts the clock of the server's functions ahead, in this database. PostgreSQL calls a built-in
+/// function by its oid, so one that adds to it gets its name.
+const TEN_DAYS_AHEAD: &str = "
+    SET allow_system_table_mods = on;
+    ALTER FUNCTION pg_catalog.clock_timestamp() RENAME TO clock_of_the_server;
+    CREATE FUNCTION pg_catalog.clock_timestamp() RETURNS timestamptz LANGUAGE sql
+        AS $$ SELECT pg_catalog.clock_of_the_server() + interval '10 days' $$;
+    RESET allow_system_table_mods";
+
+/// Goal: what `segments` says can go is what `expire` removes, and the clocks are named where they
+/// hold history back. Oracle: both answers for times on each side of the difference, and the rows.
+async fn history_that_is_old_by_one_clock_is_held_back_by_the_clocks() {
+    on("history_that_is_old_by_one_clock", |db: Database<Postgres>| async move {
+        let retention = open(&db);
+        db.enqueue(messages(10)).await;
+        Relay::new(&db, &relay()).await.pass(&[]).await;
+        db.run(TEN_DAYS_AHEAD).await;
+        let reasons = held_back(&retention, DAY).await;
+        let [HeldBack::Clocks(ahead)] = reasons[..] else { panic!("{reasons:?}") };
+        assert!(ahead.abs_diff(10 * DAY) < Duration::from_secs(60), "{ahead:?}");
+        assert!(reasons[0].needs_attention());
+        assert_eq!(held_back(&retention, 20 * DAY).await, [HeldBack::Young], "it is young by both clocks");
+        assert_eq!(retention.expire(DAY).await.unwrap().segments, 0);
+        assert_eq!(db.rows().await, 10);
+        assert_eq!(held_back(&retention, Duration::ZERO).await, [], "it is old by both clocks");
+        assert_eq!(retention.expire(Duration::ZERO).await.unwrap().segments, 1);
+        assert_eq!(db.rows().await, 0);
+        db
+    })
+    .await;
+}
+
+/// Goal: a relay that renewed its lease while a clock was ahead, and then ended, can be forgotten
+/// after the length of its lease; one that renews it meanwhile cannot. Oracle: the answers, the
+/// time they take, and the cursors.
+async fn a_lease_from_a_clock_that_was_ahead_does_not_keep_its_relay<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    const LENGTH: Duration = Duration::from_secs(2);
+    let (ended, alive) = (RelayName::new("ended").unwrap(), RelayName::new("alive").unwrap());
+    for name in [&ended, &alive] {
+        drop(Relay::new(&db, name).await);
+    }
+    let day = if db.directory.is_some() { "86400000000" } else { "interval '1 day'" };
+    let renewed = |name: &RelayName| {
+        format!(
+            "UPDATE outbox_relay SET lease_until = lease_until + {day}, lease_seconds = 2 WHERE relay = '{name}'"
+        )
+    };
+    db.run(&renewed(&ended)).await;
+    db.run(&renewed(&alive)).await;
+    let retention = open(&db);
+    let since = Instant::now();
+    retention.forget(&ended, false).await.unwrap();
+    assert!(since.elapsed() >= LENGTH, "it was not watched");
+    let (refused, ()) = tokio::join!(retention.forget(&alive, false), async {
+        sleep(LENGTH / 2).await;
+        db.run(&renewed(&alive)).await;
+    });
+    assert!(matches!(refused, Err(ForgetError::Leading { ref holder, .. }) if holder == "a"), "{refused:?}");
+    assert_eq!(db.number("SELECT count(*) FROM outbox_relay WHERE relay = 'alive'").await, 1);
+    assert_eq!(db.number("SELECT count(*) FROM outbox_relay").await, 1);
+    db
+}
