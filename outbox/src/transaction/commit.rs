@@ -20,9 +20,9 @@ pub struct UnknownCommit {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// An earlier enqueue failed, and the business rows would have been stored without their
-    /// message. Everything is rolled back.
-    #[error("the transaction is rolled back because a message could not be enqueued: {first}")]
+    /// An earlier enqueue failed, or an earlier start of a saga, and the business rows would have
+    /// been stored without it. Everything is rolled back.
+    #[error("the transaction is rolled back because an earlier call in it failed: {first}")]
     Poisoned {
         /// The first error.
         first: String,

@@ -237,10 +237,11 @@ mod tests {
     fn a_conflict_is_found_among_the_sources() {
         let concurrent = EnqueueError::Concurrent { id: MessageId::new() };
         assert!(is_conflict(&Business(concurrent)));
-        assert!(!is_conflict(&Business(EnqueueError::Poisoned {
-            first: String::new(),
-            remedy: crate::Remedy::GiveUp
-        })));
+        for retryable in [false, true] {
+            let (first, remedy) = (String::new(), crate::Remedy::RunAgain);
+            let swallowed = EnqueueError::Poisoned { first, remedy, retryable };
+            assert_eq!(is_conflict(&Business(swallowed)), retryable);
+        }
         assert!(!is_conflict(&sqlx::Error::RowNotFound));
         assert!(is_conflict(&Rollback::from(EnqueueError::Concurrent { id: MessageId::new() })));
         assert!(!is_conflict(&Rollback::because("over the limit")));

@@ -15,9 +15,9 @@ use crate::failure::is_aborted_transaction;
 use crate::into_message::IntoMessage;
 use crate::new_message::{NewMessage, Prepared};
 use crate::producer::{Enqueued, Outbox};
-use crate::remedy::Remedy;
 use crate::store::{self, Batch};
 use crate::transaction::commit::{CommitError, UnknownCommit};
+use crate::transaction::failed_call::FailedCall;
 use crate::transaction::ids::ReplayedIds;
 
 /// A database transaction and the messages in it. It dereferences to the connection like
@@ -28,9 +28,9 @@ use crate::transaction::ids::ReplayedIds;
 /// [`commit`](Self::commit) and every enqueue then refuse.
 ///
 /// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable, as does dropping
-/// one of these calls before it ends: [`commit`](Self::commit) then refuses. Errors of
-/// [`Outbox::enqueue`] on the inner transaction do not, because they bypass this type. Dropping the
-/// transaction rolls it back.
+/// one of these calls before it ends: [`commit`](Self::commit) then refuses. So does a failed start
+/// of a saga in it, or a failed reply to one. Errors of [`Outbox::enqueue`] on the inner
+/// transaction do not, because they bypass this type. Dropping the transaction rolls it back.
 #[derive(Debug)]
 #[must_use = "dropping a transaction rolls it back"]
 pub struct OutboxTransaction<DB: Dialect> {
@@ -42,26 +42,8 @@ pub struct OutboxTransaction<DB: Dialect> {
     pub(super) staged: Vec<Prepared>,
     pub(super) stored: Vec<MessageId>,
     pub(super) transaction: Option<String>,
-    pub(super) poison: Option<Poison>,
-}
-
-/// The first call that failed.
-#[derive(Debug, Clone)]
-pub(super) struct Poison {
-    first: String,
-    remedy: Remedy,
-    retryable: bool,
-}
-
-impl Poison {
-    fn of(error: &EnqueueError) -> Self {
-        Self { first: error.to_string(), remedy: error.remedy(), retryable: error.is_retryable() }
-    }
-
-    /// Returns the error of every later call.
-    pub(super) fn refusal(&self) -> EnqueueError {
-        EnqueueError::Poisoned { first: self.first.clone(), remedy: self.remedy }
-    }
+    /// The first call that failed.
+    pub(super) failed: Option<FailedCall>,
 }
 
 impl<DB: Dialect> Outbox<DB> {
@@ -96,7 +78,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
             staged: Vec::new(),
             stored: Vec::new(),
             transaction: None,
-            poison: None,
+            failed: None,
         }
     }
 
@@ -209,12 +191,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     }
 
     pub(super) fn refuse_after_failure(&mut self) -> Result<(), CommitError> {
-        match self.poison.take() {
-            Some(Poison { first, remedy, retryable }) => {
-                Err(CommitError::Poisoned { first, remedy, retryable })
-            }
-            None => Ok(()),
-        }
+        self.failed.take().map_or(Ok(()), |failed| Err(failed.into()))
     }
 
     pub(super) async fn store_what_is_staged(&mut self) -> Result<(), CommitError> {
@@ -266,17 +243,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         if is_marked { Ok(()) } else { Err(CommitError::Ended) }
     }
 
-    /// Refuses after an earlier failed call. Poisons the transaction until this call ends.
-    fn begin_call(&mut self) -> Result<(), EnqueueError> {
-        if let Some(poison) = &self.poison {
-            return Err(poison.refusal());
-        }
-        self.poison = Some(Poison::of(&EnqueueError::Dropped));
-        Ok(())
-    }
-
     fn end_call<T>(&mut self, done: Result<T, EnqueueError>) -> Result<T, EnqueueError> {
-        self.poison = done.as_ref().err().map(Poison::of);
+        self.failed = done.as_ref().err().map(FailedCall::of);
         done
     }
 
