@@ -40,7 +40,7 @@ pub enum CommitError {
     Aborted(#[source] Box<dyn Error + Send + Sync>),
     /// The transaction had already ended: a nested `begin()` was dropped before its answer or
     /// refused, or SQL ran COMMIT or ROLLBACK. Rows written before that are rolled back, or
-    /// committed by that COMMIT. Rows written after it are stored.
+    /// committed by that COMMIT. Rows written after it are stored; staged messages are not.
     #[error("{}; await every begin(), and use commit() and rollback()", migrations::own_transaction::ENDED)]
     Ended,
     /// The database refused to commit. Everything is rolled back.

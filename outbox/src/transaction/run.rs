@@ -163,7 +163,8 @@ impl<DB: Dialect> Runner<DB> {
             Some(self.outbox.clone()),
             std::mem::take(ids),
             self.inherited.clone(),
-        );
+        )
+        .marked();
         let done = work.run(&mut tx).await;
         *ids = tx.take_ids();
         match done {
