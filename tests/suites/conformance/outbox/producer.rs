@@ -34,6 +34,7 @@ cases! { "outbox/producer":
         traces_are_captured_and_carried_into_the_task,
         a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing,
         a_transaction_that_was_ended_in_sql_stores_no_staged_message,
+        a_conflict_that_is_swallowed_runs_again,
     }
     postgres {
         a_swallowed_error_does_not_turn_commit_into_a_silent_rollback,
@@ -442,8 +443,8 @@ async fn a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing<DB: Test
     db
 }
 
-/// Goal: after a statement has ended the transaction unnoticed by the client, the staged messages do
-/// not leave without the business rows. Oracle: the rows, and every error.
+/// Goal: after a statement has ended the transaction unnoticed by the client, the staged messages
+/// do not leave without the business rows. Oracle: the rows, and every error.
 async fn a_transaction_that_was_ended_in_sql_stores_no_staged_message<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -475,6 +476,30 @@ async fn a_transaction_that_was_ended_in_sql_stores_no_staged_message<DB: TestDi
     tx.stage(named(known, "a")).unwrap();
     tx.commit().await.unwrap();
     assert_eq!((db.rows().await, db.number("SELECT count(*) FROM business").await), (2, 1));
+    db
+}
+
+/// Goal: work that ignores a conflict and meets it again in its next call runs again. Oracle: the
+/// number of its runs, and the rows.
+async fn a_conflict_that_is_swallowed_runs_again<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&tries);
+    let id = MessageId::new();
+    let work = async move |tx: &mut OutboxTransaction<DB>| {
+        if counter.fetch_add(1, Ordering::Relaxed) == 0 {
+            let failed = outbox::FailedCall {
+                first: String::from("deadlock"),
+                remedy: outbox::Remedy::RunAgain,
+                retryable: true,
+            };
+            tx.begin_call()?;
+            tx.end_call_of_another_part(Some(failed));
+        }
+        tx.enqueue(named(id, "a")).await?;
+        Ok(())
+    };
+    db.outbox.transaction(&db.pool, work).await.unwrap();
+    assert_eq!((tries.load(Ordering::Relaxed), db.rows().await), (2, 1));
     db
 }
 
