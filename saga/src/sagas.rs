@@ -193,6 +193,27 @@ fn is_same(one: &str, other: &str) -> bool {
 impl<DB: Dialect> SagasBuilder<DB> {
     /// Registers the function of a version of a type. Sagas keep the version they were started
     /// with: keep an old version until none of its sagas is left.
+    ///
+    /// Each run gets its own clone of the values that a closure has captured by move, so what it
+    /// changes in them is lost after the run. Capture handles, as here a client, and keep the
+    /// state of a saga in the results of its steps:
+    ///
+    /// ```no_run
+    /// # use saga::{Run, StepKey, Stop};
+    /// # #[derive(Clone)]
+    /// # struct Bank;
+    /// # impl Bank { async fn charge(&self, _: &StepKey, _: i64) -> Result<String, std::io::Error> { Ok(String::new()) } }
+    /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>, bank: Bank) -> Result<(), saga::OpenError> {
+    /// let sagas = saga::Sagas::builder(pool, outbox)
+    ///     .saga("payment", 1, async move |saga: &mut Run<sqlx::Postgres>, cents: i64| {
+    ///         let charge: String =
+    ///             saga.call("charge", async |key: &StepKey| bank.charge(key, cents).await).await?;
+    ///         Ok::<_, Stop>(charge)
+    ///     })
+    ///     .open()
+    ///     .await?;
+    /// # drop(sagas); Ok(()) }
+    /// ```
     pub fn saga<F, I, O>(mut self, saga_type: impl Into<String>, version: u16, function: F) -> Self
     where
         F: for<'r> SagaFunction<'r, DB, I, O> + Clone + Send + Sync + 'static,

@@ -78,8 +78,26 @@ impl<DB: Dialect> Outbox<DB> {
     /// The work may return any error. If its error type is left open, as above, it is [`Rollback`],
     /// into which `?` converts the errors of the database and of `enqueue`.
     ///
-    /// Each attempt gets its own clone of the values that the closure has captured by move. The
-    /// type of the closure's argument must be written out. A closure that keeps the transaction
+    /// Each attempt gets its own clone of the values that the closure has captured by move, so what
+    /// it changes in them is lost: a `HashSet` that collects over attempts stays empty. Share
+    /// state through a handle, and count in the database what must be right:
+    ///
+    /// ```no_run
+    /// # use std::sync::{Arc, atomic::{AtomicU32, Ordering}};
+    /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let attempts = Arc::new(AtomicU32::new(0));
+    /// let shared = Arc::clone(&attempts);
+    /// let work = async move |tx: &mut outbox::OutboxTransaction<sqlx::Postgres>| {
+    ///     shared.fetch_add(1, Ordering::Relaxed);
+    ///     tx.enqueue(outbox::NewMessage::new("orders")).await?;
+    ///     Ok(())
+    /// };
+    /// outbox.transaction(&pool, work).await?;
+    /// println!("{} attempts", attempts.load(Ordering::Relaxed));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// The type of the closure's argument must be written out. A closure that keeps the transaction
     /// does not compile:
     /// ```compile_fail
     /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) {
