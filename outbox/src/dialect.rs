@@ -112,7 +112,7 @@ pub trait Dialect: Backend {
     }
 }
 
-/// What an insert requires of the transaction on its connection.
+/// The condition under which an insert stores rows: the transaction on its connection.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requires {

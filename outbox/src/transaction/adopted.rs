@@ -1,6 +1,6 @@
-//! What other parts of the toolkit do with a transaction. The inbox and the idempotency keys begin
-//! and commit it, with their own marks and commits; their callers get the same
-//! [`OutboxTransaction`] as producers. Sagas are started in it.
+//! Transactions that other parts of the toolkit use. The inbox and the idempotency keys begin and
+//! commit them, with their own marks and commits; their callers get the same [`OutboxTransaction`]
+//! as producers. Sagas are started in them.
 
 use sqlx::Transaction;
 

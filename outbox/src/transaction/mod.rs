@@ -12,7 +12,7 @@
 //! | [`Work`] | the work of a transaction |
 //! | `ids` | the same message ids on every attempt |
 //! | `failed_call` | the first failed call, which prevents the commit |
-//! | `adopted` | what inbox, keys and sagas do with a transaction |
+//! | `adopted` | transactions that inbox, keys and sagas use |
 
 mod adopted;
 pub mod commit;

@@ -42,8 +42,8 @@ pub struct OutboxTransaction<DB: Dialect> {
     pub(super) staged: Vec<Prepared>,
     pub(super) stored: Vec<MessageId>,
     pub(super) transaction: Option<String>,
-    /// What storing the staged messages requires: the mark, if an outbox has begun the transaction.
-    /// Its other owners have their own marks.
+    /// The condition for storing the staged messages: the mark, if an outbox has begun the
+    /// transaction. Its other owners have their own marks.
     requires: Requires,
     /// The first call that failed.
     pub(super) failed: Option<FailedCall>,
