@@ -6,12 +6,14 @@ It needs the lines `inbox` and `outbox` of the schema in its database, and a rel
 its replies (relay.toml). Debian: python3-pika, python3-psycopg2.
 
 It ends at the first error of database or broker, and a supervisor restarts it: an unacknowledged
-message comes again, and the inbox knows which messages took effect.
+message comes again, and the inbox knows which messages took effect. A missing table, function,
+right or day is such an error, because every message meets it.
 """
 
 import hashlib
 import json
 import os
+import uuid
 
 import pika
 import psycopg2
@@ -20,6 +22,9 @@ REQUESTS = os.environ.get("SHIP", "ship")
 REPLIES = os.environ.get("SHIPPED", "shipped")
 GRAMS_MAX = 20_000
 DAY_SECONDS = 86_400
+# Messages are accepted with ids of up to this age: their days have to be there.
+ID_DAYS_MAX = 14
+DAYS_AHEAD = 7
 
 # No row of a parcel is unique by its request: the inbox alone keeps one from being made twice.
 TABLES = """
@@ -38,6 +43,21 @@ def fingerprint(kind, content_type, payload):
     """What must not change under one id: each part after its length."""
     parts = [kind.encode(), content_type.encode(), payload]
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+
+
+def check_day(cursor, message_id):
+    """Refuses an id of a day that the inbox has forgotten, or that lies far ahead. Afterwards a
+    missing day is not the message's fault."""
+    made_at = (uuid.UUID(message_id).int >> 80) / 1000  # of a UUIDv7
+    cursor.execute(
+        "SELECT extract(epoch FROM now()), extract(epoch FROM max(retained_from))"
+        " FROM inbox_retention"
+    )
+    now, retained_from = cursor.fetchone()
+    oldest = max(float(now) - ID_DAYS_MAX * DAY_SECONDS, float(retained_from or 0))
+    newest = float(now) + (DAYS_AHEAD - 1) * DAY_SECONDS
+    if not oldest <= made_at <= newest:
+        raise Unusable("its id is too old, or ahead of the clock")
 
 
 def is_new(cursor, message_id, print_):
@@ -74,14 +94,12 @@ def unship(cursor, request, _order, _grams):
     cursor.execute("UPDATE parcel SET state = 'stopped' WHERE request = %s", (request,))
 
 
-# No text with a NUL goes into a database: a ValueError.
-UNUSABLE = (
-    Unusable,
-    ValueError,
-    psycopg2.DataError,
-    psycopg2.IntegrityError,
-    psycopg2.ProgrammingError,
-)
+# No text with a NUL goes into a database: a ValueError. SQLSTATE 22xxx, the class of errors of
+# the outbox's functions, too, is about values. 42xxx (a missing table, function or right) and a
+# missing day are about the set-up: every message would meet them, so none may be acknowledged.
+UNUSABLE = (Unusable, ValueError, psycopg2.DataError)
+
+
 EFFECTS = {"order.ship": ship, "order.unship": unship}
 
 
@@ -93,11 +111,13 @@ def apply(cursor, properties, payload):
         request, effect = str(headers["saga-key"]), EFFECTS[kind]
         # The reply needs them as they came.
         saga = {name: str(value) for name, value in headers.items() if name.startswith("saga-")}
+        uuid.UUID(message_id)
         body = json.loads(payload)
         order, grams = int(body["order"]), int(body["grams"])
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Unusable(f"not a request: {error!r}") from error
     content_type = properties.content_type or "application/octet-stream"
+    check_day(cursor, message_id)
     if not is_new(cursor, message_id, fingerprint(kind, content_type, payload)):
         return f"{request}: a duplicate"
     # A request and its cancellation see each other, in whichever order and process they come.
@@ -132,7 +152,11 @@ def main():
     def make_days():
         # An inbox row lies in the day of its message's id; the days have to be there.
         with database, database.cursor() as cursor:
-            cursor.execute("SELECT inbox_create_days(current_date - 7, current_date + 7)")
+            cursor.execute(
+                "SELECT inbox_create_days(today - %s, today + %s)"
+                " FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) AS days",
+                (ID_DAYS_MAX, DAYS_AHEAD),
+            )
         broker.call_later(DAY_SECONDS, make_days)
 
     def on_message(channel, method, properties, payload):

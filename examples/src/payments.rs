@@ -19,7 +19,7 @@ use sqlx::Postgres;
 use crate::consuming::until;
 use crate::database::prepared;
 use crate::order::OrderPlaced;
-use crate::provider::Provider;
+use crate::provider::{Declined, Provider};
 use crate::setting::{Failure, optional, required};
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS payment (
@@ -61,11 +61,24 @@ impl Payments {
         let charge = match claimed.map_err(|error| away(error.into()))? {
             Claimed::Acquired(claim) => {
                 let key = claim.id().downstream().to_string();
-                let charge = self.provider.charge(&key, event.cents).await.map_err(away)?;
-                claim.complete(Ending::Succeeded, &charge).await.map_err(|error| away(error.into()))?;
-                charge
+                match self.provider.charge(&key, event.cents).await {
+                    Ok(charge) => {
+                        let stored = claim.complete(Ending::Succeeded, &charge).await;
+                        stored.map_err(|error| away(error.into()))?;
+                        charge
+                    }
+                    Err(error) => {
+                        let declined = error.downcast::<Declined>().map_err(away)?;
+                        let stored = claim.complete(Ending::Failed, declined.to_string().as_bytes()).await;
+                        stored.map_err(|error| away(error.into()))?;
+                        return Err(HandlerError::rejecting(declined));
+                    }
+                }
             }
             // An earlier delivery of this message got as far as this.
+            Claimed::Replay(replay) if replay.ending == Ending::Failed => {
+                return Err(HandlerError::reject(String::from_utf8_lossy(&replay.outcome)));
+            }
             Claimed::Replay(replay) => replay.outcome,
             // An earlier attempt may still be running: its lease decides.
             Claimed::InFlight { .. } => return Err(HandlerError::unavailable("the charge is being made")),

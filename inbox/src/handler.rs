@@ -371,7 +371,10 @@ mod tests {
             (EnqueueError::NoOutbox, Next::Unavailable),
             (EnqueueError::Dropped, Next::Retry),
             // Swallowed, then met again by a second call.
-            (EnqueueError::Poisoned { first: String::new(), remedy: Remedy::GiveUp }, Next::Reject),
+            (
+                EnqueueError::Poisoned { first: String::new(), remedy: Remedy::GiveUp, retryable: false },
+                Next::Reject,
+            ),
         ] {
             let text = error.to_string();
             assert_eq!(HandlerError::from(error).next(), next, "{text}");

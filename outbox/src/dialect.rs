@@ -24,12 +24,14 @@ pub trait Dialect: Backend {
     fn producer_statements(schema: Option<&Identifier>) -> Self::ProducerStatements;
 
     /// Inserts messages with different ids, in order. Returns the new ids, without supplied ids
-    /// that already exist. A generated id that already exists is a unique violation.
+    /// that already exist. A generated id that already exists is a unique violation. Inserts
+    /// nothing if the transaction is not as required.
     #[doc(hidden)]
     fn insert_messages(
         connection: &mut Self::Connection,
         statements: &Self::ProducerStatements,
         messages: &[&Prepared],
+        requires: Requires,
     ) -> impl Future<Output = Result<Inserted, sqlx::Error>> + Send;
 
     /// Reads the messages that are stored under these ids.
@@ -108,6 +110,17 @@ pub trait Dialect: Backend {
     fn own_pool_options(idle_in_transaction_max: Duration) -> PoolOptions<Self> {
         Self::pool_options(idle_in_transaction_max)
     }
+}
+
+/// The condition under which an insert stores rows: the transaction on its connection.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Requires {
+    /// Nothing: the client believes that there is one.
+    Nothing,
+    /// The mark of the transaction that [`begin_marked`](Backend::begin_marked) began. On SQLite
+    /// looking for it ends the caller's savepoints.
+    Mark,
 }
 
 /// The messages that an insert has stored.

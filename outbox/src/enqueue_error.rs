@@ -90,9 +90,14 @@ pub enum EnqueueError {
         first: String,
         /// The remedy for the first error.
         remedy: Remedy,
+        /// Whether the same transaction may succeed on another run.
+        retryable: bool,
     },
-    /// A call that enqueues was dropped before it ended, so a part of its messages may be stored.
-    #[error("a call that enqueues was dropped before it ended; await it, outside of select! and timeout")]
+    /// A call that enqueues or starts a saga was dropped before it ended, so a part of its rows may
+    /// be stored.
+    #[error(
+        "a call that enqueues or starts a saga was dropped before it ended; await it, outside of select! and timeout"
+    )]
     Dropped,
     /// The transaction was begun without an outbox. The program is at fault.
     #[error(
@@ -154,7 +159,11 @@ impl EnqueueError {
     /// Returns whether the whole transaction may succeed on another run.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Concurrent { .. } | Self::NoId(_) | Self::Database { retryable: true, .. })
+        match self {
+            Self::Concurrent { .. } | Self::NoId(_) => true,
+            Self::Database { retryable, .. } | Self::Poisoned { retryable, .. } => *retryable,
+            _ => false,
+        }
     }
 }
 

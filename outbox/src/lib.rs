@@ -59,7 +59,7 @@ pub use pool::{PoolError, pool, pool_options};
 pub use producer::{Enqueued, OnDuplicate, Outbox, OutboxBuilder};
 pub use remedy::Remedy;
 #[doc(hidden)]
-pub use transaction::Accepts;
+pub use transaction::{Accepts, FailedCall};
 pub use transaction::{
     CommitError, CommitOutcome, OutboxTransaction, RetryPolicy, Rollback, Running, TransactionError,
     UnknownCommit, Work,

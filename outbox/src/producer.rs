@@ -9,7 +9,7 @@ use message::{MessageId, SizeLimit, Topic, TraceContext};
 use migrations::Identifier;
 use sqlx::Transaction;
 
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, Requires};
 use crate::drift::DriftGuard;
 use crate::enqueue_error::EnqueueError;
 use crate::into_message::IntoMessage;
@@ -169,7 +169,8 @@ impl<DB: Dialect> Outbox<DB> {
         message: impl IntoMessage,
     ) -> Result<Enqueued, EnqueueError> {
         let prepared = self.prepare(message.into_message(), || self.settings.ids.mint(), None)?;
-        Ok(store::store_one::<DB>(tx, &self.settings, &prepared).await?.answer)
+        let stored = store::store_one::<DB>(tx, &self.settings, &prepared, Requires::Nothing).await?;
+        Ok(stored.answer)
     }
 
     /// Enqueues many messages in one round trip, all or none. The answers are in the order of the
@@ -185,7 +186,8 @@ impl<DB: Dialect> Outbox<DB> {
         let mint = || self.settings.ids.mint();
         let prepared: Result<Vec<_>, _> =
             messages.into_iter().map(|message| self.prepare(message.into_message(), mint, None)).collect();
-        let Batch { answers, .. } = store::store_all::<DB>(tx, &self.settings, prepared?).await?;
+        let Batch { answers, .. } =
+            store::store_all::<DB>(tx, &self.settings, prepared?, Requires::Nothing).await?;
         Ok(answers)
     }
 

@@ -6,7 +6,7 @@ use message::crash_points::reached;
 use message::{Fingerprint, MessageId};
 
 use crate::crash_points;
-use crate::dialect::{Dialect, Inserted};
+use crate::dialect::{Dialect, Inserted, Requires};
 use crate::enqueue_error::EnqueueError;
 use crate::failure::is_missing_table;
 use crate::new_message::Prepared;
@@ -47,6 +47,7 @@ pub(crate) async fn store_one<DB: Dialect>(
     connection: &mut DB::Connection,
     settings: &ProducerOptions<DB>,
     prepared: &Prepared,
+    requires: Requires,
 ) -> Result<Single, EnqueueError> {
     let id = prepared.message.id;
     check_open::<DB>(connection).await?;
@@ -56,8 +57,7 @@ pub(crate) async fn store_one<DB: Dialect>(
     }
     reached(crash_points::BEFORE_ENQUEUE);
     let run = [prepared];
-    let inserted = DB::insert_messages(connection, &settings.statements, &run).await;
-    let Inserted { ids, transaction } = inserted.map_err(|error| refused(error, &run))?;
+    let Inserted { ids, transaction } = insert(connection, settings, &run, requires).await?;
     let answer = match ids.is_empty() {
         false => Enqueued::Stored(id),
         true if !prepared.is_supplied => return Err(not_unique(prepared)),
@@ -81,6 +81,7 @@ pub(crate) async fn store_all<DB: Dialect>(
     connection: &mut DB::Connection,
     settings: &ProducerOptions<DB>,
     messages: Vec<Prepared>,
+    requires: Requires,
 ) -> Result<Batch, EnqueueError> {
     check_open::<DB>(connection).await?;
     messages.iter().try_for_each(|prepared| settings.drift.at_delivery(prepared))?;
@@ -91,9 +92,7 @@ pub(crate) async fn store_all<DB: Dialect>(
     reached(crash_points::BEFORE_ENQUEUE);
     let mut inserted = Inserted::default();
     for run in runs(&unique) {
-        let part = DB::insert_messages(connection, &settings.statements, run)
-            .await
-            .map_err(|error| refused(error, run))?;
+        let part = insert(connection, settings, run, requires).await?;
         inserted.ids.extend(part.ids);
         inserted.transaction = inserted.transaction.or(part.transaction);
     }
@@ -113,6 +112,23 @@ pub(crate) async fn store_all<DB: Dialect>(
         false => Enqueued::Duplicate(prepared.message.id),
     };
     Ok(Batch { answers: messages.iter().map(answer).collect(), transaction: inserted.transaction })
+}
+
+/// Inserts messages with different ids. Ids that are missing in the result exist already, or the
+/// transaction is over.
+async fn insert<DB: Dialect>(
+    connection: &mut DB::Connection,
+    settings: &ProducerOptions<DB>,
+    run: &[&Prepared],
+    requires: Requires,
+) -> Result<Inserted, EnqueueError> {
+    let inserted = DB::insert_messages(connection, &settings.statements, run, requires).await;
+    let inserted = inserted.map_err(|error| refused(error, run))?;
+    let is_short = inserted.ids.len() < run.len();
+    if is_short && requires == Requires::Mark && !DB::is_marked(connection).await? {
+        return Err(EnqueueError::Ended);
+    }
+    Ok(inserted)
 }
 
 /// Translates an error of the insert. Only a generated id can violate a key: the insert skips

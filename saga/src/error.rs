@@ -4,7 +4,9 @@ use std::error::Error;
 
 use inbox::HandlerError;
 use message::{Fault, InvalidText, error_text};
+use migrations::own_transaction::ENDED;
 use migrations::{MigrateError, SqlErrorKind};
+use outbox::{EnqueueError, FailedCall, Remedy};
 
 use crate::key::SagaId;
 
@@ -32,11 +34,20 @@ impl StoreError {
         self.source
     }
 
+    fn remedy(&self) -> Remedy {
+        if self.is_transient() { Remedy::RunAgain } else { Remedy::Correct }
+    }
+
     /// Returns the party at fault: the infrastructure ([`Fault::Broker`]: wait and retry) or the
     /// operator.
     #[must_use]
     pub fn fault(&self) -> Fault {
         if self.is_transient() { Fault::Broker } else { Fault::Operator }
+    }
+
+    /// Returns whether the same transaction may succeed at once on another run.
+    fn is_conflict(&self) -> bool {
+        self.kind == SqlErrorKind::Conflict
     }
 
     /// Returns whether the same call can succeed later without anyone's action.
@@ -70,8 +81,74 @@ pub enum OpenError {
     },
 }
 
+/// The reason why a row of a saga was not stored in the caller's transaction.
+#[derive(Debug)]
+pub(crate) enum Blocked {
+    Ended,
+    Failed(EnqueueError),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Blocked {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// The reason why a reply was not kept. Roll the transaction back: its other rows would commit
+/// without the reply. An [`OutboxTransaction`](outbox::OutboxTransaction) then refuses to commit.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplyError {
+    /// The transaction had already ended: a nested `begin()` was dropped before its answer, or
+    /// refused. The reply would have been committed separately.
+    #[error("the reply was not kept: {ENDED}")]
+    Ended,
+    /// An earlier call in the transaction failed.
+    #[error("the reply was not kept")]
+    Poisoned(#[source] EnqueueError),
+    /// The database refused or is unavailable.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<Blocked> for ReplyError {
+    fn from(blocked: Blocked) -> Self {
+        match blocked {
+            Blocked::Ended => Self::Ended,
+            Blocked::Failed(error) => Self::Poisoned(error),
+            Blocked::Store(error) => Self::Store(error),
+        }
+    }
+}
+
+impl From<ReplyError> for HandlerError {
+    /// Classifies the error by its cause, for the handler of a consumer. A database error is
+    /// treated like one of the handler's own statements.
+    fn from(error: ReplyError) -> Self {
+        match error {
+            ReplyError::Store(error) => Self::from(error.into_sqlx()),
+            ReplyError::Poisoned(error) => Self::from(error),
+            ReplyError::Ended => Self::retry(error.to_string()).with_source(error),
+        }
+    }
+}
+
+impl ReplyError {
+    /// Returns the error as its transaction remembers it.
+    pub(crate) fn as_failed_call(&self) -> FailedCall {
+        let (remedy, retryable) = match self {
+            Self::Ended => (Remedy::Correct, false),
+            Self::Poisoned(error) => (error.remedy(), error.is_retryable()),
+            Self::Store(error) => (error.remedy(), error.is_conflict()),
+        };
+        FailedCall { first: chain(self), remedy, retryable }
+    }
+}
+
 /// The reason why a saga was not started. Roll the transaction back: its other rows would commit
-/// without the saga. After a refusal ([`StartError::is_refusal`]) it can still be used.
+/// without the saga. An [`OutboxTransaction`](outbox::OutboxTransaction) then refuses to commit. A
+/// [`sqlx::Transaction`] can still be used after a refusal ([`StartError::is_refusal`]).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -101,9 +178,26 @@ pub enum StartError {
         /// The saga.
         id: SagaId,
     },
+    /// The transaction had already ended: a nested `begin()` was dropped before its answer, or
+    /// refused. The saga would have been started separately.
+    #[error("the saga was not started: {ENDED}")]
+    Ended,
+    /// An earlier call in the transaction failed.
+    #[error("the saga was not started")]
+    Poisoned(#[source] EnqueueError),
     /// The database refused or is unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl From<Blocked> for StartError {
+    fn from(blocked: Blocked) -> Self {
+        match blocked {
+            Blocked::Ended => Self::Ended,
+            Blocked::Failed(error) => Self::Poisoned(error),
+            Blocked::Store(error) => Self::Store(error),
+        }
+    }
 }
 
 impl From<StartError> for HandlerError {
@@ -114,7 +208,10 @@ impl From<StartError> for HandlerError {
     fn from(error: StartError) -> Self {
         match error {
             StartError::Store(error) => Self::from(error.into_sqlx()),
-            error @ StartError::UnknownType { .. } => Self::retry(error.to_string()).with_source(error),
+            StartError::Poisoned(error) => Self::from(error),
+            error @ (StartError::UnknownType { .. } | StartError::Ended) => {
+                Self::retry(error.to_string()).with_source(error)
+            }
             error => Self::reject(error.to_string()).with_source(error),
         }
     }
@@ -124,7 +221,19 @@ impl StartError {
     /// Returns whether the arguments are at fault.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
-        !matches!(self, Self::Store(_))
+        !matches!(self, Self::Ended | Self::Poisoned(_) | Self::Store(_))
+    }
+
+    /// Returns the error as its transaction remembers it. For a handler that swallows it, it means
+    /// what it means for one that returns it.
+    pub(crate) fn as_failed_call(&self) -> FailedCall {
+        let (remedy, retryable) = match self {
+            Self::Ended | Self::UnknownType { .. } => (Remedy::Correct, false),
+            Self::Poisoned(error) => (error.remedy(), error.is_retryable()),
+            Self::Store(error) => (error.remedy(), error.is_conflict()),
+            Self::Name(_) | Self::Input { .. } | Self::KeyReused { .. } => (Remedy::GiveUp, false),
+        };
+        FailedCall { first: chain(self), remedy, retryable }
     }
 }
 

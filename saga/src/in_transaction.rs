@@ -1,9 +1,10 @@
 //! The transactions in which a saga starts and in which a reply is kept.
 
-use outbox::OutboxTransaction;
+use outbox::{EnqueueError, FailedCall, OutboxTransaction};
 use sqlx::Transaction;
 
 use crate::dialect::Dialect;
+use crate::error::{Blocked, StoreError};
 
 /// An open transaction: an [`OutboxTransaction`] or a [`sqlx::Transaction`]. Sealed.
 ///
@@ -25,7 +26,7 @@ use crate::dialect::Dialect;
 /// ```
 ///
 /// ```compile_fail,E0277
-/// # async fn example(pool: sqlx::PgPool, sagas: saga::Sagas<sqlx::Postgres>, key: saga::StepKey) -> Result<(), saga::StoreError> {
+/// # async fn example(pool: sqlx::PgPool, sagas: saga::Sagas<sqlx::Postgres>, key: saga::StepKey) -> Result<(), saga::ReplyError> {
 /// let mut connection = pool.acquire().await.expect("a connection");
 /// let replied = sagas.reply(&mut connection, &key, &"P-1".into()).await?;
 /// # drop(replied); Ok(()) }
@@ -52,18 +53,39 @@ pub trait InTransaction<DB: Dialect>: sealed::Sealed<DB> {}
 impl<DB: Dialect> InTransaction<DB> for OutboxTransaction<DB> {}
 impl<DB: Dialect> InTransaction<DB> for Transaction<'_, DB> {}
 
+/// Refuses when no transaction is open: the row would commit by itself.
+pub(crate) async fn check_open<DB: Dialect>(connection: &mut DB::Connection) -> Result<(), Blocked> {
+    let is_open = DB::is_open(connection).await;
+    if is_open.map_err(StoreError::during("check its transaction"))? { Ok(()) } else { Err(Blocked::Ended) }
+}
+
 mod sealed {
-    use super::{Dialect, OutboxTransaction, Transaction};
+    use super::{Dialect, EnqueueError, FailedCall, OutboxTransaction, Transaction};
 
     /// The private part of the trait.
     pub trait Sealed<DB: Dialect>: Send {
         /// Returns the connection of the transaction.
         fn connection(&mut self) -> &mut DB::Connection;
+
+        /// Begins a call that stores rows. Refuses after a failed call, if the transaction
+        /// remembers one.
+        fn begin_call(&mut self) -> Result<(), EnqueueError>;
+
+        /// Ends a call. If it failed, a transaction that remembers this does not commit.
+        fn end_call(&mut self, failed: Option<FailedCall>);
     }
 
     impl<DB: Dialect> Sealed<DB> for OutboxTransaction<DB> {
         fn connection(&mut self) -> &mut DB::Connection {
             self
+        }
+
+        fn begin_call(&mut self) -> Result<(), EnqueueError> {
+            Self::begin_call(self)
+        }
+
+        fn end_call(&mut self, failed: Option<FailedCall>) {
+            self.end_call_of_another_part(failed);
         }
     }
 
@@ -71,5 +93,11 @@ mod sealed {
         fn connection(&mut self) -> &mut DB::Connection {
             self
         }
+
+        fn begin_call(&mut self) -> Result<(), EnqueueError> {
+            Ok(())
+        }
+
+        fn end_call(&mut self, _: Option<FailedCall>) {}
     }
 }

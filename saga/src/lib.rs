@@ -114,7 +114,7 @@ mod worker;
 
 pub use admin::{Action, Choice, DecideError, Decision, Overdue, SagaQuery};
 pub use dialect::{Dialect, Replied};
-pub use error::{OpenError, StartError, StoreError};
+pub use error::{OpenError, ReplyError, StartError, StoreError};
 #[cfg(feature = "testing")]
 pub use hook::Hook;
 pub use in_transaction::InTransaction;

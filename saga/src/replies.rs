@@ -10,8 +10,8 @@ use message::Message;
 use serde_json::value::RawValue;
 
 use crate::dialect::{Dialect, Replied};
-use crate::error::StoreError;
-use crate::in_transaction::InTransaction;
+use crate::error::{Blocked, ReplyError, StoreError};
+use crate::in_transaction::{InTransaction, check_open};
 use crate::key::{InvalidKey, StepKey};
 use crate::sagas::Sagas;
 use crate::tables::Reply;
@@ -52,13 +52,15 @@ impl<DB: Dialect> Sagas<DB> {
     /// [does not compile](InTransaction).
     ///
     /// # Errors
-    /// [`StoreError`]; roll the transaction back then.
+    /// [`ReplyError`]: roll the transaction back; after it an
+    /// [`OutboxTransaction`](outbox::OutboxTransaction) refuses to commit. Not cancel-safe: drop the
+    /// transaction with the call.
     pub async fn reply(
         &self,
         tx: &mut impl InTransaction<DB>,
         key: &StepKey,
         payload: &serde_json::Value,
-    ) -> Result<Replied, StoreError> {
+    ) -> Result<Replied, ReplyError> {
         let payload = payload.to_string();
         let replied = self.keep_reply(tx, &Reply { key, payload: &payload, token: None }).await?;
         // Without a token, the check of the token cannot fail.
@@ -71,14 +73,25 @@ impl<DB: Dialect> Sagas<DB> {
         &self,
         tx: &mut impl InTransaction<DB>,
         reply: &Reply<'_>,
-    ) -> Result<Option<Replied>, StoreError> {
-        let replied = self.0.tables.put_reply(tx.connection(), reply).await;
-        let replied = replied.map_err(StoreError::during("keep a reply to a saga"))?;
-        if let Some(replied) = replied {
+    ) -> Result<Option<Replied>, ReplyError> {
+        tx.begin_call().map_err(Blocked::Failed)?;
+        let replied = self.keep_reply_in(tx.connection(), reply).await;
+        tx.end_call(replied.as_ref().err().map(ReplyError::as_failed_call));
+        if let Ok(Some(replied)) = replied {
             telemetry::replied(replied);
             self.wake();
         }
-        Ok(replied)
+        replied
+    }
+
+    async fn keep_reply_in(
+        &self,
+        connection: &mut DB::Connection,
+        reply: &Reply<'_>,
+    ) -> Result<Option<Replied>, ReplyError> {
+        check_open::<DB>(&mut *connection).await?;
+        let replied = self.0.tables.put_reply(connection, reply).await;
+        Ok(replied.map_err(StoreError::during("keep a reply to a saga"))?)
     }
 }
 
@@ -124,8 +137,7 @@ impl<DB: Dialect> Handler<DB> for Replies<DB> {
         let token = Some(copied(message, TOKEN_HEADER)?);
         let payload: &RawValue = serde_json::from_slice(&message.payload)?;
         let replied = self.sagas.keep_reply(tx, &Reply { key: &key, payload: payload.get(), token }).await;
-        let replied = replied.map_err(|error| HandlerError::from(error.into_sqlx()))?;
-        let Some(replied) = replied else {
+        let Some(replied) = replied? else {
             return Err(HandlerError::reject(format!(
                 "the header {TOKEN_HEADER} is not that of the request {key}; a reply copies it from its request"
             )));

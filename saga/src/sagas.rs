@@ -16,8 +16,8 @@ use sqlx::pool::PoolConnection;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::dialect::Dialect;
-use crate::error::{OpenError, StartError, StoreError};
-use crate::in_transaction::InTransaction;
+use crate::error::{Blocked, OpenError, StartError, StoreError};
+use crate::in_transaction::{InTransaction, check_open};
 use crate::key::SagaId;
 use crate::options::WorkerOptions;
 use crate::record::{SagaRecord, State};
@@ -99,11 +99,26 @@ impl<DB: Dialect> Sagas<DB> {
     /// forgotten after [`WorkerOptions::retention`]; then its name is free.
     ///
     /// # Errors
-    /// [`StartError`]: roll the transaction back. [`StartError::KeyReused`] if the name belongs to
-    /// a saga with another input. Not cancel-safe: drop the transaction with the call.
+    /// [`StartError`]: roll the transaction back; after it an
+    /// [`OutboxTransaction`](outbox::OutboxTransaction) refuses to commit.
+    /// [`StartError::KeyReused`] if the name belongs to a saga with another input. Not cancel-safe:
+    /// drop the transaction with the call.
     pub async fn start<I: Serialize + Sync + ?Sized>(
         &self,
         tx: &mut impl InTransaction<DB>,
+        saga_type: &str,
+        id: &str,
+        input: &I,
+    ) -> Result<Started, StartError> {
+        tx.begin_call().map_err(Blocked::Failed)?;
+        let started = self.start_in(tx.connection(), saga_type, id, input).await;
+        tx.end_call(started.as_ref().err().map(StartError::as_failed_call));
+        started
+    }
+
+    async fn start_in<I: Serialize + Sync + ?Sized>(
+        &self,
+        connection: &mut DB::Connection,
         saga_type: &str,
         id: &str,
         input: &I,
@@ -117,14 +132,15 @@ impl<DB: Dialect> Sagas<DB> {
         if let Some(function) = function {
             function.check(&input).map_err(refused)?;
         }
-        let (tables, tx) = (&self.0.tables, tx.connection());
-        let is_new = tables.insert(&mut *tx, &id, version, &input).await;
+        check_open::<DB>(&mut *connection).await?;
+        let tables = &self.0.tables;
+        let is_new = tables.insert(&mut *connection, &id, version, &input).await;
         let is_new = is_new.map_err(StoreError::during("start a saga"))?;
         if is_new {
             telemetry::started(saga_type);
             return Ok(Started::Started);
         }
-        let found = tables.find(tx, &id).await;
+        let found = tables.find(connection, &id).await;
         let found = found.map_err(StoreError::during("look for a saga that was started before"))?;
         // A transaction that this one cannot see has started it, or it was forgotten just now.
         let found = found.ok_or(sqlx::Error::RowNotFound);
@@ -177,6 +193,27 @@ fn is_same(one: &str, other: &str) -> bool {
 impl<DB: Dialect> SagasBuilder<DB> {
     /// Registers the function of a version of a type. Sagas keep the version they were started
     /// with: keep an old version until none of its sagas is left.
+    ///
+    /// Each run gets its own clone of the values that a closure has captured by move, so what it
+    /// changes in them is lost after the run. Capture handles, as here a client, and keep the
+    /// state of a saga in the results of its steps:
+    ///
+    /// ```no_run
+    /// # use saga::{Run, StepKey, Stop};
+    /// # #[derive(Clone)]
+    /// # struct Bank;
+    /// # impl Bank { async fn charge(&self, _: &StepKey, _: i64) -> Result<String, std::io::Error> { Ok(String::new()) } }
+    /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>, bank: Bank) -> Result<(), saga::OpenError> {
+    /// let sagas = saga::Sagas::builder(pool, outbox)
+    ///     .saga("payment", 1, async move |saga: &mut Run<sqlx::Postgres>, cents: i64| {
+    ///         let charge: String =
+    ///             saga.call("charge", async |key: &StepKey| bank.charge(key, cents).await).await?;
+    ///         Ok::<_, Stop>(charge)
+    ///     })
+    ///     .open()
+    ///     .await?;
+    /// # drop(sagas); Ok(()) }
+    /// ```
     pub fn saga<F, I, O>(mut self, saga_type: impl Into<String>, version: u16, function: F) -> Self
     where
         F: for<'r> SagaFunction<'r, DB, I, O> + Clone + Send + Sync + 'static,

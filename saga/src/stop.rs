@@ -2,9 +2,11 @@
 
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
+use inbox::HandlerError;
 use migrations::SqlErrorKind;
-use outbox::EnqueueError;
+use outbox::{CommitError, EnqueueError, Rollback};
 
 use crate::error::chain;
 
@@ -59,14 +61,22 @@ impl Error for Stop {}
 
 /// The failure of a step or of an undo, with its consequence.
 ///
-/// Every error converts into one by `?`, and then means a retry. A database error that reports an
-/// outage is retried without being counted, as long as the sagas' database does not answer either.
-/// While that database answers, every sixth consecutive error of this kind counts. An error that
-/// reports a conflict with another transaction is retried at once, and 20 consecutive conflicts
-/// count as one failure. [`StepError::stop`] means that the step can never succeed.
+/// [`StepError::stop`] means that the step can never succeed. Every error converts into a
+/// `StepError` by `?`. It, or the first of its sources that is one of these, decides what follows;
+/// any other error means a retry.
+///
+/// | error | consequence |
+/// |---|---|
+/// | [`Stop`], [`Rollback::Because`](outbox::Rollback::Because), [`HandlerError::reject`](inbox::HandlerError::reject) | the step can never succeed |
+/// | a database error that reports an outage, [`HandlerError::unavailable`](inbox::HandlerError::unavailable) | not counted, as long as the sagas' database does not answer either; while that database answers, every sixth consecutive error of this kind counts |
+/// | a conflict with another transaction | retried at once; 20 consecutive conflicts count as one failure |
+/// | [`HandlerError::not_yet`](inbox::HandlerError::not_yet) | retried after its time; a step or its undo does not count it |
+/// | [`HandlerError::retry`](inbox::HandlerError::retry), [`retry_after`](inbox::HandlerError::retry_after) | counted, and retried; after its time if it has one |
 #[derive(Debug)]
 pub struct StepError {
     pub(crate) next: Next,
+    /// Wait before the next attempt, instead of the backoff.
+    pub(crate) delay: Option<Duration>,
     reason: String,
 }
 
@@ -79,6 +89,8 @@ pub(crate) enum Next {
     Again,
     /// Not counted: the database is unavailable.
     Outage,
+    /// Not counted: the step depends on something that is not there yet.
+    NotYet,
     /// Not retried.
     Stop,
 }
@@ -88,19 +100,24 @@ impl StepError {
     /// unknown.
     #[must_use]
     pub fn retry(reason: impl Into<String>) -> Self {
-        Self { next: Next::Retry, reason: reason.into() }
+        Self { next: Next::Retry, delay: None, reason: reason.into() }
+    }
+
+    /// Sets the wait before the next attempt, instead of the backoff.
+    pub(crate) fn after(self, delay: Option<Duration>) -> Self {
+        Self { delay, ..self }
     }
 
     /// Creates an error for an outage of the database that holds the sagas.
     pub(crate) fn outage(reason: impl Into<String>) -> Self {
-        Self { next: Next::Outage, reason: reason.into() }
+        Self { next: Next::Outage, ..Self::retry(reason) }
     }
 
     /// Creates an error for a step that did not happen and never will: the step returns [`Stop`].
     /// An undo that fails with it makes its saga stuck.
     #[must_use]
     pub fn stop(reason: impl Into<String>) -> Self {
-        Self { next: Next::Stop, reason: reason.into() }
+        Self { next: Next::Stop, ..Self::retry(reason) }
     }
 }
 
@@ -112,29 +129,68 @@ impl fmt::Display for StepError {
 
 impl<E: Error + Send + Sync + 'static> From<E> for StepError {
     fn from(error: E) -> Self {
-        Self { next: next_after(&error), reason: chain(&error) }
+        let Verdict { next, delay } = verdict(&error).unwrap_or(Verdict::of(Next::Retry));
+        Self { next, delay, reason: chain(&error) }
     }
 }
 
-fn next_after(error: &(dyn Error + 'static)) -> Next {
-    let mut sources = std::iter::successors(Some(error), |error| (*error).source());
-    sources
-        .find_map(|error| {
-            if let Some(error) = error.downcast_ref::<sqlx::Error>() {
-                return Some(match SqlErrorKind::of(error) {
-                    SqlErrorKind::Conflict => Next::Again,
-                    SqlErrorKind::Lost | SqlErrorKind::Unavailable => Next::Outage,
-                    SqlErrorKind::Refused => Next::Retry,
-                });
-            }
-            let error = error.downcast_ref::<EnqueueError>()?;
-            error.is_retryable().then_some(Next::Again)
-        })
-        .unwrap_or(Next::Retry)
+/// The consequence of an error for its step.
+struct Verdict {
+    next: Next,
+    delay: Option<Duration>,
+}
+
+impl Verdict {
+    fn of(next: Next) -> Self {
+        Self { next, delay: None }
+    }
+}
+
+/// Returns the verdict of an error, or of the first of its sources that has one.
+fn verdict(error: &(dyn Error + 'static)) -> Option<Verdict> {
+    own_verdict(error).or_else(|| error.source().and_then(verdict))
+}
+
+fn own_verdict(error: &(dyn Error + 'static)) -> Option<Verdict> {
+    if error.is::<Stop>() || matches!(error.downcast_ref(), Some(Rollback::Because(_))) {
+        return Some(Verdict::of(Next::Stop));
+    }
+    if let Some(error) = error.downcast_ref::<HandlerError>() {
+        return Some(verdict_of_handler(error));
+    }
+    if let Some(error) = error.downcast_ref::<sqlx::Error>() {
+        return Some(Verdict::of(match SqlErrorKind::of(error) {
+            SqlErrorKind::Conflict => Next::Again,
+            SqlErrorKind::Lost | SqlErrorKind::Unavailable => Next::Outage,
+            SqlErrorKind::Refused => Next::Retry,
+        }));
+    }
+    let is_conflict = match error.downcast_ref::<CommitError>() {
+        Some(error) => error.is_retryable(),
+        None => error.downcast_ref().is_some_and(EnqueueError::is_retryable),
+    };
+    is_conflict.then_some(Verdict::of(Next::Again))
+}
+
+fn verdict_of_handler(error: &HandlerError) -> Verdict {
+    let next = match error.next() {
+        inbox::Next::Reject => Next::Stop,
+        inbox::Next::Unavailable => Next::Outage,
+        inbox::Next::NotYet => Next::NotYet,
+        // The source tells an outage from a conflict.
+        inbox::Next::Database => {
+            return error.source().and_then(verdict).unwrap_or(Verdict::of(Next::Outage));
+        }
+        // Retry, and what later versions add.
+        _ => Next::Retry,
+    };
+    Verdict { next, delay: error.delay() }
 }
 
 #[cfg(test)]
 mod tests {
+    use outbox::{Remedy, TransactionError};
+
     use super::*;
 
     #[test]
@@ -146,5 +202,55 @@ mod tests {
         let concurrent = EnqueueError::Concurrent { id: message::MessageId::new() };
         assert_eq!(StepError::from(concurrent).next, Next::Again);
         assert_eq!(StepError::stop("no such account").next, Next::Stop);
+    }
+
+    #[test]
+    fn a_refusal_of_a_shared_helper_is_a_refusal() {
+        assert_eq!(StepError::from(Stop::because("sold out")).next, Next::Stop);
+        assert_eq!(StepError::from(Rollback::because("sold out")).next, Next::Stop);
+        let refused = StepError::from(HandlerError::reject("sold out"));
+        assert_eq!((refused.next, refused.to_string().as_str()), (Next::Stop, "sold out"));
+        let of_work = TransactionError::Work(Rollback::because("sold out"));
+        assert_eq!(StepError::from(of_work).next, Next::Stop, "a transaction elsewhere");
+        let wrapped = HandlerError::rejecting(sqlx::Error::PoolTimedOut);
+        assert_eq!(StepError::from(wrapped).next, Next::Stop, "the helper decides");
+    }
+
+    #[test]
+    fn an_error_of_a_handler_means_what_it_says() {
+        let minute = Duration::from_secs(60);
+        let lost = || sqlx::Error::Io(std::io::ErrorKind::BrokenPipe.into());
+        let concurrent = EnqueueError::Concurrent { id: message::MessageId::new() };
+        for (error, next, delay) in [
+            (HandlerError::retry("away"), Next::Retry, None),
+            (HandlerError::retrying(Stop::because("sold out")), Next::Retry, None),
+            (HandlerError::retry_after(minute, "away"), Next::Retry, Some(minute)),
+            (HandlerError::not_yet(minute, "not there"), Next::NotYet, Some(minute)),
+            (HandlerError::unavailable("away"), Next::Outage, None),
+            (HandlerError::from(lost()), Next::Outage, None),
+            (HandlerError::from(sqlx::Error::RowNotFound), Next::Retry, None),
+            (HandlerError::from(concurrent), Next::Again, None),
+            (HandlerError::from(swallowed(Remedy::RunAgain, false)), Next::Outage, None),
+        ] {
+            let text = error.to_string();
+            let error = StepError::from(error);
+            assert_eq!((error.next, error.delay), (next, delay), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_conflict_that_was_swallowed_is_a_conflict() {
+        for (retryable, next) in [(true, Next::Again), (false, Next::Retry)] {
+            let EnqueueError::Poisoned { first, remedy, .. } = swallowed(Remedy::RunAgain, retryable) else {
+                unreachable!()
+            };
+            let refused = CommitError::Poisoned { first, remedy, retryable };
+            assert_eq!(StepError::from(refused).next, next);
+            assert_eq!(StepError::from(swallowed(Remedy::RunAgain, retryable)).next, next);
+        }
+    }
+
+    fn swallowed(remedy: Remedy, retryable: bool) -> EnqueueError {
+        EnqueueError::Poisoned { first: String::from("deadlock"), remedy, retryable }
     }
 }

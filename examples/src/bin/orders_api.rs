@@ -16,7 +16,7 @@ use axum::{Extension, Json, Router};
 use examples::broken::Broken;
 use examples::database::prepared;
 use examples::order::OrderPlaced;
-use examples::provider::Provider;
+use examples::provider::{Declined, Provider};
 use examples::setting::{Failure, optional};
 use inbox::Tenant;
 use inbox::http::{HeldTransaction, IdempotencyLayer, LeasedKey};
@@ -73,14 +73,19 @@ async fn place_order(
 }
 
 /// Makes a charge at the provider. If this service dies halfway, the provider is asked once more
-/// with the same key.
+/// with the same key. A refusal of the provider is final, so it is stored like a charge.
 async fn charge(
     State(shop): State<Shop>,
     Extension(held): Extension<LeasedKey>,
     Json(Amount { cents }): Json<Amount>,
 ) -> Result<Response, Broken> {
-    let charge = shop.provider.charge(&held.id.downstream().to_string(), cents).await?;
-    Ok((StatusCode::CREATED, charge).into_response())
+    match shop.provider.charge(&held.id.downstream().to_string(), cents).await {
+        Ok(charge) => Ok((StatusCode::CREATED, charge).into_response()),
+        Err(error) => {
+            let declined = error.downcast::<Declined>()?;
+            Ok((StatusCode::PAYMENT_REQUIRED, format!("{declined}\n")).into_response())
+        }
+    }
 }
 
 async fn count_orders(State(shop): State<Shop>) -> Result<String, Broken> {

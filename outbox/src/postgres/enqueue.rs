@@ -11,7 +11,7 @@ use sqlx::{Arguments, Connection, Executor, PgConnection, Postgres, Row};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, postgres_options, set_own_defaults};
-use crate::dialect::{Dialect, Inserted, Stored, TransactionStatus};
+use crate::dialect::{Dialect, Inserted, Requires, Stored, TransactionStatus};
 use crate::new_message::Prepared;
 use crate::postgres::nodes;
 use crate::transaction::UnknownCommit;
@@ -32,16 +32,19 @@ migrations::statements! {
             FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
                 $9::bytea[], $10::timestamptz[]) AS m(message_id, topic, key, kind, content_type, headers, traceparent,
                 tracestate, payload, deliver_at)";
+        // Decided once for a statement. The mark ends with its transaction, so nothing is stored
+        // after a COMMIT or ROLLBACK in SQL that the client did not notice.
+        as_required = "WHERE NOT $11 OR current_setting('outbox.transaction', true) = 'own'";
     }
 
     /// For generated ids, which do not conflict. Checking for conflicts, and returning each row,
     /// costs 7 % of the server's time for ten messages and one business row; arrays cost as much
     /// for one message.
-    append = "{into} {arrays} RETURNING xid::text";
-    append_one = "{into} VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10) RETURNING xid::text";
+    append = "{into} {arrays} {as_required} RETURNING xid::text";
+    append_one = "{into} SELECT $1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10 {as_required} RETURNING xid::text";
     /// Names no conflict column, because each segment of the log has its own key. No other key can
     /// be violated.
-    insert = "{into} {arrays} ON CONFLICT DO NOTHING RETURNING message_id, xid::text";
+    insert = "{into} {arrays} {as_required} ON CONFLICT DO NOTHING RETURNING message_id, xid::text";
     /// Returns fingerprints, because a producer may append but not read what others have written.
     stored = "SELECT message_id, fingerprint FROM {schema}outbox_stored($1)";
     /// Also compares the xid: another transaction may have enqueued the same id since.
@@ -115,9 +118,14 @@ impl Dialect for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         messages: &[&Prepared],
+        requires: Requires,
     ) -> Result<Inserted, sqlx::Error> {
+        let with_condition = |mut arguments: PgArguments| {
+            arguments.add(requires == Requires::Mark)?;
+            Ok(arguments)
+        };
         if messages.iter().any(|prepared| prepared.is_supplied) {
-            let arguments = columns(messages).map_err(sqlx::Error::Encode)?;
+            let arguments = columns(messages).and_then(with_condition).map_err(sqlx::Error::Encode)?;
             let rows: Vec<(Uuid, String)> =
                 sqlx::query_as_with(&statements.insert, arguments).fetch_all(connection).await?;
             let ids = rows.iter().map(|(uuid, _)| id(*uuid)).collect::<Result<_, _>>()?;
@@ -127,9 +135,10 @@ impl Dialect for Postgres {
             [one] => (&statements.append_one, columns_of_one(one)),
             _ => (&statements.append, columns(messages)),
         };
-        let arguments = arguments.map_err(sqlx::Error::Encode)?;
+        let arguments = arguments.and_then(with_condition).map_err(sqlx::Error::Encode)?;
         let xids: Vec<String> = sqlx::query_scalar_with(statement, arguments).fetch_all(connection).await?;
-        let ids = messages.iter().map(|prepared| prepared.message.id).collect();
+        // All or none.
+        let ids = messages.iter().take(xids.len()).map(|prepared| prepared.message.id).collect();
         Ok(Inserted { ids, transaction: xids.into_iter().next() })
     }
 

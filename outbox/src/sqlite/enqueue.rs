@@ -4,14 +4,13 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use message::{Fingerprint, MessageId};
-use migrations::Identifier;
-use migrations::SqlErrorKind;
+use migrations::{Backend as _, Identifier, SqlErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Connection as _, Executor, Sqlite, SqliteConnection, SqlitePool};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, opened_when_free, sqlite_options};
-use crate::dialect::{Dialect, Inserted, Stored, TransactionStatus};
+use crate::dialect::{Dialect, Inserted, Requires, Stored, TransactionStatus};
 use crate::new_message::Prepared;
 use crate::sqlite::clock::{ID_OF_NOW, NOW, micros};
 use crate::sqlite::nodes;
@@ -75,8 +74,12 @@ impl Dialect for Sqlite {
         connection: &mut SqliteConnection,
         (): &(),
         messages: &[&Prepared],
+        requires: Requires,
     ) -> Result<Inserted, sqlx::Error> {
         let mut inserted = Inserted::default();
+        if requires == Requires::Mark && !Self::is_marked(connection).await? {
+            return Ok(inserted);
+        }
         for prepared in messages {
             if insert_one(connection, prepared).await? {
                 inserted.ids.push(prepared.message.id);

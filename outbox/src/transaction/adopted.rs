@@ -1,6 +1,6 @@
-//! Transactions that another part of the toolkit begins and commits: the inbox and the idempotency
-//! keys, which have their own marks and commits. Their callers get the same [`OutboxTransaction`]
-//! as producers.
+//! Transactions that other parts of the toolkit use. The inbox and the idempotency keys begin and
+//! commit them, with their own marks and commits; their callers get the same [`OutboxTransaction`]
+//! as producers. Sagas are started in them.
 
 use sqlx::Transaction;
 
@@ -8,6 +8,7 @@ use crate::dialect::Dialect;
 use crate::enqueue_error::EnqueueError;
 use crate::producer::Outbox;
 use crate::transaction::commit::CommitError;
+use crate::transaction::failed_call::FailedCall;
 use crate::transaction::ids::ReplayedIds;
 use crate::transaction::wrapper::OutboxTransaction;
 use crate::wake::CommitNotify;
@@ -30,11 +31,32 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         Self::new(tx, outbox, ReplayedIds::default(), None)
     }
 
+    /// Begins a call that stores rows which must commit with the transaction. Refuses after an
+    /// earlier failed call. Until the call [ends](Self::end_call_of_another_part), the transaction
+    /// cannot commit: a call that is dropped counts as failed.
+    ///
+    /// # Errors
+    /// [`EnqueueError::Poisoned`].
+    #[doc(hidden)]
+    pub fn begin_call(&mut self) -> Result<(), EnqueueError> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.refusal());
+        }
+        self.failed = Some(FailedCall::of(&EnqueueError::Dropped));
+        Ok(())
+    }
+
+    /// Ends a call. A failed one prevents the commit.
+    #[doc(hidden)]
+    pub fn end_call_of_another_part(&mut self, failed: Option<FailedCall>) {
+        self.failed = failed;
+    }
+
     /// Returns the failed call that prevents this transaction from committing.
     #[doc(hidden)]
     #[must_use]
     pub fn failed_call(&self) -> Option<EnqueueError> {
-        self.poison.as_ref().map(|poison| poison.refusal())
+        self.failed.as_ref().map(FailedCall::refusal)
     }
 
     /// Forgets its messages and its failed call. The caller has rolled everything back to a
@@ -44,7 +66,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         self.staged.clear();
         self.stored.clear();
         self.transaction = None;
-        self.poison = None;
+        self.failed = None;
     }
 
     /// Stores the staged messages, and returns the transaction for a commit by its owner, who

@@ -20,9 +20,9 @@ pub struct UnknownCommit {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// An earlier enqueue failed, and the business rows would have been stored without their
-    /// message. Everything is rolled back.
-    #[error("the transaction is rolled back because a message could not be enqueued: {first}")]
+    /// An earlier enqueue failed, or an earlier start of a saga, and the business rows would have
+    /// been stored without it. Everything is rolled back.
+    #[error("the transaction is rolled back because an earlier call in it failed: {first}")]
     Poisoned {
         /// The first error.
         first: String,
@@ -40,7 +40,7 @@ pub enum CommitError {
     Aborted(#[source] Box<dyn Error + Send + Sync>),
     /// The transaction had already ended: a nested `begin()` was dropped before its answer or
     /// refused, or SQL ran COMMIT or ROLLBACK. Rows written before that are rolled back, or
-    /// committed by that COMMIT. Rows written after it are stored.
+    /// committed by that COMMIT. Rows written after it are stored; staged messages are not.
     #[error("{}; await every begin(), and use commit() and rollback()", migrations::own_transaction::ENDED)]
     Ended,
     /// The database refused to commit. Everything is rolled back.

@@ -11,10 +11,12 @@
 //! | [`Rollback`] | an error for work without its own error type |
 //! | [`Work`] | the work of a transaction |
 //! | `ids` | the same message ids on every attempt |
-//! | `adopted` | transactions that the inbox begins and commits |
+//! | `failed_call` | the first failed call, which prevents the commit |
+//! | `adopted` | transactions that inbox, keys and sagas use |
 
 mod adopted;
 pub mod commit;
+mod failed_call;
 mod ids;
 pub mod resolve;
 pub mod retry;
@@ -27,6 +29,8 @@ mod wrapper;
 #[doc(hidden)]
 pub use adopted::Sealed;
 pub use commit::{CommitError, UnknownCommit};
+#[doc(hidden)]
+pub use failed_call::FailedCall;
 pub use resolve::{CommitOutcome, ResolveError};
 pub use retry::RetryPolicy;
 pub use rollback::Rollback;

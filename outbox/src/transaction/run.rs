@@ -78,8 +78,26 @@ impl<DB: Dialect> Outbox<DB> {
     /// The work may return any error. If its error type is left open, as above, it is [`Rollback`],
     /// into which `?` converts the errors of the database and of `enqueue`.
     ///
-    /// Each attempt gets its own clone of the values that the closure has captured by move. The
-    /// type of the closure's argument must be written out. A closure that keeps the transaction
+    /// Each attempt gets its own clone of the values that the closure has captured by move, so what
+    /// it changes in them is lost: a `HashSet` that collects over attempts stays empty. Share
+    /// state through a handle, and count in the database what must be right:
+    ///
+    /// ```no_run
+    /// # use std::sync::{Arc, atomic::{AtomicU32, Ordering}};
+    /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let attempts = Arc::new(AtomicU32::new(0));
+    /// let shared = Arc::clone(&attempts);
+    /// let work = async move |tx: &mut outbox::OutboxTransaction<sqlx::Postgres>| {
+    ///     shared.fetch_add(1, Ordering::Relaxed);
+    ///     tx.enqueue(outbox::NewMessage::new("orders")).await?;
+    ///     Ok(())
+    /// };
+    /// outbox.transaction(&pool, work).await?;
+    /// println!("{} attempts", attempts.load(Ordering::Relaxed));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// The type of the closure's argument must be written out. A closure that keeps the transaction
     /// does not compile:
     /// ```compile_fail
     /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) {
@@ -163,7 +181,8 @@ impl<DB: Dialect> Runner<DB> {
             Some(self.outbox.clone()),
             std::mem::take(ids),
             self.inherited.clone(),
-        );
+        )
+        .marked();
         let done = work.run(&mut tx).await;
         *ids = tx.take_ids();
         match done {
@@ -237,10 +256,11 @@ mod tests {
     fn a_conflict_is_found_among_the_sources() {
         let concurrent = EnqueueError::Concurrent { id: MessageId::new() };
         assert!(is_conflict(&Business(concurrent)));
-        assert!(!is_conflict(&Business(EnqueueError::Poisoned {
-            first: String::new(),
-            remedy: crate::Remedy::GiveUp
-        })));
+        for retryable in [false, true] {
+            let (first, remedy) = (String::new(), crate::Remedy::RunAgain);
+            let swallowed = EnqueueError::Poisoned { first, remedy, retryable };
+            assert_eq!(is_conflict(&Business(swallowed)), retryable);
+        }
         assert!(!is_conflict(&sqlx::Error::RowNotFound));
         assert!(is_conflict(&Rollback::from(EnqueueError::Concurrent { id: MessageId::new() })));
         assert!(!is_conflict(&Rollback::because("over the limit")));

@@ -9,15 +9,15 @@ use migrations::SqlErrorKind;
 use sqlx::{Pool, Transaction};
 
 use crate::crash_points;
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, Requires};
 use crate::enqueue_error::EnqueueError;
 use crate::failure::is_aborted_transaction;
 use crate::into_message::IntoMessage;
 use crate::new_message::{NewMessage, Prepared};
 use crate::producer::{Enqueued, Outbox};
-use crate::remedy::Remedy;
 use crate::store::{self, Batch};
 use crate::transaction::commit::{CommitError, UnknownCommit};
+use crate::transaction::failed_call::FailedCall;
 use crate::transaction::ids::ReplayedIds;
 
 /// A database transaction and the messages in it. It dereferences to the connection like
@@ -28,9 +28,9 @@ use crate::transaction::ids::ReplayedIds;
 /// [`commit`](Self::commit) and every enqueue then refuse.
 ///
 /// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable, as does dropping
-/// one of these calls before it ends: [`commit`](Self::commit) then refuses. Errors of
-/// [`Outbox::enqueue`] on the inner transaction do not, because they bypass this type. Dropping the
-/// transaction rolls it back.
+/// one of these calls before it ends: [`commit`](Self::commit) then refuses. So does a failed start
+/// of a saga in it, or a failed reply to one. Errors of [`Outbox::enqueue`] on the inner
+/// transaction do not, because they bypass this type. Dropping the transaction rolls it back.
 #[derive(Debug)]
 #[must_use = "dropping a transaction rolls it back"]
 pub struct OutboxTransaction<DB: Dialect> {
@@ -42,26 +42,11 @@ pub struct OutboxTransaction<DB: Dialect> {
     pub(super) staged: Vec<Prepared>,
     pub(super) stored: Vec<MessageId>,
     pub(super) transaction: Option<String>,
-    pub(super) poison: Option<Poison>,
-}
-
-/// The first call that failed.
-#[derive(Debug, Clone)]
-pub(super) struct Poison {
-    first: String,
-    remedy: Remedy,
-    retryable: bool,
-}
-
-impl Poison {
-    fn of(error: &EnqueueError) -> Self {
-        Self { first: error.to_string(), remedy: error.remedy(), retryable: error.is_retryable() }
-    }
-
-    /// Returns the error of every later call.
-    pub(super) fn refusal(&self) -> EnqueueError {
-        EnqueueError::Poisoned { first: self.first.clone(), remedy: self.remedy }
-    }
+    /// The condition for storing the staged messages: the mark, if an outbox has begun the
+    /// transaction. Its other owners have their own marks.
+    requires: Requires,
+    /// The first call that failed.
+    pub(super) failed: Option<FailedCall>,
 }
 
 impl<DB: Dialect> Outbox<DB> {
@@ -76,7 +61,7 @@ impl<DB: Dialect> Outbox<DB> {
     /// long.
     pub async fn begin(&self, pool: &Pool<DB>) -> Result<OutboxTransaction<DB>, EnqueueError> {
         let (tx, outbox) = (DB::begin_marked(pool).await?, Some(self.clone()));
-        Ok(OutboxTransaction::new(tx, outbox, ReplayedIds::default(), None))
+        Ok(OutboxTransaction::new(tx, outbox, ReplayedIds::default(), None).marked())
     }
 }
 
@@ -96,8 +81,14 @@ impl<DB: Dialect> OutboxTransaction<DB> {
             staged: Vec::new(),
             stored: Vec::new(),
             transaction: None,
-            poison: None,
+            requires: Requires::Nothing,
+            failed: None,
         }
+    }
+
+    /// Says that [`begin_marked`](migrations::Backend::begin_marked) has begun it.
+    pub(crate) fn marked(self) -> Self {
+        Self { requires: Requires::Mark, ..self }
     }
 
     /// Returns the inner transaction, for functions that require one.
@@ -118,7 +109,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     pub async fn enqueue(&mut self, message: impl IntoMessage) -> Result<Enqueued, EnqueueError> {
         self.begin_call()?;
         let done = match self.prepare(message.into_message()) {
-            Ok(prepared) => self.store_one(&prepared).await,
+            Ok(prepared) => self.store_one(&prepared, Requires::Nothing).await,
             Err(error) => Err(error),
         };
         self.end_call(done)
@@ -137,7 +128,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         let prepared: Result<Vec<_>, _> =
             messages.into_iter().map(|message| self.prepare(message.into_message())).collect();
         let done = match prepared {
-            Ok(prepared) => self.store_all(prepared).await.map(|batch| batch.answers),
+            Ok(prepared) => self.store_all(prepared, Requires::Nothing).await.map(|batch| batch.answers),
             Err(error) => Err(error),
         };
         self.end_call(done)
@@ -215,12 +206,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     }
 
     pub(super) fn refuse_after_failure(&mut self) -> Result<(), CommitError> {
-        match self.poison.take() {
-            Some(Poison { first, remedy, retryable }) => {
-                Err(CommitError::Poisoned { first, remedy, retryable })
-            }
-            None => Ok(()),
-        }
+        self.failed.take().map_or(Ok(()), |failed| Err(failed.into()))
     }
 
     pub(super) async fn store_what_is_staged(&mut self) -> Result<(), CommitError> {
@@ -230,7 +216,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         }
         let before = self.transaction.take();
         self.store_staged(staged).await.map_err(staged_error)?;
-        // Checking the mark would cost a round trip; the messages return their transaction's id.
+        // The messages return their transaction's id. The mark alone does not show that another
+        // owner's transaction is still the same.
         if before.is_some() && self.transaction.is_some() && before != self.transaction {
             return Err(CommitError::Ended);
         }
@@ -272,17 +259,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         if is_marked { Ok(()) } else { Err(CommitError::Ended) }
     }
 
-    /// Refuses after an earlier failed call. Poisons the transaction until this call ends.
-    fn begin_call(&mut self) -> Result<(), EnqueueError> {
-        if let Some(poison) = &self.poison {
-            return Err(poison.refusal());
-        }
-        self.poison = Some(Poison::of(&EnqueueError::Dropped));
-        Ok(())
-    }
-
     fn end_call<T>(&mut self, done: Result<T, EnqueueError>) -> Result<T, EnqueueError> {
-        self.poison = done.as_ref().err().map(Poison::of);
+        self.failed = done.as_ref().err().map(FailedCall::of);
         done
     }
 
@@ -295,14 +273,14 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     /// Stores all staged messages in one statement.
     async fn store_staged(&mut self, staged: Vec<Prepared>) -> Result<(), EnqueueError> {
         match staged.as_slice() {
-            [prepared] => self.store_one(prepared).await.map(drop),
-            _ => self.store_all(staged).await.map(drop),
+            [prepared] => self.store_one(prepared, self.requires).await.map(drop),
+            _ => self.store_all(staged, self.requires).await.map(drop),
         }
     }
 
-    async fn store_one(&mut self, prepared: &Prepared) -> Result<Enqueued, EnqueueError> {
+    async fn store_one(&mut self, prepared: &Prepared, requires: Requires) -> Result<Enqueued, EnqueueError> {
         let outbox = self.outbox.as_ref().ok_or(EnqueueError::NoOutbox)?;
-        let single = store::store_one::<DB>(&mut self.tx, &outbox.settings, prepared).await?;
+        let single = store::store_one::<DB>(&mut self.tx, &outbox.settings, prepared, requires).await?;
         if !single.answer.is_duplicate() {
             self.stored.push(single.answer.message_id());
         }
@@ -310,9 +288,13 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         Ok(single.answer)
     }
 
-    async fn store_all(&mut self, messages: Vec<Prepared>) -> Result<Batch, EnqueueError> {
+    async fn store_all(
+        &mut self,
+        messages: Vec<Prepared>,
+        requires: Requires,
+    ) -> Result<Batch, EnqueueError> {
         let outbox = self.outbox.as_ref().ok_or(EnqueueError::NoOutbox)?;
-        let batch = store::store_all::<DB>(&mut self.tx, &outbox.settings, messages).await?;
+        let batch = store::store_all::<DB>(&mut self.tx, &outbox.settings, messages, requires).await?;
         self.stored.extend(batch.stored());
         self.transaction = self.transaction.take().or_else(|| batch.transaction.clone());
         Ok(batch)
@@ -328,6 +310,7 @@ fn staged_error(error: EnqueueError) -> CommitError {
             Some(inner) if SqlErrorKind::of(inner) == SqlErrorKind::Lost => CommitError::Lost(source),
             _ => CommitError::Staged(EnqueueError::Database { source, retryable }),
         },
+        EnqueueError::Ended => CommitError::Ended,
         error => CommitError::Staged(error),
     }
 }

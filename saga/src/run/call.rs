@@ -42,7 +42,8 @@ impl<DB: Dialect> Run<DB> {
     /// outcome is unknown is made again.
     ///
     /// The closures may return any error that `?` converts into a [`StepError`]. An error means
-    /// that the outcome is unknown; [`StepError::stop`] means that the call had no effect.
+    /// that the outcome is unknown; [`StepError::stop`], or [an error that means the
+    /// same](StepError), means that the call had no effect.
     ///
     /// ```no_run
     /// # use saga::StepKey;
@@ -240,7 +241,7 @@ impl<DB: Dialect> Parts<DB> {
         let text = storable(&error.to_string());
         let Some(retry) = retry else {
             self.change_step(&calling.to(StepState::Calling, calling.undo, None, Some(&text))).await?;
-            let error = StepError::retry(text);
+            let error = StepError::retry(text).after(error.delay);
             return self.failed_step(calling.name, &error);
         };
         if retry.is_used_up(calling.attempts, calling.age) {

@@ -20,7 +20,7 @@ use tokio::process::Command;
 
 use crate::client::{Answer, send};
 use crate::program::{self, Running};
-use crate::provider::Provider;
+use crate::provider::{DECLINED_CENTS, Provider};
 
 /// Maximum time for which a key stays held without a sign of life, in seconds.
 const LEASE_SECONDS: u64 = 2;
@@ -191,12 +191,13 @@ fn repeated(answer: &Answer) -> HeaderMap {
 async fn sent_again(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let service = shop.serve(None).await?;
-    // A request that succeeds, a request that is refused for good, and a request whose effect is in
-    // another system.
+    // A request that succeeds, a request that is refused for good, a request whose effect is in
+    // another system, and a request that this system refuses for good.
     for (ask, status) in [
         (ORDER, 201),
         (Ask { key: "large", cents: 250_000, ..ORDER }, 422),
         (Ask { key: "charge", ..CHARGE }, 201),
+        (Ask { key: "declined", cents: DECLINED_CENTS, ..CHARGE }, 402),
     ] {
         let first = ask.send(&service.address).await?;
         assert_eq!((first.status.as_u16(), first.is_replayed(), first.code().as_str()), (status, false, ""));
@@ -221,7 +222,7 @@ async fn sent_again(stage: Stage) -> Outcome {
     assert_eq!((first.status.as_u16(), first.is_replayed()), (201, false));
     let again = waiting.send(&service.address).await?;
     assert!(again.is_replayed() && again.body == first.body, "{again:?}");
-    assert_eq!((shop.orders().await?, shop.provider.book().calls.len()), (1, 2));
+    assert_eq!((shop.orders().await?, shop.provider.book().calls.len()), (1, 3));
     service.kill().await
 }
 

@@ -1,5 +1,5 @@
 //! A payment provider that honours idempotency keys. It makes one charge for each key, however many
-//! calls it gets.
+//! calls it gets. It declines large amounts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,6 +10,9 @@ use axum::routing::post;
 use tests::{Failure, Stage};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+/// Amounts from this one on are declined.
+pub(crate) const DECLINED_CENTS: i64 = 1_000_000;
 
 /// The provider: its book, and whether it answers.
 pub(crate) struct Provider {
@@ -87,6 +90,9 @@ async fn charge(
     let answer = {
         let mut book = provider.pages();
         book.calls.push(key.clone());
+        if cents.parse().is_ok_and(|cents: i64| cents >= DECLINED_CENTS) {
+            return (StatusCode::PAYMENT_REQUIRED, String::from("the card was declined"));
+        }
         match book.charges.iter().find(|charge| charge.key == key) {
             Some(charge) => charge.answer.clone(),
             None => {

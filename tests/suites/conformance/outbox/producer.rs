@@ -33,6 +33,8 @@ cases! { "outbox/producer":
         a_conflict_runs_again_with_the_same_ids,
         traces_are_captured_and_carried_into_the_task,
         a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing,
+        a_transaction_that_was_ended_in_sql_stores_no_staged_message,
+        a_conflict_that_is_swallowed_runs_again,
     }
     postgres {
         a_swallowed_error_does_not_turn_commit_into_a_silent_rollback,
@@ -438,6 +440,66 @@ async fn a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing<DB: Test
     savepoint.commit().await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(db.rows().await, 1);
+    db
+}
+
+/// Goal: after a statement has ended the transaction unnoticed by the client, the staged messages
+/// do not leave without the business rows. Oracle: the rows, and every error.
+async fn a_transaction_that_was_ended_in_sql_stores_no_staged_message<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    db.run("CREATE TABLE business (n integer PRIMARY KEY)").await;
+    let known = MessageId::new();
+    db.enqueue([named(known, "a")]).await;
+    let new = || NewMessage::new("orders");
+    let staged = [vec![new()], vec![new(), new()], vec![new().id(MessageId::new())], vec![named(known, "a")]];
+    for ends in DB::ENDS_TRANSACTION {
+        for (staged, messages) in staged.iter().enumerate() {
+            let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+            DB::sql(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
+            // An error of it is swallowed.
+            drop(DB::sql(tx.connection(), ends).await);
+            for message in messages {
+                tx.stage(message.clone()).unwrap();
+            }
+            let error = tx.commit().await.unwrap_err();
+            assert!(matches!(error, CommitError::Ended), "{ends}, {staged}: {error:?}");
+        }
+    }
+    assert_eq!(db.rows().await, 1, "the known one");
+    assert_eq!(db.number("SELECT count(*) FROM business").await, 0);
+    // A savepoint that SQL begins and does not end does no harm.
+    let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+    DB::sql(tx.connection(), "SAVEPOINT mine").await.unwrap();
+    DB::sql(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
+    tx.stage(new()).unwrap();
+    tx.stage(named(known, "a")).unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!((db.rows().await, db.number("SELECT count(*) FROM business").await), (2, 1));
+    db
+}
+
+/// Goal: work that ignores a conflict and meets it again in its next call runs again. Oracle: the
+/// number of its runs, and the rows.
+async fn a_conflict_that_is_swallowed_runs_again<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&tries);
+    let id = MessageId::new();
+    let work = async move |tx: &mut OutboxTransaction<DB>| {
+        if counter.fetch_add(1, Ordering::Relaxed) == 0 {
+            let failed = outbox::FailedCall {
+                first: String::from("deadlock"),
+                remedy: outbox::Remedy::RunAgain,
+                retryable: true,
+            };
+            tx.begin_call()?;
+            tx.end_call_of_another_part(Some(failed));
+        }
+        tx.enqueue(named(id, "a")).await?;
+        Ok(())
+    };
+    db.outbox.transaction(&db.pool, work).await.unwrap();
+    assert_eq!((tries.load(Ordering::Relaxed), db.rows().await), (2, 1));
     db
 }
 

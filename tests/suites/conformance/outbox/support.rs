@@ -20,6 +20,10 @@ pub const TTL: Duration = Duration::from_secs(30);
 
 /// Operations that tests need in addition to the toolkit's own API.
 pub trait TestDialect: Dialect {
+    /// Statements that end a transaction without the client's knowledge, after a row of `business`
+    /// with the number 1.
+    const ENDS_TRANSACTION: [&str; 2];
+
     fn create() -> impl Future<Output = Option<Database<Self>>> + Send;
     fn sql(
         connection: &mut Self::Connection,
@@ -129,6 +133,8 @@ impl Database<Postgres> {
 }
 
 impl TestDialect for Sqlite {
+    const ENDS_TRANSACTION: [&str; 2] = ["ROLLBACK", "INSERT OR ROLLBACK INTO business VALUES (1)"];
+
     async fn create() -> Option<Database<Self>> {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("outbox.db");
@@ -150,6 +156,8 @@ impl TestDialect for Sqlite {
 }
 
 impl TestDialect for Postgres {
+    const ENDS_TRANSACTION: [&str; 2] = ["ROLLBACK", "ROLLBACK AND CHAIN"];
+
     async fn create() -> Option<Database<Self>> {
         if std::env::var_os("OUTBOX_POSTGRES_URL").is_none() {
             eprintln!("PostgreSQL: not run, OUTBOX_POSTGRES_URL is not set");

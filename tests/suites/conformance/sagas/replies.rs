@@ -3,7 +3,8 @@
 use super::*;
 use inbox::{Admission, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Tenant};
 use message::{EventType, HeaderName, HeaderValue, Message, Topic};
-use saga::{KEY_HEADER, Replied, Run, Stop, TOKEN_HEADER};
+use outbox::CommitError;
+use saga::{KEY_HEADER, Replied, ReplyError, Run, Stop, TOKEN_HEADER};
 
 saga_cases! { "saga/replies":
     a_request_leaves_by_the_outbox_with_its_key,
@@ -22,6 +23,7 @@ saga_cases! { "saga/replies":
     a_message_that_is_no_reply_is_rejected,
     a_reply_of_a_service_that_did_not_get_the_request_is_refused,
     replies_that_nobody_asked_for_fill_no_mailbox,
+    a_transaction_that_was_ended_keeps_no_reply,
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -432,4 +434,27 @@ async fn replies_that_nobody_asked_for_fill_no_mailbox<DB: Tables>(db: Database<
     assert_eq!(finished(&sagas, "a").await, "\"parcel 7\"");
     worker.stop().await;
     assert_eq!(db.integer("SELECT count(*) FROM saga_reply").await.unwrap(), 101);
+}
+
+/// Goal: after sqlx has ended a transaction unnoticed by the caller, no reply is kept on its own.
+/// Oracle: the rows, and every error.
+async fn a_transaction_that_was_ended_keeps_no_reply<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, ship::<DB>).open().await.unwrap();
+    start(&db, &sagas, "a", 7).await;
+    let parcel = serde_json::Value::from("P-1");
+    let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+    DB::apply(&mut tx, String::from("paid")).await.unwrap();
+    tests::drop_a_begin(tx.connection()).await;
+    let refused = sagas.reply(&mut tx, &key("a"), &parcel).await.unwrap_err();
+    assert!(matches!(refused, ReplyError::Ended), "{refused:?}");
+    let again = sagas.reply(&mut tx, &key("a"), &parcel).await.unwrap_err();
+    assert!(matches!(again, ReplyError::Poisoned(_)), "{again:?}");
+    assert!(matches!(tx.commit().await, Err(CommitError::Poisoned { retryable: false, .. })));
+    let mut tx = db.service.begin().await.unwrap();
+    tests::drop_a_begin(&mut *tx).await;
+    let refused = sagas.reply(&mut tx, &key("a"), &parcel).await.unwrap_err();
+    assert!(matches!(refused, ReplyError::Ended), "{refused:?}");
+    drop(tx);
+    assert_eq!(db.integer("SELECT count(*) FROM saga_reply").await.unwrap(), 0);
+    assert_eq!(effects(&db).await, [""; 0]);
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use inbox::{HandlerError, Next};
+use outbox::CommitError;
 use saga::{Run, StartError, Stop};
 
 saga_cases! { "saga/starts":
@@ -13,6 +14,8 @@ saga_cases! { "saga/starts":
     an_unknown_type_or_name_is_refused,
     a_handler_s_error_says_what_a_failed_start_means,
     a_version_that_nobody_has_here_waits_and_is_listed,
+    a_transaction_that_was_ended_starts_no_saga,
+    a_failed_start_makes_commit_refuse,
 }
 
 async fn echo<DB: Tables>(_: &mut Run<DB>, input: i64) -> Result<i64, Stop> {
@@ -50,7 +53,7 @@ async fn another_input_under_the_same_id_is_refused<DB: Tables>(db: Database<DB>
     let mut tx = Outbox::new().begin(&db.service).await.unwrap();
     let refused = sagas.start(&mut tx, "checkout", "a", &2).await.unwrap_err();
     assert!(matches!(&refused, StartError::KeyReused { id } if *id == super::id("a")), "{refused}");
-    assert!(refused.is_refusal(), "the transaction can still be used");
+    assert!(refused.is_refusal(), "the arguments are at fault");
     tx.rollback().await.unwrap();
     assert_eq!(show(&sagas, "a").await.0.input, "1", "what was there stays");
     let mut tx = Outbox::new().begin(&db.service).await.unwrap();
@@ -64,7 +67,7 @@ async fn an_input_that_differs_in_its_last_digit_is_refused<DB: Tables>(db: Data
         .open()
         .await
         .unwrap();
-    let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+    let mut tx = db.service.begin().await.unwrap();
     for started in [Started::Started, Started::AlreadyThere(State::Running)] {
         assert_eq!(sagas.start(&mut tx, "checkout", "a", &u128::MAX).await.unwrap(), started);
     }
@@ -152,4 +155,68 @@ async fn a_version_that_nobody_has_here_waits_and_is_listed<DB: Tables>(db: Data
     let worker = Worker::of(&new);
     finished(&new, "new").await;
     worker.stop().await;
+}
+
+/// Goal: after sqlx has ended a transaction unnoticed by the caller, no saga starts on its own.
+/// Oracle: the rows, and every error.
+async fn a_transaction_that_was_ended_starts_no_saga<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, echo::<DB>).open().await.unwrap();
+    let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+    DB::apply(&mut tx, String::from("ordered")).await.unwrap();
+    tests::drop_a_begin(tx.connection()).await;
+    let refused = sagas.start(&mut tx, "checkout", "a", &1).await.unwrap_err();
+    assert!(matches!(refused, StartError::Ended), "{refused:?}");
+    let again = sagas.start(&mut tx, "checkout", "a", &1).await.unwrap_err();
+    assert!(matches!(again, StartError::Poisoned(_)), "{again:?}");
+    assert!(matches!(tx.commit().await, Err(CommitError::Poisoned { retryable: false, .. })));
+    let mut tx = db.service.begin().await.unwrap();
+    tests::drop_a_begin(&mut *tx).await;
+    let refused = sagas.start(&mut tx, "checkout", "b", &1).await.unwrap_err();
+    assert!(matches!(refused, StartError::Ended), "{refused:?}");
+    assert!(!refused.is_refusal() && HandlerError::from(refused).next() == Next::Retry);
+    drop(tx);
+    assert_eq!(db.integer("SELECT count(*) FROM saga").await.unwrap(), 0);
+    assert_eq!(effects(&db).await, [""; 0]);
+    // A savepoint that begins and ends correctly does no harm.
+    let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+    let mut savepoint = sqlx::Connection::begin(tx.connection()).await.unwrap();
+    assert_eq!(sagas.start(&mut savepoint, "checkout", "c", &1).await.unwrap(), Started::Started);
+    savepoint.commit().await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(db.integer("SELECT count(*) FROM saga").await.unwrap(), 1);
+}
+
+/// Goal: business rows do not commit without their saga when the error of its start is ignored.
+/// Oracle: the rows.
+async fn a_failed_start_makes_commit_refuse<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, echo::<DB>).open().await.unwrap();
+    assert_eq!(started(&db, &sagas, "a", 1).await, Started::Started);
+    for (saga_type, id, told) in [
+        ("checkout", "a", "with another input"),
+        ("refunds", "b", "is unknown here"),
+        ("checkout", "", "is empty"),
+    ] {
+        let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+        DB::apply(&mut tx, String::from("ordered")).await.unwrap();
+        assert!(sagas.start(&mut tx, saga_type, id, &2).await.unwrap_err().is_refusal());
+        let refused = tx.commit().await.unwrap_err();
+        assert!(
+            matches!(&refused, CommitError::Poisoned { first, .. } if first.contains(told)),
+            "{saga_type}/{id}: {refused}"
+        );
+    }
+    // A call that is dropped half-way may have stored the saga or not. On SQLite it may also have
+    // ended at its first poll.
+    loop {
+        let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+        DB::apply(&mut tx, String::from("ordered")).await.unwrap();
+        if futures_util::poll!(std::pin::pin!(sagas.start(&mut tx, "checkout", "c", &1))).is_ready() {
+            continue;
+        }
+        let refused = tx.commit().await.unwrap_err();
+        assert!(refused.to_string().contains("dropped"), "{refused}");
+        break;
+    }
+    assert_eq!(effects(&db).await, [""; 0]);
+    assert_eq!(db.integer("SELECT count(*) FROM saga").await.unwrap(), 1);
 }

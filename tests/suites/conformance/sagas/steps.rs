@@ -1,7 +1,8 @@
 //! A step's effect, result, messages and progress commit together.
 
 use super::*;
-use outbox::NewMessage;
+use inbox::HandlerError;
+use outbox::{NewMessage, Rollback};
 use saga::{Run, Stop};
 
 saga_cases! { "saga/steps":
@@ -14,6 +15,7 @@ saga_cases! { "saga/steps":
     a_step_whose_transaction_was_ended_is_not_done,
     a_step_that_fails_as_an_outage_does_is_let_go_and_counted,
     a_refused_step_may_be_caught,
+    a_refusal_of_a_shared_helper_undoes_the_saga,
     a_step_that_is_dropped_fails_the_run,
 }
 
@@ -290,6 +292,39 @@ async fn a_refused_step_may_be_caught<DB: Tables>(db: Database<DB>) {
     worker.stop().await;
     assert_eq!(tries.get(), 1, "a refusal is an outcome, and is stored");
     assert_eq!(effects(&db).await, ["invoice"]);
+}
+
+/// Goal: the refusals of handlers, transactions and sagas' functions are refusals in a step, too.
+/// Oracle: the saga is undone with that reason, after one try.
+async fn a_refusal_of_a_shared_helper_undoes_the_saga<DB: Tables>(db: Database<DB>) {
+    let tries = Counter::default();
+    let counter = tries.clone();
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, kind: i64| {
+            saga.step("reserve", async |tx| DB::apply(tx, String::from("reserved")).await)
+                .undo(async |tx, (): &()| DB::apply(tx, String::from("released")).await)
+                .await?;
+            counter.up();
+            match kind {
+                0 => saga.step("pay", async |_| Err::<(), _>(Stop::because("sold out"))).await,
+                1 => saga.step("pay", async |_| Err::<(), _>(Rollback::because("sold out"))).await,
+                2 => saga.step("pay", async |_| Err::<(), _>(HandlerError::reject("sold out"))).await,
+                _ => saga.call("pay", async |_: &StepKey| Err::<(), _>(Stop::because("sold out"))).await,
+            }
+        })
+        .open()
+        .await
+        .unwrap();
+    let worker = Worker::of(&sagas);
+    for kind in 0..4 {
+        let name = kind.to_string();
+        start(&db, &sagas, &name, kind).await;
+        assert_eq!(undone(&sagas, &name).await, "sold out", "{name}");
+        assert_eq!(effects(&db).await, ["reserved", "released"], "{name}");
+        db.execute("DELETE FROM effect").await.unwrap();
+    }
+    worker.stop().await;
+    assert!(tries.get() <= 8, "once forward, and once to undo: {}", tries.get());
 }
 
 async fn a_step_that_is_dropped_fails_the_run<DB: Tables>(db: Database<DB>) {

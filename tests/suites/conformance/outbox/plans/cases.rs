@@ -133,7 +133,7 @@ fn messages(count: i64) -> String {
     let columns =
         ["orders", "key-1", "kind", "text/plain", "NULL", "NULL", "NULL"].map(|value| repeated(value, count));
     format!(
-        "{},{},{},{}",
+        "{},{},{},{},true",
         array(ids),
         columns.join(","),
         repeated("\"\\\\x00\"", count),
@@ -220,7 +220,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "rebase.renumber", "", PARKED, 0, LOG.to_string());
 
     add(Plain, "enqueue.append", "", 100, 0, messages(100));
-    add(Plain, "enqueue.append_one", "", 1, 0, format!("'{}','orders','key-1','kind','text/plain',NULL,NULL,NULL,'\\x00',NULL", MessageId::new().as_uuid()));
+    add(Plain, "enqueue.append_one", "", 1, 0, format!("'{}','orders','key-1','kind','text/plain',NULL,NULL,NULL,'\\x00',NULL,true", MessageId::new().as_uuid()));
     add(Plain, "enqueue.insert", "", 100, 0, messages(100));
     add(Plain, "enqueue.stored", "", MANY, 0, parked.clone());
     add(Plain, "enqueue.fate", "", MANY, 0, format!("{parked},'{}'", f.flight));
