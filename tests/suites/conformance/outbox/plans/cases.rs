@@ -18,7 +18,6 @@ const MANY: i64 = 1_000;
 /// Statements without a case, because no plan makes them more expensive, each with its reason.
 pub(super) const EXCLUDED: [(&str, &str); 6] = [
     ("rebase.lock", "takes a lock"),
-    ("rebase.lock_parked", "takes a lock"),
     ("rebase.rows", "refused on the server that has written the log; rewrites all rows otherwise"),
     ("rebase.waited_for", "reads the locks of the server, which other tests hold as well"),
     ("enqueue.RUNNING", "reads the locks of the server, which other tests hold as well"),
@@ -217,7 +216,6 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "rebase.fence", "", 1, 0, s("'main',0"));
     add(Relay, "rebase.renumbered", "", 1, 0, PARKED.to_string());
     add(Relay, "rebase.shared", "", PARKED, 0, s(""));
-    add(Relay, "rebase.renumber", "", PARKED, 0, LOG.to_string());
 
     add(Plain, "enqueue.append", "", 100, 0, messages(100));
     add(Plain, "enqueue.append_one", "", 1, 0, format!("'{}','orders','key-1','kind','text/plain',NULL,NULL,NULL,'\\x00',NULL", MessageId::new().as_uuid()));
