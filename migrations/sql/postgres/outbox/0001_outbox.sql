@@ -704,7 +704,7 @@ BEGIN
             WHERE m.xid >= pg_snapshot_xmin($1) AND NOT pg_visible_in_snapshot(m.xid, $1)
                 AND (m.id > $2 OR pg_snapshot_xmax($1) > '1')),
         judged AS (
-            -- A parked message whose own row is invisible is the one or the other of the rows.
+            -- Where the row of the parked message is invisible as well, `nth` decides between the two.
             SELECT u.*, u.nth > 1 OR EXISTS (
                 SELECT FROM %home%.outbox_relay AS r CROSS JOIN LATERAL (
                     SELECT x.id, x.message_id FROM %home%.outbox_exception AS x

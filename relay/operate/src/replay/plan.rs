@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use outbox_log::entries::{EntryRef, Extent, FoundEntry, SelectedEntry, Selection, Standing};
+use outbox_log::entries::{EntryName, EntryRef, Extent, FoundEntry, SelectedEntry, Selection, Standing};
 use outbox_log::{EntryId, Pause, PauseScope};
 use serde::Serialize;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::filter::ReplayFilter;
 use crate::dead::MessageRef;
@@ -73,7 +74,7 @@ async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, 
     let extent = place.entries.extent(&place.pipeline).await?;
     check_cursor(&extent)?;
     let mut selected = Selection {
-        ids: Vec::new(),
+        named: Vec::new(),
         topic: filter.topic.as_ref().map(|topic| topic.as_str().to_owned()),
         key: filter.key.as_ref().map(|key| key.as_str().to_owned()),
         first: filter.from_id.map(EntryId),
@@ -83,7 +84,7 @@ async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, 
     };
     check_range(&extent, &selected)?;
     for id in &filter.ids {
-        selected.ids.push(named(place, &extent, id).await?);
+        selected.named.push(named(place, &extent, id).await?);
     }
     let pauses = place.log.pauses(&place.pipeline).await?;
     let mut plan = ReplayPlan {
@@ -106,13 +107,13 @@ async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, 
         let page = place.entries.select(&place.pipeline, &plan.extent, &plan.selected, after).await?;
         for entry in &page.entries {
             if entry.standing == Standing::Published && place.leaves_out(&entry.topic, &entry.labels) {
-                if !plan.selected.ids.is_empty() {
+                if !plan.selected.named.is_empty() {
                     refused.push(format!("{} (excluded by the pipeline's filter)", entry.id));
                 }
                 *plan.skipped.entry(LEFT_OUT).or_default() += 1;
                 continue;
             }
-            if entry.standing != Standing::Published && !plan.selected.ids.is_empty() {
+            if entry.standing != Standing::Published && !plan.selected.named.is_empty() {
                 refused.push(format!("{} ({})", entry.id, meaning(entry.standing)));
             }
             plan.count(entry, &pauses)?;
@@ -206,8 +207,8 @@ fn check_range(extent: &Extent, selected: &Selection) -> Result<(), OperateError
 
 const RETENTION_HELP: &str = "`relay retention` shows what is kept, and why";
 
-/// Returns the place of a named message.
-async fn named(place: &OutboxPlace, extent: &Extent, id: &MessageRef) -> Result<EntryId, OperateError> {
+/// Returns the entry of a named message.
+async fn named(place: &OutboxPlace, extent: &Extent, id: &MessageRef) -> Result<EntryName, OperateError> {
     let which = match (id.place(), id.uuid()) {
         (Some(number), _) => EntryRef::Id(EntryId(number)),
         (None, Some(uuid)) => EntryRef::MessageId(uuid),
@@ -218,7 +219,13 @@ async fn named(place: &OutboxPlace, extent: &Extent, id: &MessageRef) -> Result<
     };
     let found = place.entries.find(&place.pipeline, which).await?;
     match &found[..] {
-        [entry] if entry.is_in_log => Ok(entry.id),
+        [entry] if entry.is_in_log => {
+            let Ok(message_id) = Uuid::parse_str(&entry.message_id) else {
+                let text = format!("{id} is not a message: its message id is {:?}", entry.message_id);
+                return Err(OperateError::refused(text, "only messages can be replayed"));
+            };
+            Ok(EntryName { id: entry.id, message_id })
+        }
         [FoundEntry { parked: Some(parked), .. }] => {
             let state = parked.state.as_str();
             let text =

@@ -189,14 +189,17 @@ impl Pauses {
     }
 }
 
-/// Returns the number of next messages in one batch.
+/// Returns the number of next messages in one batch. An interrupted replay continues above an id,
+/// so no batch ends between two messages of one id.
 fn batch_len(entries: &[SelectedEntry], entries_max: usize) -> usize {
     let mut bytes = 0;
     let fits = |entry: &&SelectedEntry| {
         bytes += entry.payload_bytes + entry.labels.bytes();
         bytes <= BATCH_BYTES
     };
-    entries.iter().take(entries_max).take_while(fits).count().max(1)
+    let len = entries.iter().take(entries_max).take_while(fits).count().max(1);
+    let last = entries.get(len - 1).map(|entry| entry.id);
+    len + entries[len..].iter().take_while(|entry| Some(entry.id) == last).count()
 }
 
 async fn publish(
@@ -222,9 +225,9 @@ async fn publish(
     let sent = session.publish(&messages).await;
     let unconfirmed = sent.as_ref().err().map_or(0, |unconfirmed| unconfirmed.places.len());
     report.published += (messages.len() - unconfirmed) as u64;
-    let first_left = sent.as_ref().err().and_then(|unconfirmed| unconfirmed.places.first()).copied();
-    let confirmed =
-        first_left.map_or(places.last(), |first| first.checked_sub(1).and_then(|at| places.get(at)));
+    let first_left = sent.as_ref().err().and_then(|unconfirmed| unconfirmed.places.first());
+    let first_left = first_left.and_then(|first| places.get(*first)).copied();
+    let confirmed = places.iter().rev().find(|id| first_left.is_none_or(|first| **id < first));
     report.confirmed_to = confirmed.map(|id| id.0).or(report.confirmed_to);
     let Err(Unconfirmed { places: left, error }) = sent else { return Ok(()) };
     let kind = match error.fault() {
@@ -256,8 +259,8 @@ mod tests {
 
     #[test]
     fn a_batch_is_bounded_by_messages_and_bytes() {
-        let entry = |payload_bytes| SelectedEntry {
-            id: EntryId(1),
+        let entry = |id, payload_bytes| SelectedEntry {
+            id: EntryId(id),
             message_id: Uuid::nil(),
             topic: String::from("orders"),
             key: None,
@@ -266,10 +269,12 @@ mod tests {
             enqueued_at: OffsetDateTime::UNIX_EPOCH,
             standing: Standing::Published,
         };
-        let small: Vec<_> = (0..700).map(|_| entry(100)).collect();
+        let small: Vec<_> = (0..700).map(|id| entry(id, 100)).collect();
         assert_eq!(batch_len(&small, BATCH_ENTRIES), 500);
-        let large: Vec<_> = (0..9).map(|_| entry(3 << 20)).collect();
+        let large: Vec<_> = (0..9).map(|id| entry(id, 3 << 20)).collect();
         assert_eq!(batch_len(&large, BATCH_ENTRIES), 2);
-        assert_eq!(batch_len(&[entry(64 << 20)], BATCH_ENTRIES), 1);
+        assert_eq!(batch_len(&[entry(1, 64 << 20)], BATCH_ENTRIES), 1);
+        let shared = [1, 2, 2, 2, 3].map(|id| entry(id, 100));
+        assert_eq!(batch_len(&shared, 2), 4, "messages of one id stay together");
     }
 }

@@ -14,6 +14,7 @@ mod migrate;
 mod nodes;
 mod plans;
 mod producer;
+mod replays;
 mod restore;
 mod retention;
 mod roles;
@@ -46,6 +47,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         nodes::trials(),
         plans::trials(),
         producer::trials(),
+        replays::trials(),
         restore::trials(),
         retention::trials(),
         roles::trials(),

@@ -261,9 +261,9 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "entries.extent", "", 1, 0, s("'main'"));
     add(Relay, "entries.find", "by its id", 1, 0, format!("{cursor},4001,NULL"));
     add(Relay, "entries.find", "by its message id", 1, PARKED, format!("{cursor},NULL,{one}"));
-    add(Relay, "entries.select", "unread", 100, 0, format!("{cursor},{PARKED},{LOG},NULL,NULL,NULL,NULL,NULL,100"));
-    add(Relay, "entries.select", "parked", 100, 0, format!("{cursor},0,{LOG},NULL,NULL,NULL,NULL,NULL,100"));
-    add(Relay, "entries.select", "by ids", 100, 0, format!("{cursor},0,{LOG},{},NULL,NULL,NULL,NULL,100", array(4_001..=4_100)));
+    add(Relay, "entries.select", "unread", 100, 0, format!("{cursor},{PARKED},{LOG},NULL,NULL,NULL,NULL,NULL,100,NULL"));
+    add(Relay, "entries.select", "parked", 100, 0, format!("{cursor},0,{LOG},NULL,NULL,NULL,NULL,NULL,100,NULL"));
+    add(Relay, "entries.select", "by ids", 100, 0, format!("{cursor},0,{LOG},{},NULL,NULL,NULL,NULL,100,{}", array(4_001..=4_100), some(&f.parked)));
     add(Relay, "entries.passed_between", "", 100, LOG, format!("{cursor},{base},{},{flight},NULL,0,{},100,{}", PARKED - MANY, PARKED - MANY, PARKED - MANY));
     add(Relay, "entries.passed_between", "an open difference that is almost read", MANY, 0, format!("'main',{base},{PARKED},{now},{LOG},{base},{PARKED},{flight},{now},{},0,100,{}", LOG - 100, LOG - 100));
     add(Relay, "entries.contents", "", 100, 0, format!("{},{},1000000,1000000", array(4_001..=4_100), some(&f.parked)));
