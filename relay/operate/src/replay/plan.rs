@@ -1,6 +1,6 @@
 //! The messages of a replay, before anything is sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use outbox_log::entries::{EntryName, EntryRef, Extent, FoundEntry, SelectedEntry, Selection, Standing};
 use outbox_log::{EntryId, Pause, PauseScope};
@@ -15,7 +15,8 @@ use crate::operator::{Operator, Role};
 use crate::places::{OutboxPlace, Places};
 use crate::seconds;
 
-/// The messages that a replay sends. No message joins later: the relay's position is read once.
+/// The messages that a replay sends. No message joins later: the relay's position is read once, and
+/// what was parked or given up at that time stays out when it leaves afterwards.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplayPlan {
     /// The pipeline.
@@ -43,6 +44,9 @@ pub struct ReplayPlan {
     pub(crate) selected: Selection,
     #[serde(skip)]
     pub(crate) extent: Extent,
+    /// Passed messages that were not published. 16 bytes for each parked message.
+    #[serde(skip)]
+    pub(crate) unpublished: HashSet<Uuid>,
 }
 
 /// The first or last entry of a range.
@@ -100,6 +104,7 @@ async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, 
         removed_until: extent.expired_through,
         selected,
         extent,
+        unpublished: HashSet::new(),
     };
     let mut after = EntryId::default();
     let mut refused = Vec::new();
@@ -135,6 +140,10 @@ async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, 
 impl ReplayPlan {
     fn count(&mut self, entry: &SelectedEntry, pauses: &[Pause]) -> Result<(), OperateError> {
         if entry.standing != Standing::Published {
+            // What the relay had not passed stays unpublished in the plan's extent.
+            if entry.standing != Standing::Waiting {
+                self.unpublished.insert(entry.message_id);
+            }
             *self.skipped.entry(reason(entry.standing)).or_default() += 1;
             return Ok(());
         }

@@ -125,7 +125,9 @@ impl ReplayPlan {
             let page = place.entries.select(&place.pipeline, &self.extent, &self.selected, after).await;
             let page = page.map_err(|error| resume(error.into(), report.confirmed_to))?;
             let is_chosen = |entry: &SelectedEntry| {
-                entry.standing == Standing::Published && !place.leaves_out(&entry.topic, &entry.labels)
+                entry.standing == Standing::Published
+                    && !self.unpublished.contains(&entry.message_id)
+                    && !place.leaves_out(&entry.topic, &entry.labels)
             };
             let chosen: Vec<SelectedEntry> = page.entries.into_iter().filter(is_chosen).collect();
             let mut rest = &chosen[..];
@@ -155,18 +157,20 @@ impl ReplayPlan {
         self.check_whole(place, report).await
     }
 
-    /// Returns an error if retention, which goes on during a replay, removed messages before they
-    /// were sent.
+    /// Returns an error if planned messages were not found any more: retention goes on during a
+    /// replay. Only planned messages are sent, so the numbers show it.
     async fn check_whole(&self, place: &OutboxPlace, report: &ReplayReport) -> Result<(), OperateError> {
-        if report.published >= self.chosen {
+        if report.published == self.chosen {
             return Ok(());
         }
         let now = place.entries.extent(&place.pipeline).await;
         let now = now.map_err(|error| resume(error.into(), report.confirmed_to))?;
         let removed = now.expired_through.map_or_else(|| String::from("unknown"), seconds::text);
-        let missing = self.chosen - report.published;
-        let text =
-            format!("retention deleted {missing} messages during the replay (created until {removed})");
+        let missing = self.chosen.saturating_sub(report.published);
+        let text = format!(
+            "{missing} of {} planned messages left the log during the replay: retention deletes messages created until {removed}",
+            self.chosen
+        );
         Err(OperateError::refused(text, "the others were sent; raise the retention before you replay"))
     }
 }
