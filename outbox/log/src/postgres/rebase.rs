@@ -36,13 +36,13 @@
 //! with entries that an operator has discarded, and the reader leaves them out. Entries that leave
 //! again keep their ids, so the inbox drops them.
 //!
-//! Everything is identified by its id, so no row ahead of a relay may have the id of another one, or
-//! of a parked message. A sequence that was set back gives out ids again, and the key of a segment
-//! does not cover the ids in the other seven segments. **Where a row that some cursor has not passed
-//! has the id of an earlier row or of a parked message, it gets a new id**, behind all others, and so
-//! do the rows that follow it in its key. This is the second documented exception to "rows are never
-//! updated", by a function of the database that does nothing in any other case (ADR 33). An open
-//! difference is extended to the new ids.
+//! Everything is identified by its id, so no row ahead of a relay may have the id of another one,
+//! or of a parked message. A sequence that was set back gives out ids again, and the key of a
+//! segment does not cover the ids in the other seven segments. **Where a row that some cursor has
+//! not passed has the id of an earlier row or of a parked message, it gets a new id**, behind all
+//! others, and so do the rows that follow it in its key. This is the second documented exception to
+//! "rows are never updated", by a function of the database that does nothing in any other case
+//! (ADR 33). An open difference is extended to the new ids.
 //!
 //! A parked message keeps its id: it stays ahead of what its key has parked since, and beside its
 //! own row, which may have the only copy of its content. It moves only with that row.

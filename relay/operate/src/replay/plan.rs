@@ -140,7 +140,7 @@ async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, 
 impl ReplayPlan {
     fn count(&mut self, entry: &SelectedEntry, pauses: &[Pause]) -> Result<(), OperateError> {
         if entry.standing != Standing::Published {
-            // What the relay had not passed stays unpublished in the plan's extent.
+            // An entry that waits stays unpublished in the plan's extent.
             if entry.standing != Standing::Waiting {
                 self.unpublished.insert(entry.message_id);
             }

@@ -16,7 +16,7 @@ pub(super) const PARKED: i64 = LOG / 2;
 const MANY: i64 = 1_000;
 
 /// Statements without a case, because no plan makes them more expensive, each with its reason.
-pub(super) const EXCLUDED: [(&str, &str); 6] = [
+pub(super) const EXCLUDED: [(&str, &str); 5] = [
     ("rebase.lock", "takes a lock"),
     ("rebase.rows", "refused on the server that has written the log; rewrites all rows otherwise"),
     ("rebase.waited_for", "reads the locks of the server, which other tests hold as well"),
