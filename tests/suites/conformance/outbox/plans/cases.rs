@@ -211,7 +211,8 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "rebase.settled", "", MANY, LOG, format!("{},{base},{now},{MANY}", PARKED + MANY));
     add(Relay, "rebase.above", "", MANY, 0, format!("{PARKED},{MANY}"));
     add(Relay, "rebase.newest", "", 1, 0, s(""));
-    // The row with the id of each parked message, as `shared`, and every row that the base does not see.
+    // The rows with the ids of parked messages, as for `shared`, and rows that the base does not
+    // see.
     add(Relay, "rebase.renumber_rows", "", PARKED, LOG, format!("{base},{PARKED}"));
     add(Relay, "rebase.has_moved", "", 1, 0, format!("{},{base}", LOG - 10));
     add(Relay, "rebase.fence", "", 1, 0, s("'main',0"));
