@@ -175,9 +175,10 @@ impl HandlerError {
 
     /// Makes an error for a message that depends on something that is not there yet, such as the
     /// row of an earlier event: it is tried again every `every`, from 100 ms to
-    /// [`RETRY_AFTER_MAX`]. No attempt is counted. Its key waits; other keys go on. It is dead-lettered once it has failed
-    /// for [`failing_max`](crate::ConsumerBuilder::failing_max), and at least
-    /// [`attempts_max`](crate::ConsumerBuilder::attempts_max) times in a row.
+    /// [`RETRY_AFTER_MAX`]. No attempt is counted. Its key waits; other keys go on. It is
+    /// dead-lettered once it has failed for
+    /// [`failing_max`](crate::ConsumerBuilder::failing_max), and at least
+    /// [`attempts_max`](crate::ConsumerBuilder::attempts_max) times in a row, in whichever process.
     ///
     /// The delivery stays unsettled meanwhile: it takes room in the
     /// [`prefetch`](crate::ConsumerBuilder::prefetch), and RabbitMQ ends the session of a consumer

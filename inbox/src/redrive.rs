@@ -172,8 +172,9 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during(what))
     }
 
-    /// Removes the note, because the process survived the handler. Failures stay, unless the message
-    /// is over: it took effect, or was given up and counting restarts with the next decision.
+    /// Removes the note, because the process survived the handler. Failures stay, unless the
+    /// message is over: it took effect, or was given up and counting restarts with the next
+    /// decision.
     pub(crate) async fn put_letter_down(&self, key: Key<'_>, is_over: bool) -> Result<(), StoreError> {
         let what = "record that a redrive has ended";
         let mut connection = self.acquire(what).await?;
@@ -397,8 +398,8 @@ impl<DB: Dialect> Inbox<DB> {
         };
         match admitted {
             Ok(Admission::Fresh(guard)) => Ok(Some((Some(guard), Resolution::Applied))),
-            // Another dead letter stopped this message. It has not taken effect, so this one waits for
-            // that one's decision.
+            // Another dead letter stopped this message. It has not taken effect, so this one waits
+            // for that one's decision.
             Ok(Admission::Duplicate(Duplicate { dead_letter: Some(other), .. })) => {
                 Err(RedriveError::StoppedBy { id, other })
             }

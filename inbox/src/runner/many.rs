@@ -343,7 +343,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Notes that deliveries that wait, go on alone, or go back to the broker are no longer in hand.
+    /// Notes that deliveries that wait, go on alone, or go back to the broker are no longer in
+    /// hand.
     async fn put_down<'a>(&self, unhandled: impl Iterator<Item = &'a Held>) {
         let named = unhandled.filter(|held| held.is_suspect).filter_map(|held| {
             let message = held.delivery.message.as_ref().ok()?;

@@ -12,7 +12,7 @@ macro_rules! ends_with_a_discard {
 
 /// True in a group of decisions about one message where an operator has edited it. `relay forget`
 /// removes the edited copy, and the next relay of the name publishes the message as it was
-/// enqueued.
+/// enqueued. No person decides under its name: see [`WITHDRAWN_BY`](crate::admin::WITHDRAWN_BY).
 macro_rules! has_an_edit {
     () => {
         "max(a.seq) FILTER (WHERE a.action = 'edit')

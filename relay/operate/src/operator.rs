@@ -3,6 +3,8 @@
 use inbox::Signature;
 use message::text::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
 
+use outbox_log::admin::WITHDRAWN_BY;
+
 use super::error::{OperateError, OperateErrorKind};
 
 /// The rights of an operator.
@@ -98,6 +100,9 @@ impl Signed {
                 () if text.trim().is_empty() => String::from("it is empty"),
                 () if bytes > bytes_max => format!("it has {bytes} bytes; the maximum is {bytes_max}"),
                 () if text.contains('\0') => String::from("it contains a NUL character"),
+                () if text == WITHDRAWN_BY => {
+                    format!("{text:?} is reserved for the decisions of forgotten relays")
+                }
                 () => continue,
             };
             let text = format!("the audit needs to know {what}: {problem}");
@@ -135,6 +140,7 @@ mod tests {
             ("ann", &long, "why: it has 200000 bytes; the maximum is 2000"),
             (&long[..256], "x", "who decides: it has 256 bytes; the maximum is 255"),
             ("ann", "a\0b", "why: it contains a NUL character"),
+            ("relay forget", "x", "who decides: \"relay forget\" is reserved"),
         ] {
             let refused = signed(name, Role::Operator, reason).check("requeue").unwrap_err();
             assert_eq!(refused.kind(), OperateErrorKind::Refused);

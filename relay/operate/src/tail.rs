@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use outbox_log::entries::{Extent, SelectedEntry, Selection, Standing};
+use outbox_log::entries::{EntryName, Extent, SelectedEntry, Selection, Standing};
 use outbox_log::{EntryId, LogError};
 use serde::Serialize;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::error::OperateError;
 use super::operator::{Operator, Role, Signed};
@@ -57,7 +58,7 @@ pub struct Tail<'a> {
     with_payloads: bool,
     extent: Extent,
     /// Messages that were returned as parked. They are returned again after they have left.
-    parked: BTreeMap<EntryId, TailLine>,
+    parked: BTreeMap<EntryName, TailLine>,
 }
 
 impl<'a> Tail<'a> {
@@ -114,7 +115,7 @@ impl<'a> Tail<'a> {
             let mut payloads =
                 if self.with_payloads { self.payloads(&meant).await.map_err(about)? } else { HashMap::new() };
             lines.extend(meant.into_iter().map(|entry| {
-                let payload = payloads.remove(&entry.id);
+                let payload = payloads.remove(&entry.name());
                 line(entry, payload)
             }));
             after = page.seen_to;
@@ -124,10 +125,11 @@ impl<'a> Tail<'a> {
         }
         let left = self.left(&now).await.map_err(about)?;
         for line in lines.iter().filter(|line| line.is_parked()).take(PARKED_MAX - self.parked.len()) {
-            self.parked.insert(EntryId(line.id), TailLine { payload: None, ..line.clone() });
+            let Some(name) = line.name() else { continue };
+            self.parked.insert(name, TailLine { payload: None, ..line.clone() });
         }
-        for line in &left {
-            self.parked.remove(&EntryId(line.id));
+        for name in left.iter().filter_map(TailLine::name) {
+            self.parked.remove(&name);
         }
         lines.extend(left);
         self.extent = now;
@@ -140,14 +142,11 @@ impl<'a> Tail<'a> {
         if self.parked.is_empty() {
             return Ok(left);
         }
-        let selection = Selection { ids: self.parked.keys().copied().collect(), ..Selection::default() };
+        let selection = Selection { named: self.parked.keys().copied().collect(), ..Selection::default() };
         loop {
             let page = self.place.entries.select(&self.place.pipeline, now, &selection, after).await?;
             for entry in page.entries {
-                let before = self.parked.get(&entry.id);
-                let Some(before) = before.filter(|it| it.message_id == entry.message_id.to_string()) else {
-                    continue;
-                };
+                let Some(before) = self.parked.get(&entry.name()) else { continue };
                 let state = line(entry, None).state;
                 if matches!(state, "published" | "discarded") {
                     left.push(TailLine { state, ..before.clone() });
@@ -165,12 +164,18 @@ impl TailLine {
     fn is_parked(&self) -> bool {
         !matches!(self.state, "published" | "discarded" | "waiting")
     }
+
+    /// Returns the entry that it describes.
+    fn name(&self) -> Option<EntryName> {
+        let message_id = Uuid::parse_str(&self.message_id).ok()?;
+        Some(EntryName { id: EntryId(self.id), message_id })
+    }
 }
 
 impl Tail<'_> {
     /// Returns the payloads of entries as text. Payloads that are too large to be shown are not
     /// read.
-    async fn payloads(&self, entries: &[SelectedEntry]) -> Result<HashMap<EntryId, String>, LogError> {
+    async fn payloads(&self, entries: &[SelectedEntry]) -> Result<HashMap<EntryName, String>, LogError> {
         let mut payloads = HashMap::new();
         let mut rest = entries;
         while !rest.is_empty() {
@@ -179,7 +184,8 @@ impl Tail<'_> {
             let ids: Vec<_> = batch.iter().map(|entry| (entry.id, entry.message_id)).collect();
             for content in self.place.entries.contents(&ids, SHOWN).await? {
                 if let Ok(message) = content.message {
-                    payloads.insert(content.id, String::from_utf8_lossy(&message.payload).into_owned());
+                    let name = EntryName { id: content.id, message_id: message.id.as_uuid() };
+                    payloads.insert(name, String::from_utf8_lossy(&message.payload).into_owned());
                 }
             }
         }

@@ -662,12 +662,12 @@ COMMENT ON FUNCTION {schema}outbox_advance_sequence() IS
     'after a sequence went back: sets it above every id that rows, exceptions and cursors know; never backwards';
 
 -- After a sequence was set back, two rows in different segments can have one id. A relay that has
--- not read either cannot tell them apart (ADR 33).
+-- not read either cannot tell them apart. A row can also have the id of a parked message (ADR 33).
 --
--- Does nothing where no two rows that are invisible in the mark have one id. Otherwise the later of
--- two moves behind all other rows. Of the keys of such rows so does everything that was written
--- since the first of them, in the order that the ids had. They stay rows of their transactions.
--- What is parked of them moves along.
+-- Looks only at rows that are invisible in the mark. Where such a row has the id of an earlier one,
+-- or of a parked message, it moves behind all other rows. Of the keys of such rows so does
+-- everything that was written since the first of them, in the order that the ids had. They stay rows
+-- of their transactions. What is parked of them moves along. Does nothing in any other case.
 CREATE FUNCTION {schema}outbox_renumber_rows(snapshot pg_snapshot, floor bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -681,10 +681,17 @@ BEGIN
     -- A snapshot that sees nothing says nothing about the rows up to its floor. This first look
     -- takes no lock that keeps producers out: a relay will meet a row that commits now.
     IF NOT EXISTS (
-        SELECT FROM %home%.outbox_message AS m
-        WHERE m.xid >= pg_snapshot_xmin($1) AND NOT pg_visible_in_snapshot(m.xid, $1)
-            AND (m.id > $2 OR pg_snapshot_xmax($1) > '1')
-        GROUP BY m.id HAVING count(*) > 1)
+            SELECT FROM %home%.outbox_exception AS x CROSS JOIN LATERAL (
+                SELECT FROM %home%.outbox_message AS m
+                WHERE m.id >= x.id AND m.id <= x.id AND m.message_id <> x.message_id
+                    AND m.xid >= pg_snapshot_xmin($1) AND NOT pg_visible_in_snapshot(m.xid, $1)
+                    AND (m.id > $2 OR pg_snapshot_xmax($1) > '1')
+                ORDER BY m.id LIMIT 1) AS other)
+        AND NOT EXISTS (
+            SELECT FROM %home%.outbox_message AS m
+            WHERE m.xid >= pg_snapshot_xmin($1) AND NOT pg_visible_in_snapshot(m.xid, $1)
+                AND (m.id > $2 OR pg_snapshot_xmax($1) > '1')
+            GROUP BY m.id HAVING count(*) > 1)
     THEN
         RETURN 0;
     END IF;
@@ -696,14 +703,26 @@ BEGIN
             FROM %home%.outbox_message AS m
             WHERE m.xid >= pg_snapshot_xmin($1) AND NOT pg_visible_in_snapshot(m.xid, $1)
                 AND (m.id > $2 OR pg_snapshot_xmax($1) > '1')),
-        later AS (SELECT u.key, u.enqueued_at FROM unseen AS u WHERE u.nth > 1)
+        judged AS (
+            -- Where the row of the parked message is invisible as well, `nth` decides between the two.
+            SELECT u.*, u.nth > 1 OR EXISTS (
+                SELECT FROM %home%.outbox_relay AS r CROSS JOIN LATERAL (
+                    SELECT x.id, x.message_id FROM %home%.outbox_exception AS x
+                    WHERE x.relay = r.relay AND x.shard = r.shard AND x.id = u.id
+                        AND x.message_id <> u.message_id LIMIT 1) AS x
+                WHERE NOT EXISTS (
+                    SELECT FROM %home%.outbox_message AS m
+                    WHERE m.id >= x.id AND m.id <= x.id AND m.message_id = x.message_id
+                        AND m.xid >= pg_snapshot_xmin($1) AND NOT pg_visible_in_snapshot(m.xid, $1)
+                        AND (m.id > $2 OR pg_snapshot_xmax($1) > '1') OFFSET 0)) AS is_later
+            FROM unseen AS u)
         SELECT u.segment, u.place, u.id, u.message_id, e.id IS NOT NULL AS is_parked
-        FROM unseen AS u
+        FROM judged AS u
         LEFT JOIN (SELECT DISTINCT x.id, x.message_id FROM %home%.outbox_exception AS x) AS e
             ON e.id = u.id AND e.message_id = u.message_id
-        WHERE u.nth > 1
-            OR u.key IN (SELECT l.key FROM later AS l)
-                AND u.enqueued_at >= (SELECT min(l.enqueued_at) FROM later AS l)
+        WHERE u.is_later
+            OR u.key IN (SELECT j.key FROM judged AS j WHERE j.is_later)
+                AND u.enqueued_at >= (SELECT min(j.enqueued_at) FROM judged AS j WHERE j.is_later)
         ORDER BY u.id, u.enqueued_at, u.message_id
     LOOP
         UPDATE %home%.outbox_message AS m SET id = DEFAULT
@@ -728,7 +747,7 @@ END
 $$;
 REVOKE ALL ON FUNCTION {schema}outbox_renumber_rows(pg_snapshot, bigint) FROM PUBLIC;
 COMMENT ON FUNCTION {schema}outbox_renumber_rows(pg_snapshot, bigint) IS
-    'after a sequence went back: of two unread rows that share an id, the later one gets a new id; does nothing otherwise';
+    'after a sequence went back: an unread row with the id of an earlier row or of a parked message gets a new id; does nothing otherwise';
 
 
 -- Retention ---------------------------------------------------------------------------------------

@@ -51,6 +51,10 @@ pub struct OperatorDecision {
     pub selection: Option<String>,
 }
 
+/// The actor in the audit when `relay forget` withdraws the decisions about a relay's messages. An
+/// edit that a person requeues under this name would count as withdrawn.
+pub const WITHDRAWN_BY: &str = "relay forget";
+
 /// How long an entry is taken from the relay, as a multiple of the call timeout. The decision ends
 /// within one call timeout.
 pub(crate) const TAKEN_FOR_CALLS: u32 = 2;
@@ -175,6 +179,12 @@ pub enum DecideError {
     /// character.
     #[error(transparent)]
     Signature(#[from] InvalidText),
+    /// The actor has the name under which the audit records that the decisions of a forgotten relay
+    /// no longer count.
+    #[error(
+        "the actor of a decision cannot be {WITHDRAWN_BY:?}: the audit uses this name for forgotten relays"
+    )]
+    ReservedActor,
     /// There are more entries than one transaction may decide. Nothing was changed.
     #[error(
         "{entries} entries are too many for one decision, at most {DECIDED_MAX} are accepted: decide in several parts"
@@ -248,6 +258,9 @@ impl OperatorDecision {
             return Err(DecideError::TooMany { entries });
         }
         check_signature(&self.actor, &self.note)?;
+        if self.actor == WITHDRAWN_BY {
+            return Err(DecideError::ReservedActor);
+        }
         if matches!(self.decision, Decision::Edit { payload: None, headers: None }) {
             return Err(DecideError::EmptyEdit);
         }
@@ -302,6 +315,8 @@ mod tests {
             let refused = decree(actor, note, Decision::Discard).check(1);
             assert!(matches!(refused, Err(DecideError::Signature(_))), "{refused:?}");
         }
+        let reserved = decree(WITHDRAWN_BY, "x", Decision::Requeue).check(1).unwrap_err();
+        assert!(reserved.to_string().contains("cannot be \"relay forget\""), "{reserved}");
         let empty = Decision::Edit { payload: None, headers: None };
         assert!(matches!(decree("ops", "x", empty).check(1), Err(DecideError::EmptyEdit)));
     }

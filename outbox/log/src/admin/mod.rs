@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use message::Source;
 use time::OffsetDateTime;
 
-pub use decision::{Action, ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision};
+pub use decision::{Action, ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision, WITHDRAWN_BY};
 pub use entry::{AuditRecord, ListedEntry};
 pub use operation::Operation;
 pub use status::{Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedCount, RelayStatus};

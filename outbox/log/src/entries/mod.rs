@@ -9,7 +9,7 @@
 //! | [`found`] | [`FoundEntry`], [`ParkedState`], [`HeldBehind`], [`StoredPayload`]: everything that the database knows about one entry |
 //! | [`labels`] | [`Labels`]: what relays that share an outbox divide its messages by |
 //! | [`lag`] | [`TopicLag`]: entries that have not left yet, by topic |
-//! | [`selection`] | [`Extent`], [`Selection`], [`SelectedEntry`], [`Standing`]: entries chosen from the log |
+//! | [`selection`] | [`Extent`], [`Selection`], [`EntryName`], [`SelectedEntry`], [`Standing`]: entries chosen from the log |
 
 pub mod found;
 pub mod labels;
@@ -26,7 +26,7 @@ use uuid::Uuid;
 pub use found::{FoundEntry, HeldBehind, ParkedState, StoredPayload};
 pub use labels::Labels;
 pub use lag::{TopicLag, UNREAD_COUNTED_MAX};
-pub use selection::{Extent, SelectedEntry, SelectedPage, Selection, Standing};
+pub use selection::{EntryName, Extent, SelectedEntry, SelectedPage, Selection, Standing};
 
 use crate::address::Address;
 use crate::admin::LogAdmin;

@@ -63,11 +63,21 @@ pub(crate) fn smallest_id(at: OffsetDateTime) -> Uuid {
     MessageId::floor(at).unwrap_or(Uuid::nil())
 }
 
+/// One message in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryName {
+    /// Its position in the log.
+    pub id: EntryId,
+    /// Its message id.
+    pub message_id: Uuid,
+}
+
 /// A choice of entries: those that meet every condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Only these ids; empty means all.
-    pub ids: Vec<EntryId>,
+    /// Only these entries; empty means all. The message id belongs to it: after a sequence was set
+    /// back, rows can share an id.
+    pub named: Vec<EntryName>,
     /// Only of this topic.
     pub topic: Option<String>,
     /// Only with this ordering key.
@@ -86,17 +96,17 @@ impl Selection {
     /// Returns the ids for the next call: above the first, up to the second, and whether they are
     /// the last ones. `None` when none are left.
     pub(crate) fn range(&self, extent: &Extent, after: EntryId) -> Option<(i64, i64, bool)> {
-        let smallest = |ids: &[EntryId]| ids.iter().min().copied();
+        let smallest = self.named.iter().map(|name| name.id).min();
         let oldest = extent.oldest.map_or(EntryId(1), |(id, _)| id);
-        let first = [Some(oldest), self.first, smallest(&self.ids)].into_iter().flatten().max()?;
-        let largest = self.ids.iter().max().copied();
+        let first = [Some(oldest), self.first, smallest].into_iter().flatten().max()?;
+        let largest = self.named.iter().map(|name| name.id).max();
         let last = [extent.newest, self.last, largest].into_iter().flatten().min()?;
         let above = after.0.max(first.0.saturating_sub(1));
         if extent.newest.is_none() || above >= last.0 {
             return None;
         }
         // Named ids are looked up in the index.
-        let step = if self.ids.is_empty() { IDS_PER_CALL } else { i64::MAX };
+        let step = if self.named.is_empty() { IDS_PER_CALL } else { i64::MAX };
         let to = above.saturating_add(step).min(last.0);
         Some((above, to, to == last.0))
     }
@@ -121,6 +131,14 @@ pub struct SelectedEntry {
     pub enqueued_at: OffsetDateTime,
     /// Its progress.
     pub standing: Standing,
+}
+
+impl SelectedEntry {
+    /// Returns what distinguishes it from every other entry.
+    #[must_use]
+    pub fn name(&self) -> EntryName {
+        EntryName { id: self.id, message_id: self.message_id }
+    }
 }
 
 /// The progress of an entry.
@@ -169,11 +187,23 @@ pub struct SelectedPage {
 
 impl SelectedPage {
     /// Makes a page from a range `(above, to, is_last)`. `is_cut` when it ends before the range
-    /// because the headers are too large.
-    pub(crate) fn of(entries: Vec<SelectedEntry>, (_, to, is_last): (i64, i64, bool), is_cut: bool) -> Self {
-        let is_full = is_cut || entries.len() as i64 >= ENTRIES_PER_CALL;
-        let seen_to = entries.last().filter(|_| is_full).map_or(EntryId(to), |last| last.id);
-        Self { entries, seen_to, exhausted: is_last && !is_full }
+    /// because the headers are too large, behind all rows of its last id.
+    ///
+    /// The next page begins above an id, so no page ends between two rows of one id. Where a full
+    /// page may do so, the rows of its last id are left to the next one.
+    pub(crate) fn of(
+        mut entries: Vec<SelectedEntry>,
+        (_, to, is_last): (i64, i64, bool),
+        is_cut: bool,
+    ) -> Self {
+        let last = entries.last().map(|last| last.id);
+        if entries.len() as i64 >= ENTRIES_PER_CALL {
+            entries.retain(|entry| Some(entry.id) != last);
+            let seen_to = last.map_or(EntryId(to), |last| EntryId(last.0 - 1));
+            return Self { entries, seen_to, exhausted: false };
+        }
+        let seen_to = last.filter(|_| is_cut).unwrap_or(EntryId(to));
+        Self { entries, seen_to, exhausted: is_last && !is_cut }
     }
 
     /// Makes the page after the last one.
@@ -209,10 +239,32 @@ mod tests {
         assert_eq!(all.range(&extent, EntryId(25_000)), None);
         let part = Selection { first: Some(EntryId(7)), last: Some(EntryId(9)), ..Selection::default() };
         assert_eq!(part.range(&extent, EntryId(0)), Some((6, 9, true)));
-        let named = Selection { ids: vec![EntryId(24_000), EntryId(6)], ..Selection::default() };
+        let named = [24_000, 6].map(|id| EntryName { id: EntryId(id), message_id: Uuid::nil() });
+        let named = Selection { named: named.to_vec(), ..Selection::default() };
         assert_eq!(named.range(&extent, EntryId(0)), Some((5, 24_000, true)));
         let empty = Extent { oldest: None, newest: None, ..extent };
         assert_eq!(all.range(&empty, EntryId(0)), None);
+    }
+
+    #[test]
+    fn no_page_ends_between_two_rows_of_one_id() {
+        let entry = |id| SelectedEntry {
+            id: EntryId(id),
+            message_id: Uuid::nil(),
+            topic: String::from("orders"),
+            key: None,
+            labels: Labels::default(),
+            payload_bytes: 0,
+            enqueued_at: OffsetDateTime::UNIX_EPOCH,
+            standing: Standing::Published,
+        };
+        let entries = || (1..=ENTRIES_PER_CALL - 2).chain([999, 999]).map(entry).collect();
+        let page = SelectedPage::of(entries(), (0, 2_000, true), false);
+        assert_eq!((page.entries.len(), page.seen_to, page.exhausted), (998, EntryId(998), false));
+        let page = SelectedPage::of(vec![entry(7), entry(7)], (0, 2_000, true), true);
+        assert_eq!((page.entries.len(), page.seen_to, page.exhausted), (2, EntryId(7), false));
+        let page = SelectedPage::of(vec![entry(7)], (0, 2_000, true), false);
+        assert_eq!((page.entries.len(), page.seen_to, page.exhausted), (1, EntryId(2_000), true));
     }
 
     #[test]

@@ -256,7 +256,7 @@ impl CheckpointStore for PgCheckpointStore {
                 self.rebase.run(&mut self.connection, &self.questions, Search::WhereFound).await?;
                 return Err(LogError::Unavailable {
                     reason: String::from(
-                        "the id of a parked message was given out again; it has a new one now",
+                        "the id of a parked message was given out again; the later row has a new one now",
                     ),
                     source: None,
                 });

@@ -47,9 +47,10 @@ migrations::statements! {
             LEFT JOIN LATERAL (SELECT state FROM {schema}outbox_exception
                 WHERE relay = $1 AND shard = 0 AND id = m.id AND message_id = m.message_id LIMIT 1) AS e ON true
             ORDER BY m.id";
-        // Ends a call early where the headers are too large, but after the first entry.
+        // Ends a call early where the headers are too large, but after the first entry, and never
+        // between two rows of one id: both windows count rows of one id as one place.
         cut = "SELECT * FROM (
-                SELECT run.*, count(*) OVER () AS found, row_number() OVER place AS nth,
+                SELECT run.*, count(*) OVER () AS found, rank() OVER place AS nth,
                     sum(coalesce(octet_length(run.headers), 0)) OVER place AS bytes
                 FROM ({selected}) AS run WINDOW place AS (ORDER BY run.id)) AS cut
             WHERE nth = 1 OR bytes <= 8388608 ORDER BY id";
@@ -120,9 +121,10 @@ migrations::statements! {
             ORDER BY o.id LIMIT 1) AS b ON true
         ORDER BY n.id";
     /// $6 above this id, $7 up to this id, $8 ids or null, $9 topic, $10 key, $11 and $12 bounds of
-    /// the time of enqueueing, $13 rows.
+    /// the time of enqueueing, $13 rows, $14 message ids of the ids.
     select(
         of = "m",
+        message_id = "asked.message_id",
         wanted = "m.id > $6 AND m.id <= $7
             AND ($9::text IS NULL OR m.topic = $9) AND ($10::text IS NULL OR m.key = $10)
             AND ($11::timestamptz IS NULL OR m.enqueued_at >= $11)
@@ -131,9 +133,12 @@ migrations::statements! {
             (SELECT {shown} FROM {schema}outbox_message AS m WHERE $8::bigint[] IS NULL AND {wanted}
             ORDER BY m.id LIMIT $13::bigint)
             UNION ALL
-            SELECT named.* FROM (SELECT DISTINCT id FROM unnest($8::bigint[]) AS ids(id)) AS asked
+            SELECT named.* FROM (
+                SELECT DISTINCT id, message_id FROM unnest($8::bigint[], $14::uuid[]) AS names(id, message_id)) AS asked
             CROSS JOIN LATERAL (SELECT {shown} FROM {schema}outbox_message AS m
-                WHERE m.id >= asked.id AND m.id <= asked.id AND {wanted} ORDER BY m.id LIMIT 8) AS named
+                WHERE m.id >= asked.id AND m.id <= asked.id AND m.message_id = asked.message_id AND {same_segment}
+                    AND {wanted}
+                ORDER BY m.id LIMIT 1) AS named
             ORDER BY id LIMIT $13::bigint",
     ) = "{cut}";
     /// $6 to $10 an earlier cursor, with the transactions in flight at its marks as $8, $11 above
@@ -310,7 +315,8 @@ impl PostgresLog {
         let failed = || LogError::during("choose entries");
         let Some(range) = selection.range(extent, after) else { return Ok(SelectedPage::end(after)) };
         let passed = Passed::read(extent.cursor.as_deref())?;
-        let ids: Vec<i64> = selection.ids.iter().map(|id| id.0).collect();
+        let (ids, message_ids): (Vec<i64>, Vec<Uuid>) =
+            selection.named.iter().map(|name| (name.id.0, name.message_id)).unzip();
         let statement = self.sql().select;
         let rows = sqlx::query(&statement)
             .bind(relay.as_str())
@@ -326,6 +332,7 @@ impl PostgresLog {
             .bind(selection.since)
             .bind(selection.until)
             .bind(ENTRIES_PER_CALL)
+            .bind(message_ids)
             .fetch_all(&mut *self.look().await?)
             .await
             .map_err(failed())?;

@@ -36,15 +36,16 @@
 //! with entries that an operator has discarded, and the reader leaves them out. Entries that leave
 //! again keep their ids, so the inbox drops them.
 //!
-//! Everything is identified by its id, so no two rows ahead of a relay may share one. A sequence
-//! that was set back gives out ids again, and the key of a segment does not cover the ids in the
-//! other seven segments. **Where two rows that some cursor has not passed share an id, the later
-//! one gets a new id**, behind all others, and so do the rows that follow it in its key. This is
-//! the second documented exception to "rows are never updated", by a function of the database that
-//! does nothing in any other case (ADR 33). An open difference is extended to the new ids.
+//! Everything is identified by its id, so no row ahead of a relay may have the id of another one,
+//! or of a parked message. A sequence that was set back gives out ids again, and the key of a
+//! segment does not cover the ids in the other seven segments. **Where a row that some cursor has
+//! not passed has the id of an earlier row or of a parked message, it gets a new id**, behind all
+//! others, and so do the rows that follow it in its key. This is the second documented exception to
+//! "rows are never updated", by a function of the database that does nothing in any other case
+//! (ADR 33). An open difference is extended to the new ids.
 //!
-//! An exception must not share its id either: where the sequence has given it to another row, the
-//! exception gets a new one, behind all others.
+//! A parked message keeps its id: it stays ahead of what its key has parked since, and beside its
+//! own row, which may have the only copy of its content. It moves only with that row.
 
 use std::time::Duration;
 
@@ -101,8 +102,6 @@ pub(super) struct Rebase {
     fence: Statement,
     renumbered: Statement,
     shared: Statement,
-    lock_parked: Statement,
-    renumber: Statement,
 }
 
 /// When to search for rows that share an id.
@@ -271,34 +270,6 @@ impl Rebase {
                      WHERE m.id >= e.id AND m.id <= e.id AND m.message_id <> e.message_id
                      ORDER BY m.id LIMIT 1) AS other)",
             ),
-            lock_parked: render(
-                "LOCK TABLE {schema}outbox_exception, {schema}outbox_parked IN SHARE ROW EXCLUSIVE MODE",
-            ),
-            // $1 above this id. A leader knows the exceptions by their old ids, so it is fenced
-            // off. Rows are updated by their `ctid`; the locks keep other sessions from changing
-            // it.
-            renumber: render(
-                "WITH shared AS MATERIALIZED (
-                     SELECT e.relay, e.shard, e.id, e.ctid AS place,
-                         $1::bigint + row_number() OVER (ORDER BY e.relay, e.shard, e.id) AS fresh
-                     FROM {schema}outbox_exception AS e CROSS JOIN LATERAL (
-                         SELECT FROM {schema}outbox_message AS m
-                         WHERE m.id >= e.id AND m.id <= e.id AND m.message_id <> e.message_id
-                         ORDER BY m.id LIMIT 1) AS other),
-                 copies AS (
-                     UPDATE {schema}outbox_parked AS p SET id = s.fresh FROM (
-                         SELECT shared.fresh, copy.place FROM shared CROSS JOIN LATERAL (
-                             SELECT ctid AS place FROM {schema}outbox_parked
-                             WHERE relay = shared.relay AND shard = shared.shard AND id = shared.id LIMIT 1) AS copy) AS s
-                     WHERE p.ctid = s.place),
-                 fenced AS (
-                     UPDATE {schema}outbox_relay AS r SET epoch = epoch + 1, holder = NULL, lease_until = NULL
-                     WHERE (r.relay, r.shard) IN (SELECT relay, shard FROM shared)),
-                 renumbered AS (
-                     UPDATE {schema}outbox_exception AS e SET id = s.fresh FROM shared AS s
-                     WHERE e.ctid = s.place RETURNING e.id)
-                 SELECT count(*) FROM renumbered",
-            ),
             // The sessions that keep the locks, oldest transactions first.
             waited_for: render(
                 "SELECT string_agg(who, ', ') FROM (
@@ -338,8 +309,6 @@ impl Rebase {
             ("fence", &self.fence),
             ("renumbered", &self.renumbered),
             ("shared", &self.shared),
-            ("lock_parked", &self.lock_parked),
-            ("renumber", &self.renumber),
         ]
     }
 
@@ -532,16 +501,16 @@ impl Rebase {
         for (relay, shard, in_flight, base, cursor) in rebased {
             self.replace(tx, relay, shard, &in_flight, &base, &moved_back(cursor, &base)).await?;
         }
-        if search == Search::Always
-            && let Tried::InUse = self.renumber_rows(tx).await?
-        {
-            return Ok(Tried::InUse);
+        let is_taken = sqlx::query_scalar(&self.shared).fetch_one(&mut **tx).await.map_err(failed())?;
+        if search == Search::Always || is_taken {
+            return self.renumber_rows(tx).await;
         }
-        self.renumber(tx).await
+        Ok(Tried::Mended)
     }
 
-    /// Gives new ids to the later of rows that share an id and that some cursor has not passed.
-    /// They then lie behind all others, and an open difference is extended to them.
+    /// Gives new ids to rows that some cursor has not passed and that have the id of an earlier row
+    /// or of a parked message. They then lie behind all others, and an open difference is extended
+    /// to them.
     async fn renumber_rows(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Tried, LogError> {
         let mut cursors = Vec::new();
         let mut renumbered = 0_i64;
@@ -577,8 +546,8 @@ impl Rebase {
         self.part_from_transactions(tx, before).await?;
         tracing::warn!(
             renumbered,
-            "rows that were not read yet had the ids of older ones, or follow such a row in its key: they get new ids, \
-             behind all others"
+            "rows that were not read yet had the ids of older ones or of parked messages, or follow such a row in its \
+             key: they get new ids, behind all others"
         );
         Ok(Tried::Mended)
     }
@@ -600,32 +569,6 @@ impl Rebase {
             }
         }
         Ok(())
-    }
-
-    /// Gives new ids to exceptions that share their ids with other rows.
-    async fn renumber(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Tried, LogError> {
-        let shared: bool = sqlx::query_scalar(&self.shared).fetch_one(&mut **tx).await.map_err(failed())?;
-        if !shared {
-            return Ok(Tried::Mended);
-        }
-        let Some(above) = self.lock_producers_out(tx).await? else { return Ok(Tried::InUse) };
-        // An operator may be deciding about one of them now.
-        let locked = unless_in_use(sqlx::query(&self.lock_parked).execute(&mut **tx).await)?;
-        if locked.is_none() {
-            return Ok(Tried::InUse);
-        }
-        let renumbered: i64 =
-            sqlx::query_scalar(&self.renumber).bind(above).fetch_one(&mut **tx).await.map_err(failed())?;
-        // The sequence continues behind them.
-        self.lock_producers_out(tx).await?;
-        self.part_from_transactions(tx, above).await?;
-        tracing::warn!(
-            renumbered,
-            above,
-            "parked messages get new ids, because theirs were given to other rows; they leave behind what their keys \
-             have parked since"
-        );
-        Ok(Tried::Mended)
     }
 
     /// Sets the sequence above every known id, and locks producers out until the transaction ends.

@@ -287,8 +287,8 @@ migrations::statements! {
     /// is not delayed by the time that the cursor had to wait.
     ///
     /// The table refuses null, which replaces the message id of a different message with the same
-    /// id. Otherwise that message would be lost under an id that was given out twice. A rebase
-    /// gives it another id.
+    /// id. Otherwise the parked message would be lost under an id that was given out twice. A
+    /// rebase gives the other row a new id.
     ///
     /// Each change is looked up separately: no plan can turn this into a scan of all parked
     /// entries, whatever the statistics say (ADR 35). OFFSET 0 keeps NOT EXISTS from becoming a

@@ -80,7 +80,8 @@ migrations::statements! {
         SELECT w.*, b.state AS behind_state, b.error AS behind_error FROM whole AS w
         LEFT JOIN outbox_exception AS b ON b.relay = ?1 AND b.shard = 0 AND b.id = w.behind_id ORDER BY w.id";
     /// ?1 relay, ?2 passed up to this id, ?3 above this id, ?4 up to this id, ?5 ids or null, ?6
-    /// topic, ?7 key, ?8 and ?9 bounds of the time of enqueueing, ?10 rows.
+    /// topic, ?7 key, ?8 and ?9 bounds of the time of enqueueing, ?10 rows, ?11 message ids of the
+    /// ids.
     select(of = "m") = "
         SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 octet_length(m.payload) AS payload_bytes, m.enqueued_at, e.state, m.id <= ?2 AS passed,
@@ -88,7 +89,8 @@ migrations::statements! {
         FROM outbox_message AS m
         LEFT JOIN outbox_exception AS e
             ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id
-        WHERE m.id > ?3 AND m.id <= ?4 AND (?5 IS NULL OR m.id IN (SELECT value FROM json_each(?5)))
+        WHERE m.id > ?3 AND m.id <= ?4 AND (?5 IS NULL OR m.id IN (SELECT value FROM json_each(?5))
+                    AND m.message_id IN (SELECT value FROM json_each(?11)))
                 AND (?6 IS NULL OR m.topic = ?6) AND (?7 IS NULL OR m.key = ?7)
                 AND (?8 IS NULL OR m.enqueued_at >= ?8) AND (?9 IS NULL OR m.enqueued_at <= ?9)
         ORDER BY m.id LIMIT ?10";
@@ -187,7 +189,9 @@ impl LogEntries for SqliteLog {
     ) -> Result<SelectedPage, LogError> {
         let failed = || LogError::during("choose entries");
         let Some(range) = selection.range(extent, after) else { return Ok(SelectedPage::end(after)) };
-        let ids: Vec<i64> = selection.ids.iter().map(|id| id.0).collect();
+        let ids: Vec<i64> = selection.named.iter().map(|name| name.id.0).collect();
+        let message_ids: Vec<String> =
+            selection.named.iter().map(|name| name.message_id.to_string()).collect();
         let rows = sqlx::query(&SQL.select)
             .bind(relay.as_str())
             .bind(passed_to(extent)?)
@@ -198,7 +202,8 @@ impl LogEntries for SqliteLog {
             .bind(&selection.key)
             .bind(selection.since.map(micros))
             .bind(selection.until.map(micros))
-            .bind(ENTRIES_PER_CALL);
+            .bind(ENTRIES_PER_CALL)
+            .bind(serde_json::Value::from(message_ids).to_string());
         let mut connection = self.connect().await?;
         let mut rows = rows.fetch(&mut connection);
         let (mut entries, mut bytes) = (Vec::new(), 0);

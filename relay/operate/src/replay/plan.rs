@@ -1,11 +1,12 @@
 //! The messages of a replay, before anything is sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use outbox_log::entries::{EntryRef, Extent, FoundEntry, SelectedEntry, Selection, Standing};
+use outbox_log::entries::{EntryName, EntryRef, Extent, FoundEntry, SelectedEntry, Selection, Standing};
 use outbox_log::{EntryId, Pause, PauseScope};
 use serde::Serialize;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::filter::ReplayFilter;
 use crate::dead::MessageRef;
@@ -14,7 +15,8 @@ use crate::operator::{Operator, Role};
 use crate::places::{OutboxPlace, Places};
 use crate::seconds;
 
-/// The messages that a replay sends. No message joins later: the relay's position is read once.
+/// The messages that a replay sends. No message joins later: the relay's position is read once, and
+/// what was parked or given up at that time stays out when it leaves afterwards.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplayPlan {
     /// The pipeline.
@@ -42,6 +44,9 @@ pub struct ReplayPlan {
     pub(crate) selected: Selection,
     #[serde(skip)]
     pub(crate) extent: Extent,
+    /// Passed messages that were not published. 16 bytes for each parked message.
+    #[serde(skip)]
+    pub(crate) unpublished: HashSet<Uuid>,
 }
 
 /// The first or last entry of a range.
@@ -73,7 +78,7 @@ async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, 
     let extent = place.entries.extent(&place.pipeline).await?;
     check_cursor(&extent)?;
     let mut selected = Selection {
-        ids: Vec::new(),
+        named: Vec::new(),
         topic: filter.topic.as_ref().map(|topic| topic.as_str().to_owned()),
         key: filter.key.as_ref().map(|key| key.as_str().to_owned()),
         first: filter.from_id.map(EntryId),
@@ -83,7 +88,7 @@ async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, 
     };
     check_range(&extent, &selected)?;
     for id in &filter.ids {
-        selected.ids.push(named(place, &extent, id).await?);
+        selected.named.push(named(place, &extent, id).await?);
     }
     let pauses = place.log.pauses(&place.pipeline).await?;
     let mut plan = ReplayPlan {
@@ -99,6 +104,7 @@ async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, 
         removed_until: extent.expired_through,
         selected,
         extent,
+        unpublished: HashSet::new(),
     };
     let mut after = EntryId::default();
     let mut refused = Vec::new();
@@ -106,13 +112,13 @@ async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, 
         let page = place.entries.select(&place.pipeline, &plan.extent, &plan.selected, after).await?;
         for entry in &page.entries {
             if entry.standing == Standing::Published && place.leaves_out(&entry.topic, &entry.labels) {
-                if !plan.selected.ids.is_empty() {
+                if !plan.selected.named.is_empty() {
                     refused.push(format!("{} (excluded by the pipeline's filter)", entry.id));
                 }
                 *plan.skipped.entry(LEFT_OUT).or_default() += 1;
                 continue;
             }
-            if entry.standing != Standing::Published && !plan.selected.ids.is_empty() {
+            if entry.standing != Standing::Published && !plan.selected.named.is_empty() {
                 refused.push(format!("{} ({})", entry.id, meaning(entry.standing)));
             }
             plan.count(entry, &pauses)?;
@@ -134,6 +140,10 @@ async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, 
 impl ReplayPlan {
     fn count(&mut self, entry: &SelectedEntry, pauses: &[Pause]) -> Result<(), OperateError> {
         if entry.standing != Standing::Published {
+            // An entry that waits stays unpublished in the plan's extent.
+            if entry.standing != Standing::Waiting {
+                self.unpublished.insert(entry.message_id);
+            }
             *self.skipped.entry(reason(entry.standing)).or_default() += 1;
             return Ok(());
         }
@@ -206,8 +216,8 @@ fn check_range(extent: &Extent, selected: &Selection) -> Result<(), OperateError
 
 const RETENTION_HELP: &str = "`relay retention` shows what is kept, and why";
 
-/// Returns the place of a named message.
-async fn named(place: &OutboxPlace, extent: &Extent, id: &MessageRef) -> Result<EntryId, OperateError> {
+/// Returns the entry of a named message.
+async fn named(place: &OutboxPlace, extent: &Extent, id: &MessageRef) -> Result<EntryName, OperateError> {
     let which = match (id.place(), id.uuid()) {
         (Some(number), _) => EntryRef::Id(EntryId(number)),
         (None, Some(uuid)) => EntryRef::MessageId(uuid),
@@ -218,7 +228,13 @@ async fn named(place: &OutboxPlace, extent: &Extent, id: &MessageRef) -> Result<
     };
     let found = place.entries.find(&place.pipeline, which).await?;
     match &found[..] {
-        [entry] if entry.is_in_log => Ok(entry.id),
+        [entry] if entry.is_in_log => {
+            let Ok(message_id) = Uuid::parse_str(&entry.message_id) else {
+                let text = format!("{id} is not a message: its message id is {:?}", entry.message_id);
+                return Err(OperateError::refused(text, "only messages can be replayed"));
+            };
+            Ok(EntryName { id: entry.id, message_id })
+        }
         [FoundEntry { parked: Some(parked), .. }] => {
             let state = parked.state.as_str();
             let text =

@@ -125,7 +125,9 @@ impl ReplayPlan {
             let page = place.entries.select(&place.pipeline, &self.extent, &self.selected, after).await;
             let page = page.map_err(|error| resume(error.into(), report.confirmed_to))?;
             let is_chosen = |entry: &SelectedEntry| {
-                entry.standing == Standing::Published && !place.leaves_out(&entry.topic, &entry.labels)
+                entry.standing == Standing::Published
+                    && !self.unpublished.contains(&entry.message_id)
+                    && !place.leaves_out(&entry.topic, &entry.labels)
             };
             let chosen: Vec<SelectedEntry> = page.entries.into_iter().filter(is_chosen).collect();
             let mut rest = &chosen[..];
@@ -155,18 +157,20 @@ impl ReplayPlan {
         self.check_whole(place, report).await
     }
 
-    /// Returns an error if retention, which goes on during a replay, removed messages before they
-    /// were sent.
+    /// Returns an error if planned messages were not found any more: retention goes on during a
+    /// replay. Only planned messages are sent, so the numbers show it.
     async fn check_whole(&self, place: &OutboxPlace, report: &ReplayReport) -> Result<(), OperateError> {
-        if report.published >= self.chosen {
+        if report.published == self.chosen {
             return Ok(());
         }
         let now = place.entries.extent(&place.pipeline).await;
         let now = now.map_err(|error| resume(error.into(), report.confirmed_to))?;
         let removed = now.expired_through.map_or_else(|| String::from("unknown"), seconds::text);
-        let missing = self.chosen - report.published;
-        let text =
-            format!("retention deleted {missing} messages during the replay (created until {removed})");
+        let missing = self.chosen.saturating_sub(report.published);
+        let text = format!(
+            "{missing} of {} planned messages left the log during the replay: retention deletes messages created until {removed}",
+            self.chosen
+        );
         Err(OperateError::refused(text, "the others were sent; raise the retention before you replay"))
     }
 }
@@ -189,14 +193,17 @@ impl Pauses {
     }
 }
 
-/// Returns the number of next messages in one batch.
+/// Returns the number of next messages in one batch. An interrupted replay continues above an id,
+/// so no batch ends between two messages of one id.
 fn batch_len(entries: &[SelectedEntry], entries_max: usize) -> usize {
     let mut bytes = 0;
     let fits = |entry: &&SelectedEntry| {
         bytes += entry.payload_bytes + entry.labels.bytes();
         bytes <= BATCH_BYTES
     };
-    entries.iter().take(entries_max).take_while(fits).count().max(1)
+    let len = entries.iter().take(entries_max).take_while(fits).count().max(1);
+    let last = entries.get(len - 1).map(|entry| entry.id);
+    len + entries[len..].iter().take_while(|entry| Some(entry.id) == last).count()
 }
 
 async fn publish(
@@ -222,9 +229,9 @@ async fn publish(
     let sent = session.publish(&messages).await;
     let unconfirmed = sent.as_ref().err().map_or(0, |unconfirmed| unconfirmed.places.len());
     report.published += (messages.len() - unconfirmed) as u64;
-    let first_left = sent.as_ref().err().and_then(|unconfirmed| unconfirmed.places.first()).copied();
-    let confirmed =
-        first_left.map_or(places.last(), |first| first.checked_sub(1).and_then(|at| places.get(at)));
+    let first_left = sent.as_ref().err().and_then(|unconfirmed| unconfirmed.places.first());
+    let first_left = first_left.and_then(|first| places.get(*first)).copied();
+    let confirmed = places.iter().rev().find(|id| first_left.is_none_or(|first| **id < first));
     report.confirmed_to = confirmed.map(|id| id.0).or(report.confirmed_to);
     let Err(Unconfirmed { places: left, error }) = sent else { return Ok(()) };
     let kind = match error.fault() {
@@ -256,8 +263,8 @@ mod tests {
 
     #[test]
     fn a_batch_is_bounded_by_messages_and_bytes() {
-        let entry = |payload_bytes| SelectedEntry {
-            id: EntryId(1),
+        let entry = |id, payload_bytes| SelectedEntry {
+            id: EntryId(id),
             message_id: Uuid::nil(),
             topic: String::from("orders"),
             key: None,
@@ -266,10 +273,12 @@ mod tests {
             enqueued_at: OffsetDateTime::UNIX_EPOCH,
             standing: Standing::Published,
         };
-        let small: Vec<_> = (0..700).map(|_| entry(100)).collect();
+        let small: Vec<_> = (0..700).map(|id| entry(id, 100)).collect();
         assert_eq!(batch_len(&small, BATCH_ENTRIES), 500);
-        let large: Vec<_> = (0..9).map(|_| entry(3 << 20)).collect();
+        let large: Vec<_> = (0..9).map(|id| entry(id, 3 << 20)).collect();
         assert_eq!(batch_len(&large, BATCH_ENTRIES), 2);
-        assert_eq!(batch_len(&[entry(64 << 20)], BATCH_ENTRIES), 1);
+        assert_eq!(batch_len(&[entry(1, 64 << 20)], BATCH_ENTRIES), 1);
+        let shared = [1, 2, 2, 2, 3].map(|id| entry(id, 100));
+        assert_eq!(batch_len(&shared, 2), 4, "messages of one id stay together");
     }
 }

@@ -28,7 +28,7 @@ cases! { "outbox/histories":
         a_foreign_cursor_hides_nothing_from_another_relay,
         what_was_in_flight_is_waited_for_before_its_snapshot_is_given_up,
         what_stands_beside_the_log_is_not_read_again_after_a_restore,
-        a_parked_message_whose_id_is_given_out_again_gets_a_new_one,
+        a_parked_message_keeps_its_id_when_it_is_given_out_again,
         no_message_is_parked_under_the_id_of_another_one,
         a_relay_that_was_held_up_forgets_nothing_that_is_left_out,
         a_row_below_the_head_of_an_open_difference_is_read_after_a_sequence_was_set_back,
@@ -149,7 +149,7 @@ pub(super) fn dead(entry: &outbox_log::Entry) -> ExceptionChange {
 
 /// The sequence goes back below a parked message whose row is gone. The id is then assigned to
 /// another message, which has to be parked as well.
-async fn a_parked_message_whose_id_is_given_out_again_gets_a_new_one() {
+async fn a_parked_message_keeps_its_id_when_it_is_given_out_again() {
     each(async |db: Database<Postgres>| {
         db.enqueue(telling(0..10)).await;
         let mut store = db.checkpoint_store("a").await;
@@ -163,12 +163,12 @@ async fn a_parked_message_whose_id_is_given_out_again_gets_a_new_one() {
         let (lease, cursor) = granted(&mut store).await;
         let mut follower = Follower::new(db.reader().await, cursor);
         let later = follower.all().await;
-        assert_eq!(keys(&later), ["10", "11", "12", "13", "14"]);
-        assert_eq!(later[3].id, entries[3].id, "the id was given out again");
-        let stored = store.checkpoint(lease.epoch, &follower.cursor(), &[dead(&later[3])]).await;
+        assert_eq!(keys(&later), ["10", "11", "12", "14", "13"], "the row with its id has moved");
+        let stored = store.checkpoint(lease.epoch, &follower.cursor(), &[dead(&later[4])]).await;
         assert_eq!(stored.unwrap(), Fenced::Held);
-        let both = ["13", "3"].map(|key| (key.to_owned(), Some(key.to_owned())));
+        let both = ["3", "13"].map(|key| (key.to_owned(), Some(key.to_owned())));
         assert_eq!(beside(&db).await, both);
+        assert_eq!(db.number("SELECT min(id) FROM outbox_exception").await, entries[3].id.0);
         let next = "SELECT nextval('outbox_message_id_seq') - (SELECT max(id) FROM outbox_exception)";
         assert_eq!(db.number(next).await, 1, "the sequence goes on behind the new id");
         db
@@ -176,9 +176,12 @@ async fn a_parked_message_whose_id_is_given_out_again_gets_a_new_one() {
     .await;
 }
 
-/// That an id was assigned twice shows only when both messages are to be parked.
+/// That an id was assigned twice shows only when both messages are to be parked: the sequence is
+/// ahead again, and the later row belongs to a transaction that was open before.
 async fn no_message_is_parked_under_the_id_of_another_one() {
     each(async |db: Database<Postgres>| {
+        let mut late = db.outbox.begin(&db.pool).await.unwrap();
+        late.enqueue(NewMessage::new("other")).await.unwrap();
         db.enqueue(telling(0..1)).await;
         let mut store = db.checkpoint_store("a").await;
         let (lease, cursor) = granted(&mut store).await;
@@ -186,22 +189,23 @@ async fn no_message_is_parked_under_the_id_of_another_one() {
         let entries = follower.all().await;
         let stored = store.checkpoint(lease.epoch, &follower.cursor(), &[dead(&entries[0])]).await;
         assert_eq!(stored.unwrap(), Fenced::Held);
-        db.run("UPDATE outbox_message SET message_id = outbox_new_message_id(), key = '1', payload = '1'")
-            .await;
-        let mut other = entries[0].clone();
-        let id: String = sqlx::query_scalar("SELECT message_id::text FROM outbox_message")
-            .fetch_one(&db.admin)
-            .await
-            .unwrap();
-        let message = other.message.as_mut().unwrap();
-        message.id = id.parse().unwrap();
-        message.key = Some(message::OrderingKey::new("1").unwrap());
-        let refused = store.checkpoint(lease.epoch, &follower.cursor(), &[dead(&other)]).await.unwrap_err();
+        db.run("DELETE FROM outbox_message").await;
+        db.run("SELECT setval('outbox_message_id_seq', 1)").await;
+        late.enqueue(telling(1..2).next().unwrap()).await.unwrap();
+        late.commit().await.unwrap();
+        let before = follower.cursor();
+        let mut later = follower.all().await;
+        let other = later.pop().unwrap();
+        assert_eq!(other.id, entries[0].id, "the id was given out again");
+        let refused = store.checkpoint(lease.epoch, &before, &[dead(&other)]).await.unwrap_err();
         assert!(refused.to_string().contains("given out again"), "{refused}");
         let (lease, cursor) = granted(&mut store).await;
-        let stored = store.checkpoint(lease.epoch, &cursor, &[dead(&other)]).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        let moved = follower.all().await.pop().unwrap();
+        assert_eq!(moved.message_id(), other.message_id());
+        let stored = store.checkpoint(lease.epoch, &follower.cursor(), &[dead(&moved)]).await;
         assert_eq!(stored.unwrap(), Fenced::Held);
-        let both = ["1", "0"].map(|key| (key.to_owned(), Some(key.to_owned())));
+        let both = ["0", "1"].map(|key| (key.to_owned(), Some(key.to_owned())));
         assert_eq!(beside(&db).await, both);
         db
     })

@@ -15,6 +15,7 @@ mod migrate;
 mod nodes;
 mod plans;
 mod producer;
+mod replays;
 mod restore;
 mod retention;
 mod retention_clocks;
@@ -49,6 +50,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         nodes::trials(),
         plans::trials(),
         producer::trials(),
+        replays::trials(),
         restore::trials(),
         retention::trials(),
         retention_clocks::trials(),

@@ -8,11 +8,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use message::MessageId;
 use outbox::NewMessage;
-use outbox_log::{BrokerTransaction, Cursor, Entry, EntryId, Fenced, Mark, PageLimit, RelayName};
+use outbox_log::entries::{EntryRef, Selection, Standing};
+use outbox_log::reconcile::Stage;
+use outbox_log::{
+    BrokerTransaction, Cursor, Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, Mark,
+    PageLimit, RelayName, entries,
+};
 use sqlx::Postgres;
 
 use crate::outbox::histories::{after_ten, beside, dead, keys, log_and_cursor, read_anew};
-use crate::outbox::support::{Database, Follower, SMALL, each, granted};
+use crate::outbox::retention::{Relay, parked, rows};
+use crate::outbox::support::{Database, Follower, SMALL, each, granted, relay, source};
 
 cases! { "outbox/shared_ids":
     postgres {
@@ -25,13 +31,14 @@ cases! { "outbox/shared_ids":
         what_is_parked_of_a_row_moves_with_it,
         another_relay_reads_what_it_had_not_passed,
         a_row_that_every_relay_has_passed_keeps_its_id,
+        a_row_with_the_id_of_a_parked_message_moves_and_the_message_keeps_its_own,
     }
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Returns messages that were made days ago, so that their rows are in another segment.
-fn made_ago(days: u32, range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Send {
+pub(super) fn made_ago(days: u32, range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Send {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let made = (now - DAY * days).as_millis();
     range.enumerate().map(move |(n, number)| {
@@ -41,7 +48,7 @@ fn made_ago(days: u32, range: std::ops::Range<i32>) -> impl Iterator<Item = NewM
     })
 }
 
-async fn set_sequence(db: &Database<Postgres>, to: i64) {
+pub(super) async fn set_sequence(db: &Database<Postgres>, to: i64) {
     db.run(&format!("SELECT setval('outbox_message_id_seq', {to})")).await;
 }
 
@@ -49,7 +56,7 @@ fn last_read(entry: &Entry) -> Option<(EntryId, MessageId)> {
     Some((entry.id, entry.message_id().parse().ok()?))
 }
 
-async fn shared(db: &Database<Postgres>) -> i64 {
+pub(super) async fn shared(db: &Database<Postgres>) -> i64 {
     db.number("SELECT count(*) - count(DISTINCT id) FROM outbox_message").await
 }
 
@@ -265,6 +272,49 @@ async fn a_row_that_every_relay_has_passed_keeps_its_id() {
         db.enqueue(made_ago(0, 20..26)).await;
         assert_eq!(read_anew(&db).await, numbers(20..26));
         assert_eq!(shared(&db).await, 6, "{}", log_and_cursor(&db).await);
+        db
+    })
+    .await;
+}
+
+/// Goal: a dead message and the message that is held behind it keep their ids, their order and
+/// their content, although a sequence that was set back has given the ids to rows of another
+/// segment. Their contents are in the log alone, as of messages that are too large to be copied.
+/// Oracle: the tables, every question of operators, and what the relay reads when it is due.
+async fn a_row_with_the_id_of_a_parked_message_moves_and_the_message_keeps_its_own() {
+    each(async |db: Database<Postgres>| {
+        db.enqueue(made_ago(3, 0..10)).await;
+        let mut main = Relay::new(&db, &relay()).await;
+        let read = main.follower.all().await;
+        let park = |place: usize, state| ExceptionChange::Park(parked(&read[place], state));
+        main.pass(&[park(4, ExceptionState::Dead), park(5, ExceptionState::Held)]).await;
+        db.run("UPDATE outbox_parked SET payload = NULL, headers = NULL").await;
+        set_sequence(&db, 4).await;
+        db.enqueue(made_ago(0, 10..13)).await;
+        assert_eq!(shared(&db).await, 3);
+
+        let mut main = Relay::new(&db, &relay()).await;
+        assert_eq!(keys(&main.pass(&[]).await), ["12", "10", "11"], "{}", log_and_cursor(&db).await);
+        assert_eq!(beside(&db).await, [("4", None), ("5", None)].map(|(key, copy)| (key.to_owned(), copy)));
+        let places = "SELECT string_agg(id::text, ' ' ORDER BY id) FROM outbox_exception
+            JOIN outbox_message USING (id, message_id)";
+        let places: Option<String> = sqlx::query_scalar(places).fetch_one(&db.admin).await.unwrap();
+        assert_eq!(places.as_deref(), Some("5 6"), "each is still beside its own row");
+
+        let ids: Vec<_> = read[4..6].iter().map(|entry| entry.message_id().parse().unwrap()).collect();
+        let (_, log) = entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+        let extent = log.extent(&relay()).await.unwrap();
+        let page = log.select(&relay(), &extent, &Selection::default(), EntryId(0)).await.unwrap();
+        let selected: Vec<_> = page.entries.iter().filter(|entry| ids.contains(&entry.message_id)).collect();
+        let standing: Vec<_> = selected.iter().map(|entry| entry.standing).collect();
+        assert_eq!(standing, [ExceptionState::Dead, ExceptionState::Held].map(Standing::Parked));
+        assert_eq!(log.find(&relay(), EntryRef::MessageId(ids[0])).await.unwrap().len(), 1);
+        let compared = rows(&db).await.find(&ids).await.unwrap();
+        assert!(compared.iter().all(|row| matches!(row.stage, Stage::Beside(_))), "{compared:?}");
+
+        db.run("UPDATE outbox_exception SET state = 'retrying', due_at = now() WHERE key = '4'").await;
+        let due = main.follower.reader.read_due(None, SMALL).await.unwrap().exceptions;
+        assert_eq!(due[0].entry.message.as_ref().unwrap().payload, "4");
         db
     })
     .await;

@@ -1,0 +1,141 @@
+//! Replays: which messages are chosen, and which of them are sent.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use brokers::memory::Broker;
+use message::{MaxInFlightPerKey, Topic};
+use operate::replay::{ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, plan};
+use operate::{Operator, Places, Role, Signed};
+use outbox_log::{ExceptionChange, ExceptionState};
+use relay::config::{Config, Overrides};
+use sqlx::Postgres;
+
+use crate::outbox::retention::{Relay, messages, parked};
+use crate::outbox::shared_ids::{made_ago, set_sequence, shared};
+use crate::outbox::support::{Database, TestDialect, each, relay};
+
+cases! { "outbox/replays":
+    every {
+        a_message_that_leaves_after_the_plan_is_not_sent,
+    }
+    postgres {
+        of_two_rows_with_one_id_only_the_named_message_is_sent,
+        no_row_is_skipped_where_a_batch_ends_between_two_rows_of_one_id,
+    }
+}
+
+/// An operator who replays the messages of a log into a broker in memory.
+struct Scene {
+    broker: Broker,
+    places: Places,
+    signed: Signed,
+}
+
+impl Scene {
+    fn of<DB: TestDialect>(db: &Database<DB>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("relay.toml");
+        // The broker of this section is never contacted.
+        let text = format!(
+            "[[pipeline]]\nname = {:?}\n[pipeline.database]\nurl = {:?}\n\
+             [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n",
+            relay().as_str(),
+            db.relay_url()
+        );
+        std::fs::write(&path, text).unwrap();
+        let (config, _) = Config::load(&path, &Overrides::default()).unwrap();
+        let broker = Broker::new();
+        let connector = Arc::new(broker.connector(MaxInFlightPerKey::Pipelined));
+        let places = Places::new().outbox(&config.pipelines[0]).connected_to(connector);
+        let operator = Operator::new("ann", Role::Operator);
+        Self { broker, places, signed: Signed { operator, reason: String::from("a test") } }
+    }
+
+    async fn plan(&self, filter: &ReplayFilter) -> ReplayPlan {
+        plan(&self.places, &self.signed.operator, filter).await.unwrap()
+    }
+
+    async fn carry_out(&self, plan: &ReplayPlan) -> ReplayReport {
+        plan.carry_out(&self.places, &self.signed, &ReplayOptions::default(), |_| ()).await.unwrap()
+    }
+
+    /// Returns the keys of everything that the broker has stored, in its order.
+    fn keys(&self) -> Vec<String> {
+        let stored = self.broker.log(&Topic::new("orders").unwrap());
+        stored.iter().map(|message| message.key.as_ref().unwrap().as_str().to_owned()).collect()
+    }
+}
+
+/// Goal: a replay sends what its plan has counted. A parked message that leaves in between is not
+/// sent, and does not hide that a planned one was removed. Oracle: the broker's log, and the
+/// report.
+async fn a_message_that_leaves_after_the_plan_is_not_sent<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    db.enqueue(messages(10)).await;
+    let mut main = Relay::new(&db, &relay()).await;
+    let entries = main.follower.all().await;
+    let park = |place: usize| ExceptionChange::Park(parked(&entries[place], ExceptionState::Dead));
+    main.pass(&[park(3), park(4)]).await;
+    let scene = Scene::of(&db);
+
+    let planned = scene.plan(&ReplayFilter::default()).await;
+    assert_eq!(planned.chosen, 8);
+    main.pass(&[ExceptionChange::Resolve(entries[3].id)]).await;
+    let report = scene.carry_out(&planned).await;
+    assert_eq!((report.published, report.error.map(|error| error.to_string())), (8, None));
+    let expected = ["key-0", "key-1", "key-2", "key-5", "key-6", "key-7", "key-8", "key-9"];
+    assert_eq!(scene.keys(), expected);
+
+    let planned = scene.plan(&ReplayFilter::default()).await;
+    assert_eq!(planned.chosen, 9);
+    main.pass(&[ExceptionChange::Resolve(entries[4].id)]).await;
+    db.run("DELETE FROM outbox_message WHERE key = 'key-0'").await;
+    let report = scene.carry_out(&planned).await;
+    assert_eq!(report.published, 8);
+    let error = report.error.unwrap().to_string();
+    assert!(error.contains("1 of 9 planned messages"), "{error}");
+    assert_eq!(scene.keys()[8..], ["key-1", "key-2", "key-3", "key-5", "key-6", "key-7", "key-8", "key-9"]);
+    db
+}
+
+/// Goal: a message that an operator names is sent, and not another one that has got its id after a
+/// sequence was set back. Oracle: the broker's log.
+async fn of_two_rows_with_one_id_only_the_named_message_is_sent() {
+    each(async |db: Database<Postgres>| {
+        db.enqueue(made_ago(3, 0..10)).await;
+        let mut main = Relay::new(&db, &relay()).await;
+        let named = main.follower.all().await.remove(4).message_id();
+        main.pass(&[]).await;
+        set_sequence(&db, 4).await;
+        db.enqueue(made_ago(0, 10..12)).await;
+        assert_eq!(Relay::new(&db, &relay()).await.pass(&[]).await.len(), 2);
+        assert_eq!(shared(&db).await, 2, "every relay has passed the rows, so they keep their ids");
+        let scene = Scene::of(&db);
+        let filter = ReplayFilter { ids: vec![named.parse().unwrap()], ..ReplayFilter::default() };
+        let planned = scene.plan(&filter).await;
+        assert_eq!(planned.chosen, 1);
+        assert_eq!(scene.carry_out(&planned).await.published, 1);
+        assert_eq!(scene.keys(), ["4"]);
+        db
+    })
+    .await;
+}
+
+/// A batch of the log has 1,000 rows.
+async fn no_row_is_skipped_where_a_batch_ends_between_two_rows_of_one_id() {
+    each(async |db: Database<Postgres>| {
+        db.enqueue(made_ago(3, 0..1_001)).await;
+        Relay::new(&db, &relay()).await.pass(&[]).await;
+        set_sequence(&db, 999).await;
+        db.enqueue(made_ago(0, 1_001..1_002)).await;
+        assert_eq!(Relay::new(&db, &relay()).await.pass(&[]).await.len(), 1);
+        assert_eq!(shared(&db).await, 1);
+        let scene = Scene::of(&db);
+        let planned = scene.plan(&ReplayFilter::default()).await;
+        assert_eq!(planned.chosen, 1_002);
+        assert_eq!(scene.carry_out(&planned).await.published, 1_002);
+        db
+    })
+    .await;
+}
