@@ -50,6 +50,8 @@ mod batch;
 #[doc(hidden)]
 pub mod canonical_json;
 mod chunks;
+#[doc(hidden)]
+pub mod commit;
 #[cfg(not(feature = "testing"))]
 mod crash_points;
 #[cfg(feature = "testing")]

@@ -11,7 +11,7 @@ use message::token::Drift;
 use super::header::InvalidKey;
 use super::problem::Problem;
 
-use crate::error::{CommitError, is_passing};
+use crate::error::CommitError;
 use crate::keys::{ClaimError, Claimed};
 
 /// When to ask again, if only an operator or the return of a service can change the answer.
@@ -189,11 +189,11 @@ pub(super) fn not_claimed(error: &ClaimError) -> Problem {
 
 /// Returns the problem for a transaction that was not committed, or whose outcome is unknown.
 pub(super) fn not_committed(error: &CommitError) -> Problem {
-    let CommitError::RolledBack { source, .. } = error else {
+    if !error.is_rolled_back() {
         tracing::warn!(error = %Chain(error), "it is unknown whether a request was committed");
         return unavailable("its database did not answer, and the request may have been processed or not");
-    };
-    if source.as_deref().is_some_and(is_passing) {
+    }
+    if error.is_innocent() {
         tracing::warn!(error = %Chain(error), "a request was rolled back");
         unavailable("its database could not commit, and nothing was done")
     } else {

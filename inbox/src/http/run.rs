@@ -22,10 +22,10 @@ use super::held::{Held, HeldTransaction, LeasedKey};
 use super::layer::{LayerOptions, Mode};
 use super::problem::Problem;
 use super::stored::StoredResponse;
+use crate::commit::{classify_commit, unsealed};
 use crate::error::CommitError;
 use crate::keys::KeyStore;
 use crate::keys::{Claim, ClaimError, Claimed, CompleteError, Ending, KeyId, Replay, crash_points};
-use crate::transaction::{classify_commit, unsealed};
 use crate::within::Bounded;
 
 /// Pause between claims of a key that another request holds.

@@ -144,9 +144,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
                 give_back(claim).await;
             }
         });
-        let gone = |error| {
-            StoreError::new("finish, because the runtime was shut down", SqlErrorKind::Unavailable, error)
-        };
+        let gone = |error| StoreError::broken("finish, because the runtime was shut down", error);
         outcome.await.map_err(gone)?
     }
 

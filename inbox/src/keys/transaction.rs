@@ -18,9 +18,9 @@ use super::record::{Ending, Found, Record, State};
 use super::store::Ask;
 use super::store::KeyStore;
 use super::telemetry;
+use crate::commit::{UNSEALED, classify_commit, unsealed};
 use crate::error::CommitError;
 use crate::store_error::StoreError;
-use crate::transaction::{UNSEALED, classify_commit, unsealed};
 
 /// Maximum time spent on finding out the outcome of a commit whose answer was lost.
 const RESOLVE_MAX: Duration = Duration::from_secs(30);

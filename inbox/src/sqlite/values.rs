@@ -15,11 +15,7 @@ pub(super) fn text(id: Uuid) -> Hyphenated {
 
 /// Returns a time as microseconds since 1970.
 pub(super) fn micros(at: OffsetDateTime) -> i64 {
-    i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(if at < OffsetDateTime::UNIX_EPOCH {
-        i64::MIN
-    } else {
-        i64::MAX
-    })
+    query::micros_of(at)
 }
 
 /// Returns a duration in microseconds.
