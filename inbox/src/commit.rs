@@ -1,5 +1,5 @@
-//! The meaning of a failed commit: nothing was committed, or the outcome is unknown. Idempotency keys
-//! use it too.
+//! The meaning of a failed commit: nothing was committed, or the outcome is unknown. Idempotency
+//! keys use it too.
 
 use migrations::own_transaction::ENDED;
 

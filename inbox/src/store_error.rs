@@ -5,7 +5,8 @@ use std::error::Error;
 use message::Fault;
 use migrations::SqlErrorKind;
 
-/// The database could not do something that the inbox or idempotency keys need. Nothing took effect.
+/// The database could not do something that the inbox or idempotency keys need. Nothing took
+/// effect.
 #[derive(Debug, thiserror::Error)]
 #[error("the database could not {what}")]
 pub struct StoreError {

@@ -30,11 +30,5 @@ pub(super) fn time(micros: i64) -> Result<OffsetDateTime, sqlx::Error> {
 
 /// Decodes the fingerprint of a column.
 pub(super) fn fingerprint(bytes: &[u8]) -> Result<Fingerprint, sqlx::Error> {
-    let bytes: [u8; 32] = bytes.try_into().map_err(|error| {
-        sqlx::Error::Decode(Box::<dyn std::error::Error + Send + Sync>::from(format!(
-            "a fingerprint has {} bytes instead of 32: {error}",
-            bytes.len()
-        )))
-    })?;
-    Ok(Fingerprint::from(bytes))
+    Fingerprint::try_from(bytes).map_err(|error| sqlx::Error::Decode(error.into()))
 }
