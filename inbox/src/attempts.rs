@@ -26,11 +26,24 @@ pub struct Attempt {
     pub next_at: OffsetDateTime,
 }
 
+/// A failure of a message.
+#[derive(Debug, Clone, Copy)]
+pub struct Failed<'a> {
+    /// The error, not empty and of a length that is stored.
+    pub error: &'a str,
+    /// The wait after it; it is counted if there is one.
+    pub pause: Option<Pause>,
+    /// Whether the handler returned it, so the message did not end this process.
+    pub is_returned: bool,
+}
+
 /// A failure that was noted, as the database remembers it.
 #[derive(Debug, Clone, Copy)]
 pub struct NotedFailure {
     /// Number of counted failures.
     pub attempts: u32,
+    /// Number of consecutive failures that were not counted.
+    pub uncounted: u32,
     /// When the first failure was noted, counted or not.
     pub first_failed_at: OffsetDateTime,
     /// Time since then, by the database's clock.
@@ -65,8 +78,8 @@ pub struct InHand {
 pub enum Forget {
     /// All of them.
     All,
-    /// Those of which no failure was counted.
-    Uncounted,
+    /// Those of which no failure was noted.
+    Unnoted,
     /// Those of which no failure was counted, and with which no process ended.
     Unsuspected,
 }
@@ -75,6 +88,11 @@ impl Forget {
     /// Returns whether counted failures are forgotten.
     pub(crate) fn also_counted(self) -> bool {
         self == Self::All
+    }
+
+    /// Returns whether failures are forgotten that were noted and not counted.
+    pub(crate) fn also_noted(self) -> bool {
+        self != Self::Unnoted
     }
 
     /// Returns whether the ends of processes are forgotten.
@@ -105,6 +123,9 @@ impl InHand {
 pub struct Failures {
     /// Number of counted failures.
     pub attempts: u32,
+    /// Number of consecutive failures that were not counted. It begins anew after an hour without
+    /// one.
+    pub uncounted: u32,
     /// Time since the first failure was noted, counted or not, by the clocks of database and
     /// process: the shorter time.
     pub age: Duration,
@@ -165,26 +186,27 @@ impl<DB: Dialect> Inbox<DB> {
         error: &str,
         backoff: Option<Backoff>,
     ) -> Result<Failures, StoreError> {
-        self.note_failure(consumer, scope, id, &storable(error), backoff.map(Pause::Backoff)).await
+        let error = storable(error);
+        let failed = Failed { error: &error, pause: backoff.map(Pause::Backoff), is_returned: true };
+        self.note_failure(consumer, scope, id, failed).await
     }
 
-    /// Does the same as [`record_failure`](Self::record_failure); counts the failure when there is
-    /// a pause.
+    /// Does the same as [`record_failure`](Self::record_failure).
     pub(crate) async fn note_failure(
         &self,
         consumer: &ConsumerName,
         scope: &Tenant,
         id: MessageId,
-        error: &str,
-        pause: Option<Pause>,
+        failed: Failed<'_>,
     ) -> Result<Failures, StoreError> {
         let (inbox, consumer, scope) = (self.clone(), consumer.clone(), scope.clone());
-        let error = error.to_owned();
+        let (error, pause, is_returned) = (failed.error.to_owned(), failed.pause, failed.is_returned);
         shield(async move {
             let mut tx = inbox.begin_raw("begin counting a failed attempt").await?;
             let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
             let failed = StoreError::during;
-            let noted = DB::count_attempt(&mut tx, inbox.statements(), key, &error, pause.is_some())
+            let failure = Failed { error: &error, pause, is_returned };
+            let noted = DB::count_attempt(&mut tx, inbox.statements(), key, failure)
                 .await
                 .map_err(failed("count a failed attempt"))?;
             let (attempts, age) = (noted.attempts, noted.age_by_both(inbox.settled_window().now));
@@ -195,7 +217,7 @@ impl<DB: Dialect> Inbox<DB> {
                     .map_err(failed("store the time of the next attempt"))?;
             }
             tx.commit().await.map_err(failed("commit a failed attempt"))?;
-            Ok(Failures { attempts, age, delay })
+            Ok(Failures { attempts, uncounted: noted.uncounted, age, delay })
         })
         .await
     }
@@ -249,10 +271,10 @@ mod tests {
         for (database, process, age) in
             [(hour, hour, hour), (3 * day, hour, hour), (hour, 3 * day, hour), (3 * day, 2 * day, 2 * day)]
         {
-            let noted = NotedFailure { attempts: 0, first_failed_at, age: database };
+            let noted = NotedFailure { attempts: 0, uncounted: 1, first_failed_at, age: database };
             assert_eq!(noted.age_by_both(first_failed_at + process), age, "{database:?} {process:?}");
         }
-        let behind = NotedFailure { attempts: 0, first_failed_at, age: day };
+        let behind = NotedFailure { attempts: 0, uncounted: 1, first_failed_at, age: day };
         assert_eq!(behind.age_by_both(first_failed_at - hour), Duration::ZERO);
     }
 

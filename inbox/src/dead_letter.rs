@@ -346,12 +346,10 @@ impl DeadLetter {
 }
 
 impl DeadLetter {
-    /// Distinguishes the dead letter of a reused id from that of the message that had the id
-    /// before. With equal contents from two sources they would otherwise be stored as one.
-    pub(crate) fn told_apart(self) -> Self {
-        let Some(source) = self.source.as_deref().filter(|_| self.reason == Reason::KeyReused) else {
-            return self;
-        };
+    /// Distinguishes two messages with one id and equal contents by their source. Otherwise they
+    /// would be stored as one dead letter.
+    fn told_apart(self) -> Self {
+        let Some(source) = self.source.as_deref() else { return self };
         Self { fingerprint: Fingerprint::of_parts(source, "", self.fingerprint.as_bytes()), ..self }
     }
 

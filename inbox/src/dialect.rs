@@ -225,6 +225,13 @@ pub mod parts {
             key: Key<'_>,
         ) -> impl Future<Output = Result<Option<Stored>>> + Send;
 
+        /// Returns whether every row that was inserted with a mark is still there, in this very
+        /// transaction. `marked` are the keys of all of them.
+        fn has_marked(
+            connection: &mut Self::Connection,
+            marked: &[Key<'_>],
+        ) -> impl Future<Output = Result<bool>> + Send;
+
         /// Commits if every row that was inserted with a mark is still there, in this very
         /// transaction; otherwise commits nothing. `marked` are the keys of all of them. After an
         /// error that is a refusal, nothing was committed; after any other error that is unknown.
@@ -302,13 +309,12 @@ pub mod parts {
     /// Counting failures.
     #[doc(hidden)]
     pub trait Attempts: Guards {
-        /// Notes a failure; counts it if `is_counted`.
+        /// Notes a failure; counts it if it has a pause.
         fn count_attempt(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             key: Key<'_>,
-            error: &str,
-            is_counted: bool,
+            failed: crate::attempts::Failed<'_>,
         ) -> impl Future<Output = Result<crate::attempts::NotedFailure>> + Send;
 
         /// Notes when the next attempt is due, as a delay from now.

@@ -269,6 +269,18 @@ pub enum RedriveError {
         /// The first open dead letter of its key.
         behind: DeadLetterId,
     },
+    /// Another dead letter has stopped every copy of this message. It decides whether the message
+    /// takes effect; once it has, this one can be closed.
+    #[error(
+        "dead letter {id} is a copy of dead letter {other}, which stopped the message; redrive that one, or discard \
+         both"
+    )]
+    StoppedBy {
+        /// The dead letter.
+        id: DeadLetterId,
+        /// The dead letter that stopped the message.
+        other: DeadLetterId,
+    },
     /// The stored dead letter is not a message, because the delivery was malformed.
     #[error(
         "dead letter {id} cannot be redriven: {problem}; discard it, and have the producer send a correct \

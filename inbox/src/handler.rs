@@ -97,6 +97,9 @@ pub trait Handler<DB: Dialect>: Send + Sync {
 /// unsettled for 30 minutes (`consumer_timeout`). For a longer wait, store a row of your own.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(900);
 
+/// Minimum time between two attempts that [`HandlerError::not_yet`] can ask for.
+const NOT_YET_MIN: Duration = Duration::from_millis(100);
+
 /// The next step for a message whose handler failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -171,15 +174,16 @@ impl HandlerError {
     }
 
     /// Makes an error for a message that depends on something that is not there yet, such as the
-    /// row of an earlier event: it is tried again every `every`, up to [`RETRY_AFTER_MAX`]. No
-    /// attempt is counted. Its key waits; other keys go on. It is dead-lettered once it has failed
+    /// row of an earlier event: it is tried again every `every`, from 100 ms to
+    /// [`RETRY_AFTER_MAX`]. No attempt is counted. Its key waits; other keys go on. It is dead-lettered once it has failed
     /// for [`failing_max`](crate::ConsumerBuilder::failing_max), and at least
     /// [`attempts_max`](crate::ConsumerBuilder::attempts_max) times in a row.
     ///
     /// The delivery stays unsettled meanwhile: it takes room in the
     /// [`prefetch`](crate::ConsumerBuilder::prefetch), and RabbitMQ ends the session of a consumer
-    /// that leaves one unsettled for 30 minutes (`consumer_timeout`). Then it comes again and goes
-    /// on waiting.
+    /// that leaves one unsettled for 30 minutes (`consumer_timeout`). Then it comes again and waits
+    /// on. A quorum queue counts each of these deliveries, and RabbitMQ 4 drops a message after 20
+    /// of them: give such a queue a dead-letter exchange or a higher `delivery-limit`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -192,7 +196,11 @@ impl HandlerError {
     /// ```
     #[must_use]
     pub fn not_yet(every: Duration, reason: impl Into<String>) -> Self {
-        Self { next: Next::NotYet, delay: Some(every.min(RETRY_AFTER_MAX)), ..Self::retry(reason) }
+        Self {
+            next: Next::NotYet,
+            delay: Some(every.clamp(NOT_YET_MIN, RETRY_AFTER_MAX)),
+            ..Self::retry(reason)
+        }
     }
 
     /// Makes the error of a handler whose message was not enqueued.

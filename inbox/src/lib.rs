@@ -123,7 +123,7 @@ pub use runner::{
 pub mod simulation {
     //! The runner's interface to the database, for simulations. It is not part of the stable
     //! interface.
-    pub use crate::attempts::{Forget, Pause};
+    pub use crate::attempts::{Failed, Forget, Pause};
     pub use crate::held_keys::{FailedTurn, HeldFirst, HeldKey, Turn};
     pub use crate::runner::{Admitted, AdmittedBatch, HeldMessages, Parts, Runner, RunnerOptions, Store};
 }

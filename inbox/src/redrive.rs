@@ -14,9 +14,9 @@ use crate::attempts::{Forget, InHand, error_text};
 use crate::day::{Day, ahead};
 use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
 use crate::decision::{Action, Decision, Signature};
-use crate::dialect::{Dialect, Inserted, Key, Stored};
+use crate::dialect::{Dialect, Inserted, Key};
 use crate::error::{AdmitError, OpenError, RedriveError};
-use crate::guard::{Admission, Guard};
+use crate::guard::{Admission, Duplicate, Guard, compare};
 use crate::handler::{Handler, refuse_swallowed};
 use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
@@ -172,12 +172,12 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during(what))
     }
 
-    /// Removes the note, because the process survived the handler. Counted failures stay, unless
-    /// the message was given up: then counting restarts with the next decision.
-    pub(crate) async fn put_letter_down(&self, key: Key<'_>, is_given_up: bool) -> Result<(), StoreError> {
+    /// Removes the note, because the process survived the handler. Failures stay, unless the message
+    /// is over: it took effect, or was given up and counting restarts with the next decision.
+    pub(crate) async fn put_letter_down(&self, key: Key<'_>, is_over: bool) -> Result<(), StoreError> {
         let what = "record that a redrive has ended";
         let mut connection = self.acquire(what).await?;
-        let forget = if is_given_up { Forget::All } else { Forget::Uncounted };
+        let forget = if is_over { Forget::All } else { Forget::Unnoted };
         DB::forget_attempts(&mut connection, self.statements(), &[key], forget)
             .await
             .map_err(StoreError::during(what))
@@ -275,11 +275,10 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Resolution, RedriveError> {
         let id = letter.id;
         let message = owned_message(letter, consumer)?;
-        let scope = Tenant::new(letter.scope.as_str())
-            .map_err(|error| RedriveError::NotAMessage { id, problem: error.to_string() })?;
+        let scope = scope_of(letter)?;
         let admitted = match tx.take_over(consumer, &scope, &message, id).await? {
             Some(guard) => Some((Some(guard), Resolution::Applied)),
-            None => self.admit_again(tx, consumer, &scope, &message, options).await?,
+            None => self.admit_again(tx, letter, consumer, &message, options).await?,
         };
         let Some((guard, resolution)) = admitted else { return Ok(Resolution::Duplicate) };
         if resolution == Resolution::AppliedLate
@@ -347,10 +346,10 @@ impl<DB: Dialect> Inbox<DB> {
             return Ok(Resolution::Discarded);
         }
         match self.insert_dead(tx.as_sqlx(), (letter.key(), letter.id), &message).await? {
-            Inserted::Exists(Stored { dead_letter: None, fingerprint, .. })
-                if fingerprint == letter.fingerprint =>
-            {
-                Ok(Resolution::Duplicate)
+            Inserted::Exists(stored) if stored.dead_letter.is_none() => {
+                let consumer = consumer_of(letter)?;
+                let is_same = compare(stored, &consumer, &message, self.options().sources).is_ok();
+                Ok(if is_same { Resolution::Duplicate } else { Resolution::Discarded })
             }
             Inserted::Forgotten if !DB::DAYS_ARE_IMPLICIT => {
                 Err(RedriveError::Admit(self.forgotten(tx.as_sqlx(), message.id).await?))
@@ -384,11 +383,13 @@ impl<DB: Dialect> Inbox<DB> {
     async fn admit_again(
         &self,
         tx: &mut InboxTransaction<DB>,
+        letter: &DeadLetter,
         consumer: &ConsumerName,
-        scope: &Tenant,
         message: &Message,
         options: RedriveOptions,
     ) -> Result<Option<(Option<Guard<DB>>, Resolution)>, RedriveError> {
+        let id = letter.id;
+        let scope = &scope_of(letter)?;
         let admitted = if options.accept_late {
             tx.admit_late(consumer, scope, message).await
         } else {
@@ -396,6 +397,11 @@ impl<DB: Dialect> Inbox<DB> {
         };
         match admitted {
             Ok(Admission::Fresh(guard)) => Ok(Some((Some(guard), Resolution::Applied))),
+            // Another dead letter stopped this message. It has not taken effect, so this one waits for
+            // that one's decision.
+            Ok(Admission::Duplicate(Duplicate { dead_letter: Some(other), .. })) => {
+                Err(RedriveError::StoppedBy { id, other })
+            }
             Ok(Admission::Duplicate(_)) => Ok(None),
             // Refused by its time alone, before any statement that could abort the transaction.
             Err(AdmitError::Refused(Refusal::TooOld { .. })) if options.accept_late => {
@@ -412,6 +418,8 @@ impl<DB: Dialect> Inbox<DB> {
         resolution: Resolution,
     ) -> Result<Redriven, RedriveError> {
         let failed = StoreError::during;
+        // In a transaction that has ended, the dead letter would be closed without its effect.
+        tx.check_rows().await?;
         // This statement fails in an aborted transaction, so the commit below commits.
         let rows = DB::resolve(&mut tx, self.statements(), id, resolution)
             .await
@@ -424,6 +432,16 @@ impl<DB: Dialect> Inbox<DB> {
         tracing::info!(dead_letter = %id, %resolution, "dead letter closed");
         Ok(Redriven::Now(resolution))
     }
+}
+
+fn scope_of(letter: &DeadLetter) -> Result<Tenant, RedriveError> {
+    Tenant::new(letter.scope.as_str())
+        .map_err(|error| RedriveError::NotAMessage { id: letter.id, problem: error.to_string() })
+}
+
+fn consumer_of(letter: &DeadLetter) -> Result<ConsumerName, RedriveError> {
+    ConsumerName::new(letter.consumer.as_str())
+        .map_err(|error| RedriveError::NotAMessage { id: letter.id, problem: error.to_string() })
 }
 
 fn owned_message(letter: &DeadLetter, consumer: &ConsumerName) -> Result<Message, RedriveError> {

@@ -100,7 +100,6 @@ impl<DB: Dialect> Inbox<DB> {
                 Outcome::Forgotten => letter,
                 Outcome::Reused(refusal) => {
                     DeadLetter { reason: Reason::from(&refusal), error: refusal.to_string(), ..letter }
-                        .told_apart()
                 }
             };
             inbox.store_letter_alone(&without_row, chunks).await

@@ -23,6 +23,8 @@ use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::within::{no_answer, within};
 
+const CHECK_FAILED: &str =
+    "the check before the commit failed, so an earlier statement has aborted the transaction";
 const UNADMITTED: &str = "an assembled message was not admitted";
 const GONE: &str = "its inbox rows are missing: it was rolled back, completely or to a savepoint";
 
@@ -318,15 +320,12 @@ impl<DB: Dialect> InboxTransaction<DB> {
             return Err(CommitError::RolledBack { reason: ENDED, source: Some(Box::new(error)) });
         }
         self.check_chunks().await?;
+        if self.tx.has_staged() {
+            self.check_rows().await?;
+        }
         let Self { inbox, tx, admitted, .. } = self;
         let Sealed { tx, wake } = tx.seal().await.map_err(unsealed)?;
-        let rows = admitted.iter().filter_map(|Admitted { subject, evidence }| match evidence {
-            Evidence::Row { consumer, scope } => {
-                Some(Key { consumer: consumer.as_str(), scope: scope.as_str(), id: *subject })
-            }
-            _ => None,
-        });
-        let rows: Vec<Key<'_>> = rows.collect();
+        let rows = rows_of(&admitted);
         let Outcome::Done(next) = DB::commit(tx, &rows).await.map_err(classify_commit)? else {
             return Err(CommitError::RolledBack { reason: GONE, source: None });
         };
@@ -335,6 +334,17 @@ impl<DB: Dialect> InboxTransaction<DB> {
         }
         let proofs = admitted.iter().map(|admitted| Committed::attest(admitted.subject)).collect();
         Ok((proofs, next.map(|tx| Self::new(inbox, tx))))
+    }
+
+    /// Checks that the transaction has its inbox rows, before anything is stored that is true only
+    /// together with them: in a transaction that has ended it would be stored by itself.
+    pub(crate) async fn check_rows(&mut self) -> Result<(), CommitError> {
+        let has_rows = DB::has_marked(&mut self.tx, &rows_of(&self.admitted)).await;
+        let has_rows = has_rows.map_err(|error| CommitError::RolledBack {
+            reason: CHECK_FAILED,
+            source: Some(Box::new(error)),
+        })?;
+        if has_rows { Ok(()) } else { Err(CommitError::RolledBack { reason: GONE, source: None }) }
     }
 
     /// Checks that every kept chunk is in the transaction that is about to commit, and that every
@@ -349,7 +359,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
             let set = ChunkSet { key, fingerprint: chunk.fingerprint() };
             let is_kept = DB::has_chunk(&mut self.tx, self.inbox.statements(), set, chunk).await;
             let is_kept = is_kept.map_err(|error| CommitError::RolledBack {
-                reason: "the check before the commit failed, so an earlier statement has aborted the transaction",
+                reason: CHECK_FAILED,
                 source: Some(Box::new(error)),
             })?;
             if !is_kept {
@@ -358,6 +368,17 @@ impl<DB: Dialect> InboxTransaction<DB> {
         }
         Ok(())
     }
+}
+
+/// Returns the keys of the inbox rows that a transaction inserted.
+fn rows_of(admitted: &[Admitted]) -> Vec<Key<'_>> {
+    let rows = admitted.iter().filter_map(|Admitted { subject, evidence }| match evidence {
+        Evidence::Row { consumer, scope } => {
+            Some(Key { consumer: consumer.as_str(), scope: scope.as_str(), id: *subject })
+        }
+        _ => None,
+    });
+    rows.collect()
 }
 
 impl<DB: Dialect> Deref for InboxTransaction<DB> {

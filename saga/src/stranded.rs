@@ -12,7 +12,7 @@ use crate::sagas::Sagas;
 
 /// Maximum sagas of a type and version that one pass reads. Most of them have long pauses, which is
 /// correct; reading them takes some milliseconds.
-pub(crate) const SLICE: u32 = 10_000;
+pub(crate) const SLICE: u32 = 5_000;
 
 /// Where the last pass over each type and version ended; none if it read all of them.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl<DB: Dialect> Sagas<DB> {
     /// Makes registered sagas due that wait for no step and whose next turn is impossibly far
     /// ahead, because it was stored while the server's clock was ahead. The limit is 1 h, or 24 h
     /// for a saga that failed. Sagas whose worker may be alive become due after the longest lease.
-    /// Returns the number of sagas. Reads up to 10,000 sagas of each type and version; the next
+    /// Returns the number of sagas. Reads up to 5,000 sagas of each type and version; the next
     /// call continues there. A running worker does this once a minute.
     ///
     /// A timer that began while the clock was ahead cannot be distinguished from a long one: it

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use migrations::{Line, Migrator};
 use sqlx::sqlite::SqliteConnectOptions;
@@ -97,18 +98,33 @@ fn once<T>(all: &Once<T>, lines: &[Line]) -> &'static OnceCell<T> {
     all.entry(lines.to_vec()).or_insert_with(|| Box::leak(Box::default()))
 }
 
+/// Attempts to remove a database. Another case may crash the server meanwhile.
+const REMOVALS_MAX: u32 = 5;
+
 /// Begins to remove a PostgreSQL database and ends every session in it.
 pub fn remove_postgres(url: &str) {
     let own = url.to_owned();
     let removal = thread::spawn(move || {
         let (server, name) = own.rsplit_once('/').ok_or("a URL without a database")?;
         tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-            let mut admin = PgConnection::connect(&format!("{server}/postgres")).await?;
-            admin.execute(AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"))).await?;
-            Ok(admin.close().await?)
+            let mut attempt = 1;
+            while let Err(error) = drop_database(server, name).await {
+                if attempt == REMOVALS_MAX {
+                    return Err(error.into());
+                }
+                attempt += 1;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            Ok(())
         })
     });
     REMOVALS.lock().unwrap_or_else(PoisonError::into_inner).push((url.to_owned(), removal));
+}
+
+async fn drop_database(server: &str, name: &str) -> Result<(), sqlx::Error> {
+    let mut admin = PgConnection::connect(&format!("{server}/postgres")).await?;
+    admin.execute(AssertSqlSafe(format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"))).await?;
+    admin.close().await
 }
 
 /// Removes the databases that others were copied from, and waits until no database of this process

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::guard::{Columns, has_code};
 use super::statements::Statements;
-use crate::attempts::{Attempt, Forget, InHand, NotedFailure};
+use crate::attempts::{Attempt, Failed, Forget, InHand, NotedFailure};
 use crate::dialect::{Content, Key, Mark, parts};
 
 /// SQLSTATE of a lock wait that reached its timeout.
@@ -22,19 +22,20 @@ impl parts::Attempts for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         key: Key<'_>,
-        error: &str,
-        is_counted: bool,
+        failed: Failed<'_>,
     ) -> Result<NotedFailure, sqlx::Error> {
         let row = sqlx::query(&statements.count_attempt)
             .bind(key.id)
             .bind(key.consumer)
             .bind(key.scope)
-            .bind(error)
-            .bind(i32::from(is_counted))
+            .bind(failed.error)
+            .bind(i32::from(failed.pause.is_some()))
+            .bind(failed.is_returned)
             .fetch_one(connection)
             .await?;
         Ok(NotedFailure {
             attempts: row.try_get::<i32, _>("attempts")?.unsigned_abs(),
+            uncounted: row.try_get::<i32, _>("uncounted")?.unsigned_abs(),
             first_failed_at: row.try_get("first_failed_at")?,
             age: Duration::try_from_secs_f64(row.try_get("age")?).unwrap_or_default(),
         })
@@ -85,7 +86,8 @@ impl parts::Attempts for Postgres {
         let Some(Key { consumer, .. }) = keys.first() else { return Ok(()) };
         let Columns { ids, scopes } = Columns::of(keys);
         let forgetting = sqlx::query(&statements.forget_attempts).bind(consumer).bind(&ids).bind(&scopes);
-        let forgetting = forgetting.bind(forget.also_counted()).bind(forget.also_ends());
+        let forgetting =
+            forgetting.bind(forget.also_counted()).bind(forget.also_ends()).bind(forget.also_noted());
         forgetting.execute(&mut *connection).await?;
         if forget != Forget::All {
             let put_down = sqlx::query(&statements.put_down_counted).bind(consumer).bind(&ids).bind(&scopes);

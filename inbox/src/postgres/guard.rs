@@ -118,6 +118,14 @@ impl parts::Guards for Postgres {
     /// AND CHAIN, because sqlx believes that the transaction is open until it is dropped, and then
     /// sends a ROLLBACK with the next message. Outside a transaction, each ROLLBACK would log a
     /// warning on the server.
+    async fn has_marked(connection: &mut PgConnection, marked: &[Key<'_>]) -> Result<bool, sqlx::Error> {
+        let marks: String =
+            sqlx::query_scalar("SELECT coalesce(nullif(current_setting('inbox.marks', true), ''), '0')")
+                .fetch_one(connection)
+                .await?;
+        Ok(marks == marked.len().to_string())
+    }
+
     async fn commit(
         mut tx: Transaction<'static, Self>,
         marked: &[Key<'_>],

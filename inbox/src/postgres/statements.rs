@@ -132,13 +132,17 @@ migrations::statements! {
     create_days = "SELECT {schema}inbox_create_days($1, $2)";
     expire_days = "SELECT * FROM {schema}inbox_expire_days($1)";
 
-    /// If the row only recorded that the message is in hand, this is its first failure.
+    /// If the row only recorded that the message is in hand, this is its first failure. A failure
+    /// that is not counted leaves its time in `next_at`.
     count_attempt = "INSERT INTO {schema}inbox_attempt AS a \
-        (message_id, consumer, scope, attempts, last_error, next_at) VALUES ($1, $2, $3, $5, $4, clock_timestamp()) \
+        (message_id, consumer, scope, attempts, last_error, next_at, uncounted) \
+        VALUES ($1, $2, $3, $5, $4, clock_timestamp(), 1 - $5) \
         ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = a.attempts + $5, last_error = $4, \
         first_failed_at = CASE WHEN a.last_error = '' THEN clock_timestamp() ELSE a.first_failed_at END, \
-        next_at = clock_timestamp(), in_hand = NULL \
-        RETURNING attempts, first_failed_at, \
+        next_at = clock_timestamp(), in_hand = NULL, ends = CASE WHEN $6 THEN 0 ELSE a.ends END, \
+        uncounted = CASE WHEN $5 > 0 THEN 0 WHEN a.next_at < clock_timestamp() - interval '1 hour' THEN 1 \
+            ELSE a.uncounted + 1 END \
+        RETURNING attempts, uncounted, first_failed_at, \
         extract(epoch FROM clock_timestamp() - first_failed_at)::double precision AS age";
     postpone = "UPDATE {schema}inbox_attempt SET next_at = clock_timestamp() + $4 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
@@ -160,7 +164,7 @@ migrations::statements! {
         WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND in_hand = $4";
     put_down(condition = "a.in_hand = $4") =
         "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE {attempts_of}";
-    forget_attempts(condition = "($4 OR a.attempts = 0) AND ($5 OR a.ends = 0)") =
+    forget_attempts(condition = "($4 OR a.attempts = 0) AND ($5 OR a.ends = 0) AND ($6 OR a.last_error = '')") =
         "DELETE FROM {schema}inbox_attempt WHERE {attempts_of}";
     put_down_counted(condition = "a.in_hand IS NOT NULL") =
         "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE {attempts_of}";

@@ -23,6 +23,11 @@ impl EndedOwners {
         }
         ended.contains(&owner)
     }
+
+    /// Corrects the conclusion about a process: a message that it has in hand is being handled.
+    pub(super) fn remove(&self, owner: Uuid) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&owner);
+    }
 }
 
 #[cfg(test)]
@@ -36,5 +41,7 @@ mod tests {
         assert!(!owners.has_ended(one, false), "another message");
         assert!(owners.has_ended(one, true));
         assert!(owners.has_ended(one, false) && !owners.has_ended(other, false));
+        owners.remove(one);
+        assert!(!owners.has_ended(one, false), "it was slow");
     }
 }

@@ -27,6 +27,11 @@ pub(super) enum FailureKind {
 }
 
 impl FailureKind {
+    /// Returns whether a handler ran to its end, so the message did not end this process.
+    pub(super) fn is_of_handler(self) -> bool {
+        matches!(self, Self::Own | Self::Unavailable)
+    }
+
     /// Returns whether the failure counts against the message.
     pub(super) fn is_counted(self, others_succeeded: bool) -> bool {
         match self {
@@ -59,7 +64,7 @@ pub(super) struct Failure {
     pub(super) attempts: u32,
     /// Time since the first failure was noted, by the clock that says less.
     pub(super) age: Duration,
-    /// Number of consecutive uncounted failures that the database was able to note.
+    /// Number of consecutive uncounted failures, in any process, as the database noted them.
     pub(super) uncounted: u32,
 }
 

@@ -181,7 +181,7 @@ impl<DB: Dialect> HeldMessages for InboxStore<DB> {
             Ok(resolution) => Turn::Closed(resolution),
             Err(error) => Turn::Failed(Box::new(failing(error))),
         };
-        self.put_letter_down(noted.key(), false).await?;
+        self.put_letter_down(noted.key(), matches!(turn, Turn::Closed(_))).await?;
         Ok(turn)
     }
 

@@ -123,6 +123,7 @@ impl<S: Store> Worker<S> {
             let span = self.batch_span(&messages.collect::<Vec<_>>());
             let mut attempt = self.attempt_many(&part).instrument(span).await;
             if let Attempt::Outage(error) | Attempt::Away(error) = &attempt {
+                self.put_down(part.iter().map(|placed| &placed.held)).await;
                 if self.wait_out(&mut outages, &**error, give_up).await.is_err() {
                     parts.push_front(part);
                     sorted.released.extend(parts.drain(..).flatten().map(|placed| placed.held));
@@ -342,8 +343,7 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Notes that deliveries that go on alone, or back to the broker, are no longer in hand. If
-    /// that fails, it may look as if this process had ended with them in hand.
+    /// Notes that deliveries that wait, go on alone, or go back to the broker are no longer in hand.
     async fn put_down<'a>(&self, unhandled: impl Iterator<Item = &'a Held>) {
         let named = unhandled.filter(|held| held.is_suspect).filter_map(|held| {
             let message = held.delivery.message.as_ref().ok()?;
@@ -351,11 +351,8 @@ impl<S: Store> Worker<S> {
         });
         let named: Vec<(Tenant, MessageId)> = named.collect();
         let names: Vec<_> = named.iter().map(|(tenant, id)| (tenant, *id)).collect();
-        if !names.is_empty()
-            && let Err(error) = self.store.put_down(&names).await
-        {
-            let error = error_text(&error);
-            tracing::debug!(consumer = %self.consumer, error, "messages could not be noted as no longer in hand");
+        if !names.is_empty() {
+            self.put_down_unhandled(&names).await;
         }
     }
 

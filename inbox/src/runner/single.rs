@@ -17,7 +17,7 @@ use super::failure::{Failure, FailureKind, is_of_session};
 use super::key_queues::Held;
 use super::store::{BEGINS_WITHIN, Store};
 use super::worker::{GivenUp, NewDeadLetter, Worker, closed, of_staged};
-use crate::attempts::{Failures, Forget, InHand, Pause, error_text};
+use crate::attempts::{Failed, Failures, Forget, InHand, Pause, error_text};
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
 use crate::error::AdmitError;
@@ -102,7 +102,7 @@ fn pause_max(backoff: Backoff) -> Duration {
 /// Returns what is forgotten of a message after a copy of it. A held dead letter continues the
 /// count of failures.
 pub(super) fn forget_of(copy: &Duplicate) -> Forget {
-    if copy.dead_letter.is_some() { Forget::Uncounted } else { Forget::All }
+    if copy.dead_letter.is_some() { Forget::Unnoted } else { Forget::All }
 }
 
 /// The party at fault, and the wait that the handler asked for.
@@ -121,8 +121,6 @@ pub(super) struct Course {
     failed_before: Option<u32>,
     /// Number of consecutive uncounted failures.
     outages: u32,
-    /// Those of them that an available database has noted.
-    uncounted: u32,
     /// Number of messages that had taken effect when it last failed.
     applied_then: Option<u64>,
     /// A process that had noted it to be in hand, and had not begun to handle it.
@@ -222,7 +220,12 @@ impl<S: Store> Worker<S> {
         let begun_at = Instant::now();
         let tx = match self.store.begin().await {
             Ok(tx) => tx,
-            Err(error) => return Step::Away(error.into()),
+            Err(error) => {
+                if failed_before.is_some() {
+                    self.put_down_unhandled(&[(tenant, message.id)]).await;
+                }
+                return Step::Away(error.into());
+            }
         };
         if message.chunk.is_none() {
             return self.apply_one(tx, tenant, message, failed_before, begun_at).await;
@@ -276,6 +279,7 @@ impl<S: Store> Worker<S> {
                 // A broker also redelivers messages that a live process works on: after a
                 // rebalance, a lost session, or a visibility timeout.
                 if self.store.is_being_handled(tenant, message.id).await.map_err(away)? {
+                    self.ended_owners.remove(owner);
                     course.not_begun = None;
                     return Err(Step::Later(ASK_AGAIN));
                 }
@@ -304,6 +308,15 @@ impl<S: Store> Worker<S> {
             drop(permit.take());
             let all = self.permits.acquire_many(self.permits_max).await.map_err(closed);
             *permit = Some(all.map_err(away)?);
+        }
+    }
+
+    /// Notes that messages are no longer in hand. If that fails, it may look as if this process had
+    /// ended with them in hand.
+    pub(super) async fn put_down_unhandled(&self, messages: &[(&Tenant, MessageId)]) {
+        if let Err(error) = self.store.put_down(messages).await {
+            let error = error_text(&error);
+            tracing::debug!(consumer = %self.consumer, error, "messages could not be noted as no longer in hand");
         }
     }
 
@@ -540,11 +553,11 @@ impl<S: Store> Worker<S> {
         let is_counted = kind.is_counted(others_succeeded);
         let text = error_text(error);
         let pause = chosen.map_or(Pause::Backoff(self.backoff), Pause::Exactly);
-        let noted = self.store.record_failure(tenant, id, &text, is_counted.then_some(pause)).await;
-        let Failures { attempts, age, delay } = noted.inspect_err(|_| course.uncounted = 0)?;
+        let pause = is_counted.then_some(pause);
+        let failed = Failed { error: &text, pause, is_returned: kind.is_of_handler() };
+        let noted = self.store.record_failure(tenant, id, failed).await?;
+        let Failures { attempts, uncounted, age, delay } = noted;
         course.failed_before = Some(attempts);
-        course.uncounted = if is_counted { 0 } else { course.uncounted.saturating_add(1) };
-        let uncounted = course.uncounted;
         if self.limits.are_exceeded_by(Failure { is_counted, attempts, age, uncounted }) {
             self.meter.failed();
             return Ok(Noted::Dead(NewDeadLetter::new(Reason::Poison, text, attempts)));

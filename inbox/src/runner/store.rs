@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::held_keys::HeldMessages;
 use super::redrive::BoundedHandler;
-use crate::attempts::{Attempt, Failures, Forget, InHand, Pause, error_text};
+use crate::attempts::{Attempt, Failed, Failures, Forget, InHand, error_text};
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
@@ -213,13 +213,12 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(()))
     }
 
-    /// Notes a failure; counts it if there is a pause.
+    /// Notes a failure; counts it if it has a pause.
     fn record_failure(
         &self,
         scope: &Tenant,
         id: MessageId,
-        error: &str,
-        pause: Option<Pause>,
+        failed: Failed<'_>,
     ) -> impl Future<Output = Result<Failures, StoreError>> + Send;
 
     /// Returns the failures of a message so far.
@@ -338,8 +337,8 @@ impl<DB: Dialect> InboxStore<DB> {
         self.within("note that a redrive has not begun", call).await
     }
 
-    pub(super) async fn put_letter_down(&self, key: Key<'_>, is_given_up: bool) -> Result<(), StoreError> {
-        let call = self.inbox.put_letter_down(key, is_given_up);
+    pub(super) async fn put_letter_down(&self, key: Key<'_>, is_over: bool) -> Result<(), StoreError> {
+        let call = self.inbox.put_letter_down(key, is_over);
         self.within("note that a redrive has ended", call).await
     }
 }
@@ -539,10 +538,9 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         &self,
         scope: &Tenant,
         id: MessageId,
-        error: &str,
-        pause: Option<Pause>,
+        failed: Failed<'_>,
     ) -> Result<Failures, StoreError> {
-        self.within("note a failure", self.inbox.note_failure(&self.consumer, scope, id, error, pause)).await
+        self.within("note a failure", self.inbox.note_failure(&self.consumer, scope, id, failed)).await
     }
 
     async fn attempt(&self, scope: &Tenant, id: MessageId) -> Result<Option<Attempt>, StoreError> {

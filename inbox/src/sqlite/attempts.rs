@@ -12,7 +12,7 @@ use super::statements::{
     TAKE_OVER,
 };
 use super::values;
-use crate::attempts::{Attempt, Forget, InHand, NotedFailure};
+use crate::attempts::{Attempt, Failed, Forget, InHand, NotedFailure};
 use crate::dialect::{Key, parts};
 
 impl parts::Attempts for Sqlite {
@@ -20,20 +20,21 @@ impl parts::Attempts for Sqlite {
         connection: &mut SqliteConnection,
         _statements: &Statements,
         key: Key<'_>,
-        error: &str,
-        is_counted: bool,
+        failed: Failed<'_>,
     ) -> Result<NotedFailure, sqlx::Error> {
         let row = sqlx::query(COUNT_ATTEMPT)
             .bind(values::text(key.id))
             .bind(key.consumer)
             .bind(key.scope)
-            .bind(error)
-            .bind(i64::from(is_counted))
+            .bind(failed.error)
+            .bind(i64::from(failed.pause.is_some()))
+            .bind(failed.is_returned)
             .fetch_one(connection)
             .await?;
         let age: i64 = row.try_get("age")?;
         Ok(NotedFailure {
             attempts: row.try_get("attempts")?,
+            uncounted: row.try_get("uncounted")?,
             first_failed_at: values::time(row.try_get("first_failed_at")?)?,
             age: Duration::from_micros(u64::try_from(age).unwrap_or_default()),
         })
@@ -86,6 +87,7 @@ impl parts::Attempts for Sqlite {
                 .bind(key.scope)
                 .bind(forget.also_counted())
                 .bind(forget.also_ends())
+                .bind(forget.also_noted())
                 .execute(&mut *connection)
                 .await?;
             if forget != Forget::All {

@@ -92,22 +92,28 @@ impl parts::Guards for Sqlite {
         .transpose()
     }
 
-    /// Checks every row in the transaction that is about to commit. A lookup in process is cheap,
-    /// so there are no marks.
-    async fn commit(
-        mut tx: Transaction<'static, Self>,
-        marked: &[Key<'_>],
-    ) -> Result<Outcome<Self>, sqlx::Error> {
+    /// Checks every row. A lookup in process is cheap, so there are no marks.
+    async fn has_marked(connection: &mut SqliteConnection, marked: &[Key<'_>]) -> Result<bool, sqlx::Error> {
         for key in marked {
             let found: i64 = sqlx::query_scalar(COUNT)
                 .bind(values::text(key.id))
                 .bind(key.consumer)
                 .bind(key.scope)
-                .fetch_one(&mut *tx)
+                .fetch_one(&mut *connection)
                 .await?;
             if found == 0 {
-                return Ok(Outcome::Gone);
+                return Ok(false);
             }
+        }
+        Ok(true)
+    }
+
+    async fn commit(
+        mut tx: Transaction<'static, Self>,
+        marked: &[Key<'_>],
+    ) -> Result<Outcome<Self>, sqlx::Error> {
+        if !Self::has_marked(&mut tx, marked).await? {
+            return Ok(Outcome::Gone);
         }
         tx.commit().await?;
         Ok(Outcome::Done(None))

@@ -11,8 +11,8 @@ pub(super) const INSERT: &str = "INSERT INTO inbox_message (message_id, consumer
     ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
 pub(super) const FIND: &str = "SELECT fingerprint, source, result, processed_at, dead_letter FROM inbox_message \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3";
-pub(super) const COUNT: &str =
-    "SELECT count(*) FROM inbox_message WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+pub(super) const COUNT: &str = "SELECT count(*) FROM inbox_message WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
+    AND dead_letter IS NULL";
 pub(super) const COMPLETE: &str =
     "UPDATE inbox_message SET result = $4 WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 
@@ -80,12 +80,13 @@ pub(super) const EXPIRE: &str = "DELETE FROM inbox_message WHERE (message_id, co
     (SELECT message_id, consumer, scope FROM inbox_message WHERE message_id < $1 ORDER BY message_id LIMIT $2)";
 
 pub(super) const COUNT_ATTEMPT: &str = "INSERT INTO inbox_attempt \
-    (message_id, consumer, scope, attempts, last_error, next_at) \
-    VALUES ($1, $2, $3, $5, $4, CAST(unixepoch('subsec') * 1000000 AS INTEGER)) \
+    (message_id, consumer, scope, attempts, last_error, next_at, uncounted) \
+    VALUES ($1, $2, $3, $5, $4, CAST(unixepoch('subsec') * 1000000 AS INTEGER), 1 - $5) \
     ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = attempts + $5, last_error = $4, \
     first_failed_at = CASE WHEN last_error = '' THEN excluded.next_at ELSE first_failed_at END, \
-    next_at = excluded.next_at, in_hand = NULL \
-    RETURNING attempts, first_failed_at, CAST(unixepoch('subsec') * 1000000 AS INTEGER) - first_failed_at AS age";
+    next_at = excluded.next_at, in_hand = NULL, ends = CASE WHEN $6 THEN 0 ELSE ends END, \
+    uncounted = CASE WHEN $5 > 0 THEN 0 WHEN next_at < excluded.next_at - 3600000000 THEN 1 ELSE uncounted + 1 END \
+    RETURNING attempts, uncounted, first_failed_at, CAST(unixepoch('subsec') * 1000000 AS INTEGER) - first_failed_at AS age";
 pub(super) const POSTPONE: &str = "UPDATE inbox_attempt \
     SET next_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + $4 \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3";
@@ -104,7 +105,7 @@ pub(super) const PUT_DOWN: &str = "UPDATE inbox_attempt SET in_hand = NULL \
 pub(super) const CANONICAL: &str =
     "SELECT canonical_fingerprint FROM inbox_message WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 pub(super) const FORGET_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
-    AND ($4 OR attempts = 0) AND ($5 OR ends = 0)";
+    AND ($4 OR attempts = 0) AND ($5 OR ends = 0) AND ($6 OR last_error = '')";
 /// As on PostgreSQL.
 pub(super) const PURGE_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE (consumer, scope, message_id) IN (\
     SELECT consumer, scope, message_id FROM inbox_attempt AS a WHERE first_failed_at < $1 OR EXISTS (\

@@ -159,6 +159,12 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         Ok(id)
     }
 
+    /// Returns whether messages are staged that [`commit`](Self::commit) will store.
+    #[must_use]
+    pub fn has_staged(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
     /// Stores the staged messages, verifies that the transaction is still alive, and commits.
     ///
     /// On PostgreSQL a statement error that the caller has swallowed would turn `COMMIT` into a

@@ -47,6 +47,8 @@
 //! | [`monitor`] | looks at the database for metrics |
 //! | `crash_points` | places at which a test ends the process |
 
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
+
 pub mod awaited;
 pub mod blocks;
 pub mod broker_session;

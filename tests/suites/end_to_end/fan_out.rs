@@ -131,7 +131,9 @@ async fn commands(config: &Config, database: &Database<Postgres>) -> Outcome {
     assert_eq!(dry["chosen"], ORDERS + COPIED, "{dry}");
     assert_eq!(dry["skipped"]["left out"], INTERNAL + AUDIT, "{dry}");
     let named = ["replay", "--pipeline", "stream", "--dry-run", "--id", &internal];
-    Ran::with(config, &[&named[..], &signed].concat()).await?.refused(2, &["left out"])?;
+    Ran::with(config, &[&named[..], &signed].concat())
+        .await?
+        .refused(2, &["excluded by the pipeline's filter"])?;
 
     let (code, report) = crate::verify::verify(config, &["--grace", "1s"]).await?;
     assert_eq!(code, Some(0), "{report:#}");

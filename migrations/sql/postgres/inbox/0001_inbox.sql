@@ -191,9 +191,12 @@ CREATE TABLE {schema}inbox_attempt (
     -- that takes the message counts that in `ends`.
     in_hand         uuid,
     ends            integer     NOT NULL DEFAULT 0,
+    -- Failures in a row that were not counted, none of them more than an hour after the one before.
+    uncounted       integer     NOT NULL DEFAULT 0,
     CONSTRAINT inbox_attempt_pkey PRIMARY KEY (consumer, scope, message_id),
     CONSTRAINT inbox_attempt_attempts_are_not_negative CHECK (attempts >= 0),
-    CONSTRAINT inbox_attempt_ends_are_not_negative CHECK (ends >= 0)
+    CONSTRAINT inbox_attempt_ends_are_not_negative CHECK (ends >= 0),
+    CONSTRAINT inbox_attempt_uncounted_are_not_negative CHECK (uncounted >= 0)
 -- Rows come and go: vacuum before dead rows make up a fifth of the table.
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 COMMENT ON COLUMN {schema}inbox_attempt.in_hand IS

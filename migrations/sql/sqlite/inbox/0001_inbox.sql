@@ -70,9 +70,12 @@ CREATE TABLE inbox_attempt (
     -- that takes the message counts that in `ends`. A row without an error says nothing else.
     in_hand         TEXT,
     ends            INTEGER NOT NULL DEFAULT 0,
+    -- Failures in a row that were not counted, none of them more than an hour after the one before.
+    uncounted       INTEGER NOT NULL DEFAULT 0,
     CONSTRAINT inbox_attempt_pkey PRIMARY KEY (consumer, scope, message_id),
     CONSTRAINT inbox_attempt_attempts_are_not_negative CHECK (attempts >= 0),
-    CONSTRAINT inbox_attempt_ends_are_not_negative CHECK (ends >= 0)
+    CONSTRAINT inbox_attempt_ends_are_not_negative CHECK (ends >= 0),
+    CONSTRAINT inbox_attempt_uncounted_are_not_negative CHECK (uncounted >= 0)
 ) WITHOUT ROWID;
 
 -- Serves the purge of attempts whose message never came again.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use inbox::simulation::{Admitted, Forget, HeldMessages, Pause, Store};
+use inbox::simulation::{Admitted, Failed, Forget, HeldMessages, Store};
 use inbox::window::Window;
 use inbox::{
     AdmitError, Attempt, Candidate, CommitError, ConsumerName, Duplicate, Failures, HandlerError, OpenError,
@@ -329,27 +329,29 @@ impl Store for SimulatedInbox {
         &self,
         _scope: &Tenant,
         id: MessageId,
-        error: &str,
-        pause: Option<Pause>,
+        failed: Failed<'_>,
     ) -> Result<Failures, StoreError> {
         self.call("count a failure", |state| {
             let now = state.database_time();
             let uniform = state.rng.random();
             let failures = state.inbox.failures.entry(id).or_insert_with(|| NotedFailures {
                 attempts: 0,
+                uncounted: 0,
                 error: String::new(),
                 first_failed_at: now,
                 next_at: now,
             });
-            failures.error = error.to_owned();
+            failures.error = failed.error.to_owned();
             let mut delay = Duration::ZERO;
-            if let Some(pause) = pause {
+            failures.uncounted += 1;
+            if let Some(pause) = failed.pause {
+                failures.uncounted = 0;
                 failures.attempts += 1;
                 delay = pause.delay(failures.attempts, uniform);
                 failures.next_at = now + delay;
             }
             let age = Duration::try_from(now - failures.first_failed_at).unwrap_or_default();
-            Failures { attempts: failures.attempts, age, delay }
+            Failures { attempts: failures.attempts, uncounted: failures.uncounted, age, delay }
         })
         .await
     }

@@ -19,6 +19,7 @@ pub(crate) struct Remembered {
 #[derive(Debug, Clone)]
 pub(super) struct NotedFailures {
     pub(super) attempts: u32,
+    pub(super) uncounted: u32,
     pub(super) error: String,
     pub(super) first_failed_at: OffsetDateTime,
     pub(super) next_at: OffsetDateTime,

@@ -87,7 +87,10 @@ async fn deadlocks_are_met(test: Stage) -> Outcome {
             let locked = sqlx::query("SELECT FROM account WHERE name = $1 FOR UPDATE").bind(account);
             match locked.execute(&mut *transaction).await {
                 Ok(_) => tokio::time::sleep(Duration::from_millis(30)).await,
-                Err(error) if code(&error).as_deref() == Some("40P01") => return Ok(Some(())),
+                Err(error) if code(&error).as_deref() == Some("40P01") => {
+                    transaction.rollback().await?;
+                    return Ok(Some(()));
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -95,7 +98,7 @@ async fn deadlocks_are_met(test: Stage) -> Outcome {
         Ok((fault.lost_by_rivals() > 0).then_some(()))
     })
     .await?;
-    // The server counts deadlocks only when a session is idle.
+    // The server counts deadlocks only when the session that lost is outside a transaction.
     until("the server has counted a deadlock", async || {
         let counted = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
         Ok((database.integer(counted).await? > 0).then_some(()))

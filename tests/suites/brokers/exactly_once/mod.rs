@@ -33,7 +33,7 @@ const KILLS: u32 = 12;
 const LOCKED_FOR: Duration = Duration::from_millis(700);
 const HELD: &str = "SELECT count(*) FROM outbox_relay WHERE holder IS NOT NULL";
 /// Logged by a relay that advances the database to the last mark.
-const BROUGHT: &str = "its checkpoint is stored now";
+const BROUGHT: &str = "its checkpoint was not stored; the relay stores it now";
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![

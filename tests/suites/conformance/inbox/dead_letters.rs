@@ -35,7 +35,7 @@ cases! { "inbox/dead_letters":
     }
 }
 
-struct Effect {
+pub(super) struct Effect {
     fails: bool,
 }
 
@@ -47,9 +47,9 @@ impl<DB: TestDatabase + Dialect> Handler<DB> for Effect {
     }
 }
 
-const WORKS: Effect = Effect { fails: false };
+pub(super) const WORKS: Effect = Effect { fails: false };
 
-fn billing() -> ConsumerName {
+pub(super) fn billing() -> ConsumerName {
     consumer("billing")
 }
 
@@ -57,7 +57,7 @@ fn delivery(message: Result<Message, Malformed>) -> Delivery {
     Delivery { token: DeliveryToken(1), message, redelivered: false, origin: String::from("orders[3]@17") }
 }
 
-async fn store_dead_letter<DB: TestDatabase>(
+pub(super) async fn store_dead_letter<DB: TestDatabase>(
     inbox: &Inbox<DB>,
     message: &Message,
     reason: Reason,

@@ -6,6 +6,7 @@
 pub(crate) mod broker;
 mod chunks;
 mod consumer;
+mod copies;
 mod cost;
 mod database;
 mod dead_letters;
@@ -23,6 +24,7 @@ mod moved;
 mod retention;
 mod runner;
 mod services;
+mod waiting;
 
 use std::time::Duration;
 
@@ -35,6 +37,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
     [
         chunks::trials(),
         consumer::trials(),
+        copies::trials(),
         cost::trials(),
         dead_letters::trials(),
         ends::trials(),
@@ -51,6 +54,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         retention::trials(),
         runner::trials(),
         services::trials(),
+        waiting::trials(),
     ]
     .into_iter()
     .flatten()

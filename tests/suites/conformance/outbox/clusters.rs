@@ -13,6 +13,7 @@ use tests::cluster::{NEEDS, run};
 use tests::{Cluster, Outcome, Role, Stage, eventually, trial};
 use tokio::process::Command;
 
+use crate::outbox::cost::a_late_row_costs_no_walk;
 use crate::outbox::support::{Database, Follower, SMALL, TTL, granted, relay, source};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -58,7 +59,18 @@ pub(crate) fn trials() -> Vec<Trial> {
             &NEEDS,
             a_subscriber_is_refused_by_name_until_its_subscription_ends,
         ),
+        trial(
+            name("a_late_row_is_found_without_walking_the_log"),
+            &NEEDS,
+            a_late_row_is_found_without_walking_the_log,
+        ),
     ]
+}
+
+async fn a_late_row_is_found_without_walking_the_log(stage: Stage) -> Outcome {
+    let cluster = Cluster::start(&stage, &[]).await?;
+    a_late_row_costs_no_walk(&database(&cluster).await).await;
+    Ok(())
 }
 
 /// Opens the migrated database of a server. It is removed with the server.

@@ -111,7 +111,7 @@ pub(super) async fn what_is_paused_waits_in_order_and_others_flow<DB: Dialect>(
     // A misspelt name.
     let misspelt = ["--topic", "no-such-topic", "--note", "a test", "--actor", "ann"];
     let paused = Ran::with(&scene.config, &[&["pause"], &misspelt[..]].concat()).await?.done()?;
-    assert!(paused.err.contains("no message of topic no-such-topic is in the outbox"), "{paused:?}");
+    assert!(paused.err.contains("the outbox has no message of topic no-such-topic"), "{paused:?}");
     scene.command("resume", &misspelt[..2]).await?;
 
     // A topic.

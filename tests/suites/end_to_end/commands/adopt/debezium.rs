@@ -144,7 +144,9 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     }
     let relay = RelayProcess::start(&stage, config)?;
     relay.tells("leading").await?;
-    adopt(config, owner, "over", &[]).await?.refused(2, &["the relay accounts runs", "relay pause --all"])?;
+    adopt(config, owner, "over", &[])
+        .await?
+        .refused(2, &["the relay accounts is running", "relay pause --all"])?;
     relay.stop().await?;
 
     // The handover to the relay, before the slot has read everything.
