@@ -36,6 +36,10 @@ mod shutdown;
 
 #[cfg(feature = "relay")]
 pub use ::engine::{Filter, InvalidFilter, Role as RelayRole, Rule, Status as RelayStatus};
+#[cfg(feature = "keys")]
+pub use ::idempotency as keys;
+#[cfg(feature = "http")]
+pub use ::idempotency::http;
 pub use ::outbox::{pool, pool_options};
 #[cfg(feature = "relay")]
 pub use ::outbox_log;
@@ -49,10 +53,6 @@ pub use brokers::memory;
 pub use brokers::rabbitmq;
 #[cfg(feature = "sqs")]
 pub use brokers::sqs;
-#[cfg(feature = "http")]
-pub use inbox::http;
-#[cfg(feature = "keys")]
-pub use inbox::keys;
 pub use migrate::migrate;
 #[cfg(feature = "relay")]
 pub use relay::{BuildRelayError, Relay, RelayBuilder};

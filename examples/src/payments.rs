@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
+use idempotency::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use inbox::{Consumer, Handler, HandlerError, Inbox, InboxOptions, Tx};
 use message::{Fingerprint, Message, Subscriber};
 use migrations::Line;

@@ -186,7 +186,9 @@ impl CommitError {
 
     /// Returns whether it failed without anyone's fault: an outage, a lost conflict, or a lost
     /// answer.
-    pub(crate) fn is_innocent(&self) -> bool {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_innocent(&self) -> bool {
         match self {
             Self::RolledBack { source: Some(source), .. } => is_passing(&**source),
             Self::RolledBack { source: None, .. } => false,
@@ -197,7 +199,7 @@ impl CommitError {
 
 /// Returns whether the cause of a rollback says nothing about the work: an outage, or a lost
 /// conflict.
-pub(crate) fn is_passing(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
+fn is_passing(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
     if let Some(error) = cause.downcast_ref::<sqlx::Error>() {
         return SqlErrorKind::of(error) != SqlErrorKind::Refused;
     }

@@ -18,8 +18,6 @@
 //! | [`Consumer`], [`Tx`], [`Received`], [`Handler`], [`UnknownKinds`], [`Shutdown`] | the ready consumer loop |
 //! | [`Backoff`], [`Attempt`], [`Failures`] | when to try again |
 //! | [`Maintained`], [`day`] | days that are created and forgotten |
-//! | `keys` (feature `keys`) | idempotency keys: a repeated request runs once |
-//! | `http` (feature `http`) | idempotency keys at the HTTP edge: a tower layer |
 //! | [`reconcile`] | comparing an inbox with other records |
 //! | [`telemetry`] | every metric |
 //! | `crash_points` (feature `testing`) | places where a test ends the process |
@@ -50,6 +48,8 @@ mod batch;
 #[doc(hidden)]
 pub mod canonical_json;
 mod chunks;
+#[doc(hidden)]
+pub mod commit;
 #[cfg(not(feature = "testing"))]
 mod crash_points;
 #[cfg(feature = "testing")]
@@ -63,12 +63,8 @@ mod function;
 mod guard;
 mod handler;
 mod held_keys;
-#[cfg(feature = "http")]
-pub mod http;
 mod inbox;
 mod incomplete;
-#[cfg(feature = "keys")]
-pub mod keys;
 mod known;
 mod late;
 mod minutes;

@@ -5,7 +5,8 @@ use std::error::Error;
 use message::Fault;
 use migrations::SqlErrorKind;
 
-/// The database could not do something that the inbox needs. Nothing took effect.
+/// The database could not do something that the inbox or idempotency keys need. Nothing took
+/// effect.
 #[derive(Debug, thiserror::Error)]
 #[error("the database could not {what}")]
 pub struct StoreError {
@@ -30,7 +31,8 @@ impl StoreError {
     }
 
     /// Returns a function for `map_err`.
-    pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
+    #[doc(hidden)]
+    pub fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |error| Self::new(what, SqlErrorKind::of(&error), error)
     }
 

@@ -1,4 +1,4 @@
-//! The table of every metric of the inbox and of idempotency keys, [`METRICS`].
+//! The table of every metric of the inbox, [`METRICS`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,27 +71,6 @@ pub const METRICS: &[Metric] = &[
         "inbox_maintenance_failures_total",
         &["part"],
         "parts of the inbox's maintenance that failed; the next maintenance retries them",
-    ),
-    Metric::counter(
-        "idempotency_claims_total",
-        &["operation", "result"],
-        "claims of keys, by result; refused because of their time: `too_old`, `too_far_ahead`",
-    ),
-    Metric::counter(
-        "idempotency_completed_total",
-        &["operation", "ending"],
-        "requests whose outcome was stored",
-    ),
-    Metric::counter(
-        "idempotency_not_completed_total",
-        &["operation"],
-        "outcomes that were not stored, because the holder was late or the commit failed",
-    ),
-    Metric::counter("idempotency_forgotten_total", &[], "expired keys deleted"),
-    Metric::counter(
-        "idempotency_leases_expired_total",
-        &["operation", "on_expired"],
-        "leases of keys that expired without an outcome; with `refuse`, an operator must decide",
     ),
 ];
 

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::batch::{Candidate, count_refusals};
 use crate::chunks::Gathered;
+use crate::commit::{classify_commit, unsealed};
 use crate::dead_letter::DeadLetterId;
 use crate::dialect::{ChunkSet, Dialect, Key, Mark, Outcome};
 use crate::error::{AdmitError, CommitError};
@@ -21,6 +22,11 @@ use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::within::{no_answer, within};
+
+const CHECK_FAILED: &str =
+    "the check before the commit failed, so an earlier statement has aborted the transaction";
+const UNADMITTED: &str = "an assembled message was not admitted";
+const GONE: &str = "its inbox rows are missing: it was rolled back, completely or to a savepoint";
 
 /// A transaction of the inbox's database that tracks which messages it admitted. It derefs to the
 /// [`OutboxTransaction`], for the effects: rows, and messages if the inbox [has an
@@ -375,49 +381,6 @@ fn rows_of(admitted: &[Admitted]) -> Vec<Key<'_>> {
     rows.collect()
 }
 
-/// The reason of a rollback because of a message that could not be enqueued.
-pub(crate) const UNSEALED: &str = "a message could not be enqueued in it";
-const CHECK_FAILED: &str =
-    "the check before the commit failed, so an earlier statement has aborted the transaction";
-const UNADMITTED: &str = "an assembled message was not admitted";
-const GONE: &str = "its inbox rows are missing: it was rolled back, completely or to a savepoint";
-
-/// Explains why a transaction with messages was not committed, though it is known that it was not.
-pub(crate) fn unsealed(error: outbox::CommitError) -> CommitError {
-    let reason = match &error {
-        outbox::CommitError::Poisoned { .. } | outbox::CommitError::Staged(_) => UNSEALED,
-        outbox::CommitError::Ended => ENDED,
-        _ => "the database refused, or an earlier statement has aborted it",
-    };
-    CommitError::RolledBack { reason, source: Some(Box::new(error)) }
-}
-
-/// Interprets a failed COMMIT. Only an error for a violated constraint or a lost conflict proves
-/// that nothing was committed. After any other error (connection lost, server shutting down) it is
-/// unknown.
-pub(crate) fn classify_commit(error: sqlx::Error) -> CommitError {
-    let refused = match &error {
-        sqlx::Error::Database(answer) => answer.code().is_some_and(|code| says_rolled_back(&code)),
-        _ => false,
-    };
-    let source = Box::new(error);
-    if refused {
-        let reason = "the database refused at the commit";
-        return CommitError::RolledBack { reason, source: Some(source) };
-    }
-    CommitError::Unknown { source }
-}
-
-/// Returns whether an error code proves a rollback. SQLSTATE: integrity violations (deferred
-/// constraints), lost conflicts except 40003 (completion unknown), errors raised by deferred
-/// triggers, an aborted transaction. SQLite result code: BUSY and constraints.
-fn says_rolled_back(code: &str) -> bool {
-    if code.len() == 5 {
-        return code != "40003" && ["22", "23", "25", "40", "P0"].contains(&&code[..2]);
-    }
-    matches!(code.parse::<u32>().map(|code| code & 0xff), Ok(5 | 6 | 19))
-}
-
 impl<DB: Dialect> Deref for InboxTransaction<DB> {
     type Target = OutboxTransaction<DB>;
 
@@ -429,30 +392,5 @@ impl<DB: Dialect> Deref for InboxTransaction<DB> {
 impl<DB: Dialect> DerefMut for InboxTransaction<DB> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.tx
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_refusal_says_that_nothing_was_committed() {
-        for (code, rolled_back) in [
-            ("23505", true),
-            ("40001", true),
-            ("P0001", true),
-            ("25P02", true),
-            ("40003", false),
-            ("57P01", false),
-            ("08006", false),
-            ("XX000", false),
-            ("5", true),
-            ("787", true), // CONSTRAINT_FOREIGNKEY
-            ("10", false), // IOERR
-        ] {
-            assert_eq!(says_rolled_back(code), rolled_back, "{code}");
-        }
-        assert!(!classify_commit(sqlx::Error::WorkerCrashed).is_rolled_back());
     }
 }

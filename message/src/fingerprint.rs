@@ -44,6 +44,22 @@ impl From<[u8; 32]> for Fingerprint {
     }
 }
 
+/// The bytes are not those of a fingerprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a fingerprint has {bytes} bytes instead of 32")]
+pub struct FingerprintLength {
+    /// The number of bytes.
+    pub bytes: usize,
+}
+
+impl TryFrom<&[u8]> for Fingerprint {
+    type Error = FingerprintLength;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, FingerprintLength> {
+        bytes.try_into().map(Self).map_err(|_| FingerprintLength { bytes: bytes.len() })
+    }
+}
+
 /// The text is not 64 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a fingerprint has 64 hexadecimal digits")]

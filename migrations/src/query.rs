@@ -338,10 +338,16 @@ implement!(sqlx::Postgres, |at: OffsetDateTime| at, |at: OffsetDateTime| Ok::<_,
 #[cfg(feature = "sqlite")]
 implement!(sqlx::Sqlite, micros_of, at_micros);
 
-/// Microseconds since 1970.
+/// Returns a time as microseconds since 1970.
 #[cfg(feature = "sqlite")]
-fn micros_of(at: OffsetDateTime) -> i64 {
-    i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX)
+#[doc(hidden)]
+#[must_use]
+pub fn micros_of(at: OffsetDateTime) -> i64 {
+    i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(if at < OffsetDateTime::UNIX_EPOCH {
+        i64::MIN
+    } else {
+        i64::MAX
+    })
 }
 
 /// Returns the time that is this number of microseconds after 1970.

@@ -10,7 +10,7 @@ use std::{fs, path::Path};
 const TOOLKIT: &str = "outbox-toolkit";
 
 /// The published libraries, each in a package of its own; the manifests say `publish = true`.
-const LIBRARIES: [&str; 18] = [
+const LIBRARIES: [&str; 19] = [
     "adopt",
     "brokers",
     "checker",
@@ -18,6 +18,7 @@ const LIBRARIES: [&str; 18] = [
     "demo",
     "engine",
     "harness",
+    "idempotency",
     "inbox",
     "message",
     "migrations",

@@ -24,7 +24,7 @@ const COMMENT_MAX: usize = 100;
 const DOCUMENT_MAX: usize = 110;
 
 /// The maximum number of folders at the root, so that all are seen at a glance.
-const FOLDERS_MAX: usize = 13;
+const FOLDERS_MAX: usize = 14;
 
 /// Private words of earlier days, and the words that replace them.
 const WORDS: [(&str, &str); 30] = [

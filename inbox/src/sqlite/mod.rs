@@ -6,8 +6,6 @@ mod dead_letters;
 mod decisions;
 mod guard;
 mod held_keys;
-#[cfg(feature = "keys")]
-mod keys;
 mod known;
 mod minutes;
 mod reconcile;

@@ -15,11 +15,7 @@ pub(super) fn text(id: Uuid) -> Hyphenated {
 
 /// Returns a time as microseconds since 1970.
 pub(super) fn micros(at: OffsetDateTime) -> i64 {
-    i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(if at < OffsetDateTime::UNIX_EPOCH {
-        i64::MIN
-    } else {
-        i64::MAX
-    })
+    query::micros_of(at)
 }
 
 /// Returns a duration in microseconds.
@@ -34,11 +30,5 @@ pub(super) fn time(micros: i64) -> Result<OffsetDateTime, sqlx::Error> {
 
 /// Decodes the fingerprint of a column.
 pub(super) fn fingerprint(bytes: &[u8]) -> Result<Fingerprint, sqlx::Error> {
-    let bytes: [u8; 32] = bytes.try_into().map_err(|error| {
-        sqlx::Error::Decode(Box::<dyn std::error::Error + Send + Sync>::from(format!(
-            "a fingerprint has {} bytes instead of 32: {error}",
-            bytes.len()
-        )))
-    })?;
-    Ok(Fingerprint::from(bytes))
+    Fingerprint::try_from(bytes).map_err(|error| sqlx::Error::Decode(error.into()))
 }

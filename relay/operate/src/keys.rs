@@ -2,10 +2,10 @@
 
 use std::num::NonZeroU32;
 
-use inbox::StoreError;
-use inbox::keys::{
+use idempotency::{
     ClaimError, DecideError, Decided, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, StuckKey,
 };
+use inbox::StoreError;
 use message::error_text;
 use migrations::Identifier;
 use serde::Serialize;

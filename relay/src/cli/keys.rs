@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use clap::{Args, Subcommand};
-use inbox::keys::{Decision, KeyId};
+use idempotency::{Decision, KeyId};
 use operate::keys::{self, DecidedLine, KeyLine};
 use serde::Serialize;
 use time::format_description::well_known::Rfc3339;

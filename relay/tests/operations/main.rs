@@ -27,11 +27,12 @@ fn text(file: &str) -> String {
     std::fs::read_to_string(folder().join(file)).unwrap()
 }
 
-fn tables() -> [&'static [Metric]; 4] {
+fn tables() -> [&'static [Metric]; 5] {
     [
         engine::telemetry::METRICS,
         outbox::telemetry::METRICS,
         inbox::telemetry::METRICS,
+        idempotency::telemetry::METRICS,
         saga::telemetry::METRICS,
     ]
 }

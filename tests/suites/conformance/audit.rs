@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU32;
 
-use inbox::keys::{IdempotencyKeys, KeyId, KeyOptions, KeyStore};
+use idempotency::{IdempotencyKeys, KeyId, KeyOptions, KeyStore};
 use inbox::{
     ConsumerName, DeadLetterId, DeadLetterQuery, Inbox, InboxOptions, Reason, RedriveOptions, Requested,
     Signature, Tenant,
@@ -201,7 +201,7 @@ where
             for decision in inbox.decisions(NonZeroU32::MIN.saturating_add(1)).await? {
                 assert_eq!(decision.signature, signature);
             }
-            assert!(!keys.decide(&key, None, inbox::keys::Decision::Release, &signature).await?);
+            assert!(!keys.decide(&key, None, idempotency::Decision::Release, &signature).await?);
             assert!(matches!(saga, Err(saga::DecideError::NotFound { .. })), "{saga:?}");
             continue;
         };
@@ -212,7 +212,7 @@ where
             ("resume", text_of(outbox.resume(&relay, &scope, None, actor, note).await)?),
             ("redrive", text_of(redriven)?),
             ("discard", text_of(inbox.discard(letter, &signature).await)?),
-            ("key", text_of(keys.decide(&key, None, inbox::keys::Decision::Release, &signature).await)?),
+            ("key", text_of(keys.decide(&key, None, idempotency::Decision::Release, &signature).await)?),
             ("saga", text_of(saga)?),
         ];
         for (call, error) in errors {

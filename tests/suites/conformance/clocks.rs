@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
+use idempotency::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use inbox::{
     Admission, AfterDeadLetter, Backoff, Consumer, ConsumerName, Gathered, Handler, HandlerError, Inbox,
     InboxOptions, Reason, RunError, Shutdown, Tenant, Tx,

@@ -75,7 +75,7 @@ fn case<F: Future<Output = ()>>(
 }
 
 fn main() -> std::process::ExitCode {
-    tests::log::keep("off,inbox=info");
+    tests::log::keep("off,idempotency=info,inbox=info");
     let mut trials = outbox::trials();
     trials.extend(audit::trials());
     trials.extend(clocks::trials());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inbox::keys::{Claim, ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions, OnExpired};
+use idempotency::{Claim, ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions, OnExpired};
 use libtest_mimic::Trial;
 use message::Fingerprint;
 use serde_json::Value;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use brokers::memory::Broker;
 use engine::{DeadPolicy, EngineOptions, Filter, RetryPolicy, Rule};
 use futures_util::future::BoxFuture;
-use inbox::keys::{ClaimOptions, Ending, IdempotencyKeys, KeyId, KeyOptions};
+use idempotency::{ClaimOptions, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use inbox::{
     AfterDeadLetter, Backoff, Consumer, ConsumerBuilder, DeadLetterQuery, HandlerError, Inbox, InboxOptions,
     Reason, RedriveOptions, Signature, Tenant, Tx, UnknownKinds,

@@ -9,9 +9,9 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::IntoResponse as _;
 use axum::routing::post;
+use idempotency::OnExpired;
+use idempotency::http::{Effect, HeldTransaction, IdempotencyLayer, LeasedKey};
 use inbox::Tenant;
-use inbox::http::{Effect, HeldTransaction, IdempotencyLayer, LeasedKey};
-use inbox::keys::OnExpired;
 use outbox::{NewMessage, Outbox};
 
 key_cases! { "keys/effects":

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use inbox::keys::OnExpired;
+use idempotency::OnExpired;
 use message::MessageId;
 use tests::Counters;
 

@@ -13,8 +13,8 @@ use axum::routing::{delete, post};
 use axum::{Extension, Router};
 use futures_util::stream;
 use http_body_util::BodyExt as _;
+use idempotency::http::{HeldTransaction, IdempotencyLayer, LeasedKey};
 use inbox::Tenant;
-use inbox::http::{HeldTransaction, IdempotencyLayer, LeasedKey};
 use tokio::sync::{Mutex, Semaphore};
 use tower_service::Service as _;
 

@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::task::Poll;
 
 use super::*;
+use idempotency::{CompleteError, Decision, OnExpired};
 use inbox::Signature;
-use inbox::keys::{CompleteError, Decision, OnExpired};
 
 key_cases! { "keys/lease":
     every {
@@ -32,7 +32,7 @@ async fn a_request_is_claimed_once_then_in_flight_then_replayed<DB: Keys>(db: Da
     let Claimed::Acquired(holder) = claim(&keys, "k", "a").await else { panic!() };
     assert_eq!((holder.attempt(), holder.id()), (1, &key("k")));
     let Claimed::InFlight { retry_after } = claim(&keys, "k", "a").await else { panic!() };
-    assert!(retry_after.as_secs() > 30 && retry_after <= inbox::keys::LEASE_DEFAULT, "{retry_after:?}");
+    assert!(retry_after.as_secs() > 30 && retry_after <= idempotency::LEASE_DEFAULT, "{retry_after:?}");
     let ended_at = holder.complete(Ending::Succeeded, b"\x00\xffdone").await.unwrap();
     // Another process, with its own handle.
     let keys = open(&db).await;
@@ -140,12 +140,12 @@ async fn a_lease_from_a_clock_that_was_days_ahead_is_left_to_the_operator<DB: Ke
     holder.renew().await.unwrap();
     assert_eq!(operator.stuck(some).await.unwrap(), [], "its holder is alive");
     let Claimed::InFlight { retry_after } = claim(&keys, "k", "a").await else { panic!() };
-    assert!(retry_after <= inbox::keys::LEASE_DEFAULT, "{retry_after:?}");
+    assert!(retry_after <= idempotency::LEASE_DEFAULT, "{retry_after:?}");
 
     db.execute(DB::AHEAD).await.unwrap();
     drop(holder);
     let Claimed::InFlight { retry_after } = claim(&keys, "k", "a").await else { panic!() };
-    assert!(retry_after <= inbox::keys::LEASE_MAX, "{retry_after:?}");
+    assert!(retry_after <= idempotency::LEASE_MAX, "{retry_after:?}");
     let stuck = operator.stuck(some).await.unwrap();
     let found: Vec<_> = stuck.iter().map(|stuck| stuck.id.key().as_str()).collect();
     assert_eq!(found, ["k"]);

@@ -22,5 +22,9 @@ async fn every_metric_of_the_table_is_recorded<DB: Keys>(db: Database<DB>) {
     next.complete(Ending::Succeeded, b"next").await.unwrap();
     db.execute(DB::EXPIRE).await.unwrap();
     assert_eq!(keys.maintain().await.unwrap().forgotten, 2);
-    counters.assert_all_emitted(inbox::telemetry::METRICS, "idempotency_", inbox::telemetry::describe);
+    counters.assert_all_emitted(
+        idempotency::telemetry::METRICS,
+        "idempotency_",
+        idempotency::telemetry::describe,
+    );
 }

@@ -13,7 +13,7 @@ mod tokens;
 mod transaction;
 mod unknown_commit;
 
-use inbox::keys::{Claim, ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
+use idempotency::{Claim, ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use libtest_mimic::Trial;
 use message::Fingerprint;
 use sqlx::{Postgres, Sqlite};

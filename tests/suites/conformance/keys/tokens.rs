@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use inbox::keys::ClaimError;
+use idempotency::ClaimError;
 use message::token::Drift;
 use message::{Fault, MessageId};
 use tests::Counters;

@@ -2,7 +2,7 @@
 //! or of ICU can change a collation's order. An index that was built in the old order then finds no
 //! duplicates.
 
-use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
+use idempotency::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use libtest_mimic::Trial;
 use message::Fingerprint;
 use migrations::{Line, Migrator};

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use inbox::keys::{IdempotencyKeys, KeyId, KeyOptions};
+use idempotency::{IdempotencyKeys, KeyId, KeyOptions};
 use inbox::reconcile::{self, Whose};
 use inbox::{DeadLetterId, DeadLetterQuery, Inbox, Signature};
 use outbox::Outbox;
@@ -65,7 +65,7 @@ pub(super) async fn keys(database: &Database<Postgres>) -> Outcome {
         drop(keys.stuck(many()).await?);
         drop(keys.decisions(many()).await?);
         let id = KeyId::of_texts("t", "charge", "old-7")?;
-        let is_decided = keys.decide(&id, None, inbox::keys::Decision::Release, &signature()).await?;
+        let is_decided = keys.decide(&id, None, idempotency::Decision::Release, &signature()).await?;
         assert!(!is_decided, "the key was not stuck");
     }
     Ok(())

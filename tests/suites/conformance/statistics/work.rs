@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use brokers::memory::Broker;
-use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
+use idempotency::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use inbox::{
     AfterDeadLetter, Backoff, Consumer, DeadLetterQuery, HandlerError, Inbox, RedriveOptions, Signature, Tx,
 };

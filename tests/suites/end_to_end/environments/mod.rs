@@ -5,7 +5,7 @@ mod private;
 
 use std::sync::Arc;
 
-use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
+use idempotency::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use libtest_mimic::Trial;
 use message::Fingerprint;
 use migrations::{Line, Migrator};

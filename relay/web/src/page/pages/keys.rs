@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Form;
 use axum::extract::State;
 use axum::http::Uri;
-use inbox::keys::{Decision, KeyId};
+use idempotency::{Decision, KeyId};
 use maud::{Markup, html};
 use message::shield;
 use operate::error::OperateErrorKind;

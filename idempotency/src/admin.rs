@@ -1,0 +1,134 @@
+//! The operator's interface to keys: lists stuck keys and decides about them.
+
+use std::num::NonZeroU32;
+
+use inbox::{Signature, StoreError};
+use message::{InvalidText, shield};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::handle::{IdempotencyKeys, again};
+use crate::id::KeyId;
+use crate::options::OnExpired;
+use crate::store::KeyStore;
+
+/// A key whose lease has expired, or ends further ahead than any lease can.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StuckKey {
+    /// The key.
+    pub id: KeyId,
+    /// Number of times it was held.
+    pub attempt: u32,
+    /// Id of its last holder, as logs show it.
+    pub holder: Uuid,
+    /// When its holder claimed it or last renewed the lease.
+    pub claimed_at: OffsetDateTime,
+    /// When its lease expired. If that is more than [`LEASE_MAX`](crate::LEASE_MAX) ahead, the
+    /// database's clock was ahead when the lease was given.
+    pub lease_until: OffsetDateTime,
+    /// The policy for it: [`OnExpired::Refuse`] waits for an operator, anything else for the next
+    /// caller.
+    pub on_expired: OnExpired,
+}
+
+/// The operator's decision about a stuck key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Decision {
+    /// The next caller runs the request again.
+    Release,
+    /// It is discarded: it never runs, and every caller is told so.
+    Discard,
+}
+
+impl Decision {
+    /// Returns the lower-case word for tables and logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Discard => "discard",
+        }
+    }
+
+    /// Parses such a word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Release, Self::Discard].into_iter().find(|decision| decision.as_str() == word)
+    }
+}
+
+/// Why a decision about a key was not made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecideError {
+    /// The audit cannot store the actor or the note: it is empty, too long, or contains a NUL
+    /// character.
+    #[error(transparent)]
+    Signature(#[from] InvalidText),
+    /// The database refused or is unavailable.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A decision about a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decided {
+    /// When, by the database's clock.
+    pub at: OffsetDateTime,
+    /// The person or program that decided.
+    pub actor: String,
+    /// The reason.
+    pub note: String,
+    /// The choice.
+    pub decision: Decision,
+    /// The key.
+    pub id: KeyId,
+}
+
+impl<DB: KeyStore> IdempotencyKeys<DB> {
+    /// Returns the keys whose lease has expired and that no caller has taken over, the oldest
+    /// expiry first. Keys whose lease ends more than [`LEASE_MAX`](crate::LEASE_MAX) ahead come
+    /// last: the database's clock was ahead when it was given. If the holder is alive, its next
+    /// renewal corrects that. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database refused or is unavailable.
+    pub async fn stuck(&self, limit: NonZeroU32) -> Result<Vec<StuckKey>, StoreError> {
+        let stuck = DB::stuck(self.pool(), self.statements(), limit.get());
+        self.db().call(stuck).await.map_err(StoreError::during("list stuck idempotency keys"))
+    }
+
+    /// Decides about a stuck key. Returns false when it is not stuck (any more), or, if `holder` is
+    /// given, when another holder has had it since. The audit stores who decided and why; the key
+    /// stores who decided. On PostgreSQL the role must own the tables, or have the right to write
+    /// `decided_by` and to insert into `idempotency_audit`.
+    ///
+    /// # Errors
+    /// [`DecideError`]. Run it to its end.
+    pub async fn decide(
+        &self,
+        id: &KeyId,
+        holder: Option<Uuid>,
+        decision: Decision,
+        signature: &Signature,
+    ) -> Result<bool, DecideError> {
+        signature.check()?;
+        let (keys, id, signature) = (self.clone(), id.clone(), signature.clone());
+        let work = async move {
+            again(keys.db(), "decide about an idempotency key", || {
+                DB::decide(keys.pool(), keys.statements(), (&id, holder), decision, &signature)
+            })
+            .await
+        };
+        Ok(shield(work).await?)
+    }
+
+    /// Returns the decisions, the latest first. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database refused or is unavailable.
+    pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decided>, StoreError> {
+        let decisions = DB::decisions(self.pool(), self.statements(), limit.get());
+        self.db().call(decisions).await.map_err(StoreError::during("list decisions about idempotency keys"))
+    }
+}

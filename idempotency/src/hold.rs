@@ -1,0 +1,63 @@
+//! Claiming a key in a transaction.
+//!
+//! The primary key of the table separates two claims of one key. (1) A key without a row is claimed
+//! by an INSERT that does nothing on a conflict: the index decides, whatever either transaction
+//! sees. (2) An existing row is taken over, in one statement, only if it is unchanged since it was
+//! read. The same holds for a row that has expired, deleted meanwhile or not: forgetting deletes
+//! it, and then it is a key without a row. (3) The lock of the key, taken before anything is read,
+//! adds what an index cannot. A second request learns that the first one is running instead of
+//! waiting for it, and the owner of the lock reads what earlier owners have committed. Two keys
+//! with one lock, or one key with two locks, do no harm.
+
+use sqlx::Pool;
+use time::OffsetDateTime;
+
+use crate::decide::{Decision, decide};
+use crate::store::{Ask, KeyStore};
+
+/// Maximum number of times that a row may change between reading it and taking it over.
+const LOOKS_MAX: u32 = 5;
+
+/// Claims a key in a transaction that was begun for it. Returns the decision and its time, by the
+/// database's clock.
+pub(crate) async fn hold<DB: KeyStore>(
+    connection: &mut DB::Connection,
+    statements: &DB::KeyStatements,
+    ask: &Ask,
+    is_lease: bool,
+) -> Result<(Decision, OffsetDateTime), sqlx::Error> {
+    if let Some(claimed_at) = DB::insert_key(connection, statements, ask, is_lease).await? {
+        return Ok((Decision::Take { attempt: 1 }, claimed_at));
+    }
+    let mut looks = 0;
+    loop {
+        looks += 1;
+        let found = DB::look(connection, statements, ask).await?;
+        let (read_at, known) = (found.read_at, found.record.clone());
+        let decision = decide(found, &ask.asked);
+        let Decision::Take { attempt } = decision else { return Ok((decision, read_at)) };
+        let is_taken = match &known {
+            Some(known) => DB::replace(connection, statements, ask, is_lease, (attempt, known)).await?,
+            // The row was deleted meanwhile.
+            None => DB::insert_key(connection, statements, ask, is_lease).await?.is_some(),
+        };
+        if is_taken {
+            return Ok((decision, read_at));
+        }
+        if looks == LOOKS_MAX {
+            return Ok((Decision::Busy, read_at));
+        }
+    }
+}
+
+/// Claims a key on lease, in a transaction of its own.
+pub(crate) async fn lease<DB: KeyStore>(
+    pool: &Pool<DB>,
+    statements: &DB::KeyStatements,
+    ask: &Ask,
+) -> Result<(Decision, OffsetDateTime), sqlx::Error> {
+    let mut tx = DB::begin_holding(pool, statements, ask).await?;
+    let held = hold::<DB>(&mut tx, statements, ask, true).await?;
+    tx.commit().await?;
+    Ok(held)
+}

@@ -1,0 +1,302 @@
+//! One request, from its claim to its answer.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Request, Response};
+use http_body::Body;
+use http_body_util::BodyExt as _;
+use inbox::commit::{classify_commit, unsealed};
+use inbox::{Bounded, CommitError};
+use message::crash_points::reached;
+use message::{Backoff, Fingerprint};
+use outbox::OutboxTransaction;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tower_service::Service;
+
+use super::answer;
+use super::effect::{Effect, End, end_of_lease};
+use super::header::IDEMPOTENCY_REPLAYED;
+use super::held::{Held, HeldTransaction, LeasedKey};
+use super::layer::{LayerOptions, Mode};
+use super::problem::Problem;
+use super::stored::StoredResponse;
+use crate::{Claim, ClaimError, Claimed, CompleteError, Ending, KeyId, KeyStore, Replay, crash_points};
+
+/// Pause between claims of a key that another request holds.
+const WAIT_PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
+
+/// A request that was read, and the service that will handle it.
+pub(super) struct Call<S> {
+    pub(super) service: S,
+    pub(super) parts: Parts,
+    pub(super) body: Bytes,
+    pub(super) fingerprint: Fingerprint,
+}
+
+/// A handler's response.
+struct Answered<R> {
+    /// The response that the client gets.
+    response: Response<R>,
+    /// The effect that it reports, if any.
+    effect: Option<Effect>,
+    /// The part of it that is stored; `None` when its status is not stored.
+    storable: Option<Storable>,
+}
+
+/// The storable form of a response, or the problem with it.
+type Storable = Result<(Ending, StoredResponse), Problem>;
+
+impl<S> Call<S> {
+    /// Calls the handler.
+    async fn answer<DB, B, R>(
+        mut self,
+        settings: &LayerOptions<DB>,
+        took_effect: bool,
+    ) -> Result<Answered<R>, S::Error>
+    where
+        DB: KeyStore,
+        S: Service<Request<B>, Response = Response<R>>,
+        B: From<Bytes>,
+        R: Body + From<Bytes>,
+    {
+        let mut response = self.service.call(Request::from_parts(self.parts, B::from(self.body))).await?;
+        reached(crash_points::AFTER_EFFECT);
+        let effect = response.extensions_mut().remove::<Effect>();
+        if !settings.is_stored(response.status()) {
+            return Ok(Answered { response, effect, storable: None });
+        }
+        let (parts, body) = response.into_parts();
+        let limit = settings.response_bytes_max;
+        // A body of unknown length may never end.
+        let fits = body.size_hint().exact().is_some_and(|bytes| bytes <= limit as u64);
+        let whole = if fits { body.collect().await.ok() } else { None };
+        // Trailers would be missing from this answer, and from every later one.
+        let whole = whole.filter(|whole| whole.trailers().is_none());
+        let Some(whole) = whole else {
+            let problem = answer::not_storable(limit, took_effect);
+            return Ok(Answered { response: problem.response(), effect, storable: Some(Err(problem)) });
+        };
+        let body = whole.to_bytes();
+        let ending = if parts.status.is_client_error() { Ending::Failed } else { Ending::Succeeded };
+        let stored = StoredResponse::of(parts.status, &parts.headers, body.clone());
+        let response = Response::from_parts(parts, R::from(body));
+        Ok(Answered { response, effect, storable: Some(Ok((ending, stored))) })
+    }
+}
+
+/// Runs a request whose key, effects and response commit together or not at all. The service runs
+/// each call to its end.
+pub(super) async fn transactional<S, DB, B, R>(
+    settings: &LayerOptions<DB>,
+    id: KeyId,
+    mut call: Call<S>,
+) -> Result<Response<R>, S::Error>
+where
+    DB: KeyStore,
+    S: Service<Request<B>, Response = Response<R>>,
+    B: From<Bytes>,
+    R: Body + From<Bytes>,
+{
+    let claimed =
+        waiting(settings, || settings.keys.begin_here(&id, call.fingerprint, &settings.claim)).await;
+    let tx = match acquired(claimed) {
+        Ok(tx) => tx,
+        Err(response) => return Ok(*response),
+    };
+    let held = HeldTransaction::new(Held::Keyed(tx));
+    call.parts.extensions.insert(held.clone());
+    let Answered { response, effect, storable } = call.answer(settings, false).await?;
+    let Some(Held::Keyed(mut tx)) = held.take() else { return Ok(answer::still_in_use().response()) };
+    let Some(Ok((ending, stored))) = storable else {
+        if let Err(error) = tx.rollback().await {
+            tracing::debug!(%error, "the database rolls back by itself");
+        }
+        return Ok(response);
+    };
+    let undone = if settings.keeps(effect, response.status()) { Ok(()) } else { tx.undo().await };
+    if let Err(error) = undone {
+        let error = CommitError::RolledBack {
+            reason: "what a refused request wrote could not be undone: it was ended by a statement of its own",
+            source: Some(Box::new(error)),
+        };
+        return Ok(answer::not_committed(&error).response());
+    }
+    match tx.commit_here(ending, &stored.encode()).await {
+        Ok(()) => Ok(response),
+        Err(error) => Ok(answer::not_committed(&error).response()),
+    }
+}
+
+/// Runs a request while its key is held on lease and the handler has its effects elsewhere.
+pub(super) async fn leased<S, DB, B, R>(
+    settings: &LayerOptions<DB>,
+    id: KeyId,
+    mut call: Call<S>,
+) -> Result<Response<R>, S::Error>
+where
+    DB: KeyStore,
+    S: Service<Request<B>, Response = Response<R>>,
+    B: From<Bytes>,
+    R: Body + From<Bytes>,
+{
+    let claimed = waiting(settings, || settings.keys.claim(&id, call.fingerprint, &settings.claim)).await;
+    let claim = match acquired(claimed) {
+        Ok(claim) => claim,
+        Err(response) => return Ok(*response),
+    };
+    let lost = CancellationToken::new();
+    let key = LeasedKey { id: id.clone(), attempt: claim.attempt(), lost: lost.clone() };
+    call.parts.extensions.insert(key.clone());
+    call.parts.extensions.insert(Some(key));
+    // In a task of its own: a handler that blocks its thread must not lose its lease by that.
+    let renewing = AbortOnDropHandle::new(tokio::spawn(renewing(claim.share(), lost)));
+    let answered = call.answer(settings, true).await;
+    drop(renewing);
+    let Answered { response, effect, storable } = answered?;
+    let completed = match (end_of_lease(effect, storable.is_some(), claim.on_expired()), storable) {
+        (End::LeaveUnknown, _) => claim.leave_unknown().await,
+        (_, None) => claim.release().await,
+        (_, Some(Ok((ending, stored)))) => claim.complete(ending, &stored.encode()).await.map(drop),
+        // The effect has happened, so every repeated request must get the same refusal.
+        (_, Some(Err(problem))) => {
+            let refusal: Response<Bytes> = problem.response();
+            let (parts, body) = refusal.into_parts();
+            let stored = StoredResponse::of(parts.status, &parts.headers, body);
+            claim.complete(Ending::Failed, &stored.encode()).await.map(drop)
+        }
+    };
+    if let Err(error) = completed {
+        // The handler's answer correctly describes what it did. Only a repeated request may make it
+        // run again.
+        tracing::warn!(%error, key = %id, "the outcome of a request was not stored");
+    }
+    Ok(response)
+}
+
+/// Runs a request without a key. Its handler gets the same extension, and it runs each time.
+pub(super) async fn unkeyed<S, DB, B, R>(
+    settings: &LayerOptions<DB>,
+    mode: Mode,
+    mut call: Call<S>,
+) -> Result<Response<R>, S::Error>
+where
+    DB: KeyStore,
+    S: Service<Request<B>, Response = Response<R>>,
+    B: From<Bytes>,
+    R: Body + From<Bytes>,
+{
+    if mode == Mode::Leased {
+        call.parts.extensions.insert(None::<LeasedKey>);
+        return call.service.call(Request::from_parts(call.parts, B::from(call.body))).await;
+    }
+    let db = settings.keys.db();
+    let tx = match db.call(DB::begin_plain(db.pool())).await {
+        Ok(tx) => tx,
+        Err(error) => {
+            let error = ClaimError::Store(inbox::StoreError::during("begin a transaction")(error));
+            return Ok(answer::not_claimed(&error).response());
+        }
+    };
+    let tx = OutboxTransaction::adopt(tx, settings.keys.outbox().cloned());
+    let held = HeldTransaction::new(Held::Plain(tx));
+    call.parts.extensions.insert(held.clone());
+    let mut response = call.service.call(Request::from_parts(call.parts, B::from(call.body))).await?;
+    let Some(Held::Plain(tx)) = held.take() else { return Ok(answer::still_in_use().response()) };
+    let effect = response.extensions_mut().remove::<Effect>();
+    let is_kept = settings.is_stored(response.status()) && settings.keeps(effect, response.status());
+    if !is_kept {
+        if let Err(error) = db.call(tx.into_sqlx().rollback()).await {
+            tracing::debug!(%error, "the database rolls back by itself");
+        }
+        return Ok(response);
+    }
+    let committed = commit(db, tx).await;
+    Ok(committed.map_or_else(|error| answer::not_committed(&error).response(), |()| response))
+}
+
+/// Commits what a handler has written.
+async fn commit<DB: KeyStore>(db: &Bounded<DB>, tx: OutboxTransaction<DB>) -> Result<(), CommitError> {
+    match db.any(tx.commit()).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(outbox::CommitError::Unknown { source, .. })) => Err(CommitError::Unknown { source }),
+        Ok(Err(error)) => Err(unsealed(error)),
+        Err(error) => Err(classify_commit(error)),
+    }
+}
+
+/// Claims again while another request holds the key, up to the route's limit.
+async fn waiting<DB, T, F>(
+    settings: &LayerOptions<DB>,
+    mut claim: impl FnMut() -> F,
+) -> Result<Claimed<T>, ClaimError>
+where
+    DB: KeyStore,
+    F: Future<Output = Result<Claimed<T>, ClaimError>>,
+{
+    let until = Instant::now() + settings.wait_max;
+    let mut attempt = 1;
+    loop {
+        let claimed = claim().await?;
+        let pause = WAIT_PAUSE.bound(attempt);
+        if !matches!(claimed, Claimed::InFlight { .. }) || Instant::now() + pause > until {
+            return Ok(claimed);
+        }
+        tokio::time::sleep(pause).await;
+        attempt += 1;
+    }
+}
+
+/// Returns the acquired key, or the response to answer with instead.
+fn acquired<T, R: From<Bytes>>(claimed: Result<Claimed<T>, ClaimError>) -> Result<T, Box<Response<R>>> {
+    let problem = match claimed {
+        Ok(Claimed::Acquired(it)) => return Ok(it),
+        Ok(Claimed::Replay(replay)) => match replayed(replay) {
+            Ok(response) => return Err(Box::new(response)),
+            Err(problem) => problem,
+        },
+        Ok(other) => answer::not_acquired(&other).unwrap_or_else(answer::not_a_response),
+        Err(error) => answer::not_claimed(&error),
+    };
+    Err(Box::new(problem.response()))
+}
+
+fn replayed<R: From<Bytes>>(replay: Replay) -> Result<Response<R>, Problem> {
+    let StoredResponse { status, headers, body } =
+        StoredResponse::decode(replay.outcome).map_err(|_| answer::not_a_response())?;
+    let mut response = Response::new(R::from(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
+    Ok(response)
+}
+
+/// Renews a lease while the handler runs, and cancels `lost` when that fails.
+async fn renewing<DB: KeyStore>(claim: Claim<DB>, lost: CancellationToken) {
+    let mut until = Instant::now() + claim.lease();
+    loop {
+        tokio::time::sleep(claim.lease() / 3).await;
+        let asked_at = Instant::now();
+        let error = match tokio::time::timeout_at(until, claim.renew()).await {
+            Ok(Ok(())) => {
+                until = asked_at + claim.lease();
+                continue;
+            }
+            Ok(Err(error)) => Some(error),
+            Err(_) => None,
+        };
+        let is_lost = error.as_ref().is_none_or(CompleteError::is_late) || Instant::now() >= until;
+        let error = error.as_ref().map(ToString::to_string).unwrap_or_default();
+        tracing::warn!(
+            %error, key = %claim.id(), holder = %claim.holder(), attempt = claim.attempt(), is_lost,
+            "the lease of an idempotency key was not renewed"
+        );
+        if is_lost {
+            lost.cancel();
+            return;
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Forgets expired keys and reports expired leases, without waiting for the next claim.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use inbox::StoreError;
+use message::backoff::jittered;
+use message::shield;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::handle::{IdempotencyKeys, Inner};
+use crate::options::OnExpired;
+use crate::store::KeyStore;
+use crate::telemetry;
+
+/// Rows per statement. It takes a few milliseconds and locks only the rows that it deletes.
+const BATCH: u32 = 1_000;
+
+/// Counts of what [`IdempotencyKeys::maintain`] did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Maintained {
+    /// Expired keys that were deleted.
+    pub forgotten: u64,
+    /// Leases whose expiry was reported.
+    pub leases_expired: u64,
+}
+
+impl<DB: KeyStore> IdempotencyKeys<DB> {
+    /// Deletes expired keys, a thousand rows at a time. Reports every lease that has expired since
+    /// the last call: a log line with key, holder and policy, and a count. A key in progress is
+    /// also deleted when its lease has expired, unless it waits for an operator. An open handle
+    /// calls this automatically
+    /// ([`KeyOptions::maintain_every`](crate::KeyOptions::maintain_every)). Any number of processes
+    /// may run it at once. It blocks only a request that takes over an expired key of the current
+    /// batch.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the work done before it stays done.
+    pub async fn maintain(&self) -> Result<Maintained, StoreError> {
+        let keys = self.clone();
+        shield(async move { keys.maintain_now().await }).await
+    }
+
+    async fn maintain_now(&self) -> Result<Maintained, StoreError> {
+        let mut done = Maintained::default();
+        loop {
+            let expired = DB::report(self.pool(), self.statements(), BATCH);
+            let expired =
+                self.db().call(expired).await.map_err(StoreError::during("look for expired leases"))?;
+            for key in &expired {
+                let (id, holder, attempt) = (&key.id, key.holder, key.attempt);
+                match key.on_expired {
+                    OnExpired::Refuse => tracing::warn!(
+                        key = %id, %holder, attempt,
+                        "the holder of an idempotency key is gone, and an operator has to decide: see relay keys list"
+                    ),
+                    OnExpired::TakeOver => tracing::info!(
+                        key = %id, %holder, attempt,
+                        "the holder of an idempotency key is gone; the next request with it runs"
+                    ),
+                }
+                telemetry::lease_expired(id.operation(), key.on_expired);
+            }
+            done.leases_expired += expired.len() as u64;
+            if expired.len() < BATCH as usize {
+                break;
+            }
+        }
+        loop {
+            let forgotten = DB::forget(self.pool(), self.statements(), self.forgets_until(), BATCH);
+            let forgotten = self
+                .db()
+                .call(forgotten)
+                .await
+                .map_err(StoreError::during("forget expired idempotency keys"))?;
+            telemetry::forgotten(forgotten);
+            done.forgotten += forgotten;
+            if forgotten < u64::from(BATCH) {
+                break;
+            }
+        }
+        self.forget_decisions().await;
+        Ok(done)
+    }
+
+    /// Forgets one batch of decisions; the next maintenance continues. Ignores failures, because a
+    /// role may lack the right to do it.
+    async fn forget_decisions(&self) {
+        let before = self.forgets_decisions_before();
+        let forgetting = DB::forget_decisions(self.pool(), self.statements(), before, BATCH);
+        if let Err(error) = self.db().call(forgetting).await {
+            tracing::debug!(%error, "old decisions about idempotency keys were not forgotten");
+        }
+    }
+}
+
+/// Maintains the table until the last handle is dropped. The interval has jitter, so that processes
+/// that were started together do not run in step.
+pub(crate) fn spawn<DB: KeyStore>(keys: Weak<Inner<DB>>, every: Duration) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(jittered(every, rand::random())).await;
+            let Some(keys) = keys.upgrade().map(IdempotencyKeys::of) else { return };
+            if let Err(error) = keys.maintain().await {
+                tracing::warn!(%error, "idempotency keys were not maintained; it is tried again");
+            }
+        }
+    }))
+}

@@ -1,0 +1,214 @@
+//! Options of idempotency keys, and their bounds.
+
+use std::time::Duration;
+
+use inbox::{
+    AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN,
+};
+use message::token::{DriftWindow, InvalidWindow};
+use migrations::Identifier;
+
+/// Default retention of outcomes.
+pub const KEY_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
+/// Minimum retention.
+pub const KEY_RETENTION_MIN: Duration = Duration::from_secs(60);
+/// Maximum retention.
+pub const KEY_RETENTION_MAX: Duration = Duration::from_secs(366 * 86_400);
+/// Default time that a key is held before another caller may have it.
+pub const LEASE_DEFAULT: Duration = Duration::from_secs(60);
+/// Minimum lease.
+pub const LEASE_MIN: Duration = Duration::from_secs(1);
+/// Maximum lease.
+pub const LEASE_MAX: Duration = Duration::from_secs(86_400);
+
+/// Default interval of maintenance.
+pub const MAINTAIN_EVERY_DEFAULT: Duration = Duration::from_secs(30);
+const MAINTAIN_EVERY_MIN: Duration = Duration::from_secs(1);
+const MAINTAIN_EVERY_MAX: Duration = Duration::from_secs(3_600);
+
+/// Default time that a request waits for an answer of the database.
+pub const KEY_CALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// Options of the handle.
+#[derive(Debug, Clone)]
+pub struct KeyOptions {
+    /// Maximum retention of any operation, and the default of each: [`KEY_RETENTION_MIN`] to
+    /// [`KEY_RETENTION_MAX`], 24 hours by default. Each key stores its own.
+    pub retention: Duration,
+    /// How long decisions of operators are kept:
+    /// [`AUDIT_RETENTION_MIN`](inbox::AUDIT_RETENTION_MIN) to
+    /// [`AUDIT_RETENTION_MAX`](inbox::AUDIT_RETENTION_MAX),
+    /// [three years](inbox::AUDIT_RETENTION_DEFAULT) by default.
+    pub audit_retention: Duration,
+    /// The PostgreSQL schema of the table; `None` uses the `search_path`. SQLite has no schemas.
+    pub schema: Option<Identifier>,
+    /// Interval at which this process forgets expired keys and reports expired leases, in the
+    /// background: 1 s to 1 h, 30 s by default. See
+    /// [`IdempotencyKeys::maintain`](crate::IdempotencyKeys::maintain).
+    pub maintain_every: Duration,
+    /// How long a call to the database may take, including the wait for a connection:
+    /// [`CALL_TIMEOUT_MIN`](inbox::CALL_TIMEOUT_MIN) to
+    /// [`CALL_TIMEOUT_MAX`](inbox::CALL_TIMEOUT_MAX), 30 s by default. Then the connection is
+    /// dropped, and the caller gets an error: over HTTP 503. It does not apply to the caller's own
+    /// statements.
+    pub call_timeout: Duration,
+}
+
+impl Default for KeyOptions {
+    fn default() -> Self {
+        Self {
+            retention: KEY_RETENTION_DEFAULT,
+            audit_retention: AUDIT_RETENTION_DEFAULT,
+            schema: None,
+            maintain_every: MAINTAIN_EVERY_DEFAULT,
+            call_timeout: KEY_CALL_TIMEOUT_DEFAULT,
+        }
+    }
+}
+
+/// The policy for a key whose lease has expired.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum OnExpired {
+    /// The next caller runs the request again. Use it when running twice does no harm, because
+    /// everything that the request calls honours the key.
+    #[default]
+    TakeOver,
+    /// The key waits for an operator (`relay keys list`, `release`, `discard`). Use it when running
+    /// twice does harm, because something that the request calls does not honour the key.
+    Refuse,
+}
+
+/// Options of one operation for its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClaimOptions {
+    /// How long the key is held without renewal: [`LEASE_MIN`] to [`LEASE_MAX`], 60 s by default.
+    /// For a key held by a transaction: how long the transaction may be idle (PostgreSQL).
+    pub lease: Duration,
+    /// How long the outcome is kept; at most [`KeyOptions::retention`], which is the default.
+    pub retention: Option<Duration>,
+    /// The policy for a key whose lease has expired.
+    pub on_expired: OnExpired,
+    /// Requires keys to be tokens (version 7 UUIDs), made at most this far ahead of the database's
+    /// clock: up to a day. Then a request whose record may have expired is refused instead of
+    /// running again. `None`, the default, accepts any key.
+    pub token_skew_max: Option<Duration>,
+}
+
+impl Default for ClaimOptions {
+    fn default() -> Self {
+        let on_expired = OnExpired::default();
+        Self { lease: LEASE_DEFAULT, retention: None, on_expired, token_skew_max: None }
+    }
+}
+
+impl OnExpired {
+    /// Returns the word for metrics and logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::TakeOver => "take_over",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
+impl ClaimOptions {
+    /// Sets the lease.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Sets how long the outcome is kept.
+    #[must_use]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = Some(retention);
+        self
+    }
+
+    /// Sets the policy for a key whose lease has expired.
+    #[must_use]
+    pub fn on_expired(mut self, on_expired: OnExpired) -> Self {
+        self.on_expired = on_expired;
+        self
+    }
+
+    /// Accepts only tokens as keys, made at most `skew_max` ahead of the database's clock.
+    #[must_use]
+    pub fn tokens(mut self, skew_max: Duration) -> Self {
+        self.token_skew_max = Some(skew_max);
+        self
+    }
+
+    /// Returns the times of tokens that may run without a record; `None` when any key is accepted.
+    /// Call it on the options in force, which have a retention.
+    pub(crate) fn window(&self) -> Result<Option<DriftWindow>, OptionOutOfBounds> {
+        let Some(skew_max) = self.token_skew_max else { return Ok(None) };
+        let retention = self.retention.unwrap_or(KEY_RETENTION_DEFAULT);
+        let window = DriftWindow::new(retention.saturating_sub(skew_max), skew_max);
+        window.map(Some).map_err(|InvalidWindow { what, value, min, max }| OptionOutOfBounds {
+            what,
+            value,
+            min,
+            max,
+        })
+    }
+
+    /// Checks the bounds and returns the retention in force.
+    pub(crate) fn check(&self, longest: Duration) -> Result<Duration, OptionOutOfBounds> {
+        bounded("lease", self.lease, LEASE_MIN, LEASE_MAX)?;
+        let retention = self.retention.unwrap_or(longest);
+        bounded("retention of an operation", retention, KEY_RETENTION_MIN, longest)?;
+        Ok(retention)
+    }
+}
+
+impl KeyOptions {
+    pub(crate) fn check(&self) -> Result<(), OptionOutOfBounds> {
+        bounded("retention of idempotency keys", self.retention, KEY_RETENTION_MIN, KEY_RETENTION_MAX)?;
+        bounded("audit retention", self.audit_retention, AUDIT_RETENTION_MIN, AUDIT_RETENTION_MAX)?;
+        bounded("pause of maintenance", self.maintain_every, MAINTAIN_EVERY_MIN, MAINTAIN_EVERY_MAX)?;
+        bounded("call timeout", self.call_timeout, CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX)
+    }
+}
+
+/// An option is out of bounds. The program's fault.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the {what} of {value:?} is out of bounds; choose {min:?} to {max:?}")]
+pub struct OptionOutOfBounds {
+    /// The option.
+    pub what: &'static str,
+    /// Its value.
+    pub value: Duration,
+    /// The smallest accepted.
+    pub min: Duration,
+    /// The largest accepted.
+    pub max: Duration,
+}
+
+fn bounded(
+    what: &'static str,
+    value: Duration,
+    min: Duration,
+    max: Duration,
+) -> Result<(), OptionOutOfBounds> {
+    if (min..=max).contains(&value) { Ok(()) } else { Err(OptionOutOfBounds { what, value, min, max }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_told() {
+        let longest = KEY_RETENTION_DEFAULT;
+        let options = ClaimOptions::default();
+        assert_eq!(options.check(longest), Ok(longest));
+        assert_eq!(options.retention(KEY_RETENTION_MIN).check(longest), Ok(KEY_RETENTION_MIN));
+        assert!(options.retention(longest * 2).check(longest).is_err());
+        let told = options.lease(Duration::ZERO).check(longest).unwrap_err().to_string();
+        assert_eq!(told, "the lease of 0ns is out of bounds; choose 1s to 86400s");
+    }
+}

@@ -1,0 +1,4 @@
+//! PostgreSQL: a transaction takes an advisory lock on a key before it reads or writes the row.
+
+mod statements;
+mod store;

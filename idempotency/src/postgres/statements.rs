@@ -1,0 +1,136 @@
+//! The SQL of idempotency keys on PostgreSQL, rendered once for a schema: plain statements on one
+//! table with a primary key (ADR 23).
+
+/// Begins a transaction that tries to lock one key, in one message. Later statements read what
+/// every earlier owner of the lock has committed.
+///
+/// BEGIN comes last. A statement that fails before it ends the message's own transaction, so no
+/// failed transaction returns to the pool with its connection. Earlier statements that succeeded
+/// belong to the new transaction (PostgreSQL, "Multiple Statements in a Simple Query"). The
+/// savepoint comes after the lock, so rolling back to it keeps the key. The server ends a
+/// transaction whose service hangs. The only values are our own numbers.
+pub(super) const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+    SELECT set_config('idle_in_transaction_session_timeout', '{idle_ms}', true), set_config('idempotency.holder', \
+        CASE WHEN pg_try_advisory_xact_lock('{lock}'::bigint # hashtextextended(coalesce(current_schema(), ''), 0)) \
+            THEN {holder} ELSE '' END, true); \
+    BEGIN; SAVEPOINT idempotency_claim";
+/// Begins the transaction that looks for stuck keys. It forces both of their indexes, whatever the
+/// planner assumes about the table.
+pub(super) const BY_INDEXES: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off";
+pub(super) const UNDO: &str = "ROLLBACK TO SAVEPOINT idempotency_claim";
+
+migrations::statements! {
+    parts {
+        // The columns of a record. A key in progress has no lease only if a handler committed by
+        // itself.
+        record_columns = "k.fingerprint, k.state, k.attempt, k.holder,
+            CASE WHEN k.state = 'in_progress' THEN coalesce(k.lease_until, k.claimed_at) END AS lease_until,
+            k.outcome, k.processed_at, k.expires_at, k.refuses";
+        stuck_columns = "k.scope, k.operation, k.key, k.attempt, k.holder, k.claimed_at,
+            coalesce(k.lease_until, k.claimed_at) AS lease_until, k.refuses";
+        // Keys in progress whose lease has expired, found by the index on it. A key without a lease
+        // is found after its retention, by the index on that: finding it earlier would need a scan
+        // of every row.
+        has_lapsed = "k.lease_until <= statement_timestamp()
+            OR (k.lease_until IS NULL AND k.expires_at <= statement_timestamp())";
+        // A lease that ends further ahead than the longest one, LEASE_MAX: the server's clock was
+        // ahead when it was given. A live holder's next renewal corrects it.
+        is_too_long = "k.lease_until > statement_timestamp() + interval '24 hours'";
+    }
+
+    /// Claims a key that has no row. The primary key decides, by its index and not by a snapshot,
+    /// so the plan does not matter.
+    insert = "
+        INSERT INTO {schema}idempotency_key (scope, operation, key, fingerprint, holder, state, attempt,
+            lease_until, claimed_at, expires_at, refuses)
+        SELECT $1, $2, $3, $4, $5, 'in_progress', 1, statement_timestamp() + $6, statement_timestamp(),
+            statement_timestamp() + $7, $8
+            WHERE current_setting('idempotency.holder', true) = $5::text ON CONFLICT DO NOTHING
+            RETURNING claimed_at";
+    look = "
+        SELECT current_setting('idempotency.holder', true) = $4::text AS is_held, clock_timestamp() AS
+            read_at, {record_columns}
+        FROM (SELECT) AS one LEFT JOIN {schema}idempotency_key AS k ON k.scope = $1 AND k.operation = $2
+            AND k.key = $3";
+    find = "
+        SELECT {record_columns} FROM {schema}idempotency_key AS k WHERE k.scope = $1 AND k.operation = $2
+            AND k.key = $3";
+    /// Takes over a key whose row is unchanged since it was read, or is gone.
+    replace = "
+        INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state,
+            attempt, lease_until, claimed_at, expires_at, refuses)
+        SELECT $1, $2, $3, $4, $5, 'in_progress', $9, statement_timestamp() + $6, statement_timestamp(),
+            statement_timestamp() + $7, $8
+        WHERE current_setting('idempotency.holder', true) = $5::text ON CONFLICT (scope, operation, key)
+            DO UPDATE
+        SET fingerprint = EXCLUDED.fingerprint, holder = EXCLUDED.holder, state = EXCLUDED.state, attempt
+            = EXCLUDED.attempt, lease_until = EXCLUDED.lease_until, outcome = NULL, claimed_at =
+            EXCLUDED.claimed_at, processed_at = NULL, expires_at = greatest(k.expires_at,
+            EXCLUDED.expires_at), refuses = EXCLUDED.refuses, reported_at = NULL
+            WHERE k.holder = $10 AND k.state = $11 AND CASE
+            WHEN k.state = 'in_progress' THEN coalesce(k.lease_until, k.claimed_at) END IS NOT DISTINCT
+            FROM $12";
+    /// Stores the outcome in the transaction that holds the key. It uses the holder's own row. If
+    /// that was rolled back with the effects, it inserts a new row or updates the row that it had
+    /// taken over. `expires_at` of the holder's own row stays, so no index changes.
+    finish = "
+        INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state,
+            attempt, outcome, claimed_at, processed_at, expires_at, refuses)
+            SELECT $1, $2, $3, $4, $5, $6, $7, $8, statement_timestamp(), statement_timestamp(),
+            statement_timestamp() + $9, $10
+        WHERE current_setting('idempotency.holder', true) = $5::text ON CONFLICT (scope, operation, key)
+            DO UPDATE
+        SET fingerprint = EXCLUDED.fingerprint, holder = EXCLUDED.holder, state = EXCLUDED.state, attempt
+            = EXCLUDED.attempt, lease_until = NULL, outcome = EXCLUDED.outcome, claimed_at =
+        EXCLUDED.claimed_at, processed_at = EXCLUDED.processed_at, refuses = EXCLUDED.refuses, reported_at
+            = NULL, expires_at = CASE
+        WHEN k.holder = EXCLUDED.holder THEN k.expires_at ELSE greatest(k.expires_at, EXCLUDED.expires_at)
+            END WHERE (k.holder = EXCLUDED.holder
+            AND k.state = 'in_progress') OR (k.attempt = EXCLUDED.attempt - 1
+            AND (k.state IN ('in_progress', 'released') OR k.expires_at <= statement_timestamp()))";
+    change = "
+        UPDATE {schema}idempotency_key AS k
+            SET state = $5, outcome = $6, reported_at = NULL, expires_at = greatest(k.expires_at,
+            statement_timestamp() + (k.expires_at - k.claimed_at)), claimed_at = statement_timestamp(),
+            lease_until = CASE
+            WHEN $5 = 'in_progress' THEN statement_timestamp() + $7
+            END, processed_at = CASE WHEN $5 IN ('succeeded', 'failed') THEN statement_timestamp() END
+            WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4
+            AND k.state = 'in_progress' RETURNING {record_columns}";
+    lapse = "
+        UPDATE {schema}idempotency_key AS k SET lease_until = least(k.lease_until, statement_timestamp())
+            WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4
+            AND k.state = 'in_progress' RETURNING {record_columns}";
+    decide = "
+        WITH decided AS (UPDATE {schema}idempotency_key AS k
+            SET state = $4, lease_until = NULL, decided_by = $5, processed_at = CASE
+            WHEN $4 = 'failed' THEN statement_timestamp()
+        END, expires_at = greatest(k.expires_at, statement_timestamp() + (k.expires_at - k.claimed_at)),
+            claimed_at = statement_timestamp()
+            WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.state = 'in_progress'
+            AND (coalesce(k.lease_until, k.claimed_at) <= statement_timestamp() OR {is_too_long})
+            AND ($8::uuid IS NULL OR k.holder = $8)
+            RETURNING k.scope, k.operation, k.key)
+        INSERT INTO {schema}idempotency_audit (actor, note, action, scope, operation, key)
+            SELECT $5, $6, $7, scope, operation, key FROM decided";
+    decisions = "
+        SELECT actor, note, action, scope, operation, key, at FROM {schema}idempotency_audit ORDER BY seq DESC LIMIT $1";
+    stuck = "
+        SELECT {stuck_columns} FROM {schema}idempotency_key AS k
+            WHERE k.state = 'in_progress' AND ({has_lapsed} OR {is_too_long})
+            ORDER BY coalesce(k.lease_until, k.claimed_at) LIMIT $1";
+    report = "
+        UPDATE {schema}idempotency_key AS k SET reported_at = statement_timestamp()
+            WHERE k.ctid = ANY (ARRAY(SELECT k.ctid FROM {schema}idempotency_key AS k
+            WHERE k.state = 'in_progress' AND ({has_lapsed}) AND k.reported_at IS NULL ORDER BY coalesce(k.lease_until, k.claimed_at)
+            LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING {stuck_columns}";
+    /// Calls the database's own function, which runs with the owner's rights.
+    forget_decisions = "SELECT {schema}idempotency_purge_audit($1, $2)";
+    /// Deletes keys in progress only if the next request may take them over anyway.
+    forget = "
+        DELETE FROM {schema}idempotency_key AS k WHERE k.ctid = ANY (ARRAY(SELECT f.ctid
+            FROM {schema}idempotency_key AS f WHERE f.expires_at <= least(statement_timestamp(), $2)
+            AND (f.state <> 'in_progress'
+                OR (NOT f.refuses AND coalesce(f.lease_until, f.claimed_at) <= statement_timestamp()))
+            ORDER BY f.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
+}

@@ -1,0 +1,4 @@
+//! SQLite: its single writer makes every step atomic.
+
+mod statements;
+mod store;

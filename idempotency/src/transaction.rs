@@ -1,0 +1,204 @@
+//! A key held by a transaction.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use inbox::commit::{UNSEALED, classify_commit, unsealed};
+use inbox::{CommitError, StoreError};
+use message::crash_points::reached;
+use message::{Backoff, shield};
+use migrations::own_transaction::ENDED;
+use outbox::OutboxTransaction;
+use outbox::transaction::Sealed;
+use sqlx::Transaction;
+use tokio::time::Instant;
+
+use crate::handle::IdempotencyKeys;
+use crate::id::KeyId;
+use crate::record::{Ending, Found, Record, State};
+use crate::store::{Ask, KeyStore};
+use crate::{crash_points, telemetry};
+
+/// Maximum time spent on finding out the outcome of a commit whose answer was lost.
+const RESOLVE_MAX: Duration = Duration::from_secs(30);
+const RESOLVE_PAUSE: Backoff = Backoff { first: Duration::from_millis(20), max: Duration::from_secs(1) };
+
+/// A transaction that holds a key. It derefs to the [`OutboxTransaction`]: everything written
+/// through it, business rows and messages, commits together with the key and its outcome. Messages
+/// need an [outbox](IdempotencyKeys::with_outbox). After an enqueue that failed it refuses to
+/// commit, even if the error was swallowed. When dropped without [`commit`](Self::commit), it rolls
+/// back, and the key is free. Await every `begin()` (a savepoint) in it. A `begin()` that is
+/// refused, or dropped before its answer, ends the whole transaction.
+#[derive(Debug)]
+#[must_use = "dropping it rolls it back"]
+pub struct KeyTransaction<DB: KeyStore> {
+    keys: IdempotencyKeys<DB>,
+    tx: OutboxTransaction<DB>,
+    ask: Ask,
+    attempt: u32,
+}
+
+impl<DB: KeyStore> KeyTransaction<DB> {
+    pub(crate) fn new(
+        keys: IdempotencyKeys<DB>,
+        tx: Transaction<'static, DB>,
+        ask: Ask,
+        attempt: u32,
+    ) -> Self {
+        let tx = OutboxTransaction::adopt(tx, keys.outbox().cloned());
+        Self { keys, tx, ask, attempt }
+    }
+
+    /// Returns the key that is held.
+    #[must_use]
+    pub fn id(&self) -> &KeyId {
+        &self.ask.id
+    }
+
+    /// Returns the number of this attempt, from 1. Attempts that were rolled back left no trace and
+    /// are not counted.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Stores the outcome and commits: every repeated request gets it. Runs to its end even if this
+    /// call is dropped. When the answer to the commit is lost, the key shows the outcome.
+    ///
+    /// # Errors
+    /// [`CommitError::RolledBack`] when nothing was committed: a statement had failed (even if its
+    /// error was swallowed), or a statement of the caller's own ended the transaction.
+    /// [`CommitError::Unknown`] when the database did not answer for half a minute; the next
+    /// request with the key shows the outcome.
+    pub async fn commit(self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
+        let outcome = outcome.to_vec();
+        shield(async move { self.commit_here(ending, &outcome).await }).await
+    }
+
+    /// Rolls back everything that was written through it, and keeps the key: for a request that is
+    /// refused after all, whose refusal is then [committed](Self::commit). Also works after a
+    /// failed statement. Not cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`]; then roll back.
+    pub async fn undo(&mut self) -> Result<(), StoreError> {
+        self.keys
+            .db()
+            .call(DB::undo(&mut self.tx))
+            .await
+            .map_err(StoreError::during("roll back to the claim of the key"))?;
+        self.tx.forget_calls();
+        Ok(())
+    }
+
+    /// Rolls back now, and frees the key. Dropping does the same, later.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database did not answer. The database rolls back when it notices the
+    /// lost connection.
+    pub async fn rollback(self) -> Result<(), StoreError> {
+        let Self { keys, tx, .. } = self;
+        let work = async move {
+            keys.db().call(tx.into_sqlx().rollback()).await.map_err(StoreError::during("roll back"))
+        };
+        shield(work).await
+    }
+
+    /// Does the same as [`commit`](Self::commit), for a caller that runs to its end anyway. Not
+    /// cancel-safe.
+    pub(crate) async fn commit_here(mut self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
+        let rolled_back = |reason, source| Err(CommitError::RolledBack { reason, source });
+        if !matches!(DB::is_open(&mut self.tx).await, Ok(true)) {
+            return rolled_back(ENDED, None);
+        }
+        if let Some(error) = self.tx.failed_call() {
+            return rolled_back(UNSEALED, Some(Box::new(error)));
+        }
+        let end = (ending, outcome);
+        let finish = DB::finish(&mut self.tx, self.keys.statements(), &self.ask, self.attempt, end);
+        match self.keys.db().call(finish).await {
+            Ok(true) => {}
+            Ok(false) => {
+                return rolled_back(ENDED, None);
+            }
+            Err(error) => {
+                let reason = "the outcome of its key could not be written, so an earlier statement may have aborted it";
+                return rolled_back(reason, Some(Box::new(error)));
+            }
+        }
+        // Behind the look at the key: in a transaction that has ended, a message would be stored by
+        // itself.
+        let Sealed { tx, wake } = match self.keys.db().any(self.tx.seal()).await {
+            Ok(sealed) => sealed.map_err(unsealed)?,
+            Err(error) => return rolled_back(UNSEALED, Some(Box::new(error))),
+        };
+        reached(crash_points::AFTER_OUTCOME);
+        let committed = match self.keys.db().call(tx.commit()).await.map_err(classify_commit) {
+            Err(CommitError::Unknown { source }) => {
+                tracing::warn!(error = %source, "the connection was lost during a commit; looking its key up");
+                resolve(&self.keys, &self.ask, source).await
+            }
+            other => other,
+        };
+        telemetry::completed(self.ask.id.operation(), ending, committed.is_ok());
+        committed?;
+        if let Some(wake) = wake {
+            wake.wake();
+        }
+        reached(crash_points::AFTER_COMPLETE);
+        Ok(())
+    }
+}
+
+/// Finds out the outcome of a commit. While the lost transaction runs, it holds the key. After that
+/// the outcome is stored or not.
+async fn resolve<DB: KeyStore>(
+    keys: &IdempotencyKeys<DB>,
+    ask: &Ask,
+    source: Box<dyn std::error::Error + Send + Sync>,
+) -> Result<(), CommitError> {
+    let until = Instant::now() + RESOLVE_MAX;
+    let mut attempt = 1;
+    loop {
+        let reason = "the connection was lost, and the key has no outcome of this holder";
+        match keys.db().call(look(keys, ask)).await {
+            Ok(Found { record, .. }) if is_of(record.as_ref(), ask) => return Ok(()),
+            Ok(Found { is_held: true, .. }) => {
+                return Err(CommitError::RolledBack { reason, source: Some(source) });
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "the database does not answer yet"),
+        }
+        let pause = RESOLVE_PAUSE.delay(attempt, 1.0);
+        if Instant::now() + pause >= until {
+            return Err(CommitError::Unknown { source });
+        }
+        tokio::time::sleep(pause).await;
+        attempt += 1;
+    }
+}
+
+async fn look<DB: KeyStore>(keys: &IdempotencyKeys<DB>, ask: &Ask) -> Result<Found, sqlx::Error> {
+    let mut tx = DB::begin_holding(keys.pool(), keys.statements(), ask).await?;
+    let found = DB::look(&mut tx, keys.statements(), ask).await?;
+    tx.rollback().await?;
+    Ok(found)
+}
+
+fn is_of(record: Option<&Record>, ask: &Ask) -> bool {
+    record.is_some_and(|record| record.holder == ask.asked.holder && matches!(record.state, State::Ended(_)))
+}
+
+impl<DB: KeyStore> Deref for KeyTransaction<DB> {
+    type Target = OutboxTransaction<DB>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.tx
+    }
+}
+
+impl<DB: KeyStore> DerefMut for KeyTransaction<DB> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.tx
+    }
+}
