@@ -82,6 +82,8 @@ pub enum Forget {
     Unnoted,
     /// Those of which no failure was counted, and with which no process ended.
     Unsuspected,
+    /// Those of which no failure was noted, and with which no process ended.
+    Untouched,
 }
 
 impl Forget {
@@ -92,12 +94,12 @@ impl Forget {
 
     /// Returns whether failures are forgotten that were noted and not counted.
     pub(crate) fn also_noted(self) -> bool {
-        self != Self::Unnoted
+        !matches!(self, Self::Unnoted | Self::Untouched)
     }
 
     /// Returns whether the ends of processes are forgotten.
     pub(crate) fn also_ends(self) -> bool {
-        self != Self::Unsuspected
+        !matches!(self, Self::Unsuspected | Self::Untouched)
     }
 }
 

@@ -272,8 +272,8 @@ pub enum RedriveError {
     /// Another dead letter has stopped every copy of this message. It decides whether the message
     /// takes effect; once it has, this one can be closed.
     #[error(
-        "dead letter {id} is a copy of dead letter {other}, which stopped the message; redrive that one, or discard \
-         both"
+        "dead letter {id} is a copy of dead letter {other}, which stopped the message; redrive that one if it is open, \
+         and discard this one otherwise"
     )]
     StoppedBy {
         /// The dead letter.

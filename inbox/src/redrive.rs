@@ -256,12 +256,7 @@ impl<DB: Dialect> Inbox<DB> {
             return Err(RedriveError::UnknownKind { id, kind });
         }
         let resolution = self.apply_letter(&mut tx, &letter, consumer, handler, options).await?;
-        if let Some(number) = request {
-            DB::finish_request(&mut tx, self.statements(), number, resolution.as_str())
-                .await
-                .map_err(failed("store the outcome of a redrive"))?;
-        }
-        self.close(tx, id, resolution).await
+        self.close(tx, id, resolution, request).await
     }
 
     /// Applies the message of an open dead letter, unless it has taken effect, and takes over its
@@ -286,6 +281,9 @@ impl<DB: Dialect> Inbox<DB> {
             && self.took_effect_before(tx, consumer, letter, &message).await?
         {
             return Ok(Resolution::Duplicate);
+        }
+        if guard.is_none() {
+            tx.mark().await?;
         }
         let received = Received::after(letter.attempts, consumer.clone(), scope, &message);
         let handled =
@@ -320,7 +318,7 @@ impl<DB: Dialect> Inbox<DB> {
             ..Decision::new((id, &letter.consumer), Action::Discard, signature)
         };
         DB::note_decision(&mut tx, self.statements(), &decision).await.map_err(failed("note a decision"))?;
-        self.close(tx, id, resolution).await
+        self.close(tx, id, resolution, None).await
     }
 
     /// Prevents the message of a dead letter from taking effect, or finds that it already has.
@@ -412,15 +410,22 @@ impl<DB: Dialect> Inbox<DB> {
         }
     }
 
+    /// Closes a dead letter and commits. Finishes the request that asked for its redrive, if any.
     pub(crate) async fn close(
         &self,
         mut tx: InboxTransaction<DB>,
         id: DeadLetterId,
         resolution: Resolution,
+        request: Option<i64>,
     ) -> Result<Redriven, RedriveError> {
         let failed = StoreError::during;
         // In a transaction that has ended, the dead letter would be closed without its effect.
         tx.check_rows().await?;
+        if let Some(number) = request {
+            DB::finish_request(&mut tx, self.statements(), number, resolution.as_str())
+                .await
+                .map_err(failed("store the outcome of a redrive"))?;
+        }
         // This statement fails in an aborted transaction, so the commit below commits.
         let rows = DB::resolve(&mut tx, self.statements(), id, resolution)
             .await

@@ -47,6 +47,8 @@ pub struct InboxTransaction<DB: Dialect> {
     /// Messages that were assembled and must be admitted, because their chunks are deleted with the
     /// commit.
     wholes: Vec<(ConsumerName, Tenant, MessageId)>,
+    /// Whether it has a mark of its own.
+    is_marked: bool,
 }
 
 #[derive(Debug)]
@@ -85,7 +87,7 @@ impl<DB: Dialect> Inbox<DB> {
 impl<DB: Dialect> InboxTransaction<DB> {
     fn new(inbox: Inbox<DB>, tx: Transaction<'static, DB>) -> Self {
         let tx = OutboxTransaction::adopt(tx, inbox.outbox().cloned());
-        Self { inbox, tx, admitted: Vec::new(), wholes: Vec::new() }
+        Self { inbox, tx, admitted: Vec::new(), wholes: Vec::new(), is_marked: false }
     }
 
     /// Admits a message: see [`Inbox::admit`].
@@ -259,7 +261,12 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// lost connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
         let (tx, limit, what) = (self.tx.into_sqlx(), self.inbox.options().call_timeout, "roll back");
-        let work = async move { tx.rollback().await.map_err(StoreError::during(what)) };
+        let work = async move {
+            match tx.rollback().await {
+                Err(error) if DB::was_over(&error) => Ok(()),
+                done => done.map_err(StoreError::during(what)),
+            }
+        };
         shield(within(limit, what, work)).await
     }
 
@@ -268,7 +275,10 @@ impl<DB: Dialect> InboxTransaction<DB> {
         let (mut tx, limit, what) = (self.tx.into_sqlx(), self.inbox.options().call_timeout, "roll back");
         let work = async move {
             tx.clear_cached_statements().await.map_err(StoreError::during(what))?;
-            tx.rollback().await.map_err(StoreError::during(what))
+            match tx.rollback().await {
+                Err(error) if DB::was_over(&error) => Ok(()),
+                done => done.map_err(StoreError::during(what)),
+            }
         };
         shield(within(limit, what, work)).await
     }
@@ -320,8 +330,10 @@ impl<DB: Dialect> InboxTransaction<DB> {
             return Err(CommitError::RolledBack { reason: ENDED, source: Some(Box::new(error)) });
         }
         self.check_chunks().await?;
-        if self.tx.has_staged() {
-            self.check_rows().await?;
+        if self.tx.has_staged()
+            && let Err(error) = self.check_rows().await
+        {
+            return Err(CommitError::RolledBack { reason: GONE, source: Some(Box::new(error)) });
         }
         let Self { inbox, tx, admitted, .. } = self;
         let Sealed { tx, wake } = tx.seal().await.map_err(unsealed)?;
@@ -338,13 +350,25 @@ impl<DB: Dialect> InboxTransaction<DB> {
 
     /// Checks that the transaction has its inbox rows, before anything is stored that is true only
     /// together with them: in a transaction that has ended it would be stored by itself.
-    pub(crate) async fn check_rows(&mut self) -> Result<(), CommitError> {
-        let has_rows = DB::has_marked(&mut self.tx, &rows_of(&self.admitted)).await;
-        let has_rows = has_rows.map_err(|error| CommitError::RolledBack {
-            reason: CHECK_FAILED,
-            source: Some(Box::new(error)),
-        })?;
-        if has_rows { Ok(()) } else { Err(CommitError::RolledBack { reason: GONE, source: None }) }
+    pub(crate) async fn check_rows(&mut self) -> Result<(), StoreError> {
+        self.check_open().await?;
+        let what = "look for the inbox rows of a transaction";
+        let has_rows =
+            DB::has_marked(&mut self.tx, &rows_of(&self.admitted)).await.map_err(StoreError::during(what))?;
+        let has_mark =
+            !self.is_marked || DB::is_marked(&mut self.tx).await.map_err(StoreError::during(what))?;
+        match has_rows && has_mark {
+            true => Ok(()),
+            false => Err(StoreError::new(what, SqlErrorKind::Refused, GONE)),
+        }
+    }
+
+    /// Marks the transaction, for an effect without an inbox row: see
+    /// [`check_rows`](Self::check_rows).
+    pub(crate) async fn mark(&mut self) -> Result<(), StoreError> {
+        DB::mark(&mut self.tx).await.map_err(StoreError::during("mark a transaction"))?;
+        self.is_marked = true;
+        Ok(())
     }
 
     /// Checks that every kept chunk is in the transaction that is about to commit, and that every

@@ -75,6 +75,18 @@ pub trait Backend: Values + sealed::Sealed {
     #[doc(hidden)]
     fn is_open(connection: &mut Self::Connection) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
+    /// Returns whether a rollback failed because its transaction was over before: nothing is left
+    /// of it.
+    #[doc(hidden)]
+    #[must_use]
+    fn was_over(_rollback: &sqlx::Error) -> bool {
+        false
+    }
+
+    /// Sets the mark of a transaction that was begun without one.
+    #[doc(hidden)]
+    fn mark(connection: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
     /// Returns whether the mark of the transaction is still there. Fails in a transaction that has
     /// failed. Call it after the caller's last statement: on SQLite it ends the caller's
     /// savepoints.

@@ -42,4 +42,7 @@ pub use migrator::Migrator;
 pub use roles::Roles;
 pub use sql::{Statement, Template};
 pub use sql_error_kind::SqlErrorKind;
+#[cfg(feature = "sqlite")]
+#[doc(hidden)]
+pub use sqlite::begin_outside;
 pub use status::{Applied, Status};

@@ -47,6 +47,10 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
         Ok(connection.is_in_transaction())
     }
 
+    async fn mark(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(MARK).execute(connection).await.map(drop)
+    }
+
     async fn is_marked(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
         sqlx::query_scalar("SELECT coalesce(current_setting('outbox.transaction', true) = 'own', false)")
             .fetch_one(connection)

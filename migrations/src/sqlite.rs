@@ -2,7 +2,7 @@
 //! timeout (sqlx: 5 s unless set).
 
 use sqlx::types::time::OffsetDateTime;
-use sqlx::{Connection, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use sqlx::{Connection, SqlSafeStr as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 
 use crate::backend::{Backend, Dialect};
 use crate::error::MigrateError;
@@ -11,6 +11,32 @@ use crate::line::{Line, Migration};
 use crate::snapshot;
 use crate::sql::Statement;
 use crate::status::Applied;
+
+/// Begins a transaction with `statement`, on a connection that is in none.
+///
+/// A transaction can be ended in SQL or by SQLite itself (`RAISE(ROLLBACK)`, a full disk). sqlx
+/// cannot roll it back then, and believes forever that its connection is inside it. Such a
+/// connection is closed here; the next one takes its place.
+///
+/// # Errors
+/// Those of the pool and of the statement. Not cancel-safe.
+#[doc(hidden)]
+pub async fn begin_outside(
+    pool: &SqlitePool,
+    statement: &'static str,
+) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
+    loop {
+        let mut connection = pool.acquire().await?;
+        if connection.is_in_transaction() {
+            // Waits until the rollback of a dropped transaction is done.
+            connection.ping().await?;
+        }
+        if !connection.is_in_transaction() {
+            return Transaction::begin(connection, Some(statement.into_sql_str())).await;
+        }
+        connection.close().await?;
+    }
+}
 
 impl Backend for Sqlite {
     const DIALECT: Dialect = Dialect::Sqlite;
@@ -30,13 +56,22 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
     /// Takes the write lock, waiting within the busy timeout. A deferred transaction that starts to
     /// write later is refused at once when another one has written since. The mark is a savepoint.
     async fn begin_marked(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        pool.begin_with("BEGIN IMMEDIATE; SAVEPOINT outbox_transaction").await
+        begin_outside(pool, "BEGIN IMMEDIATE; SAVEPOINT outbox_transaction").await
+    }
+
+    fn was_over(rollback: &sqlx::Error) -> bool {
+        let text = rollback.as_database_error().map(|error| error.message());
+        text.is_some_and(|text| text.contains("no transaction is active"))
     }
 
     /// Waits for the thread that runs the statements, so that all earlier ones are done.
     async fn is_open(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
         connection.ping().await?;
         Ok(connection.is_in_transaction())
+    }
+
+    async fn mark(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql("SAVEPOINT outbox_transaction").execute(connection).await.map(drop)
     }
 
     async fn is_marked(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {

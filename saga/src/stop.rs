@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use inbox::HandlerError;
 use migrations::SqlErrorKind;
-use outbox::{CommitError, EnqueueError, Rollback};
+use outbox::{CommitError, EnqueueError, Remedy, Rollback};
 
 use crate::error::chain;
 
@@ -67,16 +67,17 @@ impl Error for Stop {}
 ///
 /// | error | consequence |
 /// |---|---|
-/// | [`Stop`], [`Rollback::Because`](outbox::Rollback::Because), [`HandlerError::reject`](inbox::HandlerError::reject) | the step can never succeed |
+/// | [`Stop`], [`Rollback::Because`](outbox::Rollback::Because), [`HandlerError::reject`](inbox::HandlerError::reject) | the step can never succeed; as a mere source of the error of a call, its outcome is unknown |
 /// | a database error that reports an outage, [`HandlerError::unavailable`](inbox::HandlerError::unavailable) | not counted, as long as the sagas' database does not answer either; while that database answers, every sixth consecutive error of this kind counts |
 /// | a conflict with another transaction | retried at once; 20 consecutive conflicts count as one failure |
-/// | [`HandlerError::not_yet`](inbox::HandlerError::not_yet) | retried after its time; a step or its undo does not count it |
-/// | [`HandlerError::retry`](inbox::HandlerError::retry), [`retry_after`](inbox::HandlerError::retry_after) | counted, and retried; after its time if it has one |
+/// | [`HandlerError::retry`](inbox::HandlerError::retry), [`retry_after`](inbox::HandlerError::retry_after), [`not_yet`](inbox::HandlerError::not_yet) | counted, and retried; after its time if it has one |
 #[derive(Debug)]
 pub struct StepError {
     pub(crate) next: Next,
     /// Wait before the next attempt, instead of the backoff.
     pub(crate) delay: Option<Duration>,
+    /// Whether the error itself decided, and not one of its sources.
+    pub(crate) is_direct: bool,
     reason: String,
 }
 
@@ -89,8 +90,6 @@ pub(crate) enum Next {
     Again,
     /// Not counted: the database is unavailable.
     Outage,
-    /// Not counted: the step depends on something that is not there yet.
-    NotYet,
     /// Not retried.
     Stop,
 }
@@ -100,7 +99,7 @@ impl StepError {
     /// unknown.
     #[must_use]
     pub fn retry(reason: impl Into<String>) -> Self {
-        Self { next: Next::Retry, delay: None, reason: reason.into() }
+        Self { next: Next::Retry, delay: None, is_direct: true, reason: reason.into() }
     }
 
     /// Sets the wait before the next attempt, instead of the backoff.
@@ -129,8 +128,11 @@ impl fmt::Display for StepError {
 
 impl<E: Error + Send + Sync + 'static> From<E> for StepError {
     fn from(error: E) -> Self {
-        let Verdict { next, delay } = verdict(&error).unwrap_or(Verdict::of(Next::Retry));
-        Self { next, delay, reason: chain(&error) }
+        let own = own_verdict(&error);
+        let is_direct = own.is_some();
+        let decided = own.or_else(|| error.source().and_then(verdict));
+        let Verdict { next, delay } = decided.unwrap_or(Verdict::of(Next::Retry));
+        Self { next, delay, is_direct, reason: chain(&error) }
     }
 }
 
@@ -165,23 +167,27 @@ fn own_verdict(error: &(dyn Error + 'static)) -> Option<Verdict> {
             SqlErrorKind::Refused => Next::Retry,
         }));
     }
-    let is_conflict = match error.downcast_ref::<CommitError>() {
-        Some(error) => error.is_retryable(),
-        None => error.downcast_ref().is_some_and(EnqueueError::is_retryable),
-    };
-    is_conflict.then_some(Verdict::of(Next::Again))
+    match (error.downcast_ref::<CommitError>(), error.downcast_ref::<EnqueueError>()) {
+        (Some(error), _) if error.is_retryable() => Some(Verdict::of(Next::Again)),
+        (_, Some(error)) if error.is_retryable() => Some(Verdict::of(Next::Again)),
+        // An outage that the step swallowed: nothing else is left of it.
+        (Some(CommitError::Poisoned { remedy: Remedy::RunAgain, .. }), _)
+        | (_, Some(EnqueueError::Poisoned { remedy: Remedy::RunAgain, .. })) => {
+            Some(Verdict::of(Next::Outage))
+        }
+        _ => None,
+    }
 }
 
 fn verdict_of_handler(error: &HandlerError) -> Verdict {
     let next = match error.next() {
         inbox::Next::Reject => Next::Stop,
         inbox::Next::Unavailable => Next::Outage,
-        inbox::Next::NotYet => Next::NotYet,
         // The source tells an outage from a conflict.
         inbox::Next::Database => {
             return error.source().and_then(verdict).unwrap_or(Verdict::of(Next::Outage));
         }
-        // Retry, and what later versions add.
+        // A step that waits counts, so that an operator learns of it in the end.
         _ => Next::Retry,
     };
     Verdict { next, delay: error.delay() }
@@ -189,7 +195,7 @@ fn verdict_of_handler(error: &HandlerError) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use outbox::{Remedy, TransactionError};
+    use outbox::TransactionError;
 
     use super::*;
 
@@ -211,7 +217,9 @@ mod tests {
         let refused = StepError::from(HandlerError::reject("sold out"));
         assert_eq!((refused.next, refused.to_string().as_str()), (Next::Stop, "sold out"));
         let of_work = TransactionError::Work(Rollback::because("sold out"));
-        assert_eq!(StepError::from(of_work).next, Next::Stop, "a transaction elsewhere");
+        let of_work = StepError::from(of_work);
+        assert_eq!((of_work.next, of_work.is_direct), (Next::Stop, false), "a transaction elsewhere");
+        assert!(refused.is_direct);
         let wrapped = HandlerError::rejecting(sqlx::Error::PoolTimedOut);
         assert_eq!(StepError::from(wrapped).next, Next::Stop, "the helper decides");
     }
@@ -225,7 +233,7 @@ mod tests {
             (HandlerError::retry("away"), Next::Retry, None),
             (HandlerError::retrying(Stop::because("sold out")), Next::Retry, None),
             (HandlerError::retry_after(minute, "away"), Next::Retry, Some(minute)),
-            (HandlerError::not_yet(minute, "not there"), Next::NotYet, Some(minute)),
+            (HandlerError::not_yet(minute, "not there"), Next::Retry, Some(minute)),
             (HandlerError::unavailable("away"), Next::Outage, None),
             (HandlerError::from(lost()), Next::Outage, None),
             (HandlerError::from(sqlx::Error::RowNotFound), Next::Retry, None),
@@ -239,8 +247,8 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_that_was_swallowed_is_a_conflict() {
-        for (retryable, next) in [(true, Next::Again), (false, Next::Retry)] {
+    fn what_was_swallowed_keeps_its_meaning() {
+        for (retryable, next) in [(true, Next::Again), (false, Next::Outage)] {
             let EnqueueError::Poisoned { first, remedy, .. } = swallowed(Remedy::RunAgain, retryable) else {
                 unreachable!()
             };

@@ -201,7 +201,7 @@ where
             return Ok(answer::not_claimed(&error).response());
         }
     };
-    let tx = OutboxTransaction::adopt(tx, settings.keys.outbox().cloned());
+    let tx = OutboxTransaction::adopt_marked(tx, settings.keys.outbox().cloned());
     let held = HeldTransaction::new(Held::Plain(tx));
     call.parts.extensions.insert(held.clone());
     let mut response = call.service.call(Request::from_parts(call.parts, B::from(call.body))).await?;

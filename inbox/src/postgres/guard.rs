@@ -108,6 +108,14 @@ impl parts::Guards for Postgres {
             .transpose()
     }
 
+    async fn has_marked(connection: &mut PgConnection, marked: &[Key<'_>]) -> Result<bool, sqlx::Error> {
+        let marks: String =
+            sqlx::query_scalar("SELECT coalesce(nullif(current_setting('inbox.marks', true), ''), '0')")
+                .fetch_one(connection)
+                .await?;
+        Ok(marks == marked.len().to_string())
+    }
+
     /// Sends the check of the marks and COMMIT as one message, because a loop that commits one
     /// message at a time waits for each round trip. If a mark is missing, the check casts a text
     /// that is not a number and fails. If an earlier statement failed, the check fails too (25P02).
@@ -118,14 +126,6 @@ impl parts::Guards for Postgres {
     /// AND CHAIN, because sqlx believes that the transaction is open until it is dropped, and then
     /// sends a ROLLBACK with the next message. Outside a transaction, each ROLLBACK would log a
     /// warning on the server.
-    async fn has_marked(connection: &mut PgConnection, marked: &[Key<'_>]) -> Result<bool, sqlx::Error> {
-        let marks: String =
-            sqlx::query_scalar("SELECT coalesce(nullif(current_setting('inbox.marks', true), ''), '0')")
-                .fetch_one(connection)
-                .await?;
-        Ok(marks == marked.len().to_string())
-    }
-
     async fn commit(
         mut tx: Transaction<'static, Self>,
         marked: &[Key<'_>],

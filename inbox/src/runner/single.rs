@@ -127,6 +127,13 @@ pub(super) struct Course {
     not_begun: Option<Uuid>,
 }
 
+impl Course {
+    /// Returns whether an attempt in this process has failed.
+    fn has_failed_here(&self) -> bool {
+        self.applied_then.is_some()
+    }
+}
+
 /// The consequence of a noted failure.
 pub(super) enum Noted {
     /// It must be dead-lettered.
@@ -230,7 +237,7 @@ impl<S: Store> Worker<S> {
         if message.chunk.is_none() {
             return self.apply_one(tx, tenant, message, failed_before, begun_at).await;
         }
-        let (tx, whole) = match self.gather(tx, tenant, message, failed_before).await {
+        let (tx, whole) = match self.gather(tx, tenant, message, failed_before, course).await {
             Ok(gathered) => gathered,
             Err(step) => return step,
         };
@@ -328,17 +335,19 @@ impl<S: Store> Worker<S> {
         tenant: &Tenant,
         chunk: &Message,
         failed_before: Option<u32>,
+        course: &Course,
     ) -> Result<(S::Tx, Message), Step> {
         let step = match self.store.gather(&mut tx, tenant, chunk).await {
             Ok(Gathered::Whole(whole)) => return Ok((tx, whole)),
             Ok(Gathered::Kept { held, count }) => {
                 // A set with a noted failure counts as being retried, and does not expire. All
                 // chunks share one note: one that is only kept must not hide that the handler of
-                // the whole ended a process.
+                // the whole failed or ended a process. Only a failure to keep this very chunk is
+                // over.
                 let chunks = [(tenant, chunk.id)];
+                let forget = if course.has_failed_here() { Forget::Unsuspected } else { Forget::Untouched };
                 if failed_before.is_some()
-                    && let Err(error) =
-                        self.store.forget_attempts(&mut tx, &chunks, Forget::Unsuspected).await
+                    && let Err(error) = self.store.forget_attempts(&mut tx, &chunks, forget).await
                 {
                     return Err(Step::Failed((FailureKind::Chunk, None), error.into(), None));
                 }
@@ -548,13 +557,14 @@ impl<S: Store> Worker<S> {
         ((kind, chosen), error): (Failing, &(dyn Error + Send + Sync + 'static)),
     ) -> Result<Noted, StoreError> {
         let applied = self.applied.load(Ordering::Relaxed);
+        let is_returned = kind.is_of_handler();
         let kind = if is_of_session(error) { FailureKind::Unavailable } else { kind };
         let others_succeeded = course.applied_then.replace(applied).is_some_and(|then| applied > then);
         let is_counted = kind.is_counted(others_succeeded);
         let text = error_text(error);
         let pause = chosen.map_or(Pause::Backoff(self.backoff), Pause::Exactly);
         let pause = is_counted.then_some(pause);
-        let failed = Failed { error: &text, pause, is_returned: kind.is_of_handler() };
+        let failed = Failed { error: &text, pause, is_returned };
         let noted = self.store.record_failure(tenant, id, failed).await?;
         let Failures { attempts, uncounted, age, delay } = noted;
         course.failed_before = Some(attempts);

@@ -512,6 +512,8 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     ) -> Result<(), StoreError> {
         let (what, keys) = ("forget the attempts of a message that succeeded", self.keys(messages));
         let call = async {
+            // In a transaction that has ended, the failures would be forgotten without the effect.
+            tx.check_rows().await?;
             let statements = self.inbox.statements();
             DB::forget_attempts(tx, statements, &keys, forget).await.map_err(StoreError::during(what))
         };

@@ -1,7 +1,7 @@
 //! Admits messages on SQLite.
 
 use message::Fingerprint;
-use migrations::Identifier;
+use migrations::{Identifier, begin_outside};
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
 use uuid::fmt::Hyphenated;
 
@@ -23,7 +23,7 @@ impl parts::Guards for Sqlite {
     /// Uses IMMEDIATE, which waits for the write lock within the busy timeout; a later upgrade
     /// fails at once with BUSY.
     async fn begin_writing(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        pool.begin_with("BEGIN IMMEDIATE").await
+        begin_outside(pool, "BEGIN IMMEDIATE").await
     }
 
     async fn insert(

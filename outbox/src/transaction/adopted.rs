@@ -31,6 +31,13 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         Self::new(tx, outbox, ReplayedIds::default(), None)
     }
 
+    /// Wraps a transaction that was begun with the [mark](migrations::own_transaction::MARK) of its
+    /// own, like [`adopt`](Self::adopt). Staged messages are stored only while it has the mark.
+    #[doc(hidden)]
+    pub fn adopt_marked(tx: Transaction<'static, DB>, outbox: Option<Outbox<DB>>) -> Self {
+        Self::adopt(tx, outbox).marked()
+    }
+
     /// Begins a call that stores rows which must commit with the transaction. Refuses after an
     /// earlier failed call. Until the call [ends](Self::end_call_of_another_part), the transaction
     /// cannot commit: a call that is dropped counts as failed.

@@ -215,7 +215,10 @@ impl<DB: Dialect> Parts<DB> {
                 telemetry::step(self.held.id.saga_type(), StepKind::Call, began.elapsed());
                 Ok(value)
             }
-            Err(error) if error.next == Next::Stop => self.call_refused(&calling, &error).await,
+            // A source that refuses says nothing about what the call did before.
+            Err(error) if error.next == Next::Stop && error.is_direct => {
+                self.call_refused(&calling, &error).await
+            }
             Err(error) => {
                 let calling = Calling { age: calling.age + began.elapsed(), ..calling };
                 self.call_failed(&calling, &error, retry).await
@@ -248,7 +251,8 @@ impl<DB: Dialect> Parts<DB> {
             return self.give_up(calling, &text).await;
         }
         self.change_step(&calling.to(StepState::Calling, calling.undo, None, Some(&text))).await?;
-        let delay = self.sagas.options.backoff.delay(calling.attempts, rand::random());
+        let backoff = || self.sagas.options.backoff.delay(calling.attempts, rand::random());
+        let delay = error.delay.unwrap_or_else(backoff);
         let error = storable(&format!("{}: {text}", calling.name));
         self.halt(Halt::Failed { error, is_counted: false, delay: Some(delay) })
     }

@@ -344,7 +344,6 @@ impl<DB: Dialect> Parts<DB> {
         match error.next {
             Next::Again => self.halt(Halt::Conflict(text)),
             Next::Outage => self.halt(Halt::Failed { error: text, is_counted: false, delay: None }),
-            Next::NotYet => self.halt(Halt::Failed { error: text, is_counted: false, delay: error.delay }),
             Next::Retry | Next::Stop => {
                 self.halt(Halt::Failed { error: text, is_counted: true, delay: error.delay })
             }

@@ -37,7 +37,7 @@ impl Store for Sqlite {
 
     /// IMMEDIATE waits for the write lock within the busy timeout; upgrading later fails at once.
     async fn begin_saga(pool: &SqlitePool) -> Result<Transaction<'static, Self>> {
-        pool.begin_with("BEGIN IMMEDIATE").await
+        migrations::begin_outside(pool, "BEGIN IMMEDIATE").await
     }
 
     async fn may_commit_effect(connection: &mut SqliteConnection) -> Result<bool> {

@@ -30,7 +30,6 @@ cases! { "inbox/enqueueing":
         without_an_outbox_messages_wait_and_others_go_on,
         a_redrive_refuses_a_swallowed_enqueue_error,
         a_transaction_of_the_callers_own_refuses_to_commit_without_its_message,
-        what_is_staged_after_the_end_of_its_transaction_does_not_leave,
         what_is_not_there_yet_is_waited_for_and_not_counted,
         what_does_not_come_is_dead_lettered_in_the_end,
     }
@@ -39,7 +38,7 @@ cases! { "inbox/enqueueing":
 /// A topic that no message can have.
 const NOWHERE: &str = "";
 
-fn outbox_of<DB: TestDatabase>(database: &Database<DB>) -> Outbox<DB> {
+pub(super) fn outbox_of<DB: TestDatabase>(database: &Database<DB>) -> Outbox<DB> {
     Outbox::builder().schema(database.schema.clone()).build()
 }
 
@@ -241,7 +240,7 @@ async fn without_an_outbox_messages_wait_and_others_go_on<DB: TestDatabase>(data
 }
 
 /// A handler that ignores that its message is refused.
-struct Swallows;
+pub(super) struct Swallows;
 
 #[async_trait]
 impl<DB: TestDatabase> Handler<DB> for Swallows {
@@ -284,44 +283,6 @@ async fn a_transaction_of_the_callers_own_refuses_to_commit_without_its_message<
         assert_eq!(committed.is_ok(), left == 1, "{committed:?}");
         assert_eq!((effects(database).await.len(), DB::enqueued(database).await.len()), (left, left));
     }
-}
-
-/// Ends its transaction in SQL, as a library may do behind the handler's back.
-struct Ends;
-
-#[async_trait]
-impl<DB: TestDatabase> Handler<DB> for Ends {
-    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
-        DB::apply(tx, "billing", message).await?;
-        DB::sql(tx, "ROLLBACK").await?;
-        tx.stage(NewMessage::new("invoices"))?;
-        Ok(None)
-    }
-}
-
-/// Goal: in a transaction that has ended, neither a staged message is stored by itself nor a dead
-/// letter closed. Oracle: the outbox, the dead letters, the effects.
-async fn what_is_staged_after_the_end_of_its_transaction_does_not_leave<DB: TestDatabase>(
-    database: &Database<DB>,
-) {
-    DB::add_outbox(database).await;
-    let inbox = database.inbox().await.with_outbox(outbox_of(database));
-    let (billing, incoming) = (consumer("billing"), message("ends"));
-    let mut tx = inbox.begin().await.unwrap();
-    let admitted = tx.admit(&billing, &scope("t1"), &incoming).await.unwrap();
-    assert!(matches!(admitted, Admission::Fresh(_)));
-    Ends.handle(&mut tx, &incoming).await.unwrap();
-    let committed = tx.commit().await;
-    assert!(committed.is_err(), "{committed:?}");
-    assert_eq!((effects(database).await.len(), DB::enqueued(database).await.len()), (0, 0));
-
-    let broker = Broker::new([message("it")]);
-    run_until_drained(base(&inbox, &broker).handler(Swallows), &broker).await;
-    let [letter] = &dead(&inbox).await[..] else { panic!("one") };
-    let redriven = inbox.redrive(&billing, letter.id, &Ends, RedriveOptions::default()).await;
-    assert!(redriven.is_err(), "{redriven:?}");
-    assert_eq!((effects(database).await.len(), DB::enqueued(database).await.len()), (0, 0));
-    assert_eq!(dead(&inbox).await.len(), 1, "it is still open");
 }
 
 const EVERY: Duration = Duration::from_millis(100);

@@ -10,6 +10,7 @@ mod copies;
 mod cost;
 mod database;
 mod dead_letters;
+mod ended;
 mod ends;
 mod enqueueing;
 mod failures;
@@ -40,6 +41,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         copies::trials(),
         cost::trials(),
         dead_letters::trials(),
+        ended::trials(),
         ends::trials(),
         enqueueing::trials(),
         failures::trials(),

@@ -281,6 +281,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Plain, "retention.LIST", "", 8, 0, s("60"));
     add(Plain, "retention.FORGET_DECISIONS", "", 1, 0, s("34560000,1000"));
     add(Plain, "retention.EXPIRE", "", 8, 0, s("0,604800"));
+    add(Plain, "retention.HOLDER", "", 1, 0, s("'main'"));
     // Counts the parked entries.
     add(Plain, "retention.FORGET", "", 1, PARKED, s("'main',false"));
     cases
