@@ -12,10 +12,8 @@ pub struct Received {
     /// The message's id: the same at every attempt, so external calls can use it as an idempotency
     /// key.
     pub message_id: MessageId,
-    /// The number of this attempt: 1 plus the failures counted before. Failures in other processes,
-    /// or before a restart, are included when the broker flags a redelivery. RabbitMQ and SQS do
-    /// so; Kafka does so only within a session, so there the number may restart at 1. The limit of
-    /// attempts is counted in the database and never restarts. After a redrive the number continues
+    /// The number of this attempt: 1 plus the failures that the database has counted, including
+    /// those of other processes and those before a restart. After a redrive the number continues
     /// from the dead letter.
     pub attempt: u32,
     /// When the message's id was made, to the millisecond. The inbox's window validates this time.

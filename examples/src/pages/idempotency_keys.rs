@@ -1,11 +1,15 @@
 //! The code of `docs/idempotency-keys.md`.
 
+use std::time::Duration;
+
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use message::Fingerprint;
 use outbox_toolkit::http::Effect;
-use outbox_toolkit::keys::{ClaimOptions, Claimed, Ending, KeyId};
+use outbox_toolkit::keys::OnExpired;
 use serde::Deserialize;
+
+use outbox_toolkit::keys::{ClaimOptions, Claimed, Ending, KeyId};
+use outbox_toolkit::message::Fingerprint;
 
 use axum::{Extension, Json, Router, http::StatusCode, routing::post};
 use outbox_toolkit::http::{HeldTransaction, IdempotencyLayer};
@@ -47,6 +51,13 @@ async fn place_order(
     Ok((StatusCode::CREATED, Json(order)))
 }
 
+fn policies(keys: IdempotencyKeys<Postgres>) -> Result<(), Failure> {
+    let once = IdempotencyLayer::leased(keys, "/charges", tenant)?
+        .claim(ClaimOptions::default().on_expired(OnExpired::Refuse).retention(Duration::from_hours(12)))
+        .optional();                                                    // requests without a key run each time
+    Ok(())
+}
+
 enum Problem {
     NotConnected,
     NoAnswer,
@@ -80,20 +91,40 @@ impl OtherProvider {
     }
 }
 
-async fn without_http(
+async fn on_a_lease(
     keys: IdempotencyKeys<Postgres>,
-    id: KeyId,
-    fingerprint: Fingerprint,
+    body: Vec<u8>,
     provider: OtherProvider,
     cents: i64,
 ) -> Result<(), Failure> {
-    match keys.claim(&id, fingerprint, &ClaimOptions::default()).await? {
+    let id = KeyId::of_texts("tenant-1", "charge", "8e03978e")?;                   // tenant, operation, key
+    let request = Fingerprint::of_parts("charge", "application/json", &body);      // the same for each retry
+    match keys.claim(&id, request, &ClaimOptions::default()).await? {
         Claimed::Acquired(claim) => {
             let answer = provider.charge(claim.id().downstream(), cents).await?;   // the key goes with the call
             claim.complete(Ending::Succeeded, &answer).await?;
         }
         Claimed::Replay(replay) => println!("it was {:?} at {}", replay.ending, replay.processed_at),
         other => println!("in flight, stuck, discarded, or another request under this key: {other:?}"),
+    }
+    Ok(())
+}
+
+async fn in_a_transaction(
+    keys: IdempotencyKeys<Postgres>,
+    id: KeyId,
+    request: Fingerprint,
+    cents: i64,
+) -> Result<(), Failure> {
+    match keys.begin(&id, request, &ClaimOptions::default()).await? {
+        Claimed::Acquired(mut tx) => {
+            let insert = "INSERT INTO orders (cents) VALUES ($1) RETURNING id";
+            let order: i64 = sqlx::query_scalar(insert).bind(cents).fetch_one(&mut **tx).await?;
+            tx.enqueue(&OrderPlaced { order, cents }).await?;
+            tx.commit(Ending::Succeeded, &order.to_be_bytes()).await?;             // the bytes that a retry gets
+        }
+        Claimed::Replay(replay) => println!("it is order {:?}", replay.outcome),
+        other => println!("not now: {other:?}"),
     }
     Ok(())
 }

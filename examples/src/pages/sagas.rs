@@ -122,3 +122,35 @@ async fn answers(
         .await?;
     Ok(())
 }
+
+mod shipping {
+    use outbox_toolkit::prelude::*;
+    use outbox_toolkit::saga;
+    use serde::Deserialize;
+
+    #[derive(Deserialize)]
+    struct ShipOrder {
+        hold: i64,
+    }
+
+    impl Event for ShipOrder {
+        const TOPIC: &'static str = "ship";
+        const KIND: &'static str = "order.ship";
+    }
+
+    async fn ship(tx: &mut Tx, order: ShipOrder, received: &Received) -> Result<(), HandlerError> {
+        let insert = "INSERT INTO parcel (hold) VALUES ($1) RETURNING id";
+        let parcel: i64 = sqlx::query_scalar(insert).bind(order.hold).fetch_one(&mut **tx).await?;
+        let mut reply = NewMessage::new("checkout-replies").kind("order.shipped").json(&parcel);
+        for name in [saga::KEY_HEADER, saga::TOKEN_HEADER] {                          // outbox_toolkit::saga
+            let value = received.headers.get(name).ok_or_else(|| HandlerError::reject("not from a saga"))?;
+            reply = reply.header(name, value);
+        }
+        tx.enqueue(reply).await?;                                                     // one transaction with the effect
+        Ok(())
+    }
+
+    fn build(inbox: Inbox<Postgres>) {
+        drop(Consumer::builder(inbox, "shipping").outbox(Outbox::new()).on(ship));
+    }
+}

@@ -36,7 +36,7 @@ pub enum Rollback {
     /// A message was not enqueued.
     #[error("a message was not enqueued")]
     Enqueue(#[from] EnqueueError),
-    /// Any other error.
+    /// Any other error. The work runs again only if a conflict is among its causes.
     #[error("the work failed")]
     Other(#[from] Box<dyn Error + Send + Sync>),
 }
