@@ -283,6 +283,6 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Plain, "retention.EXPIRE", "", 8, 0, s("0,604800"));
     add(Plain, "retention.HOLDER", "", 1, 0, s("'main'"));
     // Counts the parked entries.
-    add(Plain, "retention.FORGET", "", 1, PARKED, s("'main',false"));
+    add(Plain, "retention.FORGET", "", 1, PARKED, s("'main',false,NULL,NULL"));
     cases
 }
