@@ -203,6 +203,9 @@ fn is_passing(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
     if let Some(error) = cause.downcast_ref::<sqlx::Error>() {
         return SqlErrorKind::of(error) != SqlErrorKind::Refused;
     }
+    if let Some(error) = cause.downcast_ref::<StoreError>() {
+        return error.is_transient();
+    }
     let remedy = cause.downcast_ref().map(EnqueueError::remedy);
     remedy.or_else(|| cause.downcast_ref().map(outbox::CommitError::remedy)) == Some(Remedy::RunAgain)
 }

@@ -23,8 +23,7 @@ use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::within::{no_answer, within};
 
-const CHECK_FAILED: &str =
-    "the check before the commit failed, so an earlier statement has aborted the transaction";
+const CHECK_FAILED: &str = "the check before the commit failed";
 const UNADMITTED: &str = "an assembled message was not admitted";
 const GONE: &str = "its inbox rows are missing: it was rolled back, completely or to a savepoint";
 
@@ -333,7 +332,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         if self.tx.has_staged()
             && let Err(error) = self.check_rows().await
         {
-            return Err(CommitError::RolledBack { reason: GONE, source: Some(Box::new(error)) });
+            return Err(CommitError::RolledBack { reason: CHECK_FAILED, source: Some(Box::new(error)) });
         }
         let Self { inbox, tx, admitted, .. } = self;
         let Sealed { tx, wake } = tx.seal().await.map_err(unsealed)?;

@@ -220,6 +220,10 @@ impl From<RedriveError> for Consequence {
             RedriveError::Refused(refusal) => Self::Dead(Reason::from(&refusal), refusal.to_string()),
             RedriveError::NotAMessage { problem, .. } => Self::Dead(Reason::Poison, problem),
             RedriveError::Admit(error) => Self::Failed((FailureKind::Database, None), error.into()),
+            // The handler broke its transaction: its own failure.
+            RedriveError::Store(error) if !error.is_transient() => {
+                HandlerError::of_broken_transaction(error).into()
+            }
             RedriveError::Store(error) => Self::Failed((FailureKind::Database, None), error.into()),
             _ => Self::Later,
         }

@@ -24,6 +24,9 @@ use crate::retry::Retry;
 use crate::stop::{Next, StepError, Stop};
 use crate::{crash_points, telemetry};
 
+/// Minimum wait before a call is made again, whatever its error asks for.
+const DELAY_MIN: Duration = Duration::from_millis(100);
+
 /// A call that is about to be made: `.await` it, after [`undo`](Call::undo) and
 /// [`retry`](Call::retry) if it has them.
 #[must_use = "a call does nothing until it is awaited"]
@@ -252,7 +255,7 @@ impl<DB: Dialect> Parts<DB> {
         }
         self.change_step(&calling.to(StepState::Calling, calling.undo, None, Some(&text))).await?;
         let backoff = || self.sagas.options.backoff.delay(calling.attempts, rand::random());
-        let delay = error.delay.unwrap_or_else(backoff);
+        let delay = error.delay.map_or_else(backoff, |delay| delay.max(DELAY_MIN));
         let error = storable(&format!("{}: {text}", calling.name));
         self.halt(Halt::Failed { error, is_counted: false, delay: Some(delay) })
     }

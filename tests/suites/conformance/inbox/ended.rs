@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use inbox::{Action, Admission, Handler, HandlerError, Reason, RedriveOptions, Tx};
+use inbox::{Action, Admission, AfterDeadLetter, Handler, HandlerError, Reason, RedriveOptions, Tx};
 use message::Message;
 use outbox::NewMessage;
 
@@ -16,13 +16,14 @@ use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::dead_letters::store_dead_letter;
 use crate::inbox::enqueueing::{Swallows, outbox_of};
 use crate::inbox::failures::{BATCHES, in_batches, until};
-use crate::inbox::held_keys::{SOON, signature};
+use crate::inbox::held_keys::{Rejects, SOON, of, settled, signature};
 use crate::inbox::{consumer, message, message_of, scope};
 
 cases! { "inbox/ended":
     every {
         what_is_staged_after_the_end_of_its_transaction_does_not_leave,
         a_handler_that_ends_its_transaction_is_given_up,
+        a_held_message_that_ends_its_transaction_is_given_up,
         a_redrive_that_ends_its_transaction_closes_nothing,
         a_requested_redrive_that_ends_its_transaction_is_not_reported_as_applied,
     }
@@ -70,6 +71,28 @@ async fn a_handler_that_ends_its_transaction_is_given_up<DB: TestDatabase>(datab
         assert_eq!((letter.reason, letter.attempts), (Reason::Poison, 3));
         inbox.discard(letter.id, &signature()).await.unwrap();
     }
+    assert_eq!((effects(database).await.len(), DB::enqueued(database).await.len()), (0, 0));
+}
+
+/// Oracle: the dead letter of the held message, with no other traffic.
+async fn a_held_message_that_ends_its_transaction_is_given_up<DB: TestDatabase>(database: &Database<DB>) {
+    DB::add_outbox(database).await;
+    let inbox = database.inbox().await.with_outbox(outbox_of(database));
+    settled(&inbox, &Rejects::these(["first"]), &["first", "held"]).await;
+    let letters = dead(&inbox).await;
+    inbox.discard(of(&letters, "first").id, &signature()).await.unwrap();
+    let idle = Broker::new([]);
+    let holding = base(&inbox, &idle).handler(Ends).after_dead_letter(AfterDeadLetter::HoldKey);
+    let (stop, running) = start(holding.redrive_interval(SOON).attempts_max(3));
+    until("it is given up", async || {
+        let letters = dead(&inbox).await;
+        letters.iter().all(|letter| letter.payload == b"held"[..] && letter.reason == Reason::Poison)
+    })
+    .await;
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+    let [letter] = &dead(&inbox).await[..] else { panic!("one") };
+    assert_eq!(letter.attempts, 3);
     assert_eq!((effects(database).await.len(), DB::enqueued(database).await.len()), (0, 0));
 }
 
