@@ -162,9 +162,9 @@ pub(super) async fn a_late_row_costs_no_walk(db: &Database<Postgres>) {
     })
     .await;
     eprintln!("buffers of one late row of 100,000: {cost}");
-    // The poll and the page look into each of eight segments; 30 to 60 buffers in all were seen. A
-    // walk would cost some 1,600.
-    assert!(cost < 100, "{cost}");
+    // A new session plans each statement of the poll and the page, which reads a buffer of each of
+    // 24 indexes; 217 buffers in all were seen. A walk would cost some 1,600 more.
+    assert!(cost < 400, "{cost}");
 }
 
 /// Goal: a transaction that writes for hours does not keep a relay from its lease, and an id that
