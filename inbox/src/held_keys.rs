@@ -452,10 +452,9 @@ impl<DB: Dialect> Inbox<DB> {
         let options = RedriveOptions { accept_late: true, after_dead_letter: AfterDeadLetter::HoldKey };
         let resolution = self.apply_letter(&mut tx, &letter, consumer, handler, options).await?;
         if has_failed {
-            tx.check_rows().await?;
             self.forget_failures(&mut tx, key(consumer, &tenant, message_id)).await?;
         }
-        self.close(tx, letter.id, resolution, None).await?;
+        self.close(tx, letter.id, resolution).await?;
         Ok(resolution)
     }
 

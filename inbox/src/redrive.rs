@@ -256,7 +256,12 @@ impl<DB: Dialect> Inbox<DB> {
             return Err(RedriveError::UnknownKind { id, kind });
         }
         let resolution = self.apply_letter(&mut tx, &letter, consumer, handler, options).await?;
-        self.close(tx, id, resolution, request).await
+        if let Some(number) = request {
+            DB::finish_request(&mut tx, self.statements(), number, resolution.as_str())
+                .await
+                .map_err(failed("store the outcome of a redrive"))?;
+        }
+        self.close(tx, id, resolution).await
     }
 
     /// Applies the message of an open dead letter, unless it has taken effect, and takes over its
@@ -289,6 +294,8 @@ impl<DB: Dialect> Inbox<DB> {
         let handled =
             handler.handle_delivery(tx, &message, &received).await.map_err(RedriveError::Handler)?;
         refuse_swallowed(tx).map_err(RedriveError::Handler)?;
+        // In a transaction that the handler ended, what follows would be stored without its effect.
+        tx.check_rows().await?;
         if let (Some(guard), Some(result)) = (guard, handled) {
             guard.complete(tx, &result).await?;
         }
@@ -318,7 +325,7 @@ impl<DB: Dialect> Inbox<DB> {
             ..Decision::new((id, &letter.consumer), Action::Discard, signature)
         };
         DB::note_decision(&mut tx, self.statements(), &decision).await.map_err(failed("note a decision"))?;
-        self.close(tx, id, resolution, None).await
+        self.close(tx, id, resolution).await
     }
 
     /// Prevents the message of a dead letter from taking effect, or finds that it already has.
@@ -410,22 +417,13 @@ impl<DB: Dialect> Inbox<DB> {
         }
     }
 
-    /// Closes a dead letter and commits. Finishes the request that asked for its redrive, if any.
     pub(crate) async fn close(
         &self,
         mut tx: InboxTransaction<DB>,
         id: DeadLetterId,
         resolution: Resolution,
-        request: Option<i64>,
     ) -> Result<Redriven, RedriveError> {
         let failed = StoreError::during;
-        // In a transaction that has ended, the dead letter would be closed without its effect.
-        tx.check_rows().await?;
-        if let Some(number) = request {
-            DB::finish_request(&mut tx, self.statements(), number, resolution.as_str())
-                .await
-                .map_err(failed("store the outcome of a redrive"))?;
-        }
         // This statement fails in an aborted transaction, so the commit below commits.
         let rows = DB::resolve(&mut tx, self.statements(), id, resolution)
             .await

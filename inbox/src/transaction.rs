@@ -259,27 +259,18 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// [`StoreError`] when the database did not answer. The database rolls back when it notices the
     /// lost connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
-        let (tx, limit, what) = (self.tx.into_sqlx(), self.inbox.options().call_timeout, "roll back");
-        let work = async move {
-            match tx.rollback().await {
-                Err(error) if DB::was_over(&error) => Ok(()),
-                done => done.map_err(StoreError::during(what)),
-            }
-        };
-        shield(within(limit, what, work)).await
+        let limit = self.inbox.options().call_timeout;
+        shield(within(limit, ROLL_BACK, roll_back(self.tx.into_sqlx()))).await
     }
 
     /// Rolls back, and clears the prepared statements of the session.
     pub(crate) async fn discard(self) -> Result<(), StoreError> {
-        let (mut tx, limit, what) = (self.tx.into_sqlx(), self.inbox.options().call_timeout, "roll back");
+        let (mut tx, limit) = (self.tx.into_sqlx(), self.inbox.options().call_timeout);
         let work = async move {
-            tx.clear_cached_statements().await.map_err(StoreError::during(what))?;
-            match tx.rollback().await {
-                Err(error) if DB::was_over(&error) => Ok(()),
-                done => done.map_err(StoreError::during(what)),
-            }
+            tx.clear_cached_statements().await.map_err(StoreError::during(ROLL_BACK))?;
+            roll_back(tx).await
         };
-        shield(within(limit, what, work)).await
+        shield(within(limit, ROLL_BACK, work)).await
     }
 
     fn note(
@@ -390,6 +381,15 @@ impl<DB: Dialect> InboxTransaction<DB> {
             }
         }
         Ok(())
+    }
+}
+
+const ROLL_BACK: &str = "roll back";
+
+async fn roll_back<DB: Dialect>(tx: Transaction<'static, DB>) -> Result<(), StoreError> {
+    match tx.rollback().await {
+        Err(error) if DB::was_over(&error) => Ok(()),
+        done => done.map_err(StoreError::during(ROLL_BACK)),
     }
 }
 
