@@ -15,8 +15,8 @@ use crate::status::Applied;
 /// Begins a transaction with `statement`, on a connection that is in none.
 ///
 /// A transaction can be ended in SQL or by SQLite itself (`RAISE(ROLLBACK)`, a full disk). sqlx
-/// cannot roll it back then, and believes forever that its connection is inside it. Such a
-/// connection is closed here; the next one takes its place.
+/// cannot roll it back then, and believes forever that its connection is inside it. The pools of
+/// `outbox::pool` close such a connection when they get it back; this closes one of any other pool.
 ///
 /// # Errors
 /// Those of the pool and of the statement. Not cancel-safe.

@@ -70,7 +70,8 @@ pub mod store;
 mod stored;
 mod text;
 pub mod trouble;
-mod watch;
+#[doc(hidden)]
+pub mod watch;
 
 pub use address::Address;
 pub use cursor::{BrokerTransaction, Cursor, Difference, Mark, Progress};

@@ -20,7 +20,7 @@ const ALLOWANCE: Duration = Duration::from_secs(1);
 
 /// Another holder's lease, as it was read.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Held<T> {
+pub struct Held<T> {
     pub(crate) epoch: i64,
     /// The end of the lease, in the database's own notation.
     pub(crate) until: T,
@@ -32,7 +32,7 @@ pub(crate) struct Held<T> {
 
 /// The columns of a lease: holder, seconds until it ends, epoch, end, and the seconds that the
 /// holder requested.
-pub(crate) type HolderRow<T> = (String, f64, i64, T, Option<f64>);
+pub type HolderRow<T> = (String, f64, i64, T, Option<f64>);
 
 impl<T> Held<T> {
     /// Returns the holder and the lease, if it has not ended.
@@ -109,7 +109,7 @@ impl<T: PartialEq + Clone> Watch<T> {
 
 /// Whether the holder of a lease lives, for a caller that does not want the lease itself.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Life<T> {
+pub enum Life<T> {
     /// The holder has renewed the lease, or may still do it in time.
     Alive { holder: String },
     /// The lease ends later than the holder can have asked for. Look again after this time.
@@ -120,7 +120,7 @@ pub(crate) enum Life<T> {
 
 /// Watches the lease of a relay that is to be forgotten.
 #[derive(Debug)]
-pub(crate) struct Vigil<T> {
+pub struct Vigil<T> {
     watch: Watch<T>,
     /// The epoch and the end of the lease that is watched.
     watched: Option<(i64, T)>,
@@ -134,7 +134,7 @@ impl<T> Default for Vigil<T> {
 
 impl<T: PartialEq + Clone> Vigil<T> {
     /// Decides whether the holder lives. Ask again with what is found later.
-    pub(crate) fn decide(&mut self, found: Option<HolderRow<T>>, now: Instant) -> Life<T> {
+    pub fn decide(&mut self, found: Option<HolderRow<T>>, now: Instant) -> Life<T> {
         let Some((holder, held)) = found.and_then(Held::of) else { return Life::Over(None) };
         let lease = (held.epoch, held.until.clone());
         let is_same = self.watched.as_ref() == Some(&lease);
