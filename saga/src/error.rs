@@ -224,8 +224,8 @@ impl StartError {
         !matches!(self, Self::Ended | Self::Poisoned(_) | Self::Store(_))
     }
 
-    /// Returns the error as its transaction remembers it. For a handler that swallows it, it means
-    /// what it means for one that returns it.
+    /// Returns the error as its transaction remembers it, so that a swallowed error has the same
+    /// consequence as a returned one.
     pub(crate) fn as_failed_call(&self) -> FailedCall {
         let (remedy, retryable) = match self {
             Self::Ended | Self::UnknownType { .. } => (Remedy::Correct, false),

@@ -1,5 +1,5 @@
 //! Handlers that end their transaction, as a library may do behind their back: nothing is stored by
-//! itself, and the message does not block its key for ever.
+//! itself, and the message does not block its key permanently.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,5 @@
-//! Messages that wait for something that does not come are given up by their age, whatever ends in
-//! between.
+//! The consumer gives up messages that wait for something that does not come, by their age, even if
+//! sessions or processes end in between.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -36,7 +36,7 @@ fn waits<DB: TestDatabase>(tries: &Arc<AtomicU32>) -> Effect<DB> {
     })
 }
 
-/// Goal: sessions and processes that end sooner than a message is given up do not keep it for ever.
+/// Goal: a message is dead-lettered even if every session and process ends before its limits.
 /// Oracle: the processes, each of which tries it once or twice, and the one dead letter.
 async fn a_message_that_waits_through_many_sessions_is_given_up<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
@@ -57,7 +57,7 @@ async fn a_message_that_waits_through_many_sessions_is_given_up<DB: TestDatabase
     assert_eq!((letter.reason, letter.attempts), (Reason::Poison, 0));
 }
 
-/// Goal: a held message whose handler waits in its turn is given up like any other. Oracle: the
+/// Goal: a held message whose handler waits in its turn has the limits of any other. Oracle: the
 /// reason of its dead letter.
 async fn a_held_message_that_waits_in_its_turn_is_given_up<DB: TestDatabase>(database: &Database<DB>) {
     let inbox: Inbox<DB> = database.inbox().await;
