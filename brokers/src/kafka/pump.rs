@@ -31,6 +31,12 @@ const LINES_MAX: usize = 1_000;
 /// Maximum time for a seek, which needs no network.
 const SEEK_MAX: Duration = Duration::from_secs(5);
 
+/// Maximum time for which the last commit waits for a group that is assigning its partitions. Less
+/// than a subscription waits for its thread to end.
+const ASSIGNING_MAX: Duration = Duration::from_secs(5);
+/// Time after which a commit is tried again that such a group has refused.
+const COMMIT_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
 /// A command of the subscription to its thread.
 pub(super) enum Command {
     /// Something may have arrived, or there is room again.
@@ -124,15 +130,18 @@ impl Pump {
     fn fill(&mut self) {
         let mut empty = 0;
         while empty < EMPTY_MAX && self.pace() {
-            match self.consumer.poll(Duration::ZERO) {
-                Some(Ok(record)) => {
-                    empty = 0;
-                    self.inflow.push(&record);
-                }
-                Some(Err(error)) => self.fail(&error),
-                None => empty += 1,
-            }
+            empty = if self.poll() { 0 } else { empty + 1 };
         }
+    }
+
+    /// Moves one message or event out of librdkafka. Returns whether it was a message or an error.
+    fn poll(&self) -> bool {
+        match self.consumer.poll(Duration::ZERO) {
+            Some(Ok(record)) => self.inflow.push(&record),
+            Some(Err(error)) => self.fail(&error),
+            None => return false,
+        }
+        true
     }
 
     /// Pauses reading when the consumer does not take prefetched messages, and resumes it when
@@ -252,12 +261,48 @@ impl Pump {
 
     /// Commits positions whose commit is not certain. The others are left out: an old position may
     /// belong to a topic that was recreated a moment ago.
+    ///
+    /// A group refuses commits while it assigns its partitions anew, as it does when its members
+    /// are stopped one after the other. Only polling takes part in that, so this polls until the
+    /// group accepts them.
     fn finish(&self) -> Result<(), SubscriptionError> {
         offsets::pass_markers(&self.consumer, &self.inflow);
         let mut state = self.inflow.lock();
-        let positions =
+        let mut positions =
             if self.commits.are_repeated() { state.ledger.moved() } else { state.ledger.positions() };
         drop(state);
-        self.commit(&positions, CommitMode::Sync)
+        let deadline = Instant::now() + ASSIGNING_MAX;
+        loop {
+            match self.commit(&positions, CommitMode::Sync) {
+                Err(error) if is_assigning(&error) && Instant::now() < deadline => {
+                    std::thread::sleep(COMMIT_AGAIN_AFTER);
+                    self.take_part();
+                    // The revocation of a partition has committed its position.
+                    let mut kept = self.inflow.lock().ledger.positions();
+                    kept.retain(|(place, _)| positions.iter().any(|(uncommitted, _)| uncommitted == place));
+                    positions = kept;
+                }
+                committed => return committed,
+            }
+        }
     }
+
+    /// Takes part in the group's assignment without reading on.
+    fn take_part(&self) {
+        if let Ok(assigned) = self.consumer.assignment()
+            && let Err(error) = self.consumer.pause(&assigned)
+        {
+            tracing::debug!(target: "brokers::kafka", %error, "reading continues during the last commit");
+        }
+        for _ in 0..EMPTY_MAX {
+            self.poll();
+        }
+    }
+}
+
+/// Returns whether the group refused a commit because it is assigning its partitions anew.
+fn is_assigning(error: &SubscriptionError) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<KafkaError>());
+    let code = source.and_then(KafkaError::rdkafka_error_code);
+    matches!(code, Some(Code::RebalanceInProgress | Code::IllegalGeneration))
 }

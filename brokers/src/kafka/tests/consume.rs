@@ -204,6 +204,34 @@ async fn a_commit_that_fails_is_repeated_although_nothing_more_comes() {
     reached(&config, &[3]).await;
 }
 
+/// Goal: a member that is stopped while its group assigns partitions leaves nothing to be delivered
+/// again. Oracle: the group's offsets.
+#[tokio::test]
+async fn the_last_commit_waits_for_a_group_that_assigns_its_partitions() {
+    let (mock, config) = cluster(1);
+    publish(&config, numbered(0..3)).await;
+    let mut subscription = member(&config).await;
+    let received = receive(&mut subscription, 3).await;
+    let refused = [ResponseError::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS; 4];
+    mock.request_errors(ApiKey::OffsetCommit, &refused).unwrap();
+    subscription.settle(received.iter().map(done).collect()).await.unwrap();
+    subscription.close().await.unwrap();
+    reached(&config, &[3]).await;
+}
+
+#[tokio::test]
+async fn a_last_commit_that_is_refused_for_good_is_an_error() {
+    let (mock, config) = cluster(1);
+    publish(&config, numbered(0..3)).await;
+    let mut subscription = member(&config).await;
+    let received = receive(&mut subscription, 3).await;
+    let refused = [ResponseError::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED; 4];
+    mock.request_errors(ApiKey::OffsetCommit, &refused).unwrap();
+    subscription.settle(received.iter().map(done).collect()).await.unwrap();
+    let error = subscription.close().await.unwrap_err();
+    assert!(error.to_string().contains("offsets not committed"), "{error}");
+}
+
 /// Goal: no subscription keeps a partition that it does not read. Oracle: what it returns, and what
 /// the next one reads.
 async fn refused<F: Future<Output = Box<dyn Subscription>>>(
