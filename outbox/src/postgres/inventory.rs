@@ -46,8 +46,8 @@ pub fn statements() -> Vec<Listed> {
     listed
 }
 
-/// Returns the constants in the files of a folder that are statements and not in `listed`, as
-/// `module.name`. The files `except` are left out.
+/// Returns the constants in the modules of a folder that are statements and not in `listed`, as
+/// `module.name`. A module may be a file or a folder of files. The modules `except` are left out.
 ///
 /// # Errors
 /// A folder or a file that cannot be read.
@@ -59,17 +59,31 @@ pub fn unlisted(folder: &Path, except: &[&str], listed: &[(&str, &str)]) -> io::
         if except.contains(&module.as_str()) {
             continue;
         }
-        let source = fs::read_to_string(&path)?;
-        let names = statements_in(&source).into_iter().map(|name| format!("{module}.{name}"));
-        found.extend(names.filter(|name| !listed.iter().any(|(listed, _)| listed == name)));
+        for source in sources(&path)? {
+            let names = statements_in(&source).into_iter().map(|name| format!("{module}.{name}"));
+            found.extend(names.filter(|name| !listed.iter().any(|(listed, _)| listed == name)));
+        }
     }
     Ok(found)
 }
 
+/// Returns the text of a source file, or of each in a folder.
+fn sources(path: &Path) -> io::Result<Vec<String>> {
+    if !path.is_dir() {
+        return Ok(vec![fs::read_to_string(path)?]);
+    }
+    fs::read_dir(path)?.map(|entry| fs::read_to_string(entry?.path())).collect()
+}
+
 /// Returns the names of the constants in a source file that are statements.
 fn statements_in(source: &str) -> Vec<&str> {
-    let lines = source.lines().map(|line| line.strip_prefix("pub(super) ").unwrap_or(line));
-    let constants = lines.filter_map(|line| line.strip_prefix("const ")?.split_once(": &str = \""));
+    let constants = source.lines().filter_map(|line| {
+        let declared = match line.strip_prefix("pub(") {
+            Some(visible) => visible.split_once(") ")?.1,
+            None => line,
+        };
+        declared.strip_prefix("const ")?.split_once(": &str = \"")
+    });
     // SQL begins with a capital letter, here or on the next line; other texts do not.
     let is_statement = |text: &str| text.is_empty() || text.starts_with(char::is_uppercase);
     constants.filter(|(_, text)| is_statement(text)).map(|(name, _)| name).collect()

@@ -5,9 +5,9 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use crate::failure::within;
+use crate::postgres::fragments::PRESENT_RUN;
 use crate::postgres::history::{CursorFacts, History, ServerFacts};
 use crate::postgres::mark::PgMark;
-use crate::postgres::statements::PRESENT_RUN;
 use crate::{Cursor, LogError};
 
 migrations::statements! {

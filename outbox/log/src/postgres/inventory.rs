@@ -3,32 +3,31 @@
 pub use outbox::postgres::inventory::Listed;
 use outbox::postgres::inventory::statements as of_producers;
 
-use crate::postgres::rebase::Rebase;
 use crate::postgres::store::ONE_PLAN_HERE;
-use crate::postgres::{admin, entries, facts, operations, pause, reconcile, retention, statements};
+use crate::postgres::{admin, entries, facts, operations, pause, rebase, reconcile, retention, statements};
 
 /// The planner settings of the relay's sessions, for one transaction.
 pub const ONE_PLAN: &str = ONE_PLAN_HERE;
 
 /// Statements that are constants of their modules.
 const CONSTANTS: [(&str, &str); 27] = [
-    ("admin.RELAYS", admin::RELAYS),
-    ("admin.PRESENT", admin::PRESENT),
-    ("admin.COUNTS", admin::COUNTS),
-    ("admin.PARKED_AGE", admin::PARKED_AGE),
-    ("admin.BACKLOG", admin::BACKLOG),
-    ("admin.BLOCKER", admin::BLOCKER),
-    ("admin.LOCK_ENTRIES", admin::LOCK_ENTRIES),
-    ("admin.LOOK_AT_ENTRIES", admin::LOOK_AT_ENTRIES),
-    ("admin.LOCK_WAITING", admin::LOCK_WAITING),
-    ("admin.SET_DUE", admin::SET_DUE),
-    ("admin.OVERDUE", admin::OVERDUE),
-    ("admin.REQUEUE", admin::REQUEUE),
-    ("admin.DISCARD", admin::DISCARD),
-    ("admin.EDIT", admin::EDIT),
-    ("admin.AUDIT", admin::AUDIT),
-    ("admin.RECORDS", admin::RECORDS),
-    ("entries.FIRSTS", entries::FIRSTS),
+    ("admin.RELAYS", admin::statements::RELAYS),
+    ("admin.PRESENT", admin::statements::PRESENT),
+    ("admin.COUNTS", admin::statements::COUNTS),
+    ("admin.PARKED_AGE", admin::statements::PARKED_AGE),
+    ("admin.BACKLOG", admin::statements::BACKLOG),
+    ("admin.BLOCKER", admin::statements::BLOCKER),
+    ("admin.LOCK_ENTRIES", admin::statements::LOCK_ENTRIES),
+    ("admin.LOOK_AT_ENTRIES", admin::statements::LOOK_AT_ENTRIES),
+    ("admin.LOCK_WAITING", admin::statements::LOCK_WAITING),
+    ("admin.SET_DUE", admin::statements::SET_DUE),
+    ("admin.OVERDUE", admin::statements::OVERDUE),
+    ("admin.REQUEUE", admin::statements::REQUEUE),
+    ("admin.DISCARD", admin::statements::DISCARD),
+    ("admin.EDIT", admin::statements::EDIT),
+    ("admin.AUDIT", admin::statements::AUDIT),
+    ("admin.RECORDS", admin::statements::RECORDS),
+    ("entries.FIRSTS", entries::statements::FIRSTS),
     ("pause.PAUSES", pause::PAUSES),
     ("pause.PAUSE", pause::PAUSE),
     ("pause.RESUME", pause::RESUME),
@@ -49,9 +48,9 @@ pub fn statements() -> Vec<Listed> {
     [
         Listed::all_of("statements", statements::Statements::new(None).each()),
         Listed::all_of("facts", facts::Statements::new(None).each()),
-        Listed::all_of("rebase", Rebase::new(None).each()),
-        Listed::all_of("admin", admin::Statements::new(None).each()),
-        Listed::all_of("entries", entries::Statements::new(None).each()),
+        rebase::rendered(),
+        admin::rendered(),
+        entries::rendered(),
         Listed::all_of("reconcile", reconcile::Statements::new(None).each()),
         constants.collect(),
         of_producers(),
@@ -71,9 +70,9 @@ mod tests {
     #[test]
     fn every_statement_that_is_a_constant_is_listed() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/postgres"));
-        // `store` has queries of the catalogs, and `statements` parts of statements that are listed
+        // `store` has queries of the catalogs, and `fragments` parts of statements that are listed
         // whole.
-        let unlisted = unlisted(folder, &["inventory", "store", "statements"], &CONSTANTS).unwrap();
+        let unlisted = unlisted(folder, &["inventory", "store", "fragments"], &CONSTANTS).unwrap();
         assert_eq!(unlisted, Vec::<String>::new());
     }
 }

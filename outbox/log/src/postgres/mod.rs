@@ -3,23 +3,19 @@
 //! | module | contents |
 //! |---|---|
 //! | [`store`] | [`PostgresLog`]: opens connections with the settings that each job needs |
+//! | `brief`, `encoding`, `server_kind`, `unconnected` | sessions: those that end after one question, texts of databases that do not use UTF-8, refused servers, errors of connecting |
 //! | `mark` | marks: a snapshot and a position of the sequence |
-//! | `reader` | differences and pages |
-//! | `page` | where a page ends, and which payloads are read with it |
-//! | `row`, `encoding` | the columns of a row; texts of databases that do not use UTF-8 |
+//! | `reader` | differences with their pages, and what is parked |
+//! | `page`, `row` | where a page ends, and which payloads are read with it; the columns of a row |
 //! | `checkpoint_store` | lease, cursor, exceptions |
-//! | `history` | the history that a mark belongs to, and whether a cursor can be trusted |
-//! | `facts` | reads from the server what `history` decides on |
+//! | `history`, `facts` | the history that a mark belongs to, and whether a cursor can be trusted; what that is decided on |
 //! | `rebase` | repairs cursors that do not belong to this history |
-//! | `reconcile` | reads the outbox for a comparison with another system |
-//! | `server_kind` | refuses servers that speak the protocol but do not keep what the proof rests on |
-//! | `retention` | segments, and how they are emptied |
 //! | `admin`, `entries` | operators' questions and decisions |
 //! | `pause`, `operations` | pauses that operators set, and operations that they carried out |
-//! | `brief` | sessions that end after one question |
-//! | `statements` | all statements of reader and checkpoint store |
+//! | `reconcile` | reads the outbox for a comparison with another system |
+//! | `retention` | segments, and how they are emptied |
+//! | `statements`, `fragments` | all statements of reader and checkpoint store, and parts that other statements have too |
 //! | `inventory` | all statements, for the test that counts what each of them reads |
-//! | `unconnected` | explains why a session was not opened |
 //!
 //! # Why the reader misses nothing
 //!
@@ -85,6 +81,7 @@ mod checkpoint_store;
 mod encoding;
 mod entries;
 mod facts;
+mod fragments;
 mod history;
 /// Open to the test that counts what each statement reads.
 #[cfg(feature = "testing")]
@@ -111,7 +108,7 @@ pub use unconnected::unconnected;
 /// The query for the id that was given out last, as marks use it, with a placeholder for the
 /// schema.
 #[doc(hidden)]
-pub const GIVEN_OUT: &str = statements::GIVEN_OUT;
+pub const GIVEN_OUT: &str = fragments::GIVEN_OUT;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) fn rewritten(mark: &crate::Mark) -> Result<crate::Mark, crate::LogError> {

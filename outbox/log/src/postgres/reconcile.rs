@@ -10,10 +10,9 @@ use sqlx::types::Uuid;
 use sqlx::{Executor as _, PgConnection, Postgres, Row as _};
 
 use crate::entries::Labels;
-use crate::postgres::entries::LABELS;
+use crate::postgres::fragments::{DISCARDED, LABELS, PASSED, SAME_SEGMENT, UNBOUNDED, WAS_EDITED};
 use crate::postgres::mark::PgMark;
 use crate::postgres::row::text;
-use crate::postgres::statements::{DISCARDED, PASSED, SAME_SEGMENT, UNBOUNDED, WAS_EDITED};
 use crate::postgres::store::ONE_PLAN_HERE;
 use crate::read_only::begin;
 use crate::reconcile::{Row, Rows, stage};

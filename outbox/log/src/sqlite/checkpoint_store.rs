@@ -12,7 +12,7 @@ use crate::entry::EntryId;
 use crate::exception::{ExceptionChange, Parked};
 use crate::failure::gone;
 use crate::lease::{Acquired, Fenced, Lease, RelayName};
-use crate::sqlite::reader::id_of;
+use crate::sqlite::mark::id_of;
 use crate::sqlite::statements::SQL;
 use crate::watch::Watch;
 use crate::{BrokerTrouble, CheckpointStore, Cursor, LogError, Mark, stored};

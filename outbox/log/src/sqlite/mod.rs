@@ -7,14 +7,18 @@
 mod admin;
 mod checkpoint_store;
 mod entries;
+mod fragments;
+mod mark;
 mod operations;
 pub(crate) mod options;
+mod page;
 mod pause;
 #[cfg(test)]
 mod properties;
 mod reader;
 mod reconcile;
 mod retention;
+mod row;
 mod statements;
 pub mod store;
 
@@ -23,5 +27,5 @@ pub use store::SqliteLog;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) fn rewritten(mark: &crate::Mark) -> Result<crate::Mark, crate::LogError> {
-    reader::id_of(mark).map(|id| crate::Mark::new(id.to_string()))
+    mark::id_of(mark).map(|id| crate::Mark::new(id.to_string()))
 }

@@ -6,7 +6,8 @@ use migrations::{Line, Migrator};
 use proptest::prelude::*;
 use sqlx::{Connection as _, Sqlite, SqliteConnection};
 
-use super::reader::{SqliteReader, id_of};
+use super::mark::id_of;
+use super::reader::SqliteReader;
 use super::reconcile::passed;
 use crate::{Cursor, Difference, EntryId, LogReader, Mark, PageLimit, RelayName, RowLimit, stored};
 

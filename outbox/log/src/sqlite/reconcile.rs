@@ -12,8 +12,9 @@ use uuid::Uuid;
 
 use crate::entries::Labels;
 use crate::reconcile::{Row, Rows, stage};
-use crate::sqlite::reader::{id_of, text};
-use crate::sqlite::statements::{DISCARDED, WAS_EDITED};
+use crate::sqlite::fragments::{DISCARDED, WAS_EDITED};
+use crate::sqlite::mark::id_of;
+use crate::sqlite::row::text;
 use crate::{LogError, RelayName, stored};
 
 migrations::statements! {

@@ -12,8 +12,9 @@ use tokio::time::Instant;
 
 use crate::decided::{ends_with_a_discard, has_an_edit};
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
-use crate::sqlite::reader::id_of;
-use crate::sqlite::statements::{self, IS_LARGE};
+use crate::sqlite::fragments::IS_LARGE;
+use crate::sqlite::mark::id_of;
+use crate::sqlite::statements;
 use crate::sqlite::store::SqliteLog;
 use crate::watch::{Held, Life, Vigil};
 use crate::{EntryId, LogError, RelayName, stored};

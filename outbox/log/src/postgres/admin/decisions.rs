@@ -1,0 +1,187 @@
+//! Carries out the decisions of operators.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use migrations::SqlErrorKind;
+use sqlx::{Connection, Executor as _, PgConnection};
+
+use super::statements::{
+    AUDIT, DISCARD, EDIT, LOCK_ENTRIES, LOCK_WAITING, LOOK_AT_ENTRIES, OVERDUE, REQUEUE, SET_DUE, Statements,
+};
+use crate::admin::decision::{
+    ChosenEntry, DecideError, Decision, EntryNow, OperatorDecision, TAKEN_FOR_CALLS, edited,
+};
+use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
+use crate::{EntryId, LogError, RelayName};
+
+impl PostgresLog {
+    /// Carries out a decision. Sets `is_committing` before it sends the commit: until then, an end
+    /// of this future also ends the transaction.
+    pub(super) async fn carry_out(
+        &self,
+        relay: &RelayName,
+        entries: &[ChosenEntry],
+        decree: &OperatorDecision,
+        is_committing: &AtomicBool,
+    ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
+        let failed = || LogError::during("carry out the decision");
+        let mut connection = self.admin().await?;
+        let action = decree.decision.action();
+        let taken_until = match action.takes_retrying() {
+            true => self.take_waiting(&mut connection, relay, entries).await?,
+            false => None,
+        };
+        let mut tx = connection.begin().await.map_err(failed())?;
+        tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
+        let found = self.lock(&mut tx, relay, entries, taken_until.as_deref()).await?;
+        let verdicts: Vec<Result<(), DecideError>> =
+            entries.iter().map(|entry| entry.verdict(relay, found.get(&entry.id.0), action)).collect();
+        let accepted = entries.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_ok());
+        let accepted: Vec<&ChosenEntry> = accepted.map(|(entry, _)| entry).collect();
+        if accepted.is_empty() {
+            return Ok(verdicts);
+        }
+        let ids: Vec<i64> = accepted.iter().map(|entry| entry.id.0).collect();
+        let mut digests: (Vec<Option<String>>, Vec<Option<String>>) =
+            (vec![None; ids.len()], vec![None; ids.len()]);
+        match &decree.decision {
+            Decision::Requeue | Decision::Discard => {
+                let text = if decree.decision == Decision::Requeue { REQUEUE } else { DISCARD };
+                let update = self.render(text);
+                let query = sqlx::query(&update).bind(relay.as_str()).bind(&ids);
+                query.execute(&mut *tx).await.map_err(failed())?;
+            }
+            Decision::Edit { .. } => {
+                let (payload, headers) = edited(&decree.decision)?;
+                for (place, entry) in accepted.iter().enumerate() {
+                    digests.0[place] = self.digest(&mut tx, relay, entry.id).await?;
+                    let edit = self.render(EDIT);
+                    let edit = sqlx::query(&edit).bind(relay.as_str()).bind(entry.id.0);
+                    let done = edit.bind(&payload).bind(&headers).execute(&mut *tx).await.map_err(failed())?;
+                    if done.rows_affected() == 0 {
+                        return Err(failed()(sqlx::Error::RowNotFound).into());
+                    }
+                    digests.1[place] = self.digest(&mut tx, relay, entry.id).await?;
+                }
+                // An entry that was taken from the relay is retried with its new content.
+                self.set_due(&mut tx, relay, &ids, None).await.map_err(failed())?;
+            }
+        }
+        sqlx::query(&self.render(AUDIT))
+            .bind(&decree.actor)
+            .bind(relay.as_str())
+            .bind(action.as_str())
+            .bind(&decree.note)
+            .bind(&decree.selection)
+            .bind(ids)
+            .bind(accepted.iter().map(|entry| entry.message_id.as_str()).collect::<Vec<_>>())
+            .bind(digests.0)
+            .bind(digests.1)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed())?;
+        is_committing.store(true, Ordering::Relaxed);
+        tx.commit().await.map_err(|error| match SqlErrorKind::of(&error) {
+            SqlErrorKind::Refused | SqlErrorKind::Conflict => DecideError::Log(failed()(error)),
+            SqlErrorKind::Lost | SqlErrorKind::Unavailable => DecideError::Unknown(failed()(error)),
+        })?;
+        Ok(verdicts)
+    }
+
+    /// Takes the entries that wait for a retry and for an operator from the relay (see
+    /// [`crate::admin::decision`]). Returns until when they are taken.
+    async fn take_waiting(
+        &self,
+        connection: &mut PgConnection,
+        relay: &RelayName,
+        entries: &[ChosenEntry],
+    ) -> Result<Option<String>, LogError> {
+        let failed = || LogError::during("take entries from the relay");
+        let mut ids: Vec<i64> = entries.iter().map(|entry| entry.id.0).collect();
+        ids.sort_unstable();
+        let taken_for = self.options.call_timeout * TAKEN_FOR_CALLS;
+        let mut tx = connection.begin().await.map_err(failed())?;
+        tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
+        let waiting: Vec<(i64, String, String)> = sqlx::query_as(&self.render(LOCK_WAITING))
+            .bind(relay.as_str())
+            .bind(ids)
+            .bind(taken_for.as_secs_f64())
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(failed())?;
+        let Some((.., until)) = waiting.first().cloned() else { return Ok(None) };
+        let ids: Vec<i64> = waiting.iter().map(|(id, ..)| *id).collect();
+        self.set_due(&mut tx, relay, &ids, Some(&until)).await.map_err(failed())?;
+        tx.commit().await.map_err(failed())?;
+        let overdue: Vec<i64> = sqlx::query_scalar(&self.render(OVERDUE))
+            .bind(&ids)
+            .bind(waiting.iter().map(|(_, due_at, _)| due_at.as_str()).collect::<Vec<_>>())
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(failed())?;
+        if !overdue.is_empty() {
+            self.set_due(connection, relay, &overdue, None).await.map_err(failed())?;
+        }
+        Ok(Some(until))
+    }
+
+    /// Sets the due time of retrying entries; `None` means now.
+    async fn set_due(
+        &self,
+        connection: &mut PgConnection,
+        relay: &RelayName,
+        ids: &[i64],
+        at: Option<&str>,
+    ) -> Result<(), sqlx::Error> {
+        let set_due = self.render(SET_DUE);
+        sqlx::query(&set_due).bind(relay.as_str()).bind(ids).bind(at).execute(connection).await?;
+        Ok(())
+    }
+
+    /// Returns the current state of the chosen entries. Locks those that are dead, and those that
+    /// were taken from the relay until `taken_until`.
+    async fn lock(
+        &self,
+        connection: &mut PgConnection,
+        relay: &RelayName,
+        entries: &[ChosenEntry],
+        taken_until: Option<&str>,
+    ) -> Result<HashMap<i64, EntryNow>, LogError> {
+        let mut ids: Vec<i64> = entries.iter().map(|entry| entry.id.0).collect();
+        ids.sort_unstable();
+        let mut found = HashMap::new();
+        for (statement, is_locked) in [(LOCK_ENTRIES, true), (LOOK_AT_ENTRIES, false)] {
+            let missing: Vec<i64> = ids.iter().copied().filter(|id| !found.contains_key(id)).collect();
+            if missing.is_empty() {
+                break;
+            }
+            let statement = self.render(statement);
+            let mut query = sqlx::query_as(&statement).bind(relay.as_str()).bind(missing);
+            if is_locked {
+                query = query.bind(taken_until);
+            }
+            let rows: Vec<(i64, String, String)> =
+                query.fetch_all(&mut *connection).await.map_err(LogError::during("look at the entries"))?;
+            let entry = |(id, state, message_id)| (id, EntryNow { state, message_id, is_locked });
+            found.extend(rows.into_iter().map(entry));
+        }
+        Ok(found)
+    }
+
+    /// Returns the digest of an entry's copy.
+    async fn digest(
+        &self,
+        connection: &mut PgConnection,
+        relay: &RelayName,
+        id: EntryId,
+    ) -> Result<Option<String>, LogError> {
+        let digest = Statements::new(self.options.schema.as_ref()).digest;
+        sqlx::query_scalar(&digest)
+            .bind(relay.as_str())
+            .bind(id.0)
+            .fetch_optional(connection)
+            .await
+            .map_err(LogError::during("look at the entry"))
+    }
+}

@@ -1,0 +1,157 @@
+//! Operators' questions and decisions, in PostgreSQL.
+
+mod decisions;
+mod rows;
+pub(super) mod statements;
+mod status;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+#[cfg(feature = "testing")]
+use outbox::postgres::inventory::Listed;
+use sqlx::Executor as _;
+use time::OffsetDateTime;
+
+use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
+use crate::admin::entry::{AuditRecord, ListedEntry};
+use crate::admin::status::{Blocker, RelayStatus};
+use crate::admin::{LogAdmin, Operation};
+use crate::failure::within;
+use crate::postgres::brief::Brief;
+use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
+use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
+use rows::{listed, record};
+use statements::{RECORDS, Statements};
+
+/// Lists the statements that are rendered together.
+#[cfg(feature = "testing")]
+pub(super) fn rendered() -> Vec<Listed> {
+    Listed::all_of("admin", Statements::new(None).each())
+}
+
+impl PostgresLog {
+    pub(super) async fn admin(&self) -> Result<Brief, LogError> {
+        // Boxed: the future that opens a connection is large, and every question begins with it.
+        Box::pin(self.connect("relay admin")).await.map(Brief::new)
+    }
+
+    /// Opens a session for questions, in a transaction that ends with it.
+    pub(super) async fn look(&self) -> Result<Brief, LogError> {
+        let mut connection = self.admin().await?;
+        let begin = async {
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED, READ ONLY").await?;
+            connection.execute(ONE_PLAN_HERE).await
+        };
+        begin.await.map_err(LogError::during("begin to look"))?;
+        Ok(connection)
+    }
+}
+
+#[async_trait]
+impl LogAdmin for PostgresLog {
+    async fn relays(&self) -> Result<Vec<RelayStatus>, LogError> {
+        within(self.options.call_timeout, self.status(None)).await
+    }
+
+    async fn relay(&self, relay: &RelayName) -> Result<Option<RelayStatus>, LogError> {
+        Ok(within(self.options.call_timeout, self.status(Some(relay))).await?.pop())
+    }
+
+    async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
+        within(self.options.call_timeout, self.read_blocker()).await
+    }
+
+    async fn list(
+        &self,
+        relay: &RelayName,
+        state: ExceptionState,
+        after: EntryId,
+        entries_max: u32,
+    ) -> Result<Vec<ListedEntry>, LogError> {
+        let ask = async {
+            let statements = Statements::new(self.options.schema.as_ref());
+            let (statement, takes_state) = match state {
+                ExceptionState::Retrying | ExceptionState::Dead => (&statements.list_stuck, true),
+                ExceptionState::Discarded => (&statements.list_discarded, false),
+                _ => (&statements.list, true),
+            };
+            let mut list = sqlx::query(statement).bind(relay.as_str());
+            if takes_state {
+                list = list.bind(state.as_str());
+            }
+            let rows = list
+                .bind(after.0)
+                .bind(i64::from(entries_max))
+                .fetch_all(&mut *self.look().await?)
+                .await
+                .map_err(LogError::during("list entries"))?;
+            rows.iter().map(|row| listed(row).map_err(LogError::during("read an entry"))).collect()
+        };
+        within(self.options.call_timeout, ask).await
+    }
+
+    async fn decide(
+        &self,
+        relay: &RelayName,
+        entries: &[ChosenEntry],
+        decree: OperatorDecision,
+    ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
+        decree.check(entries.len())?;
+        let limit = self.options.call_timeout;
+        let is_committing = AtomicBool::new(false);
+        let done = self.carry_out(relay, entries, &decree, &is_committing);
+        match tokio::time::timeout(limit, done).await {
+            Ok(done) => done,
+            Err(_) if is_committing.load(Ordering::Relaxed) => {
+                Err(DecideError::Unknown(LogError::Timeout { waited: limit }))
+            }
+            Err(_) => Err(LogError::Timeout { waited: limit }.into()),
+        }
+    }
+
+    async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {
+        let ask = async {
+            let rows = sqlx::query(&self.render(RECORDS))
+                .bind(relay.as_str())
+                .bind(i64::from(records_max))
+                .fetch_all(&mut *self.look().await?)
+                .await
+                .map_err(LogError::during("list decisions"))?;
+            rows.iter().map(|row| record(row).map_err(LogError::during("read a decision"))).collect()
+        };
+        within(self.options.call_timeout, ask).await
+    }
+
+    async fn pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError> {
+        within(self.options.call_timeout, self.read_pauses(relay)).await
+    }
+
+    async fn pause(
+        &self,
+        relay: &RelayName,
+        scope: &PauseScope,
+        actor: &str,
+        reason: &str,
+    ) -> Result<bool, LogError> {
+        scope.check(actor, reason)?;
+        within(self.options.call_timeout, self.set_paused(relay, scope, (actor, reason))).await
+    }
+
+    async fn resume(
+        &self,
+        relay: &RelayName,
+        scope: &PauseScope,
+        since: Option<OffsetDateTime>,
+        actor: &str,
+        reason: &str,
+    ) -> Result<bool, LogError> {
+        scope.check(actor, reason)?;
+        let resumed = self.end_pause(relay, scope, since, (actor, reason));
+        within(self.options.call_timeout, resumed).await
+    }
+
+    async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError> {
+        within(self.options.call_timeout, self.read_operations(relay, records_max)).await
+    }
+}

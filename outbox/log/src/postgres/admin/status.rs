@@ -1,0 +1,124 @@
+//! Where the relays stand, and what keeps entries from them.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row as _};
+
+use super::statements::{BACKLOG, BLOCKER, COUNTS, PARKED_AGE, PRESENT, RELAYS};
+use crate::admin::entry::due;
+use crate::admin::status::{
+    Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedSummary, RelayStatus,
+};
+use crate::postgres::history::History;
+use crate::postgres::mark::{PgMark, array};
+use crate::postgres::store::PostgresLog;
+use crate::{Cursor, EntryId, LogError, RelayName, row, stored};
+
+impl PostgresLog {
+    /// Returns all relays, or one.
+    pub(super) async fn status(&self, only: Option<&RelayName>) -> Result<Vec<RelayStatus>, LogError> {
+        let failed = || LogError::during("describe the relays");
+        let mut connection = self.look().await?;
+        let relays = self.render(RELAYS);
+        let rows = sqlx::query(&relays).bind(only.map(RelayName::as_str));
+        let rows = rows.fetch_all(&mut *connection).await.map_err(failed())?;
+        let present: (String, i64) =
+            sqlx::query_as(&self.render(PRESENT)).fetch_one(&mut *connection).await.map_err(failed())?;
+        let mut relays = Vec::new();
+        for row in rows {
+            let relay: String = row.try_get("relay").map_err(failed())?;
+            let holder: Option<String> = row.try_get("holder").map_err(failed())?;
+            let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
+            let cursor: String = row.try_get("cursor").map_err(failed())?;
+            let (cursor, broker_trouble) = (stored::read(&cursor)?, stored::read_trouble(&cursor));
+            let (summary, age) = self.parked(&mut connection, &relay).await?;
+            let backlog = summary.add_to(self.backlog(&mut connection, &cursor).await?, age);
+            relays.push(RelayStatus {
+                relay,
+                epoch: row.try_get("epoch").map_err(failed())?,
+                standbys: u64::try_from(row.try_get::<i64, _>("standbys").map_err(failed())?).ok(),
+                holder: holder.map(|name| Holder { name, expires_in: expires_in.and_then(row::wait) }),
+                checkpoint_age: due(row.try_get("age").map_err(failed())?).unwrap_or_default(),
+                history: PgMark::read(&cursor.base)?.history.map(|history| {
+                    let is_present = history.is_of(&present.0, present.1);
+                    let History { system_identifier, timeline, .. } = history;
+                    CursorHistory { system_identifier, timeline, is_present }
+                }),
+                backlog,
+                cursor,
+                broker_trouble,
+                exceptions: summary.exceptions,
+                parked: summary.parked,
+            });
+        }
+        Ok(relays)
+    }
+
+    /// Returns the transaction that has been open for longest after it wrote to the outbox.
+    pub(super) async fn read_blocker(&self) -> Result<Option<Blocker>, LogError> {
+        let failed = || LogError::during("look for open transactions");
+        let found = sqlx::query(&self.render(BLOCKER)).fetch_optional(&mut *self.look().await?).await;
+        let Some(row) = found.map_err(failed())? else { return Ok(None) };
+        blocker(&row).map(Some).map_err(failed())
+    }
+
+    async fn backlog(&self, connection: &mut PgConnection, cursor: &Cursor) -> Result<Backlog, LogError> {
+        let base = PgMark::read(&cursor.base)?;
+        let progress = cursor.progress.as_ref();
+        let head = progress.map(|progress| PgMark::read(&progress.head)).transpose()?;
+        let after = progress.map_or(0, |progress| progress.after);
+        let mut in_flight = base.in_flight.clone();
+        in_flight.extend(head.iter().flat_map(|head| &head.in_flight));
+        let (ahead, id, age): (i64, Option<i64>, Option<f64>) = sqlx::query_as(&self.render(BACKLOG))
+            .bind(base.floor.max(after))
+            .bind(&base.snapshot)
+            .bind(head.as_ref().map(|head| &head.snapshot))
+            .bind(after)
+            .bind(array(&in_flight))
+            .fetch_one(connection)
+            .await
+            .map_err(LogError::during("measure the backlog"))?;
+        let oldest = id.zip(age).map(|(id, age)| (EntryId(id), row::wait(age).unwrap_or_default()));
+        // A long transaction may have left rows below the floor.
+        let at_least = u64::from(oldest.is_some());
+        let entries_max = if oldest.is_none() { 0 } else { u64::try_from(ahead).unwrap_or_default() };
+        Ok(Backlog { entries_max: entries_max.max(at_least), oldest, parked: 0, oldest_parked: None })
+    }
+
+    /// Returns the parked entries, and the age of the oldest one that is held or retrying.
+    async fn parked(
+        &self,
+        connection: &mut PgConnection,
+        relay: &str,
+    ) -> Result<(ParkedSummary, Option<Duration>), LogError> {
+        let failed = || LogError::during("count the parked entries");
+        let rows = sqlx::query_as(&self.render(COUNTS))
+            .bind(relay)
+            .bind(i64::from(COUNTED_MAX))
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(failed())?;
+        let summary = ParkedSummary::of(rows);
+        let Some(EntryId(id)) = summary.oldest else { return Ok((summary, None)) };
+        // The entry may have left in the meantime.
+        let age: Option<f64> = sqlx::query_scalar(&self.render(PARKED_AGE))
+            .bind(relay)
+            .bind(id)
+            .fetch_optional(connection)
+            .await
+            .map_err(failed())?;
+        Ok((summary, age.and_then(row::wait)))
+    }
+}
+
+fn blocker(row: &PgRow) -> Result<Blocker, sqlx::Error> {
+    let age: Option<f64> = row.try_get(4)?;
+    Ok(Blocker {
+        pid: row.try_get(0)?,
+        transaction: row.try_get(1)?,
+        application_name: row.try_get(2)?,
+        state: row.try_get(3)?,
+        age: age.map(|age| Duration::try_from_secs_f64(age).unwrap_or_default()),
+    })
+}

@@ -1,0 +1,297 @@
+//! Single entries of the log, in PostgreSQL.
+
+mod rows;
+pub(super) mod statements;
+
+use async_trait::async_trait;
+#[cfg(feature = "testing")]
+use outbox::postgres::inventory::Listed;
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+use sqlx::types::Uuid;
+use time::OffsetDateTime;
+
+use crate::admin::status::COUNTED_MAX;
+use crate::entries::lag::{LagRow, by_topic};
+use crate::entries::selection::{ENTRIES_PER_CALL, made_at, smallest_id};
+use crate::entries::{
+    EntryRef, Extent, FoundEntry, LogEntries, SelectedPage, Selection, StoredPayload, TopicLag,
+    UNREAD_COUNTED_MAX,
+};
+use crate::failure::within;
+use crate::postgres::admin::statements::PRESENT;
+use crate::postgres::mark::{PgMark, array};
+use crate::postgres::reconcile::Passed;
+use crate::postgres::row::{self, text};
+use crate::postgres::store::PostgresLog;
+use crate::row::Names;
+use crate::{Entry, EntryId, LogError, RelayName, RowLimit, stored};
+use rows::{found, page, stored_payload};
+use statements::{FIRSTS, Statements};
+
+/// Lists the statements that are rendered together.
+#[cfg(feature = "testing")]
+pub(super) fn rendered() -> Vec<Listed> {
+    Listed::all_of("entries", Statements::new(None).each())
+}
+
+impl PostgresLog {
+    fn sql(&self) -> Statements {
+        Statements::new(self.options.schema.as_ref())
+    }
+
+    async fn read_lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError> {
+        let cursor = self.read_extent(relay).await?.cursor;
+        let passed = Passed::read(cursor.as_deref())?;
+        let statement = self.sql().lag;
+        let rows = sqlx::query(&statement)
+            .bind(relay.as_str())
+            .bind(&passed.base.snapshot)
+            .bind(passed.base.floor)
+            .bind(&passed.head)
+            .bind(passed.after)
+            .bind(array(&passed.in_flight))
+            .bind(i64::from(UNREAD_COUNTED_MAX))
+            .bind(i64::from(COUNTED_MAX))
+            .bind(passed.settled)
+            .fetch_all(&mut *self.look().await?)
+            .await
+            .map_err(LogError::during("count the entries that have not left"))?;
+        let row = |row: &PgRow| {
+            Ok((text(row, 0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?))
+        };
+        let rows: Result<Vec<LagRow>, sqlx::Error> = rows.iter().map(row).collect();
+        Ok(by_topic(rows.map_err(LogError::during("count the entries that have not left"))?))
+    }
+
+    async fn read_extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
+        let failed = || LogError::during("find out how far the log reaches");
+        let mut connection = self.look().await?;
+        let statement = self.sql().extent;
+        let row = sqlx::query(&statement)
+            .bind(relay.as_str())
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(failed())?;
+        let cursor: Option<String> = row.try_get("cursor").map_err(failed())?;
+        let mut is_of_this_server = true;
+        if let Some(cursor) = &cursor
+            && let Some(history) = PgMark::read(&stored::read(cursor)?.base)?.history
+        {
+            let (system, timeline): (String, i64) =
+                sqlx::query_as(&self.render(PRESENT)).fetch_one(&mut *connection).await.map_err(failed())?;
+            is_of_this_server = history.is_of(&system, timeline);
+        }
+        let extent = || -> Result<Extent, sqlx::Error> {
+            let oldest = row.try_get::<Option<i64>, _>("oldest_id")?.map(EntryId);
+            Ok(Extent {
+                now: row.try_get("now")?,
+                cursor,
+                checkpoint_at: row.try_get("checkpoint_at")?,
+                is_of_this_server,
+                oldest: oldest.zip(row.try_get("oldest_at")?),
+                newest: row.try_get::<Option<i64>, _>("newest_id")?.map(EntryId),
+                expired_through: row.try_get::<Option<Uuid>, _>("expired_through")?.and_then(made_at),
+            })
+        };
+        extent().map_err(failed())
+    }
+
+    async fn read_found(&self, relay: &RelayName, which: EntryRef) -> Result<Vec<FoundEntry>, LogError> {
+        let failed = || LogError::during("look up the entry");
+        let cursor = self.read_extent(relay).await?.cursor;
+        let passed = Passed::read(cursor.as_deref())?;
+        let (id, message_id) = match which {
+            EntryRef::Id(id) => (Some(id.0), None),
+            EntryRef::MessageId(id) => (None, Some(id)),
+        };
+        let statement = self.sql().find;
+        let rows = sqlx::query(&statement)
+            .bind(relay.as_str())
+            .bind(&passed.base.snapshot)
+            .bind(passed.base.floor)
+            .bind(&passed.head)
+            .bind(passed.after)
+            .bind(id)
+            .bind(message_id)
+            .fetch_all(&mut *self.look().await?)
+            .await
+            .map_err(failed())?;
+        rows.iter().map(|row| found(row).map_err(failed())?).collect()
+    }
+
+    async fn read_selected(
+        &self,
+        relay: &RelayName,
+        extent: &Extent,
+        selection: &Selection,
+        after: EntryId,
+    ) -> Result<SelectedPage, LogError> {
+        let failed = || LogError::during("choose entries");
+        let Some(range) = selection.range(extent, after) else { return Ok(SelectedPage::end(after)) };
+        let passed = Passed::read(extent.cursor.as_deref())?;
+        let (ids, message_ids): (Vec<i64>, Vec<Uuid>) =
+            selection.named.iter().map(|name| (name.id.0, name.message_id)).unzip();
+        let statement = self.sql().select;
+        let rows = sqlx::query(&statement)
+            .bind(relay.as_str())
+            .bind(&passed.base.snapshot)
+            .bind(passed.base.floor)
+            .bind(&passed.head)
+            .bind(passed.after)
+            .bind(range.0)
+            .bind(range.1)
+            .bind((!ids.is_empty()).then_some(ids))
+            .bind(&selection.topic)
+            .bind(&selection.key)
+            .bind(selection.since)
+            .bind(selection.until)
+            .bind(ENTRIES_PER_CALL)
+            .bind(message_ids)
+            .fetch_all(&mut *self.look().await?)
+            .await
+            .map_err(failed())?;
+        page(&rows, range, failed)
+    }
+
+    async fn read_passed_between(
+        &self,
+        relay: &RelayName,
+        (before, now): (&Extent, &Extent),
+        after: EntryId,
+    ) -> Result<SelectedPage, LogError> {
+        let failed = || LogError::during("follow the log");
+        let (earlier, passed) =
+            (Passed::read(before.cursor.as_deref())?, Passed::read(now.cursor.as_deref())?);
+        let statement = self.sql().passed_between;
+        let rows = sqlx::query(&statement)
+            .bind(relay.as_str())
+            .bind(&passed.base.snapshot)
+            .bind(passed.base.floor)
+            .bind(&passed.head)
+            .bind(passed.after)
+            .bind(&earlier.base.snapshot)
+            .bind(earlier.base.floor)
+            .bind(array(&earlier.in_flight))
+            .bind(&earlier.head)
+            .bind(earlier.after)
+            .bind(after.0)
+            .bind(ENTRIES_PER_CALL)
+            .bind(earlier.settled)
+            .fetch_all(&mut *self.look().await?)
+            .await
+            .map_err(failed())?;
+        page(&rows, (after.0, i64::MAX, true), failed)
+    }
+
+    async fn read_contents(
+        &self,
+        entries: &[(EntryId, Uuid)],
+        limit: RowLimit,
+    ) -> Result<Vec<Entry>, LogError> {
+        let (ids, message_ids): (Vec<i64>, Vec<Uuid>) =
+            entries.iter().map(|(id, uuid)| (id.0, *uuid)).unzip();
+        let statement = self.sql().contents;
+        let rows = sqlx::query(&statement)
+            .bind(ids)
+            .bind(message_ids)
+            .bind(i64::try_from(limit.payload.message_bytes_max).unwrap_or(i64::MAX))
+            .bind(i64::try_from(limit.headers_bytes_max()).unwrap_or(i64::MAX))
+            .fetch_all(&mut *self.look().await?)
+            .await
+            .map_err(LogError::during("read entries"))?;
+        let mut names = Names::default();
+        rows.iter()
+            .map(|row| Ok(row::read(row, None)?.into_entry(&mut names, &self.source, &limit)))
+            .collect()
+    }
+}
+
+#[async_trait]
+impl LogEntries for PostgresLog {
+    async fn find(&self, relay: &RelayName, which: EntryRef) -> Result<Vec<FoundEntry>, LogError> {
+        within(self.options.call_timeout, self.read_found(relay, which)).await
+    }
+
+    async fn extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
+        within(self.options.call_timeout, self.read_extent(relay)).await
+    }
+
+    async fn select(
+        &self,
+        relay: &RelayName,
+        extent: &Extent,
+        selection: &Selection,
+        after: EntryId,
+    ) -> Result<SelectedPage, LogError> {
+        within(self.options.call_timeout, self.read_selected(relay, extent, selection, after)).await
+    }
+
+    async fn passed_between(
+        &self,
+        relay: &RelayName,
+        before: &Extent,
+        now: &Extent,
+        after: EntryId,
+    ) -> Result<SelectedPage, LogError> {
+        within(self.options.call_timeout, self.read_passed_between(relay, (before, now), after)).await
+    }
+
+    async fn contents(&self, entries: &[(EntryId, Uuid)], limit: RowLimit) -> Result<Vec<Entry>, LogError> {
+        within(self.options.call_timeout, self.read_contents(entries, limit)).await
+    }
+
+    async fn payload(
+        &self,
+        relay: &RelayName,
+        id: EntryId,
+        message_id: &str,
+        bytes_max: u64,
+    ) -> Result<Option<StoredPayload>, LogError> {
+        let read = async {
+            let statement = self.sql().payload;
+            let found = sqlx::query(&statement)
+                .bind(relay.as_str())
+                .bind(id.0)
+                .bind(message_id)
+                .bind(i64::try_from(bytes_max).unwrap_or(i64::MAX))
+                .fetch_optional(&mut *self.look().await?)
+                .await
+                .map_err(LogError::during("read a payload"))?;
+            found.as_ref().map(stored_payload).transpose().map_err(LogError::during("read a payload"))
+        };
+        within(self.options.call_timeout, read).await
+    }
+
+    async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError> {
+        within(self.options.call_timeout, self.read_lag(relay)).await
+    }
+
+    async fn firsts(&self, moments: &[OffsetDateTime]) -> Result<Vec<Option<EntryId>>, LogError> {
+        let ids: Vec<Uuid> = moments.iter().map(|at| smallest_id(*at)).collect();
+        let ask = async {
+            let found: Vec<Option<i64>> = sqlx::query_scalar(&self.render(FIRSTS))
+                .bind(ids)
+                .fetch_all(&mut *self.look().await?)
+                .await
+                .map_err(LogError::during("look for the first entries"))?;
+            Ok(found.into_iter().map(|id| id.map(EntryId)).collect())
+        };
+        within(self.options.call_timeout, ask).await
+    }
+
+    async fn note_operation(
+        &self,
+        relay: &RelayName,
+        action: &str,
+        selection: &str,
+        signature: (&str, &str),
+    ) -> Result<(), LogError> {
+        let noted = async {
+            self.note(&mut *self.admin().await?, relay, action, selection, signature)
+                .await
+                .map_err(LogError::during("note an operation"))
+        };
+        within(self.options.call_timeout, noted).await
+    }
+}

@@ -1,0 +1,127 @@
+//! Parts of statements: the columns of rows, and conditions that several statements have.
+
+use crate::decided::{ends_with_a_discard, has_an_edit, was_edited};
+
+/// Maximum young rows that are checked with a mark. Checks only a difference in which fewer ids
+/// were given out, and so all of its young rows.
+pub(super) const YOUNG_LOOKED_AT: i64 = 10_000;
+
+/// The messages, by message id, that an operator of relay $1 has discarded as the last decision.
+/// Entry ids would not do, because they are given out again after a sequence was set back. An edit
+/// is not a decision here. The caller's SELECT list goes in front.
+pub(super) const GIVEN_UP: &str = concat!(
+    "
+    FROM {schema}outbox_audit AS a WHERE a.relay = $1 GROUP BY a.message_id
+    HAVING ",
+    ends_with_a_discard!()
+);
+
+/// The messages, by message id, that must not be published from their rows: those that an operator
+/// of relay $1 has given up, and those that left edited. The caller's SELECT list goes in front.
+pub(super) const GIVEN_UP_OR_EDITED: &str = concat!(
+    "
+    FROM {schema}outbox_audit AS a WHERE a.relay = $1 GROUP BY a.message_id
+    HAVING ",
+    ends_with_a_discard!(),
+    " OR ",
+    has_an_edit!()
+);
+
+/// True where the last decision of relay $1 about the message of row `of` was to discard it.
+pub(super) const DISCARDED: &str = concat!(
+    "coalesce((SELECT ",
+    ends_with_a_discard!(),
+    " FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = {of}.message_id), false)"
+);
+
+/// True where an operator of relay $1 has edited the message of row `of`.
+pub(super) const EDITED: &str = concat!(
+    "coalesce((SELECT ",
+    has_an_edit!(),
+    " FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = {of}.message_id), false)"
+);
+
+/// True where an operator of relay $1 has ever edited the message of row `of`.
+pub(super) const WAS_EDITED: &str = concat!(
+    "(SELECT ",
+    was_edited!(),
+    " FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = {of}.message_id)"
+);
+
+/// The columns of a message, for [`BOUNDED`].
+pub(super) const COLUMNS: &str = "m.id, m.message_id, m.topic, m.key, m.kind, m.content_type,
+    {headers} AS headers, {unbounded} AS unbounded, {trace}, m.payload, m.enqueued_at,
+    extract(epoch FROM m.deliver_at - clock_timestamp())::float8 AS deliver_in";
+
+/// The columns of rows `run` in the order in which `row::read` takes them, then the lengths.
+/// Payload and headers are included only when `is_short` holds: this keeps rows of any size out of
+/// the relay's memory. The length of a payload is known without fetching it from its TOAST table.
+pub(super) const BOUNDED: &str = "run.id, run.message_id, run.topic, run.key, run.kind, run.content_type,
+    CASE WHEN {is_short} THEN run.headers END AS headers, run.traceparent, run.tracestate,
+    CASE WHEN {is_short} THEN run.payload END AS payload, run.enqueued_at, run.deliver_in,
+    octet_length(run.payload) AS payload_bytes, {headers_bytes} AS headers_bytes";
+
+/// The headers of `of` as text, unless [`UNBOUNDED`]. A subquery with LIMIT or OFFSET around it
+/// keeps the server from producing the text more than once.
+pub(super) const HEADERS: &str = "CASE WHEN NOT {unbounded} THEN {of}.headers::text END";
+
+/// Whether headers as text may be longer than the server can write (1 GiB): an escape makes six
+/// bytes of one. Stored headers are compressed by less than 256 to 1, and their stored size is
+/// known without reading them.
+pub(super) const UNBOUNDED: &str = "(coalesce(pg_column_size({of}.headers), 0) > 262144
+    AND pg_column_size({of}.headers || '{}'::jsonb) > 134217728)";
+
+/// The bytes of headers as text and of the trace state; more than `HEADERS_BYTES_MAX` where the
+/// text is not produced.
+pub(super) const HEADERS_BYTES: &str = "(CASE WHEN run.unbounded THEN 1073741824 ELSE
+    coalesce(octet_length(run.headers), 0) + coalesce(octet_length(run.tracestate), 0) END)";
+
+/// The trace context of `of`, if its length is valid: an invalid one is left out.
+pub(super) const TRACE: &str = "CASE WHEN octet_length({of}.traceparent) <= 64
+        AND coalesce(octet_length({of}.tracestate), 0) <= 8192 THEN {of}.traceparent END AS traceparent,
+    CASE WHEN octet_length({of}.tracestate) <= 8192 THEN {of}.tracestate END AS tracestate";
+
+/// The content of the entry with the id `copied` that relay $3 has parked: its copy, or the row of
+/// the log if that was too large to be copied.
+pub(super) const COPY: &str = "
+    (SELECT kind, content_type, headers, traceparent, tracestate, payload, enqueued_at FROM {schema}outbox_parked
+    WHERE relay = $3 AND shard = 0 AND id = {copied} AND payload IS NOT NULL LIMIT 1)
+    UNION ALL
+    (SELECT kind, content_type, headers, traceparent, tracestate, payload, enqueued_at FROM {schema}outbox_message
+    WHERE id >= {copied} AND id <= {copied} AND message_id = {message_id} AND {same_segment} ORDER BY id LIMIT 1)
+    LIMIT 1";
+
+/// Whether the row lies in the segment of this message id. Both sides are the expression that the
+/// log is partitioned by, so only one segment is read.
+pub(super) const SAME_SEGMENT: &str =
+    "(get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send({message_id}), 2) >> 2) & 7";
+
+/// Whether the cursor has passed the row `m`. A row that is visible at its base ($2) is passed; for
+/// a sound base these are all rows up to its floor, except those in flight. Where the base sees
+/// nothing, the rows up to its floor ($3) are passed. In the open difference, a row that is visible
+/// at its head ($4) is passed up to the settled id ($5). A row with a low id that the base does not
+/// see was written after the sequence was set back.
+pub(super) const PASSED: &str =
+    "(coalesce(pg_visible_in_snapshot(m.xid, (SELECT $2::text::pg_snapshot)), false)
+    OR (m.id <= $3 AND (SELECT pg_snapshot_xmax($2::text::pg_snapshot) <= '1'))
+    OR (m.id <= $5 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $4::text::pg_snapshot)), false)))";
+
+/// The server's current run; no row before the first one has begun.
+pub(super) const PRESENT_RUN: &str =
+    "SELECT run_id::text FROM {schema}outbox_server_run WHERE started_at = pg_postmaster_start_time()";
+
+/// The id that was given out last, or 0: read by the server's own function, under the lock of the
+/// sequence's page.
+///
+/// A SELECT from the sequence reads the page without that lock. Once in 32 calls `nextval` puts a
+/// value there that is 32 ahead, while it writes its WAL record: 450 of 1.5 million reads beside
+/// three busy sessions later went backwards. With such a floor the rows in between would never be
+/// read (ADR 18).
+pub(super) const GIVEN_OUT: &str =
+    "coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0)";
+
+/// The headers of `of` for an operator's question; null where they are longer than those of any
+/// message that a broker accepts.
+pub(super) const LABELS: &str =
+    "CASE WHEN {unbounded} OR octet_length({of}.headers::text) > 4194304 THEN 'null'
+    ELSE {of}.headers::text END";

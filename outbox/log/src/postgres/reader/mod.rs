@@ -1,0 +1,146 @@
+//! Reads the log and what is parked beside it. The proof is in `postgres/mod.rs`.
+
+mod differences;
+mod parked;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use message::Source;
+use sqlx::PgConnection;
+
+use crate::cursor::{Difference, Mark};
+use crate::entry::{EntryId, Page, PageLimit};
+use crate::exception::ExceptionSummary;
+use crate::failure::within;
+use crate::lease::RelayName;
+use crate::postgres::facts;
+use crate::postgres::mark::PgMark;
+use crate::postgres::page::Pace;
+use crate::postgres::statements::Statements;
+use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
+use crate::{LogError, LogReader, Pause};
+
+pub(in crate::postgres) struct PgReader {
+    connection: PgConnection,
+    relay: RelayName,
+    source: Source,
+    statements: Statements,
+    questions: facts::Statements,
+    call_timeout: Duration,
+    /// The run of the server in which this reader was opened. It reads nothing of another run.
+    run: Option<String>,
+    /// A requested base, and a later mark with no row between the two.
+    advanced: Option<(Mark, PgMark)>,
+    pace: Pace,
+    /// The pace of exceptions.
+    parked_pace: Pace,
+}
+
+/// Makes the error for an answer from another history than the mark's. It ends the term, and the
+/// cursor is compared again.
+fn other_history(why: String) -> LogError {
+    LogError::Unavailable { reason: why, source: None }
+}
+
+fn other_run() -> LogError {
+    other_history(String::from("the cursor was granted by another server, or by this one before it crashed"))
+}
+
+impl PgReader {
+    pub(in crate::postgres) async fn open(
+        mut connection: PgConnection,
+        relay: RelayName,
+        source: Source,
+        (statements, questions): (Statements, facts::Statements),
+        call_timeout: Duration,
+    ) -> Result<Self, LogError> {
+        let run = run(&mut connection, &statements).await?;
+        Ok(Self {
+            connection,
+            relay,
+            source,
+            statements,
+            questions,
+            call_timeout,
+            run,
+            advanced: None,
+            pace: Pace::default(),
+            parked_pace: Pace::default(),
+        })
+    }
+
+    /// Fails when a mark was taken in another run of the server than the reader's.
+    fn check_mark(&mut self, mark: &PgMark) -> Result<(), LogError> {
+        let Some(history) = &mark.history else { return Ok(()) };
+        match self.run.get_or_insert_with(|| history.run.clone()) == &history.run {
+            true => Ok(()),
+            false => Err(other_run()),
+        }
+    }
+
+    /// Fails when a statement found nothing because the server is in another run. No run returns,
+    /// so if the run is still the same now, it was also the same when the statement ran.
+    async fn check_run(&mut self, found: usize) -> Result<(), LogError> {
+        if found > 0 || self.run.is_none() || run(&mut self.connection, &self.statements).await? == self.run {
+            return Ok(());
+        }
+        Err(other_run())
+    }
+}
+
+/// Returns the server's current run, if one has begun.
+async fn run(connection: &mut PgConnection, statements: &Statements) -> Result<Option<String>, LogError> {
+    sqlx::query_scalar(&statements.run)
+        .fetch_optional(connection)
+        .await
+        .map_err(LogError::during("find out which run of the server this is"))
+}
+
+fn rows_max(rows: usize) -> i64 {
+    i64::try_from(rows).unwrap_or(i64::MAX - 1).clamp(1, i64::MAX - 1)
+}
+
+#[async_trait]
+impl LogReader for PgReader {
+    async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError> {
+        self.difference_after(base).await
+    }
+
+    async fn read_page(
+        &mut self,
+        difference: &Difference,
+        after: EntryId,
+        limit: PageLimit,
+    ) -> Result<Page, LogError> {
+        match PgMark::read(&difference.base)?.is_rebased {
+            true => self.page_without(difference, after, limit).await,
+            false => self.page(difference, after, limit).await,
+        }
+    }
+
+    async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError> {
+        within(self.call_timeout, self.due(after, limit)).await
+    }
+
+    async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {
+        within(self.call_timeout, self.held(asks, limit)).await
+    }
+
+    async fn held_queues(
+        &mut self,
+        after: Option<&QueueName>,
+        queues_max: usize,
+    ) -> Result<HeldQueues, LogError> {
+        within(self.call_timeout, self.queues(after, queues_max)).await
+    }
+
+    async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
+        within(self.call_timeout, self.stuck_entries(after, entries_max)).await
+    }
+
+    async fn pauses(&mut self) -> Result<Vec<Pause>, LogError> {
+        let asked = crate::postgres::pause::read(&mut self.connection, &self.statements.pauses, &self.relay);
+        within(self.call_timeout, asked).await
+    }
+}

@@ -1,0 +1,137 @@
+//! Carries out the decisions of operators.
+
+use sqlx::{Connection, SqliteConnection};
+
+use super::statements::SQL;
+use crate::admin::decision::{
+    ChosenEntry, Content, DecideError, Decision, EntryNow, OperatorDecision, TAKEN_FOR_CALLS, edited,
+};
+use crate::sqlite::store::SqliteLog;
+use crate::{EntryId, ExceptionState, LogError, RelayName};
+
+impl SqliteLog {
+    /// Takes the entries that wait for a retry and for an operator from the relay (see
+    /// [`crate::admin::decision`]). Returns until when they are taken.
+    pub(super) async fn take_waiting(
+        &self,
+        connection: &mut SqliteConnection,
+        relay: &RelayName,
+        entries: &[ChosenEntry],
+    ) -> Result<Option<i64>, LogError> {
+        let failed = || LogError::during("take entries from the relay");
+        let taken_for = self.options.call_timeout * TAKEN_FOR_CALLS;
+        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
+        let now: i64 = sqlx::query_scalar(&SQL.present).fetch_one(&mut *tx).await.map_err(failed())?;
+        let until = now.saturating_add(i64::try_from(taken_for.as_micros()).unwrap_or(i64::MAX));
+        let mut waiting = Vec::new();
+        for entry in entries {
+            let due_at: Option<i64> = sqlx::query_scalar(&SQL.waiting)
+                .bind(relay.as_str())
+                .bind(entry.id.0)
+                .fetch_optional(&mut *tx)
+                .await
+                .map_err(failed())?;
+            let Some(due_at) = due_at else { continue };
+            set_due(&mut tx, relay, entry.id, Some(until)).await.map_err(failed())?;
+            waiting.push((entry.id, due_at));
+        }
+        if waiting.is_empty() {
+            return Ok(None);
+        }
+        tx.commit().await.map_err(failed())?;
+        let now: i64 = sqlx::query_scalar(&SQL.present).fetch_one(&mut *connection).await.map_err(failed())?;
+        for (id, _) in waiting.into_iter().filter(|(_, due_at)| *due_at <= now) {
+            set_due(&mut *connection, relay, id, None).await.map_err(failed())?;
+        }
+        Ok(Some(until))
+    }
+
+    /// Decides about one entry, in an open transaction.
+    pub(super) async fn decide_one(
+        connection: &mut SqliteConnection,
+        relay: &RelayName,
+        entry: &ChosenEntry,
+        decree: &OperatorDecision,
+        taken_until: Option<i64>,
+    ) -> Result<Result<(), DecideError>, LogError> {
+        let failed = || LogError::during("carry out the decision");
+        let id = entry.id;
+        let found: Option<(String, String, Option<i64>)> = sqlx::query_as(&SQL.found)
+            .bind(relay.as_str())
+            .bind(id.0)
+            .fetch_optional(&mut *connection)
+            .await
+            .map_err(failed())?;
+        let found = found.map(|(state, message_id, due_at)| {
+            let is_taken = state == ExceptionState::Retrying.as_str() && taken_until.is_some();
+            let is_locked = state == ExceptionState::Dead.as_str() || is_taken && due_at == taken_until;
+            EntryNow { is_locked, state, message_id }
+        });
+        let action = decree.decision.action();
+        let verdict = entry.verdict(relay, found.as_ref(), action);
+        if verdict.is_err() {
+            return Ok(verdict);
+        }
+        let mut digests = (None, None);
+        match &decree.decision {
+            Decision::Requeue | Decision::Discard => {
+                let is_requeue = decree.decision == Decision::Requeue;
+                let update = if is_requeue { &SQL.requeue } else { &SQL.discard };
+                let update = sqlx::query(update).bind(relay.as_str()).bind(id.0);
+                update.execute(&mut *connection).await.map_err(failed())?;
+            }
+            Decision::Edit { .. } => {
+                let (payload, headers) = edited(&decree.decision)?;
+                digests.0 = digest(&mut *connection, relay, id).await?;
+                for update in [&SQL.copy_edited, &SQL.edit] {
+                    let update = sqlx::query(update).bind(relay.as_str()).bind(id.0);
+                    let update = update.bind(&payload).bind(&headers);
+                    update.execute(&mut *connection).await.map_err(failed())?;
+                }
+                digests.1 = digest(&mut *connection, relay, id).await?;
+                // An entry that was taken from the relay is retried with its new content.
+                set_due(&mut *connection, relay, id, None).await.map_err(failed())?;
+            }
+        }
+        sqlx::query(&SQL.audit)
+            .bind(&decree.actor)
+            .bind(relay.as_str())
+            .bind(id.0)
+            .bind(&entry.message_id)
+            .bind(action.as_str())
+            .bind(&decree.note)
+            .bind(digests.0)
+            .bind(digests.1)
+            .bind(&decree.selection)
+            .execute(connection)
+            .await
+            .map_err(failed())?;
+        Ok(Ok(()))
+    }
+}
+
+/// Returns the digest of an entry's content, if it can be read.
+async fn digest(
+    connection: &mut SqliteConnection,
+    relay: &RelayName,
+    id: EntryId,
+) -> Result<Option<String>, LogError> {
+    let content: Option<(Vec<u8>, Option<Vec<u8>>)> = sqlx::query_as(&SQL.content)
+        .bind(relay.as_str())
+        .bind(id.0)
+        .fetch_optional(connection)
+        .await
+        .map_err(LogError::during("look at the entry"))?;
+    Ok(content.map(|(payload, headers)| Content { payload, headers }.digest()))
+}
+
+/// Sets the due time of a retrying entry; `None` means now.
+async fn set_due(
+    connection: &mut SqliteConnection,
+    relay: &RelayName,
+    id: EntryId,
+    at: Option<i64>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(&SQL.set_due).bind(relay.as_str()).bind(id.0).bind(at).execute(connection).await?;
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! The SQL of questions about single entries.
+
+use std::sync::LazyLock;
+
+use outbox::sqlite::clock::NOW;
+
+use crate::sqlite::fragments::{DISCARDED, EDITED, TRACE};
+
+pub(super) const FIRST: &str =
+    "SELECT id FROM outbox_message WHERE message_id >= ?1 ORDER BY message_id LIMIT 1";
+
+migrations::statements! {
+    parts {
+        now = NOW;
+        trace = TRACE;
+        discarded = DISCARDED;
+        edited = EDITED;
+        // Null where they are longer than those of any message that a broker accepts.
+        labels = "CASE WHEN octet_length(m.headers) > 4194304 THEN 'null' ELSE m.headers END";
+    }
+
+    extent = "
+        SELECT {now} AS now, (SELECT cursor FROM outbox_relay WHERE relay = ?1 AND shard = 0) AS cursor,
+            (SELECT checkpoint_at FROM outbox_relay WHERE relay = ?1 AND shard = 0) AS checkpoint_at,
+            (SELECT expired_through FROM outbox_retention) AS expired_through,
+            (SELECT min(id) FROM outbox_message) AS oldest_id,
+            (SELECT enqueued_at FROM outbox_message ORDER BY id LIMIT 1) AS oldest_at,
+            (SELECT max(id) FROM outbox_message) AS newest_id";
+    /// ?1 relay, ?2 passed up to this id, ?3 id or null, ?4 message id or null. A parked entry has
+    /// a copy of its content, which an operator may have edited. Decisions are read by the message,
+    /// because its entry may have had another id.
+    find(of = "n") = "
+        WITH named AS (
+                SELECT id, message_id FROM outbox_message
+                WHERE (?3 IS NULL OR id = ?3) AND (?4 IS NULL OR message_id = ?4)
+                UNION SELECT id, message_id FROM outbox_exception
+                WHERE relay = ?1 AND shard = 0 AND (?3 IS NULL OR id = ?3) AND (?4 IS NULL OR message_id = ?4)),
+        whole AS (
+                SELECT n.id, n.message_id, coalesce(m.topic, e.topic) AS topic, coalesce(m.key, e.key) AS key,
+                    coalesce(m.kind, p.kind, m.topic, e.topic) AS kind,
+                    coalesce(m.content_type, p.content_type) AS content_type,
+                    CASE WHEN coalesce(octet_length(p.headers), octet_length(m.headers)) > 4194304 THEN 'null'
+                        ELSE coalesce(p.headers, m.headers) END AS headers,
+                    CASE WHEN coalesce(octet_length(m.traceparent), octet_length(p.traceparent)) <= 64
+                        THEN coalesce(m.traceparent, p.traceparent) END AS traceparent,
+                    coalesce(octet_length(p.payload), octet_length(m.payload)) AS payload_bytes,
+                    coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.deliver_at, m.id IS NOT NULL AS is_in_log,
+                    n.id <= ?2 AS passed, e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at,
+                    p.edited_at IS NOT NULL AS edited,
+                    {discarded} AS was_discarded, {edited} AS was_edited,
+                    (SELECT a.error FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = n.message_id
+                        AND a.action = 'discard' ORDER BY a.seq DESC LIMIT 1) AS discarded_error,
+                    (SELECT o.id FROM outbox_exception AS o
+                        WHERE o.relay = ?1 AND o.shard = 0 AND o.state IN ('retrying', 'dead') AND e.state = 'held'
+                        AND (o.key = e.key AND o.id < e.id OR o.topic = e.topic AND o.state = 'retrying')
+                        ORDER BY o.id LIMIT 1) AS behind_id
+                FROM named AS n LEFT JOIN outbox_message AS m ON m.id = n.id AND m.message_id = n.message_id
+                LEFT JOIN outbox_exception AS e
+                    ON e.relay = ?1 AND e.shard = 0 AND e.id = n.id AND e.message_id = n.message_id
+                LEFT JOIN outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id)
+        SELECT w.*, b.state AS behind_state, b.error AS behind_error FROM whole AS w
+        LEFT JOIN outbox_exception AS b ON b.relay = ?1 AND b.shard = 0 AND b.id = w.behind_id ORDER BY w.id";
+    /// ?1 relay, ?2 passed up to this id, ?3 above this id, ?4 up to this id, ?5 ids or null, ?6
+    /// topic, ?7 key, ?8 and ?9 bounds of the time of enqueueing, ?10 rows, ?11 message ids of the
+    /// ids.
+    select(of = "m") = "
+        SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
+                octet_length(m.payload) AS payload_bytes, m.enqueued_at, e.state, m.id <= ?2 AS passed,
+                {discarded} AS discarded, {edited} AS edited
+        FROM outbox_message AS m
+        LEFT JOIN outbox_exception AS e
+            ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id
+        WHERE m.id > ?3 AND m.id <= ?4 AND (?5 IS NULL OR m.id IN (SELECT value FROM json_each(?5))
+                    AND m.message_id IN (SELECT value FROM json_each(?11)))
+                AND (?6 IS NULL OR m.topic = ?6) AND (?7 IS NULL OR m.key = ?7)
+                AND (?8 IS NULL OR m.enqueued_at >= ?8) AND (?9 IS NULL OR m.enqueued_at <= ?9)
+        ORDER BY m.id LIMIT ?10";
+    /// ?1 ids, ?2 message ids, ?3 maximum bytes of a payload and ?4 of headers to read.
+    contents = "
+        SELECT id, message_id, topic, key, kind, content_type,
+            CASE WHEN octet_length(headers) <= ?4 THEN headers END AS headers,
+            {trace},
+            CASE WHEN octet_length(payload) <= ?3 THEN payload END AS payload,
+            octet_length(payload) AS payload_bytes, coalesce(octet_length(headers), 0) AS headers_bytes, enqueued_at,
+            (deliver_at - {now}) / 1e6 AS deliver_in FROM outbox_message WHERE id IN (SELECT value FROM json_each(?1))
+            AND message_id IN (SELECT value FROM json_each(?2)) ORDER BY id";
+    /// ?1 relay, ?2 id, ?3 message id, ?4 maximum bytes of a payload to read. A copy that an
+    /// operator has edited comes before the row, and the row before any other copy.
+    payload = "
+        SELECT content_type, octet_length(payload) AS bytes,
+            CASE WHEN octet_length(payload) <= ?4 THEN payload END AS payload FROM (
+            SELECT 1 AS nth, content_type, payload FROM outbox_message WHERE id = ?2 AND message_id = ?3
+            UNION ALL
+            SELECT CASE WHEN p.edited_at IS NULL THEN 2 ELSE 0 END, p.content_type, p.payload
+            FROM outbox_exception AS e JOIN outbox_parked AS p USING (relay, shard, id)
+            WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2 AND e.message_id = ?3)
+        ORDER BY nth LIMIT 1";
+    /// ?1 relay, ?2 passed up to this id, ?3 and ?4 maximum unread and parked entries to count.
+    lag = "
+        SELECT topic, NULL, 0, count(*), coalesce(max(({now} - enqueued_at) / 1e6), 0.0)
+        FROM (SELECT topic, enqueued_at FROM outbox_message WHERE id > ?2 ORDER BY id LIMIT ?3) GROUP BY topic
+        UNION ALL SELECT topic, state, is_due, count, ({now} - CASE WHEN is_due THEN due_at
+            ELSE coalesce((SELECT enqueued_at FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = counted.id),
+                (SELECT enqueued_at FROM outbox_message WHERE id = counted.id), created_at) END) / 1e6
+        FROM (SELECT topic, state, is_due, count(*) AS count, min(id) AS id, min(due_at) AS due_at,
+                min(created_at) AS created_at
+            FROM (SELECT topic, state, id, due_at, created_at, state = 'scheduled' AND due_at <= {now} AS is_due
+                FROM outbox_exception WHERE relay = ?1 AND shard = 0 ORDER BY id LIMIT ?4)
+            GROUP BY topic, state, is_due) AS counted";
+}
+
+/// Without a schema.
+pub(super) static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));

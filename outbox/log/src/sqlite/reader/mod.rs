@@ -1,0 +1,61 @@
+//! Reads the log and what is parked beside it. A mark is the last id.
+
+mod differences;
+mod parked;
+
+use async_trait::async_trait;
+use message::Source;
+use sqlx::SqliteConnection;
+
+use crate::cursor::{Difference, Mark};
+use crate::entry::{EntryId, Page, PageLimit};
+use crate::exception::ExceptionSummary;
+use crate::lease::RelayName;
+use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
+use crate::{LogError, LogReader, Pause};
+
+pub(in crate::sqlite) struct SqliteReader {
+    pub(in crate::sqlite) connection: SqliteConnection,
+    pub(in crate::sqlite) relay: RelayName,
+    pub(in crate::sqlite) source: Source,
+}
+
+#[async_trait]
+impl LogReader for SqliteReader {
+    async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError> {
+        self.difference_after(base).await
+    }
+
+    async fn read_page(
+        &mut self,
+        difference: &Difference,
+        after: EntryId,
+        limit: PageLimit,
+    ) -> Result<Page, LogError> {
+        self.page(difference, after, limit).await
+    }
+
+    async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError> {
+        self.due(after, limit).await
+    }
+
+    async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {
+        self.held(asks, limit).await
+    }
+
+    async fn held_queues(
+        &mut self,
+        after: Option<&QueueName>,
+        queues_max: usize,
+    ) -> Result<HeldQueues, LogError> {
+        self.queues(after, queues_max).await
+    }
+
+    async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
+        self.stuck_entries(after, entries_max).await
+    }
+
+    async fn pauses(&mut self) -> Result<Vec<Pause>, LogError> {
+        crate::sqlite::pause::read(&mut self.connection, &self.relay).await
+    }
+}
