@@ -116,6 +116,10 @@ pub trait Values: Database {
     fn read_bytes(row: &Self::Row, column: &str) -> Result<Option<Vec<u8>>>;
     /// Reads a column of integers of any size.
     fn read_integer(row: &Self::Row, column: &str) -> Result<Option<i64>>;
+    /// Reads a column of floating-point numbers.
+    fn read_number(row: &Self::Row, column: &str) -> Result<Option<f64>>;
+    /// Reads a text that may not be UTF-8.
+    fn read_raw_text(row: &Self::Row, column: &str) -> Result<Option<RawText>>;
     /// Reads a column.
     fn read_flag(row: &Self::Row, column: &str) -> Result<Option<bool>>;
     /// Reads a column.
@@ -187,7 +191,17 @@ impl<DB: Backend> Query<DB> {
 /// A row of a result.
 pub struct Row<DB: Backend>(DB::Row);
 
+/// The bytes of a text that may not be UTF-8.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawText(pub Vec<u8>);
+
 impl<DB: Backend> Row<DB> {
+    /// Wraps a row of the client library, of a statement that [`Query`] cannot run.
+    #[doc(hidden)]
+    pub fn of(row: DB::Row) -> Self {
+        Self(row)
+    }
+
     /// Reads a column by its name. Numbers are checked: one that does not fit is an error.
     ///
     /// # Errors
@@ -231,6 +245,8 @@ columns! {
     String: read_text;
     Vec<u8>: read_bytes;
     i64: read_integer;
+    f64: read_number;
+    RawText: read_raw_text;
     bool: read_flag;
     OffsetDateTime: read_time;
     Uuid: read_id;
@@ -316,6 +332,16 @@ macro_rules! implement {
             fn read_integer(row: &Self::Row, column: &str) -> Result<Option<i64>> {
                 // Unchecked, because the client takes integers of other sizes for another type.
                 sqlx::Row::try_get_unchecked(row, column)
+            }
+
+            fn read_number(row: &Self::Row, column: &str) -> Result<Option<f64>> {
+                sqlx::Row::try_get(row, column)
+            }
+
+            fn read_raw_text(row: &Self::Row, column: &str) -> Result<Option<RawText>> {
+                // Unchecked, because the client takes bytes for another type.
+                let bytes: Option<Vec<u8>> = sqlx::Row::try_get_unchecked(row, column)?;
+                Ok(bytes.map(RawText))
             }
 
             fn read_flag(row: &Self::Row, column: &str) -> Result<Option<bool>> {

@@ -32,6 +32,7 @@
 //! | [`address`] | [`Address`]: where to find a database |
 //! | [`options`] | [`LogOptions`]: options of connections |
 //! | [`error`] | [`LogError`] |
+//! | `tables`, `rows`, `dialect` | questions and decisions that are the same on every database |
 //! | `postgres`, `sqlite` (features) | the dialects, each with the same files |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
@@ -44,6 +45,7 @@ pub mod admin;
 mod changes;
 pub mod cursor;
 mod decided;
+mod dialect;
 pub mod entries;
 pub mod entry;
 pub mod error;
@@ -64,10 +66,12 @@ pub mod read_only;
 pub mod reconcile;
 pub mod retention;
 mod row;
+mod rows;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
 mod stored;
+mod tables;
 mod text;
 pub mod trouble;
 #[doc(hidden)]

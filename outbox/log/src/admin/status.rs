@@ -123,9 +123,21 @@ pub struct Blocker {
     pub age: Option<Duration>,
 }
 
-/// A group of parked entries as the database counts them: state, cause, whether they are due,
-/// number, smallest id, longest time since one was due, longest time that one has been parked.
-pub(crate) type CountedRow = (String, Option<String>, bool, i64, i64, Option<f64>, Option<f64>);
+/// A group of parked entries as the database counts them.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Counted {
+    pub(crate) state: String,
+    /// The party at fault.
+    pub(crate) fault: Option<String>,
+    pub(crate) is_due: bool,
+    pub(crate) entries: u64,
+    /// The smallest id.
+    pub(crate) first: EntryId,
+    /// Seconds since the first of them was due.
+    pub(crate) since_due: Option<f64>,
+    /// Seconds that the first of them has been in this state, or parked.
+    pub(crate) longest: Option<f64>,
+}
 
 /// A summary of a relay's parked entries.
 #[derive(Debug, Default)]
@@ -143,15 +155,17 @@ pub(crate) struct ParkedSummary {
 
 impl ParkedSummary {
     /// Sums up the groups. Leaves out states that this build does not know.
-    pub(crate) fn of(rows: Vec<CountedRow>) -> Self {
+    pub(crate) fn of(groups: Vec<Counted>) -> Self {
         use ExceptionState::{Dead, Discarded, Held, Retrying, Scheduled};
         let exceptions = [Scheduled, Retrying, Held, Dead, Discarded].map(|state| (state.as_str(), 0)).into();
         let mut summary = Self { exceptions, ..Self::default() };
-        for (state, fault, is_due, count, id, since_due, longest) in rows {
-            let Ok(state) = state.parse::<ExceptionState>() else { continue };
-            let (count, id) = (u64::try_from(count).unwrap_or_default(), EntryId(id));
+        for group in groups {
+            let Ok(state) = group.state.parse::<ExceptionState>() else { continue };
+            let count = group.entries;
+            let id = group.first;
+            let longest = span(group.longest);
             *summary.exceptions.entry(state.as_str()).or_default() += count;
-            let cause = match fault.as_deref() {
+            let cause = match group.fault.as_deref() {
                 Some("broker") => "broker",
                 Some("message") => "message",
                 Some("operator") => "operator",
@@ -160,18 +174,18 @@ impl ParkedSummary {
             match summary.parked.iter_mut().find(|known| (known.state, known.cause) == (state, cause)) {
                 Some(known) => {
                     known.count += count;
-                    known.longest = known.longest.max(span(longest));
+                    known.longest = known.longest.max(longest);
                 }
-                None => summary.parked.push(ParkedCount { state, cause, count, longest: span(longest) }),
+                None => summary.parked.push(ParkedCount { state, cause, count, longest }),
             }
             match state {
                 Held | Retrying => {
                     summary.waiting += count;
                     summary.oldest = summary.oldest.into_iter().chain([id]).min();
                 }
-                Scheduled if is_due => {
+                Scheduled if group.is_due => {
                     summary.waiting += count;
-                    let age = span(since_due);
+                    let age = span(group.since_due);
                     summary.overdue =
                         summary.overdue.into_iter().chain([(id, age)]).max_by_key(|(_, age)| *age);
                 }
@@ -199,9 +213,10 @@ fn span(seconds: Option<f64>) -> Duration {
 mod tests {
     use super::*;
 
-    fn row(state: &str, fault: Option<&str>, is_due: bool, count: i64, id: i64) -> CountedRow {
+    fn row(state: &str, fault: Option<&str>, is_due: bool, entries: u64, id: i64) -> Counted {
         let since_due = is_due.then_some(7.0);
-        (state.to_owned(), fault.map(str::to_owned), is_due, count, id, since_due, Some(id as f64))
+        let (state, fault) = (state.to_owned(), fault.map(str::to_owned));
+        Counted { state, fault, is_due, entries, first: EntryId(id), since_due, longest: Some(id as f64) }
     }
 
     #[test]

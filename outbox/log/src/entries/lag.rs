@@ -22,15 +22,23 @@ pub struct TopicLag {
     pub oldest: Option<Duration>,
 }
 
-/// A row of a count: topic, state (`None` for unread), whether they are scheduled and due, number,
-/// longest wait in seconds.
-pub(crate) type LagRow = (String, Option<String>, bool, i64, f64);
+/// Entries of one topic and state as the database counts them.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Lagging {
+    pub(crate) topic: String,
+    /// The state of parked entries; `None` for those that are not read yet.
+    pub(crate) state: Option<String>,
+    /// Whether they are scheduled and due.
+    pub(crate) is_due: bool,
+    pub(crate) entries: u64,
+    /// Seconds that the first of them has waited.
+    pub(crate) longest: f64,
+}
 
 /// Sums up the rows by topic. Leaves out states that this build does not know.
-pub(crate) fn by_topic(rows: Vec<LagRow>) -> Vec<TopicLag> {
+pub(crate) fn by_topic(groups: Vec<Lagging>) -> Vec<TopicLag> {
     let mut topics: BTreeMap<String, TopicLag> = BTreeMap::new();
-    for (topic, state, is_due, count, age) in rows {
-        let count = u64::try_from(count).unwrap_or_default();
+    for Lagging { topic, state, is_due, entries: count, longest } in groups {
         let lag = topics.entry(topic.clone()).or_insert_with(|| TopicLag { topic, ..TopicLag::default() });
         let waits = match state.as_deref().map(str::parse::<ExceptionState>) {
             None => {
@@ -44,7 +52,7 @@ pub(crate) fn by_topic(rows: Vec<LagRow>) -> Vec<TopicLag> {
             Some(Err(_)) => false,
         };
         if waits {
-            let age = Duration::try_from_secs_f64(age.max(0.0)).unwrap_or_default();
+            let age = Duration::try_from_secs_f64(longest.max(0.0)).unwrap_or_default();
             lag.oldest = lag.oldest.max(Some(age));
         }
     }
@@ -57,10 +65,11 @@ mod tests {
 
     #[test]
     fn only_what_waits_to_leave_has_an_age() {
-        let row = |topic: &str, state: Option<&str>, count, age| {
-            (topic.to_owned(), state.map(str::to_owned), false, count, age)
+        let row = |topic: &str, state: Option<&str>, entries, longest| {
+            let (topic, state) = (topic.to_owned(), state.map(str::to_owned));
+            Lagging { topic, state, is_due: false, entries, longest }
         };
-        let due = |age| (String::from("c"), Some(String::from("scheduled")), true, 1, age);
+        let due = |age| Lagging { is_due: true, ..row("c", Some("scheduled"), 1, age) };
         let lags = by_topic(vec![
             row("b", Some("dead"), 3, 900.0),
             row("b", None, 2, 5.0),

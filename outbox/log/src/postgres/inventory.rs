@@ -4,17 +4,15 @@ pub use outbox::postgres::inventory::Listed;
 use outbox::postgres::inventory::statements as of_producers;
 
 use crate::postgres::store::ONE_PLAN_HERE;
-use crate::postgres::{admin, entries, facts, operations, pause, rebase, reconcile, retention, statements};
+use crate::postgres::{admin, entries, facts, rebase, reconcile, retention, statements, tables};
 
 /// The planner settings of the relay's sessions, for one transaction.
 pub const ONE_PLAN: &str = ONE_PLAN_HERE;
 
 /// Statements that are constants of their modules.
-const CONSTANTS: [(&str, &str); 27] = [
+const CONSTANTS: [(&str, &str); 19] = [
     ("admin.RELAYS", admin::statements::RELAYS),
     ("admin.PRESENT", admin::statements::PRESENT),
-    ("admin.COUNTS", admin::statements::COUNTS),
-    ("admin.PARKED_AGE", admin::statements::PARKED_AGE),
     ("admin.BACKLOG", admin::statements::BACKLOG),
     ("admin.BLOCKER", admin::statements::BLOCKER),
     ("admin.LOCK_ENTRIES", admin::statements::LOCK_ENTRIES),
@@ -26,13 +24,7 @@ const CONSTANTS: [(&str, &str); 27] = [
     ("admin.DISCARD", admin::statements::DISCARD),
     ("admin.EDIT", admin::statements::EDIT),
     ("admin.AUDIT", admin::statements::AUDIT),
-    ("admin.RECORDS", admin::statements::RECORDS),
     ("entries.FIRSTS", entries::statements::FIRSTS),
-    ("pause.PAUSES", pause::PAUSES),
-    ("pause.PAUSE", pause::PAUSE),
-    ("pause.RESUME", pause::RESUME),
-    ("operations.NOTE", operations::NOTE),
-    ("operations.OPERATIONS", operations::OPERATIONS),
     ("retention.LIST", retention::LIST),
     ("retention.EXPIRE", retention::EXPIRE),
     ("retention.HOLDER", retention::HOLDER),
@@ -52,6 +44,7 @@ pub fn statements() -> Vec<Listed> {
         admin::rendered(),
         entries::rendered(),
         Listed::all_of("reconcile", reconcile::Statements::new(None).each()),
+        Listed::all_of("tables", tables::Statements::new(None).each()),
         constants.collect(),
         of_producers(),
     ]

@@ -11,7 +11,7 @@
 //! | `history`, `facts` | the history that a mark belongs to, and whether a cursor can be trusted; what that is decided on |
 //! | `rebase` | repairs cursors that do not belong to this history |
 //! | `admin`, `entries` | operators' questions and decisions |
-//! | `pause`, `operations` | pauses that operators set, and operations that they carried out |
+//! | `tables` | the SQL of `crate::tables`, which all databases share |
 //! | `reconcile` | reads the outbox for a comparison with another system |
 //! | `retention` | segments, and how they are emptied |
 //! | `statements`, `fragments` | all statements of reader and checkpoint store, and parts that other statements have too |
@@ -88,9 +88,7 @@ mod history;
 #[doc(hidden)]
 pub mod inventory;
 mod mark;
-mod operations;
 mod page;
-mod pause;
 mod reader;
 mod rebase;
 mod reconcile;
@@ -99,6 +97,7 @@ mod row;
 mod server_kind;
 mod statements;
 pub mod store;
+mod tables;
 mod unconnected;
 
 pub(crate) use reconcile::PostgresRows;

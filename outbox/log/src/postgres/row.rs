@@ -1,7 +1,7 @@
 //! The columns of a row, by index: looking up a name costs more than reading most of the columns.
 
+use sqlx::Row as _;
 use sqlx::postgres::PgRow;
-use sqlx::{ColumnIndex, Row as _};
 
 use crate::LogError;
 use crate::entry::Lengths;
@@ -82,14 +82,6 @@ pub(super) fn read<'r>(row: &'r PgRow, content: Option<Content<'r>>) -> Result<R
 }
 
 /// Reads a text that may not be UTF-8, for display to an operator.
-pub(super) fn text(row: &PgRow, column: impl ColumnIndex<PgRow>) -> Result<String, sqlx::Error> {
+pub(super) fn text(row: &PgRow, column: &str) -> Result<String, sqlx::Error> {
     row.try_get_unchecked::<&[u8], _>(column).map(text::shown)
-}
-
-/// Like [`text`], for a column that may be null.
-pub(super) fn optional_text(
-    row: &PgRow,
-    column: impl ColumnIndex<PgRow>,
-) -> Result<Option<String>, sqlx::Error> {
-    Ok(row.try_get_unchecked::<Option<&[u8]>, _>(column)?.map(text::shown))
 }

@@ -188,8 +188,6 @@ migrations::statements! {
         SELECT id, key, state FROM {schema}outbox_exception
         WHERE relay = $1 AND shard = 0 AND id > $2 AND state IN ('retrying', 'dead') AND {same_run}
         ORDER BY id LIMIT $3";
-    /// $1 relay.
-    pauses = super::pause::PAUSES;
 
     /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor; $5 epoch and $6 end of a lease
     /// that is over although its end lies in the future, or null; $7 the application name of the

@@ -19,11 +19,13 @@ use crate::postgres::brief::Brief;
 use crate::postgres::checkpoint_store::PgCheckpointStore;
 use crate::postgres::encoding;
 use crate::postgres::facts;
-use crate::postgres::reader::PgReader;
+use crate::postgres::reader::{PgReader, Sql};
 use crate::postgres::rebase::Rebase;
 use crate::postgres::server_kind::ServerKind;
 use crate::postgres::statements::Statements;
+use crate::postgres::tables;
 use crate::postgres::unconnected::unconnected;
+use crate::tables::Tables;
 use crate::watch::Watch;
 use crate::{CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
 
@@ -53,6 +55,7 @@ pub struct PostgresLog {
     pub(super) source: Source,
     origin: String,
     statements: Statements,
+    pub(super) tables: Arc<Tables<Postgres>>,
     /// Checked once: a pooler does not change its mode while a service runs.
     has_sessions_of_its_own: Arc<AtomicBool>,
 }
@@ -74,8 +77,9 @@ impl PostgresLog {
         let origin = format!("postgresql {host}:{}/{database}", connect.get_port());
         warn_if_exposed(&connect, &origin);
         let statements = Statements::new(options.schema.as_ref());
+        let tables = Arc::new(Tables::new(tables::texts(options.schema.as_ref())));
         let has_sessions_of_its_own = Arc::default();
-        Ok(Self { address, options, source, origin, statements, has_sessions_of_its_own })
+        Ok(Self { address, options, source, origin, statements, tables, has_sessions_of_its_own })
     }
 
     /// Connects to a primary whose version and schema fit, with the settings of the toolkit's own
@@ -305,9 +309,13 @@ impl LogStore for PostgresLog {
     async fn reader(&self, relay: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
         let mut connection = self.connect(&format!("relay {relay}")).await?;
         configure(&mut connection, &one_plan()).await?;
-        let questions = facts::Statements::new(self.options.schema.as_ref());
-        let (statements, limit) = ((self.statements.clone(), questions), self.options.call_timeout);
-        let opened = PgReader::open(connection, relay.clone(), self.source.clone(), statements, limit);
+        let sql = Sql {
+            statements: self.statements.clone(),
+            questions: facts::Statements::new(self.options.schema.as_ref()),
+            tables: Arc::clone(&self.tables),
+        };
+        let limit = self.options.call_timeout;
+        let opened = PgReader::open(connection, relay.clone(), self.source.clone(), sql, limit);
         Ok(Box::new(within(limit, opened).await?))
     }
 

@@ -9,10 +9,8 @@ mod checkpoint_store;
 mod entries;
 mod fragments;
 mod mark;
-mod operations;
 pub(crate) mod options;
 mod page;
-mod pause;
 #[cfg(test)]
 mod properties;
 mod reader;
@@ -21,6 +19,7 @@ mod retention;
 mod row;
 mod statements;
 pub mod store;
+mod tables;
 
 pub(crate) use reconcile::SqliteRows;
 pub use store::SqliteLog;

@@ -1,6 +1,8 @@
 //! The cursor on a real file format. Whatever is committed, rolled back and removed, with pages of
 //! any size and restarts between them, every committed row is read once and in order.
 
+use std::sync::Arc;
+
 use message::Source;
 use migrations::{Line, Migrator};
 use proptest::prelude::*;
@@ -9,6 +11,8 @@ use sqlx::{Connection as _, Sqlite, SqliteConnection};
 use super::mark::id_of;
 use super::reader::SqliteReader;
 use super::reconcile::passed;
+use super::tables;
+use crate::tables::Tables;
 use crate::{Cursor, Difference, EntryId, LogReader, Mark, PageLimit, RelayName, RowLimit, stored};
 
 #[derive(Debug, Clone)]
@@ -58,6 +62,7 @@ impl Course {
             connection,
             relay: RelayName::new("relay").unwrap(),
             source: Source::new("properties").unwrap(),
+            tables: Arc::new(Tables::new(tables::texts(None))),
         };
         Self { reader, base: Mark::new("0"), open: None, committed: Vec::new(), read: Vec::new() }
     }

@@ -46,8 +46,3 @@ pub(super) fn row_max(limit: &RowLimit) -> (i64, i64) {
 pub(super) fn text(row: &SqliteRow, column: &str) -> Result<String, sqlx::Error> {
     row.try_get::<&[u8], _>(column).map(text::shown)
 }
-
-/// Like [`text`], for a column that may be null.
-pub(super) fn optional_text(row: &SqliteRow, column: &str) -> Result<Option<String>, sqlx::Error> {
-    Ok(row.try_get::<Option<&[u8]>, _>(column)?.map(text::shown))
-}

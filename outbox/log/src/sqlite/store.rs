@@ -1,5 +1,7 @@
 //! Opens connections that are fit for reading and writing the log.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use message::Source;
 use migrations::{Line, Migrator};
@@ -12,6 +14,8 @@ use crate::failure::within;
 use crate::sqlite::checkpoint_store::SqliteCheckpointStore;
 use crate::sqlite::options::in_memory;
 use crate::sqlite::reader::SqliteReader;
+use crate::sqlite::tables;
+use crate::tables::Tables;
 use crate::watch::Watch;
 use crate::{CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
 
@@ -25,6 +29,7 @@ pub struct SqliteLog {
     pub(super) options: LogOptions,
     pub(super) source: Source,
     origin: String,
+    pub(super) tables: Arc<Tables<Sqlite>>,
 }
 
 impl SqliteLog {
@@ -41,7 +46,8 @@ impl SqliteLog {
             return Err(in_memory());
         }
         let origin = format!("sqlite {}", connect.get_filename().display());
-        Ok(Self { connect, options, source, origin })
+        let tables = Arc::new(Tables::new(tables::texts(None)));
+        Ok(Self { connect, options, source, origin, tables })
     }
 
     pub(super) async fn connect(&self) -> Result<SqliteConnection, LogError> {
@@ -77,7 +83,12 @@ impl LogStore for SqliteLog {
 
     async fn reader(&self, relay: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
         let connection = self.connect().await?;
-        Ok(Box::new(SqliteReader { connection, relay: relay.clone(), source: self.source.clone() }))
+        Ok(Box::new(SqliteReader {
+            connection,
+            relay: relay.clone(),
+            source: self.source.clone(),
+            tables: Arc::clone(&self.tables),
+        }))
     }
 
     async fn checkpoint_store(

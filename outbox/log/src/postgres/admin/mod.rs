@@ -1,7 +1,6 @@
 //! Operators' questions and decisions, in PostgreSQL.
 
 mod decisions;
-mod rows;
 pub(super) mod statements;
 mod status;
 
@@ -20,9 +19,10 @@ use crate::admin::{LogAdmin, Operation};
 use crate::failure::within;
 use crate::postgres::brief::Brief;
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
+use crate::tables::Signature;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
-use rows::{listed, record};
-use statements::{RECORDS, Statements};
+#[cfg(feature = "testing")]
+use statements::Statements;
 
 /// Lists the statements that are rendered together.
 #[cfg(feature = "testing")]
@@ -69,25 +69,8 @@ impl LogAdmin for PostgresLog {
         after: EntryId,
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError> {
-        let ask = async {
-            let statements = Statements::new(self.options.schema.as_ref());
-            let (statement, takes_state) = match state {
-                ExceptionState::Retrying | ExceptionState::Dead => (&statements.list_stuck, true),
-                ExceptionState::Discarded => (&statements.list_discarded, false),
-                _ => (&statements.list, true),
-            };
-            let mut list = sqlx::query(statement).bind(relay.as_str());
-            if takes_state {
-                list = list.bind(state.as_str());
-            }
-            let rows = list
-                .bind(after.0)
-                .bind(i64::from(entries_max))
-                .fetch_all(&mut *self.look().await?)
-                .await
-                .map_err(LogError::during("list entries"))?;
-            rows.iter().map(|row| listed(row).map_err(LogError::during("read an entry"))).collect()
-        };
+        let ask =
+            async { self.tables.list(&mut *self.look().await?, relay, state, after, entries_max).await };
         within(self.options.call_timeout, ask).await
     }
 
@@ -111,20 +94,13 @@ impl LogAdmin for PostgresLog {
     }
 
     async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {
-        let ask = async {
-            let rows = sqlx::query(&self.render(RECORDS))
-                .bind(relay.as_str())
-                .bind(i64::from(records_max))
-                .fetch_all(&mut *self.look().await?)
-                .await
-                .map_err(LogError::during("list decisions"))?;
-            rows.iter().map(|row| record(row).map_err(LogError::during("read a decision"))).collect()
-        };
+        let ask = async { self.tables.decisions(&mut *self.look().await?, relay, records_max).await };
         within(self.options.call_timeout, ask).await
     }
 
     async fn pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError> {
-        within(self.options.call_timeout, self.read_pauses(relay)).await
+        let ask = async { self.tables.pauses(&mut *self.look().await?, relay).await };
+        within(self.options.call_timeout, ask).await
     }
 
     async fn pause(
@@ -135,7 +111,9 @@ impl LogAdmin for PostgresLog {
         reason: &str,
     ) -> Result<bool, LogError> {
         scope.check(actor, reason)?;
-        within(self.options.call_timeout, self.set_paused(relay, scope, (actor, reason))).await
+        let by = Signature { actor, reason };
+        let paused = async { self.tables.pause(&mut *self.admin().await?, relay, scope, by).await };
+        within(self.options.call_timeout, paused).await
     }
 
     async fn resume(
@@ -147,11 +125,13 @@ impl LogAdmin for PostgresLog {
         reason: &str,
     ) -> Result<bool, LogError> {
         scope.check(actor, reason)?;
-        let resumed = self.end_pause(relay, scope, since, (actor, reason));
+        let by = Signature { actor, reason };
+        let resumed = async { self.tables.resume(&mut *self.admin().await?, relay, scope, since, by).await };
         within(self.options.call_timeout, resumed).await
     }
 
     async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError> {
-        within(self.options.call_timeout, self.read_operations(relay, records_max)).await
+        let ask = async { self.tables.operations(&mut *self.look().await?, relay, records_max).await };
+        within(self.options.call_timeout, ask).await
     }
 }

@@ -1,7 +1,6 @@
 //! The SQL of operators' questions and decisions.
 
-use crate::decided::has_an_edit;
-use crate::postgres::fragments::{GIVEN_UP, SAME_SEGMENT, UNBOUNDED};
+use crate::postgres::fragments::UNBOUNDED;
 
 // $1 relay, or null for all. A session that waits for the lease has this application name, which
 // every role can see. The server cuts it at 63 bytes.
@@ -15,23 +14,6 @@ FROM {schema}outbox_relay WHERE shard = 0 AND ($1::text IS NULL OR relay = $1) O
 /// The answering server and its timeline, which is 0 where the server hides it.
 pub(in crate::postgres) const PRESENT: &str = "
 SELECT (SELECT system_identifier::text FROM pg_control_system()), {schema}outbox_timeline()";
-
-pub(in crate::postgres) const COUNTS: &str = "
-SELECT state, fault, is_due, count(*), min(id), max(since_due), max(longest)
-FROM (SELECT state, fault, id, coalesce(due_at <= clock_timestamp(), false) AS is_due,
-        extract(epoch FROM clock_timestamp() - due_at)::float8 AS since_due,
-        extract(epoch FROM clock_timestamp() - CASE WHEN state IN ('dead', 'discarded') THEN updated_at
-            ELSE created_at END)::float8 AS longest
-    FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 ORDER BY id LIMIT $2) AS parked
-GROUP BY state, fault, is_due";
-
-// An entry without a copy was enqueued shortly before it was parked. `lag` counts in the same way.
-pub(in crate::postgres) const PARKED_AGE: &str = "
-SELECT extract(epoch FROM clock_timestamp() - coalesce(
-    (SELECT p.enqueued_at FROM {schema}outbox_parked AS p
-        WHERE p.relay = $1 AND p.shard = 0 AND p.id = $2 LIMIT 1),
-    e.created_at))::float8
-FROM {schema}outbox_exception AS e WHERE e.relay = $1 AND e.shard = 0 AND e.id = $2";
 
 // $1: settled up to this id, except for transactions that were in flight, $5. $2 base, $3 head or
 // null, $4 after. The first part has the smaller ids.
@@ -80,63 +62,9 @@ ORDER BY age(xid) DESC, pid LIMIT 1";
 
 migrations::statements! {
     parts {
-        listed = "
-            SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, coalesce(p.kind, e.topic) AS kind,
-                e.attempts, extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error,
-                e.created_at, e.updated_at,
-                coalesce(octet_length(p.payload), octet_length(m.payload), 0)::bigint AS payload_bytes,
-                p.edited_at IS NOT NULL AS edited
-            FROM (SELECT * FROM {schema}outbox_exception
-                WHERE relay = $1 AND shard = 0 AND state = $2 AND {is_indexed} AND id > $3
-                ORDER BY id LIMIT $4::bigint) AS e
-            LEFT JOIN LATERAL (SELECT kind, payload, edited_at FROM {schema}outbox_parked
-                WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p ON true
-            LEFT JOIN LATERAL (SELECT payload FROM {schema}outbox_message
-                WHERE p.payload IS NULL AND id >= e.id AND id <= e.id AND message_id = e.message_id AND {same_segment}
-                ORDER BY id LIMIT 1) AS m ON true
-            ORDER BY e.id";
-        given_up = GIVEN_UP;
-        has_an_edit = has_an_edit!();
-        same_segment = SAME_SEGMENT;
         unbounded = UNBOUNDED;
     }
 
-    /// $1 relay, $2 state, $3 above this id, $4 rows. Walks all parked entries.
-    list(is_indexed = "true", message_id = "e.message_id") = "{listed}";
-    /// Like `list`, for the states that have an index of their own. The literals let the server use
-    /// that index, whatever $2 is.
-    list_stuck(is_indexed = "state IN ('retrying', 'dead')", message_id = "e.message_id") = "{listed}";
-    /// Discarded entries: those whose decision the relay has not followed yet, and those whose
-    /// decision it has, as long as the log has them. $1 relay, $2 above this id, $3 rows. No index
-    /// covers discarded entries. So all decisions are read, each message whose last decision is a
-    /// discard is looked up separately, and further columns are looked up for this page only.
-    list_discarded(message_id = "d.message_id") = "
-        WITH given_up AS MATERIALIZED (
-            SELECT max(a.seq) FILTER (WHERE a.action = 'discard') AS discarded,
-                coalesce({has_an_edit}, false) AS edited {given_up}),
-        chosen AS MATERIALIZED (
-            SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
-                coalesce(e.key, m.key) AS key, m.kind, coalesce(e.attempts, 0) AS attempts, coalesce(e.fault, d.fault) AS fault,
-                format('discarded by %s: %s', d.actor, d.note) || coalesce('; it was dead: ' || d.error, '') AS error, d.at, m.payload_bytes, g.edited,
-                e.id AS parked
-            FROM given_up AS g
-            CROSS JOIN LATERAL (SELECT id, message_id, actor, note, at, fault, error FROM {schema}outbox_audit
-                WHERE seq = g.discarded LIMIT 1) AS d
-            LEFT JOIN LATERAL (SELECT id, topic, key, state, attempts, fault FROM {schema}outbox_exception
-                WHERE relay = $1 AND shard = 0 AND id = d.id AND message_id = d.message_id LIMIT 1) AS e ON true
-            LEFT JOIN LATERAL (
-                SELECT id, topic, key, kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_message
-                WHERE message_id = d.message_id AND {same_segment} LIMIT 1) AS m ON true
-            WHERE (e.state = 'discarded' OR e.id IS NULL AND m.id IS NOT NULL) AND coalesce(e.id, m.id) > $2
-            ORDER BY coalesce(e.id, m.id) LIMIT $3::bigint)
-        SELECT c.id, c.message_id::text AS message_id, c.topic, c.key, coalesce(c.kind, p.kind, c.topic) AS kind,
-            c.attempts, NULL::float8 AS due_in, c.fault, c.error, c.at AS created_at, c.at AS updated_at,
-            coalesce(p.payload_bytes, c.payload_bytes, 0) AS payload_bytes, c.edited
-        FROM chosen AS c
-        LEFT JOIN LATERAL (
-            SELECT kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_parked
-            WHERE relay = $1 AND shard = 0 AND id = c.parked LIMIT 1) AS p ON true
-        ORDER BY c.id";
     /// $1 relay, $2 id. Computes the same as `Content::digest`, in the server, so that no content
     /// leaves it. The server cannot compute it for the largest contents.
     digest(of = "p") = "
@@ -230,7 +158,3 @@ FROM unnest($6::bigint[], $7::text[]::uuid[], $8::text[], $9::text[])
 LEFT JOIN LATERAL (SELECT fault, error FROM {schema}outbox_exception
     WHERE relay = $2 AND shard = 0 AND id = d.id LIMIT 1) AS e ON true
 ORDER BY d.place";
-
-pub(in crate::postgres) const RECORDS: &str = "
-SELECT at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after, selection, error
-FROM {schema}outbox_audit WHERE relay = $1 ORDER BY seq DESC LIMIT $2";

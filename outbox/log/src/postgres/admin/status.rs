@@ -5,11 +5,9 @@ use std::time::Duration;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 
-use super::statements::{BACKLOG, BLOCKER, COUNTS, PARKED_AGE, PRESENT, RELAYS};
+use super::statements::{BACKLOG, BLOCKER, PRESENT, RELAYS};
 use crate::admin::entry::due;
-use crate::admin::status::{
-    Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedSummary, RelayStatus,
-};
+use crate::admin::status::{Backlog, Blocker, CursorHistory, Holder, RelayStatus};
 use crate::postgres::history::History;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::store::PostgresLog;
@@ -32,7 +30,7 @@ impl PostgresLog {
             let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
             let cursor: String = row.try_get("cursor").map_err(failed())?;
             let (cursor, broker_trouble) = (stored::read(&cursor)?, stored::read_trouble(&cursor));
-            let (summary, age) = self.parked(&mut connection, &relay).await?;
+            let (summary, age) = self.tables.parked(&mut connection, &relay).await?;
             let backlog = summary.add_to(self.backlog(&mut connection, &cursor).await?, age);
             relays.push(RelayStatus {
                 relay,
@@ -84,31 +82,6 @@ impl PostgresLog {
         let at_least = u64::from(oldest.is_some());
         let entries_max = if oldest.is_none() { 0 } else { u64::try_from(ahead).unwrap_or_default() };
         Ok(Backlog { entries_max: entries_max.max(at_least), oldest, parked: 0, oldest_parked: None })
-    }
-
-    /// Returns the parked entries, and the age of the oldest one that is held or retrying.
-    async fn parked(
-        &self,
-        connection: &mut PgConnection,
-        relay: &str,
-    ) -> Result<(ParkedSummary, Option<Duration>), LogError> {
-        let failed = || LogError::during("count the parked entries");
-        let rows = sqlx::query_as(&self.render(COUNTS))
-            .bind(relay)
-            .bind(i64::from(COUNTED_MAX))
-            .fetch_all(&mut *connection)
-            .await
-            .map_err(failed())?;
-        let summary = ParkedSummary::of(rows);
-        let Some(EntryId(id)) = summary.oldest else { return Ok((summary, None)) };
-        // The entry may have left in the meantime.
-        let age: Option<f64> = sqlx::query_scalar(&self.render(PARKED_AGE))
-            .bind(relay)
-            .bind(id)
-            .fetch_optional(connection)
-            .await
-            .map_err(failed())?;
-        Ok((summary, age.and_then(row::wait)))
     }
 }
 

@@ -1,18 +1,18 @@
 //! Single entries of the log, in PostgreSQL.
 
-mod rows;
 pub(super) mod statements;
 
 use async_trait::async_trait;
+use migrations::query::Row;
 #[cfg(feature = "testing")]
 use outbox::postgres::inventory::Listed;
 use sqlx::Row as _;
-use sqlx::postgres::PgRow;
+use sqlx::postgres::{PgRow, Postgres};
 use sqlx::types::Uuid;
 use time::OffsetDateTime;
 
 use crate::admin::status::COUNTED_MAX;
-use crate::entries::lag::{LagRow, by_topic};
+use crate::entries::lag::by_topic;
 use crate::entries::selection::{ENTRIES_PER_CALL, made_at, smallest_id};
 use crate::entries::{
     EntryRef, Extent, FoundEntry, LogEntries, SelectedPage, Selection, StoredPayload, TopicLag,
@@ -22,11 +22,11 @@ use crate::failure::within;
 use crate::postgres::admin::statements::PRESENT;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::reconcile::Passed;
-use crate::postgres::row::{self, text};
+use crate::postgres::row;
 use crate::postgres::store::PostgresLog;
 use crate::row::Names;
-use crate::{Entry, EntryId, LogError, RelayName, RowLimit, stored};
-use rows::{found, page, stored_payload};
+use crate::tables::{Done, Signature};
+use crate::{Entry, EntryId, LogError, RelayName, RowLimit, rows, stored};
 use statements::{FIRSTS, Statements};
 
 /// Lists the statements that are rendered together.
@@ -57,11 +57,9 @@ impl PostgresLog {
             .fetch_all(&mut *self.look().await?)
             .await
             .map_err(LogError::during("count the entries that have not left"))?;
-        let row = |row: &PgRow| {
-            Ok((text(row, 0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?))
-        };
-        let rows: Result<Vec<LagRow>, sqlx::Error> = rows.iter().map(row).collect();
-        Ok(by_topic(rows.map_err(LogError::during("count the entries that have not left"))?))
+        let groups = rows.into_iter().map(|row| rows::lagging(&Row::<Postgres>::of(row)));
+        let groups: Result<Vec<_>, sqlx::Error> = groups.collect();
+        Ok(by_topic(groups.map_err(LogError::during("count the entries that have not left"))?))
     }
 
     async fn read_extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
@@ -117,7 +115,8 @@ impl PostgresLog {
             .fetch_all(&mut *self.look().await?)
             .await
             .map_err(failed())?;
-        rows.iter().map(|row| found(row).map_err(failed())?).collect()
+        let found = |row| rows::found(&Row::<Postgres>::of(row)).map_err(failed())?;
+        rows.into_iter().map(found).collect()
     }
 
     async fn read_selected(
@@ -151,7 +150,7 @@ impl PostgresLog {
             .fetch_all(&mut *self.look().await?)
             .await
             .map_err(failed())?;
-        page(&rows, range, failed)
+        page(rows, range, failed)
     }
 
     async fn read_passed_between(
@@ -181,7 +180,7 @@ impl PostgresLog {
             .fetch_all(&mut *self.look().await?)
             .await
             .map_err(failed())?;
-        page(&rows, (after.0, i64::MAX, true), failed)
+        page(rows, (after.0, i64::MAX, true), failed)
     }
 
     async fn read_contents(
@@ -248,19 +247,9 @@ impl LogEntries for PostgresLog {
         message_id: &str,
         bytes_max: u64,
     ) -> Result<Option<StoredPayload>, LogError> {
-        let read = async {
-            let statement = self.sql().payload;
-            let found = sqlx::query(&statement)
-                .bind(relay.as_str())
-                .bind(id.0)
-                .bind(message_id)
-                .bind(i64::try_from(bytes_max).unwrap_or(i64::MAX))
-                .fetch_optional(&mut *self.look().await?)
-                .await
-                .map_err(LogError::during("read a payload"))?;
-            found.as_ref().map(stored_payload).transpose().map_err(LogError::during("read a payload"))
-        };
-        within(self.options.call_timeout, read).await
+        let ask =
+            async { self.tables.payload(&mut *self.look().await?, relay, id, message_id, bytes_max).await };
+        within(self.options.call_timeout, ask).await
     }
 
     async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError> {
@@ -288,10 +277,26 @@ impl LogEntries for PostgresLog {
         signature: (&str, &str),
     ) -> Result<(), LogError> {
         let noted = async {
-            self.note(&mut *self.admin().await?, relay, action, selection, signature)
-                .await
-                .map_err(LogError::during("note an operation"))
+            let done = Done { action, selection, by: Signature { actor: signature.0, reason: signature.1 } };
+            let noted = self.tables.note(&mut *self.admin().await?, relay, done).await;
+            noted.map_err(LogError::during("note an operation"))
         };
         within(self.options.call_timeout, noted).await
     }
+}
+
+/// Returns the entries of a call. `found` is the number before some were cut off.
+fn page<E: FnOnce(sqlx::Error) -> LogError>(
+    rows: Vec<PgRow>,
+    range: (i64, i64, bool),
+    failed: impl Fn() -> E,
+) -> Result<SelectedPage, LogError> {
+    let found: i64 = match rows.first() {
+        Some(row) => row.try_get("found").map_err(failed())?,
+        None => 0,
+    };
+    let is_cut = found > rows.len() as i64;
+    let selected = |row| rows::selected(&Row::<Postgres>::of(row)).map_err(failed())?;
+    let entries: Result<Vec<_>, LogError> = rows.into_iter().map(selected).collect();
+    Ok(SelectedPage::of(entries?, range, is_cut))
 }

@@ -20,7 +20,7 @@ migrations::statements! {
         // cursor. Entries are chosen first, and each is then looked up separately: as a join, 100
         // entries and 50,000 exceptions took 5,000,000 comparisons.
         selected = "
-            SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
+            SELECT m.id, m.message_id::text AS message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 m.payload_bytes, m.enqueued_at, e.state, {passed} AS passed,
                 {discarded} AS discarded, {edited} AS edited
             FROM ({chosen}) AS m
@@ -153,25 +153,12 @@ migrations::statements! {
                 ORDER BY id LIMIT 1) AS m
             OFFSET 0) AS run
         ORDER BY run.id";
-    /// $1 relay, $2 id, $3 message id, $4 maximum bytes of a payload to read. A copy that an
-    /// operator has edited comes before the row, and the row before any other copy.
-    payload(message_id = "$3::text::uuid") = "
-        SELECT content_type, octet_length(payload)::bigint, CASE WHEN octet_length(payload) <= $4 THEN payload END
-        FROM (
-            (SELECT 1 AS nth, content_type, payload FROM {schema}outbox_message
-            WHERE id >= $2 AND id <= $2 AND message_id = $3::text::uuid AND {same_segment} ORDER BY id LIMIT 1)
-            UNION ALL
-            SELECT CASE WHEN p.edited_at IS NULL THEN 2 ELSE 0 END, p.content_type, p.payload
-            FROM (SELECT id FROM {schema}outbox_exception
-                WHERE relay = $1 AND shard = 0 AND id = $2 AND message_id = $3::text::uuid LIMIT 1) AS e
-            CROSS JOIN LATERAL (SELECT content_type, payload, edited_at FROM {schema}outbox_parked
-                WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p) AS stored
-        ORDER BY nth LIMIT 1";
     /// $1 relay, $2 to $5 the cursor, $6 transactions in flight at its marks, $7 and $8 maximum
     /// unread and parked entries to count, $9 the id up to which everything is settled. Entries
     /// that are not passed lie above it, or belong to a transaction that was in flight.
     lag = "
-        SELECT topic, NULL::text, false, count(*), coalesce(max(extract(epoch FROM clock_timestamp() - enqueued_at)), 0)::float8
+        SELECT topic, NULL::text AS state, false AS is_due, count(*) AS entries,
+            coalesce(max(extract(epoch FROM clock_timestamp() - enqueued_at)), 0)::float8 AS longest
         FROM (
             (SELECT late.topic, late.enqueued_at FROM unnest($6::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
                 SELECT m.topic, m.enqueued_at FROM {schema}outbox_message AS m

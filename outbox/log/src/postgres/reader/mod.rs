@@ -3,11 +3,12 @@
 mod differences;
 mod parked;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use message::Source;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Postgres};
 
 use crate::cursor::{Difference, Mark};
 use crate::entry::{EntryId, Page, PageLimit};
@@ -19,13 +20,22 @@ use crate::postgres::mark::PgMark;
 use crate::postgres::page::Pace;
 use crate::postgres::statements::Statements;
 use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
+use crate::tables::Tables;
 use crate::{LogError, LogReader, Pause};
+
+/// The statements that a reader runs.
+pub(in crate::postgres) struct Sql {
+    pub(in crate::postgres) statements: Statements,
+    pub(in crate::postgres) questions: facts::Statements,
+    pub(in crate::postgres) tables: Arc<Tables<Postgres>>,
+}
 
 pub(in crate::postgres) struct PgReader {
     connection: PgConnection,
     relay: RelayName,
     source: Source,
     statements: Statements,
+    tables: Arc<Tables<Postgres>>,
     questions: facts::Statements,
     call_timeout: Duration,
     /// The run of the server in which this reader was opened. It reads nothing of another run.
@@ -52,9 +62,10 @@ impl PgReader {
         mut connection: PgConnection,
         relay: RelayName,
         source: Source,
-        (statements, questions): (Statements, facts::Statements),
+        sql: Sql,
         call_timeout: Duration,
     ) -> Result<Self, LogError> {
+        let Sql { statements, questions, tables } = sql;
         let run = run(&mut connection, &statements).await?;
         Ok(Self {
             connection,
@@ -62,6 +73,7 @@ impl PgReader {
             source,
             statements,
             questions,
+            tables,
             call_timeout,
             run,
             advanced: None,
@@ -140,7 +152,7 @@ impl LogReader for PgReader {
     }
 
     async fn pauses(&mut self) -> Result<Vec<Pause>, LogError> {
-        let asked = crate::postgres::pause::read(&mut self.connection, &self.statements.pauses, &self.relay);
+        let asked = self.tables.pauses(&mut self.connection, &self.relay);
         within(self.call_timeout, asked).await
     }
 }

@@ -1,7 +1,6 @@
 //! Operators' questions and decisions, in SQLite.
 
 mod decisions;
-mod rows;
 mod statements;
 mod status;
 
@@ -14,9 +13,8 @@ use crate::admin::entry::{AuditRecord, ListedEntry};
 use crate::admin::status::{Blocker, RelayStatus};
 use crate::admin::{LogAdmin, Operation};
 use crate::sqlite::store::SqliteLog;
+use crate::tables::Signature;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
-use rows::{listed, record};
-use statements::SQL;
 
 #[async_trait]
 impl LogAdmin for SqliteLog {
@@ -39,17 +37,7 @@ impl LogAdmin for SqliteLog {
         after: EntryId,
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError> {
-        let list = match state {
-            ExceptionState::Discarded => sqlx::query(&SQL.list_discarded).bind(relay.as_str()),
-            _ => sqlx::query(&SQL.list).bind(relay.as_str()).bind(state.as_str()),
-        };
-        let rows = list
-            .bind(after.0)
-            .bind(i64::from(entries_max))
-            .fetch_all(&mut self.connect().await?)
-            .await
-            .map_err(LogError::during("list entries"))?;
-        rows.iter().map(|row| listed(row).map_err(LogError::during("read an entry"))).collect()
+        self.tables.list(&mut self.connect().await?, relay, state, after, entries_max).await
     }
 
     async fn decide(
@@ -75,17 +63,11 @@ impl LogAdmin for SqliteLog {
     }
 
     async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {
-        let rows = sqlx::query(&SQL.records)
-            .bind(relay.as_str())
-            .bind(i64::from(records_max))
-            .fetch_all(&mut self.connect().await?)
-            .await
-            .map_err(LogError::during("list decisions"))?;
-        rows.iter().map(|row| record(row).map_err(LogError::during("read a decision"))).collect()
+        self.tables.decisions(&mut self.connect().await?, relay, records_max).await
     }
 
     async fn pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError> {
-        self.read_pauses(relay).await
+        self.tables.pauses(&mut self.connect().await?, relay).await
     }
 
     async fn pause(
@@ -96,7 +78,8 @@ impl LogAdmin for SqliteLog {
         reason: &str,
     ) -> Result<bool, LogError> {
         scope.check(actor, reason)?;
-        self.set_paused(relay, scope, (actor, reason)).await
+        let by = Signature { actor, reason };
+        self.tables.pause(&mut self.connect().await?, relay, scope, by).await
     }
 
     async fn resume(
@@ -108,10 +91,11 @@ impl LogAdmin for SqliteLog {
         reason: &str,
     ) -> Result<bool, LogError> {
         scope.check(actor, reason)?;
-        self.end_pause(relay, scope, since, (actor, reason)).await
+        let by = Signature { actor, reason };
+        self.tables.resume(&mut self.connect().await?, relay, scope, since, by).await
     }
 
     async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError> {
-        self.read_operations(relay, records_max).await
+        self.tables.operations(&mut self.connect().await?, relay, records_max).await
     }
 }

@@ -1,12 +1,10 @@
 //! Where the relays stand.
 
-use std::time::Duration;
-
 use sqlx::{Row as _, SqliteConnection};
 
 use super::statements::SQL;
 use crate::admin::entry::due;
-use crate::admin::status::{Backlog, COUNTED_MAX, Holder, ParkedSummary, RelayStatus};
+use crate::admin::status::{Backlog, Holder, RelayStatus};
 use crate::sqlite::mark::id_of;
 use crate::sqlite::store::SqliteLog;
 use crate::{Cursor, EntryId, LogError, RelayName, row, stored};
@@ -25,7 +23,7 @@ impl SqliteLog {
             let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
             let cursor: String = row.try_get("cursor").map_err(failed())?;
             let (cursor, broker_trouble) = (stored::read(&cursor)?, stored::read_trouble(&cursor));
-            let (summary, age) = parked(&mut connection, &relay).await?;
+            let (summary, age) = self.tables.parked(&mut connection, &relay).await?;
             let backlog = summary.add_to(backlog(&mut connection, &cursor).await?, age);
             relays.push(RelayStatus {
                 relay,
@@ -61,28 +59,4 @@ async fn backlog(connection: &mut SqliteConnection, cursor: &Cursor) -> Result<B
         },
         None => Backlog { entries_max: 0, oldest: None, parked: 0, oldest_parked: None },
     })
-}
-
-/// Returns the parked entries, and the age of the oldest one that is held or retrying.
-async fn parked(
-    connection: &mut SqliteConnection,
-    relay: &str,
-) -> Result<(ParkedSummary, Option<Duration>), LogError> {
-    let failed = || LogError::during("count the parked entries");
-    let rows = sqlx::query_as(&SQL.counts)
-        .bind(relay)
-        .bind(COUNTED_MAX)
-        .fetch_all(&mut *connection)
-        .await
-        .map_err(failed())?;
-    let summary = ParkedSummary::of(rows);
-    let Some(EntryId(id)) = summary.oldest else { return Ok((summary, None)) };
-    // The entry may have left in the meantime.
-    let age: Option<f64> = sqlx::query_scalar(&SQL.parked_age)
-        .bind(relay)
-        .bind(id)
-        .fetch_optional(connection)
-        .await
-        .map_err(failed())?;
-    Ok((summary, age.and_then(row::wait)))
 }

@@ -1,31 +1,29 @@
 //! Single entries of the log, in SQLite.
 
-mod rows;
 mod statements;
 
 use async_trait::async_trait;
 use futures_util::TryStreamExt as _;
+use migrations::query::Row;
 use outbox::sqlite::clock::micros;
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, Sqlite};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::admin::entry::at_micros;
 use crate::admin::status::COUNTED_MAX;
-use crate::entries::lag::{LagRow, by_topic};
+use crate::entries::lag::by_topic;
 use crate::entries::selection::{ENTRIES_PER_CALL, LABEL_BYTES_PER_CALL, made_at, smallest_id};
 use crate::entries::{
     EntryRef, Extent, FoundEntry, LogEntries, SelectedPage, Selection, StoredPayload, TopicLag,
     UNREAD_COUNTED_MAX,
 };
 use crate::row::Names;
-use crate::sqlite::operations;
 use crate::sqlite::reconcile::passed;
-use crate::sqlite::row::{columns, row_max, text};
+use crate::sqlite::row::{columns, row_max};
 use crate::sqlite::store::SqliteLog;
-use crate::{Entry, EntryId, LogError, RelayName, RowLimit};
-use rows::{found, selected, stored_payload};
+use crate::tables::{Done, Signature};
+use crate::{Entry, EntryId, LogError, RelayName, RowLimit, rows};
 use statements::{FIRST, SQL};
 
 /// Returns the id up to which the relay has passed.
@@ -50,7 +48,8 @@ impl LogEntries for SqliteLog {
             .fetch_all(&mut self.connect().await?)
             .await
             .map_err(failed())?;
-        rows.iter().map(|row| found(row).map_err(failed())?).collect()
+        let found = |row| rows::found(&Row::<Sqlite>::of(row)).map_err(failed())?;
+        rows.into_iter().map(found).collect()
     }
 
     async fn extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
@@ -102,16 +101,16 @@ impl LogEntries for SqliteLog {
             .bind(ENTRIES_PER_CALL)
             .bind(serde_json::Value::from(message_ids).to_string());
         let mut connection = self.connect().await?;
-        let mut rows = rows.fetch(&mut connection);
+        let mut found = rows.fetch(&mut connection);
         let (mut entries, mut bytes) = (Vec::new(), 0);
         let mut is_cut = false;
-        while let Some(row) = rows.try_next().await.map_err(failed())? {
+        while let Some(row) = found.try_next().await.map_err(failed())? {
             bytes += row.try_get::<Option<&[u8]>, _>("headers").map_err(failed())?.map_or(0, <[u8]>::len);
             is_cut = bytes > LABEL_BYTES_PER_CALL && !entries.is_empty();
             if is_cut {
                 break;
             }
-            entries.push(selected(&row).map_err(failed())??);
+            entries.push(rows::selected(&Row::<Sqlite>::of(row)).map_err(failed())??);
         }
         Ok(SelectedPage::of(entries, range, is_cut))
     }
@@ -157,16 +156,7 @@ impl LogEntries for SqliteLog {
         message_id: &str,
         bytes_max: u64,
     ) -> Result<Option<StoredPayload>, LogError> {
-        let failed = || LogError::during("read a payload");
-        let found = sqlx::query(&SQL.payload)
-            .bind(relay.as_str())
-            .bind(id.0)
-            .bind(message_id)
-            .bind(i64::try_from(bytes_max).unwrap_or(i64::MAX))
-            .fetch_optional(&mut self.connect().await?)
-            .await
-            .map_err(failed())?;
-        found.as_ref().map(stored_payload).transpose().map_err(failed())
+        self.tables.payload(&mut self.connect().await?, relay, id, message_id, bytes_max).await
     }
 
     async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError> {
@@ -179,11 +169,9 @@ impl LogEntries for SqliteLog {
             .fetch_all(&mut self.connect().await?)
             .await
             .map_err(LogError::during("count the entries that have not left"))?;
-        let row = |row: &SqliteRow| {
-            Ok((text(row, "topic")?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?))
-        };
-        let rows: Result<Vec<LagRow>, sqlx::Error> = rows.iter().map(row).collect();
-        Ok(by_topic(rows.map_err(LogError::during("count the entries that have not left"))?))
+        let groups = rows.into_iter().map(|row| rows::lagging(&Row::<Sqlite>::of(row)));
+        let groups: Result<Vec<_>, sqlx::Error> = groups.collect();
+        Ok(by_topic(groups.map_err(LogError::during("count the entries that have not left"))?))
     }
 
     async fn firsts(&self, moments: &[OffsetDateTime]) -> Result<Vec<Option<EntryId>>, LogError> {
@@ -207,8 +195,8 @@ impl LogEntries for SqliteLog {
         selection: &str,
         signature: (&str, &str),
     ) -> Result<(), LogError> {
-        operations::note(&mut self.connect().await?, relay, action, selection, signature)
-            .await
-            .map_err(LogError::during("note an operation"))
+        let done = Done { action, selection, by: Signature { actor: signature.0, reason: signature.1 } };
+        let noted = self.tables.note(&mut self.connect().await?, relay, done).await;
+        noted.map_err(LogError::during("note an operation"))
     }
 }

@@ -44,7 +44,7 @@ migrations::statements! {
                     CASE WHEN coalesce(octet_length(m.traceparent), octet_length(p.traceparent)) <= 64
                         THEN coalesce(m.traceparent, p.traceparent) END AS traceparent,
                     coalesce(octet_length(p.payload), octet_length(m.payload)) AS payload_bytes,
-                    coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.deliver_at, m.id IS NOT NULL AS is_in_log,
+                    coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, NULL AS [transaction], m.deliver_at, m.id IS NOT NULL AS is_in_log,
                     n.id <= ?2 AS passed, e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at,
                     p.edited_at IS NOT NULL AS edited,
                     {discarded} AS was_discarded, {edited} AS was_edited,
@@ -84,20 +84,10 @@ migrations::statements! {
             octet_length(payload) AS payload_bytes, coalesce(octet_length(headers), 0) AS headers_bytes, enqueued_at,
             (deliver_at - {now}) / 1e6 AS deliver_in FROM outbox_message WHERE id IN (SELECT value FROM json_each(?1))
             AND message_id IN (SELECT value FROM json_each(?2)) ORDER BY id";
-    /// ?1 relay, ?2 id, ?3 message id, ?4 maximum bytes of a payload to read. A copy that an
-    /// operator has edited comes before the row, and the row before any other copy.
-    payload = "
-        SELECT content_type, octet_length(payload) AS bytes,
-            CASE WHEN octet_length(payload) <= ?4 THEN payload END AS payload FROM (
-            SELECT 1 AS nth, content_type, payload FROM outbox_message WHERE id = ?2 AND message_id = ?3
-            UNION ALL
-            SELECT CASE WHEN p.edited_at IS NULL THEN 2 ELSE 0 END, p.content_type, p.payload
-            FROM outbox_exception AS e JOIN outbox_parked AS p USING (relay, shard, id)
-            WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2 AND e.message_id = ?3)
-        ORDER BY nth LIMIT 1";
     /// ?1 relay, ?2 passed up to this id, ?3 and ?4 maximum unread and parked entries to count.
     lag = "
-        SELECT topic, NULL, 0, count(*), coalesce(max(({now} - enqueued_at) / 1e6), 0.0)
+        SELECT topic, NULL AS state, 0 AS is_due, count(*) AS entries,
+            coalesce(max(({now} - enqueued_at) / 1e6), 0.0) AS longest
         FROM (SELECT topic, enqueued_at FROM outbox_message WHERE id > ?2 ORDER BY id LIMIT ?3) GROUP BY topic
         UNION ALL SELECT topic, state, is_due, count, ({now} - CASE WHEN is_due THEN due_at
             ELSE coalesce((SELECT enqueued_at FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = counted.id),

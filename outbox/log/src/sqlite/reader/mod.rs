@@ -3,21 +3,25 @@
 mod differences;
 mod parked;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use message::Source;
-use sqlx::SqliteConnection;
+use sqlx::{Sqlite, SqliteConnection};
 
 use crate::cursor::{Difference, Mark};
 use crate::entry::{EntryId, Page, PageLimit};
 use crate::exception::ExceptionSummary;
 use crate::lease::RelayName;
 use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
+use crate::tables::Tables;
 use crate::{LogError, LogReader, Pause};
 
 pub(in crate::sqlite) struct SqliteReader {
     pub(in crate::sqlite) connection: SqliteConnection,
     pub(in crate::sqlite) relay: RelayName,
     pub(in crate::sqlite) source: Source,
+    pub(in crate::sqlite) tables: Arc<Tables<Sqlite>>,
 }
 
 #[async_trait]
@@ -56,6 +60,6 @@ impl LogReader for SqliteReader {
     }
 
     async fn pauses(&mut self) -> Result<Vec<Pause>, LogError> {
-        crate::sqlite::pause::read(&mut self.connection, &self.relay).await
+        self.tables.pauses(&mut self.connection, &self.relay).await
     }
 }

@@ -173,7 +173,6 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "statements.held", "nothing", 2, 0, format!("500,1000000,'main','{{kkey-35,kkey-3a}}','{{{LOG},1}}',NULL"));
     add(Relay, "statements.held_queues", "", 40, 0, s("'main','',100,NULL"));
     add(Relay, "statements.stuck", "", 100, 0, s("'main',0,100,NULL"));
-    add(Relay, "statements.pauses", "", 1, 0, s("'main'"));
     add(Relay, "statements.acquire", "", 1, 0, s("'main','b',30,'{}',NULL,NULL,'b'"));
     add(Relay, "statements.holder", "", 1, 0, s("'main'"));
     add(Relay, "statements.renew", "", 1, 0, s("'main',1,30,NULL"));
@@ -232,15 +231,15 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "admin.RELAYS", "all", 1, 0, s("NULL"));
     add(Relay, "admin.RELAYS", "one", 1, 0, s("'main'"));
     add(Relay, "admin.PRESENT", "", 1, 0, s(""));
-    add(Relay, "admin.COUNTS", "", MANY, 0, format!("'main',{MANY}"));
-    add(Relay, "admin.PARKED_AGE", "", 1, 0, s("'main',4000"));
+    add(Relay, "tables.counts", "", MANY, 0, format!("'main',{MANY}"));
+    add(Relay, "tables.parked_age", "", 1, 0, s("'main',4000"));
     // The rows of the transaction in flight are read.
     add(Relay, "admin.BACKLOG", "", 1, MANY, format!("{PARKED},{base},{now},{},{flight}", PARKED + MANY));
-    add(Relay, "admin.list", "", 100, 0, s("'main','held',0,100"));
-    add(Relay, "admin.list_stuck", "", 100, 0, s("'main','dead',0,100"));
+    add(Relay, "tables.list", "", 100, 0, s("'main','held',0,100"));
+    add(Relay, "tables.list_stuck", "", 100, 0, s("'main','dead',0,100"));
     // All decisions are read, in the order of their messages, and each discarded entry is looked
     // up.
-    add(Relay, "admin.list_discarded", "", PARKED / 3, 5 * PARKED, s("'main',0,100"));
+    add(Relay, "tables.list_discarded", "", PARKED / 3, 5 * PARKED, s("'main',0,100"));
     add(Relay, "admin.digest", "", 1, 0, s("'main',4000"));
     for statement in ["admin.LOOK_AT_ENTRIES", "admin.REQUEUE", "admin.DISCARD"] {
         add(Relay, statement, "", 100, 0, format!("'main',{}", array(4_001..=4_100)));
@@ -253,12 +252,12 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "admin.EDIT", "", 1, 0, s("'main',4000,'\\x01',NULL"));
     add(Relay, "admin.AUDIT", "", 1, 0, format!("'ann','main','discard','test',NULL,ARRAY[4000],ARRAY[{one}],NULL,NULL"));
     // Backwards from the last decision; those of other relays are skipped.
-    add(Relay, "admin.RECORDS", "", 100, PARKED, s("'main',100"));
-    add(Relay, "operations.OPERATIONS", "", 100, PARKED, s("'main',100"));
-    add(Plain, "operations.NOTE", "", 1, 0, s("'ann','main','pause','topic','test'"));
-    add(Relay, "pause.PAUSES", "", 1, 0, s("'main'"));
-    add(Plain, "pause.PAUSE", "", 1, 0, s("'main','topic','x','ann','test'"));
-    add(Plain, "pause.RESUME", "", 1, 0, s("'main','topic','x',NULL"));
+    add(Relay, "tables.decisions", "", 100, PARKED, s("'main',100"));
+    add(Relay, "tables.operations", "", 100, PARKED, s("'main',100"));
+    add(Plain, "tables.note", "", 1, 0, s("'ann','main','pause','topic','test'"));
+    add(Relay, "tables.pauses", "", 1, 0, s("'main'"));
+    add(Plain, "tables.pause", "", 1, 0, s("'main','topic','x','ann','test'"));
+    add(Plain, "tables.resume", "", 1, 0, s("'main','topic','x',NULL"));
 
     add(Relay, "entries.extent", "", 1, 0, s("'main'"));
     add(Relay, "entries.find", "by its id", 1, 0, format!("{cursor},4001,NULL"));
@@ -269,7 +268,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "entries.passed_between", "", 100, LOG, format!("{cursor},{base},{},{flight},NULL,0,{},100,{}", PARKED - MANY, PARKED - MANY, PARKED - MANY));
     add(Relay, "entries.passed_between", "an open difference that is almost read", MANY, 0, format!("'main',{base},{PARKED},{now},{LOG},{base},{PARKED},{flight},{now},{},0,100,{}", LOG - 100, LOG - 100));
     add(Relay, "entries.contents", "", 100, 0, format!("{},{},1000000,1000000", array(4_001..=4_100), some(&f.parked)));
-    add(Relay, "entries.payload", "", 1, 0, format!("'main',4001,{one},1000000"));
+    add(Relay, "tables.payload", "", 1, 0, format!("'main',4001,{one},1000000"));
     add(Relay, "entries.lag", "", MANY, 0, format!("{cursor},{flight},{MANY},{MANY},{}", PARKED + MANY));
     add(Relay, "entries.lag", "an open difference that is almost read", MANY, 0, format!("'main',{base},{PARKED},{now},{},{flight},{MANY},{MANY},{}", LOG - 100, LOG - 100));
     add(Relay, "entries.FIRSTS", "", 10, 0, array(f.parked.iter().take(10)));

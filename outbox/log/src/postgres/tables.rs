@@ -1,0 +1,123 @@
+//! The SQL of the tables, in PostgreSQL.
+
+use migrations::Identifier;
+
+use crate::decided::has_an_edit;
+use crate::postgres::fragments::{GIVEN_UP, SAME_SEGMENT};
+use crate::tables::{Texts, texts_of};
+
+migrations::statements! {
+    parts {
+        listed = "
+            SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, coalesce(p.kind, e.topic) AS kind,
+                e.attempts, extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error,
+                e.created_at, e.updated_at,
+                coalesce(octet_length(p.payload), octet_length(m.payload), 0)::bigint AS payload_bytes,
+                p.edited_at IS NOT NULL AS edited
+            FROM (SELECT * FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND state = $2 AND {is_indexed} AND id > $3
+                ORDER BY id LIMIT $4::bigint) AS e
+            LEFT JOIN LATERAL (SELECT kind, payload, edited_at FROM {schema}outbox_parked
+                WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p ON true
+            LEFT JOIN LATERAL (SELECT payload FROM {schema}outbox_message
+                WHERE p.payload IS NULL AND id >= e.id AND id <= e.id AND message_id = e.message_id AND {same_segment}
+                ORDER BY id LIMIT 1) AS m ON true
+            ORDER BY e.id";
+        given_up = GIVEN_UP;
+        has_an_edit = has_an_edit!();
+        same_segment = SAME_SEGMENT;
+    }
+
+    counts = "
+        SELECT state, fault, is_due, count(*) AS entries, min(id) AS first, max(since_due) AS since_due,
+            max(longest) AS longest
+        FROM (SELECT state, fault, id, coalesce(due_at <= clock_timestamp(), false) AS is_due,
+                extract(epoch FROM clock_timestamp() - due_at)::float8 AS since_due,
+                extract(epoch FROM clock_timestamp() - CASE WHEN state IN ('dead', 'discarded') THEN updated_at
+                    ELSE created_at END)::float8 AS longest
+            FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 ORDER BY id LIMIT $2) AS parked
+        GROUP BY state, fault, is_due";
+    /// An entry without a copy was enqueued shortly before it was parked. `lag` counts in the same
+    /// way.
+    parked_age = "
+        SELECT extract(epoch FROM clock_timestamp() - coalesce(
+            (SELECT p.enqueued_at FROM {schema}outbox_parked AS p
+                WHERE p.relay = $1 AND p.shard = 0 AND p.id = $2 LIMIT 1),
+            e.created_at))::float8 AS age
+        FROM {schema}outbox_exception AS e WHERE e.relay = $1 AND e.shard = 0 AND e.id = $2";
+    /// $1 relay, $2 state, $3 above this id, $4 rows. Walks all parked entries.
+    list(is_indexed = "true", message_id = "e.message_id") = "{listed}";
+    /// Like `list`, for the states that have an index of their own. The literals let the server use
+    /// that index, whatever $2 is.
+    list_stuck(is_indexed = "state IN ('retrying', 'dead')", message_id = "e.message_id") = "{listed}";
+    /// Discarded entries: those whose decision the relay has not followed yet, and those whose
+    /// decision it has, as long as the log has them. $1 relay, $2 above this id, $3 rows. No index
+    /// covers discarded entries. So all decisions are read, each message whose last decision is a
+    /// discard is looked up separately, and further columns are looked up for this page only.
+    list_discarded(message_id = "d.message_id") = "
+        WITH given_up AS MATERIALIZED (
+            SELECT max(a.seq) FILTER (WHERE a.action = 'discard') AS discarded,
+                coalesce({has_an_edit}, false) AS edited {given_up}),
+        chosen AS MATERIALIZED (
+            SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
+                coalesce(e.key, m.key) AS key, m.kind, coalesce(e.attempts, 0) AS attempts, coalesce(e.fault, d.fault) AS fault,
+                format('discarded by %s: %s', d.actor, d.note) || coalesce('; it was dead: ' || d.error, '') AS error, d.at, m.payload_bytes, g.edited,
+                e.id AS parked
+            FROM given_up AS g
+            CROSS JOIN LATERAL (SELECT id, message_id, actor, note, at, fault, error FROM {schema}outbox_audit
+                WHERE seq = g.discarded LIMIT 1) AS d
+            LEFT JOIN LATERAL (SELECT id, topic, key, state, attempts, fault FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND id = d.id AND message_id = d.message_id LIMIT 1) AS e ON true
+            LEFT JOIN LATERAL (
+                SELECT id, topic, key, kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_message
+                WHERE message_id = d.message_id AND {same_segment} LIMIT 1) AS m ON true
+            WHERE (e.state = 'discarded' OR e.id IS NULL AND m.id IS NOT NULL) AND coalesce(e.id, m.id) > $2
+            ORDER BY coalesce(e.id, m.id) LIMIT $3::bigint)
+        SELECT c.id, c.message_id::text AS message_id, c.topic, c.key, coalesce(c.kind, p.kind, c.topic) AS kind,
+            c.attempts, NULL::float8 AS due_in, c.fault, c.error, c.at AS created_at, c.at AS updated_at,
+            coalesce(p.payload_bytes, c.payload_bytes, 0) AS payload_bytes, c.edited
+        FROM chosen AS c
+        LEFT JOIN LATERAL (
+            SELECT kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_parked
+            WHERE relay = $1 AND shard = 0 AND id = c.parked LIMIT 1) AS p ON true
+        ORDER BY c.id";
+    /// $1 relay, $2 id, $3 message id, $4 maximum bytes of a payload to read. A copy that an
+    /// operator has edited comes before the row, and the row before any other copy.
+    payload(message_id = "$3::text::uuid") = "
+        SELECT content_type, octet_length(payload)::bigint AS bytes,
+            CASE WHEN octet_length(payload) <= $4 THEN payload END AS payload
+        FROM (
+            (SELECT 1 AS nth, content_type, payload FROM {schema}outbox_message
+            WHERE id >= $2 AND id <= $2 AND message_id = $3::text::uuid AND {same_segment} ORDER BY id LIMIT 1)
+            UNION ALL
+            SELECT CASE WHEN p.edited_at IS NULL THEN 2 ELSE 0 END, p.content_type, p.payload
+            FROM (SELECT id FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND id = $2 AND message_id = $3::text::uuid LIMIT 1) AS e
+            CROSS JOIN LATERAL (SELECT content_type, payload, edited_at FROM {schema}outbox_parked
+                WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p) AS stored
+        ORDER BY nth LIMIT 1";
+    pauses = "
+        SELECT kind, name, actor, reason, paused_at
+        FROM {schema}outbox_pause WHERE relay = $1 ORDER BY kind, name";
+    pause = "
+        INSERT INTO {schema}outbox_pause (relay, kind, name, actor, reason) VALUES ($1, $2, $3, $4, $5)
+        ON CONFLICT (relay, kind, name) DO NOTHING";
+    /// $4 the moment at which the pause began, or null for any.
+    resume = "
+        DELETE FROM {schema}outbox_pause WHERE relay = $1 AND kind = $2 AND name = $3
+            AND ($4::timestamptz IS NULL OR paused_at = $4)";
+    note = "
+        INSERT INTO {schema}outbox_operation (actor, relay, action, selection, note)
+        VALUES ($1, $2, $3, $4, $5)";
+    operations = "
+        SELECT at, actor, action, selection, note FROM {schema}outbox_operation WHERE relay = $1
+        ORDER BY seq DESC LIMIT $2";
+    decisions = "
+        SELECT at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
+            selection, error
+        FROM {schema}outbox_audit WHERE relay = $1 ORDER BY seq DESC LIMIT $2";
+}
+
+pub(super) fn texts(schema: Option<&Identifier>) -> Texts {
+    texts_of!(Statements::new(schema))
+}

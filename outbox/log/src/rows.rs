@@ -1,0 +1,210 @@
+//! Rows as records, the same for every database.
+
+use migrations::query::{RawText, Row};
+use sqlx::error::UnexpectedNullError;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::admin::entry::due;
+use crate::admin::status::Counted;
+use crate::admin::{AuditRecord, ListedEntry, Operation};
+use crate::dialect::Dialect;
+use crate::entries::lag::Lagging;
+use crate::entries::{FoundEntry, HeldBehind, Labels, ParkedState, SelectedEntry, Standing, StoredPayload};
+use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, text};
+
+/// Reads a text that may not be UTF-8, for display to an operator.
+fn shown<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<String, sqlx::Error> {
+    row.get(column).map(|RawText(bytes)| text::shown(&bytes))
+}
+
+/// Like [`shown`], for a column that may be null.
+fn shown_if_any<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<Option<String>, sqlx::Error> {
+    let bytes: Option<RawText> = row.get(column)?;
+    Ok(bytes.map(|RawText(bytes)| text::shown(&bytes)))
+}
+
+/// Reads a time, as [`Dialect::time`] does; null is an error.
+fn time<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<OffsetDateTime, sqlx::Error> {
+    DB::time(row, column)?.ok_or_else(|| sqlx::Error::ColumnDecode {
+        index: format!("{column:?}"),
+        source: UnexpectedNullError.into(),
+    })
+}
+
+/// Reads a number of things; a negative one is none.
+fn count<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<u64, sqlx::Error> {
+    row.get(column).map(|number: i64| u64::try_from(number).unwrap_or_default())
+}
+
+fn attempts<DB: Dialect>(row: &Row<DB>) -> Result<u32, sqlx::Error> {
+    row.get("attempts").map(|number: i64| u32::try_from(number).unwrap_or_default())
+}
+
+fn labels<DB: Dialect>(row: &Row<DB>) -> Result<Labels, sqlx::Error> {
+    let headers: Option<RawText> = row.get("headers")?;
+    let headers = headers.as_ref().map(|RawText(json)| json.as_slice());
+    Ok(Labels::read(shown(row, "kind")?, headers))
+}
+
+pub(crate) fn pause<DB: Dialect>(row: &Row<DB>) -> Result<Pause, LogError> {
+    let failed = || LogError::during("look for pauses");
+    let kind: String = row.get("kind").map_err(failed())?;
+    let name: String = row.get("name").map_err(failed())?;
+    Ok(Pause {
+        scope: PauseScope::stored(&kind, name)?,
+        actor: row.get("actor").map_err(failed())?,
+        reason: row.get("reason").map_err(failed())?,
+        since: time(row, "paused_at").map_err(failed())?,
+    })
+}
+
+pub(crate) fn operation<DB: Dialect>(row: &Row<DB>) -> Result<Operation, sqlx::Error> {
+    Ok(Operation {
+        at: time(row, "at")?,
+        actor: row.get("actor")?,
+        action: row.get("action")?,
+        selection: row.get("selection")?,
+        note: row.get("note")?,
+    })
+}
+
+pub(crate) fn decision<DB: Dialect>(row: &Row<DB>) -> Result<AuditRecord, sqlx::Error> {
+    Ok(AuditRecord {
+        at: time(row, "at")?,
+        actor: row.get("actor")?,
+        id: EntryId(row.get("id")?),
+        message_id: row.get("message_id")?,
+        action: row.get("action")?,
+        note: row.get("note")?,
+        selection: row.get("selection")?,
+        digest_before: row.get("digest_before")?,
+        digest_after: row.get("digest_after")?,
+        error: row.get("error")?,
+    })
+}
+
+pub(crate) fn listed<DB: Dialect>(row: &Row<DB>) -> Result<ListedEntry, sqlx::Error> {
+    Ok(ListedEntry {
+        id: EntryId(row.get("id")?),
+        message_id: row.get("message_id")?,
+        topic: row.get("topic")?,
+        key: row.get("key")?,
+        kind: shown(row, "kind")?,
+        attempts: attempts(row)?,
+        due_in: due(row.get("due_in")?),
+        fault: row.get("fault")?,
+        error: row.get("error")?,
+        created_at: time(row, "created_at")?,
+        updated_at: time(row, "updated_at")?,
+        payload_bytes: count(row, "payload_bytes")?,
+        edited: row.get("edited")?,
+    })
+}
+
+pub(crate) fn counted<DB: Dialect>(row: &Row<DB>) -> Result<Counted, sqlx::Error> {
+    Ok(Counted {
+        state: row.get("state")?,
+        fault: row.get("fault")?,
+        is_due: row.get("is_due")?,
+        entries: count(row, "entries")?,
+        first: EntryId(row.get("first")?),
+        since_due: row.get("since_due")?,
+        longest: row.get("longest")?,
+    })
+}
+
+pub(crate) fn lagging<DB: Dialect>(row: &Row<DB>) -> Result<Lagging, sqlx::Error> {
+    Ok(Lagging {
+        topic: shown(row, "topic")?,
+        state: row.get("state")?,
+        is_due: row.get("is_due")?,
+        entries: count(row, "entries")?,
+        longest: row.get("longest")?,
+    })
+}
+
+pub(crate) fn payload<DB: Dialect>(row: &Row<DB>) -> Result<StoredPayload, sqlx::Error> {
+    Ok(StoredPayload {
+        content_type: shown(row, "content_type")?,
+        bytes: count(row, "bytes")?,
+        payload: row.get("payload")?,
+    })
+}
+
+/// Reads a found entry. The outer error is the client library's; the inner one concerns the
+/// content.
+pub(crate) fn found<DB: Dialect>(row: &Row<DB>) -> Result<Result<FoundEntry, LogError>, sqlx::Error> {
+    let state: Option<String> = row.get("state")?;
+    let parked = match state.as_deref().map(ExceptionState::stored) {
+        None => None,
+        Some(Err(error)) => return Ok(Err(error)),
+        Some(Ok(state)) => Some(parked(row, state)?),
+    };
+    let bytes: Option<i64> = row.get("payload_bytes")?;
+    Ok(Ok(FoundEntry {
+        id: EntryId(row.get("id")?),
+        message_id: shown(row, "message_id")?,
+        topic: shown(row, "topic")?,
+        key: shown_if_any(row, "key")?,
+        labels: labels(row)?,
+        content_type: shown_if_any(row, "content_type")?,
+        traceparent: shown_if_any(row, "traceparent")?,
+        payload_bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()),
+        enqueued_at: DB::time(row, "enqueued_at")?,
+        transaction: row.get("transaction")?,
+        deliver_at: DB::time(row, "deliver_at")?,
+        is_in_log: row.get("is_in_log")?,
+        is_passed: row.get("passed")?,
+        is_discarded: row.get("was_discarded")?,
+        discarded_error: row.get("discarded_error")?,
+        is_edited: row.get("was_edited")?,
+        parked,
+    }))
+}
+
+fn parked<DB: Dialect>(row: &Row<DB>, state: ExceptionState) -> Result<ParkedState, sqlx::Error> {
+    let behind: Option<i64> = row.get("behind_id")?;
+    let behind = match behind {
+        None => None,
+        Some(id) => Some(HeldBehind {
+            id: EntryId(id),
+            state: row.get("behind_state")?,
+            error: row.get("behind_error")?,
+        }),
+    };
+    Ok(ParkedState {
+        state,
+        attempts: attempts(row)?,
+        due_at: DB::time(row, "due_at")?,
+        fault: row.get("fault")?,
+        error: row.get("error")?,
+        since: time(row, "created_at")?,
+        changed_at: time(row, "updated_at")?,
+        is_edited: row.get("edited")?,
+        behind,
+    })
+}
+
+/// Reads a chosen entry. The errors are those of [`found`].
+pub(crate) fn selected<DB: Dialect>(row: &Row<DB>) -> Result<Result<SelectedEntry, LogError>, sqlx::Error> {
+    let state: Option<String> = row.get("state")?;
+    let state = match state.as_deref().map(ExceptionState::stored).transpose() {
+        Ok(state) => state,
+        Err(error) => return Ok(Err(error)),
+    };
+    let is_passed = row.get("passed")?;
+    let is_discarded = row.get("discarded")?;
+    let is_edited = row.get("edited")?;
+    Ok(Ok(SelectedEntry {
+        id: EntryId(row.get("id")?),
+        // A row without an id was never published. It is identified by its position.
+        message_id: Uuid::parse_str(&shown(row, "message_id")?).unwrap_or_default(),
+        topic: shown(row, "topic")?,
+        key: shown_if_any(row, "key")?,
+        labels: labels(row)?,
+        payload_bytes: count(row, "payload_bytes")?,
+        enqueued_at: time(row, "enqueued_at")?,
+        standing: Standing::of(is_passed, state, is_discarded, is_edited),
+    }))
+}

@@ -1,0 +1,97 @@
+//! The SQL of the tables, in SQLite.
+
+use migrations::Identifier;
+use outbox::sqlite::clock::NOW;
+
+use crate::sqlite::fragments::EDITED;
+use crate::tables::{Texts, texts_of};
+
+migrations::statements! {
+    parts {
+        now = NOW;
+        edited = EDITED;
+        listed = "
+        SELECT e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind, e.topic) AS kind, e.attempts,
+            (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
+            coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
+            p.edited_at IS NOT NULL AS edited
+            FROM outbox_exception AS e LEFT JOIN outbox_parked AS p
+                ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
+            LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
+            WHERE e.relay = ?1 AND e.shard = 0 AND e.state = ?2 AND e.id > ?3 ORDER BY e.id LIMIT ?4";
+    }
+
+    counts = "
+        SELECT state, fault, is_due, count(*) AS entries, min(id) AS first, max(since_due) AS since_due,
+            max(longest) AS longest FROM
+            (SELECT state, fault, id, coalesce(due_at <= {now}, 0) AS is_due, ({now} - due_at) / 1e6 AS
+            since_due, ({now} - CASE WHEN state IN ('dead', 'discarded') THEN updated_at ELSE created_at
+            END) / 1e6 AS longest
+            FROM outbox_exception WHERE relay = ?1 AND shard = 0 ORDER BY id LIMIT ?2)
+            GROUP BY state, fault, is_due";
+    /// A large entry has no copy. An entry whose row is also gone was enqueued shortly before it
+    /// was parked. `lag` counts in the same way.
+    parked_age = "
+        SELECT ({now} - coalesce((SELECT p.enqueued_at FROM outbox_parked AS p
+            WHERE p.relay = e.relay AND p.shard = 0 AND p.id = e.id),
+            (SELECT m.enqueued_at FROM outbox_message AS m WHERE m.id = e.id), e.created_at)) / 1e6 AS age
+            FROM outbox_exception AS e WHERE e.relay = ?1
+            AND e.shard = 0 AND e.id = ?2";
+    list = "{listed}";
+    list_stuck = "{listed}";
+    /// Discarded entries: those whose decision the relay has not followed yet, and those whose
+    /// decision it has, as long as the log has them. ?1 relay, ?2 above this id, ?3 rows.
+    list_discarded(of = "d") = "
+        SELECT * FROM (
+            SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
+                coalesce(e.key, m.key) AS key, coalesce(m.kind, p.kind, m.topic, e.topic) AS kind,
+                coalesce(e.attempts, 0) AS attempts, NULL AS due_in, coalesce(e.fault, d.fault) AS fault,
+                'discarded by ' || d.actor || ': ' || d.note || coalesce('; it was dead: ' || d.error, '') AS error, d.at AS created_at, d.at AS updated_at,
+                coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
+                {edited} AS edited
+            FROM outbox_audit AS d
+            LEFT JOIN outbox_exception AS e
+                ON e.relay = ?1 AND e.shard = 0 AND e.id = d.id AND e.message_id = d.message_id
+            LEFT JOIN outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
+            LEFT JOIN outbox_message AS m ON m.message_id = d.message_id
+            WHERE d.relay = ?1 AND d.action = 'discard'
+                AND d.seq IN (SELECT max(l.seq) FROM outbox_audit AS l
+                    WHERE l.relay = ?1 AND l.action <> 'edit' GROUP BY l.message_id)
+                AND (e.state = 'discarded' OR e.id IS NULL AND m.id IS NOT NULL))
+        WHERE id > ?2 ORDER BY id LIMIT ?3";
+    /// ?1 relay, ?2 id, ?3 message id, ?4 maximum bytes of a payload to read. A copy that an
+    /// operator has edited comes before the row, and the row before any other copy.
+    payload = "
+        SELECT content_type, octet_length(payload) AS bytes,
+            CASE WHEN octet_length(payload) <= ?4 THEN payload END AS payload FROM (
+            SELECT 1 AS nth, content_type, payload FROM outbox_message WHERE id = ?2 AND message_id = ?3
+            UNION ALL
+            SELECT CASE WHEN p.edited_at IS NULL THEN 2 ELSE 0 END, p.content_type, p.payload
+            FROM outbox_exception AS e JOIN outbox_parked AS p USING (relay, shard, id)
+            WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2 AND e.message_id = ?3)
+        ORDER BY nth LIMIT 1";
+    pauses = "
+        SELECT kind, name, actor, reason, paused_at
+        FROM outbox_pause WHERE relay = ?1 ORDER BY kind, name";
+    pause = "
+        INSERT INTO outbox_pause (relay, kind, name, actor, reason) VALUES (?1, ?2, ?3, ?4, ?5)
+        ON CONFLICT (relay, kind, name) DO NOTHING";
+    /// ?4 the moment at which the pause began, or null for any.
+    resume = "
+        DELETE FROM outbox_pause WHERE relay = ?1 AND kind = ?2 AND name = ?3
+            AND (?4 IS NULL OR paused_at = ?4)";
+    note = "
+        INSERT INTO outbox_operation (actor, relay, action, selection, note)
+        VALUES (?1, ?2, ?3, ?4, ?5)";
+    operations = "
+        SELECT at, actor, action, selection, note FROM outbox_operation WHERE relay = ?1
+        ORDER BY seq DESC LIMIT ?2";
+    decisions = "
+        SELECT at, actor, id, message_id, action, note, digest_before, digest_after,
+            selection, error
+        FROM outbox_audit WHERE relay = ?1 ORDER BY seq DESC LIMIT ?2";
+}
+
+pub(super) fn texts(schema: Option<&Identifier>) -> Texts {
+    texts_of!(Statements::new(schema))
+}

@@ -1,0 +1,265 @@
+//! The tables of an outbox that operators read and write: parked entries, pauses, operations, and
+//! decisions about entries. All databases share this code; each adds the texts of its statements.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use migrations::Statement;
+use migrations::query::Query;
+use sqlx::{Connection as _, SqlSafeStr as _};
+use time::OffsetDateTime;
+
+use crate::admin::status::ParkedSummary;
+use crate::admin::{AuditRecord, COUNTED_MAX, ListedEntry, Operation};
+use crate::dialect::Dialect;
+use crate::entries::StoredPayload;
+use crate::row::wait;
+use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, rows};
+
+/// The SQL, rendered for a database and a schema.
+#[derive(Debug, Clone)]
+pub(crate) struct Texts {
+    /// Relay, entries to count.
+    pub(crate) counts: Statement,
+    /// Relay, id.
+    pub(crate) parked_age: Statement,
+    /// Relay, state, above this id, rows.
+    pub(crate) list: Statement,
+    /// The same, for states that a database may have an index for: retrying and dead.
+    pub(crate) list_stuck: Statement,
+    /// Relay, above this id, rows.
+    pub(crate) list_discarded: Statement,
+    /// Relay, id, message id, maximum bytes of a payload to read.
+    pub(crate) payload: Statement,
+    /// Relay.
+    pub(crate) pauses: Statement,
+    /// Relay, kind, name, actor, reason.
+    pub(crate) pause: Statement,
+    /// Relay, kind, name; the moment at which the pause began, or null for any.
+    pub(crate) resume: Statement,
+    /// Actor, relay, action, selection, note.
+    pub(crate) note: Statement,
+    /// Relay, rows.
+    pub(crate) operations: Statement,
+    /// Relay, rows.
+    pub(crate) decisions: Statement,
+}
+
+/// Takes the texts from the statements of a database.
+macro_rules! texts_of {
+    ($statements:expr) => {{
+        let Statements {
+            counts,
+            parked_age,
+            list,
+            list_stuck,
+            list_discarded,
+            payload,
+            pauses,
+            pause,
+            resume,
+            note,
+            operations,
+            decisions,
+        } = $statements;
+        Texts {
+            counts,
+            parked_age,
+            list,
+            list_stuck,
+            list_discarded,
+            payload,
+            pauses,
+            pause,
+            resume,
+            note,
+            operations,
+            decisions,
+        }
+    }};
+}
+pub(crate) use texts_of;
+
+/// The tables of an outbox, in a schema.
+#[derive(Debug, Clone)]
+pub(crate) struct Tables<DB> {
+    texts: Texts,
+    database: PhantomData<DB>,
+}
+
+/// The operator who does something, and the reason.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Signature<'a> {
+    pub(crate) actor: &'a str,
+    pub(crate) reason: &'a str,
+}
+
+/// An operation to be recorded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Done<'a> {
+    pub(crate) action: &'a str,
+    pub(crate) selection: &'a str,
+    pub(crate) by: Signature<'a>,
+}
+
+impl<DB: Dialect> Tables<DB> {
+    pub(crate) fn new(texts: Texts) -> Self {
+        Self { texts, database: PhantomData }
+    }
+
+    /// Returns the parked entries, and the age of the oldest one that is held or retrying.
+    pub(crate) async fn parked(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &str,
+    ) -> Result<(ParkedSummary, Option<Duration>), LogError> {
+        let failed = || LogError::during("count the parked entries");
+        let query = Query::<DB>::new(&self.texts.counts).bind(relay).bind(COUNTED_MAX);
+        let groups = query.rows(&mut *connection).await.map_err(failed())?;
+        let groups: Result<Vec<_>, sqlx::Error> = groups.iter().map(rows::counted).collect();
+        let summary = ParkedSummary::of(groups.map_err(failed())?);
+        let Some(EntryId(id)) = summary.oldest else { return Ok((summary, None)) };
+        let query = Query::<DB>::new(&self.texts.parked_age).bind(relay).bind(id);
+        // The entry may have left in the meantime.
+        let Some(row) = query.first(connection).await.map_err(failed())? else { return Ok((summary, None)) };
+        let age: f64 = row.get("age").map_err(failed())?;
+        Ok((summary, wait(age)))
+    }
+
+    /// Lists parked entries in one state, in the order of ids.
+    pub(crate) async fn list(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        state: ExceptionState,
+        after: EntryId,
+        entries_max: u32,
+    ) -> Result<Vec<ListedEntry>, LogError> {
+        let of_relay = |statement| Query::<DB>::new(statement).bind(relay.as_str());
+        let query = match state {
+            ExceptionState::Retrying | ExceptionState::Dead => {
+                of_relay(&self.texts.list_stuck).bind(state.as_str())
+            }
+            ExceptionState::Discarded => of_relay(&self.texts.list_discarded),
+            _ => of_relay(&self.texts.list).bind(state.as_str()),
+        };
+        let query = query.bind(after.0).bind(entries_max);
+        let found = query.rows(connection).await.map_err(LogError::during("list entries"))?;
+        found.iter().map(|row| rows::listed(row).map_err(LogError::during("read an entry"))).collect()
+    }
+
+    /// Reads the payload of an entry, if it is not longer than `bytes_max`.
+    pub(crate) async fn payload(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        id: EntryId,
+        message_id: &str,
+        bytes_max: u64,
+    ) -> Result<Option<StoredPayload>, LogError> {
+        let failed = || LogError::during("read a payload");
+        let query = Query::<DB>::new(&self.texts.payload).bind(relay.as_str()).bind(id.0).bind(message_id);
+        let query = query.bind(i64::try_from(bytes_max).unwrap_or(i64::MAX));
+        let found = query.first(connection).await.map_err(failed())?;
+        found.as_ref().map(rows::payload).transpose().map_err(failed())
+    }
+
+    /// Reads the pauses of a relay.
+    pub(crate) async fn pauses(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+    ) -> Result<Vec<Pause>, LogError> {
+        let query = Query::<DB>::new(&self.texts.pauses).bind(relay.as_str());
+        let found = query.rows(connection).await.map_err(LogError::during("look for pauses"))?;
+        found.iter().map(rows::pause).collect()
+    }
+
+    /// Pauses a part of the log and records it, or does neither. Returns whether it did.
+    pub(crate) async fn pause(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        scope: &PauseScope,
+        by: Signature<'_>,
+    ) -> Result<bool, LogError> {
+        let change = of_scope(&self.texts.pause, relay, scope).bind(by.actor).bind(by.reason);
+        self.change("pause", connection, change, relay, scope, by).await
+    }
+
+    /// Ends a pause and records it, or does neither. Returns whether it did.
+    pub(crate) async fn resume(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        scope: &PauseScope,
+        since: Option<OffsetDateTime>,
+        by: Signature<'_>,
+    ) -> Result<bool, LogError> {
+        let change = of_scope(&self.texts.resume, relay, scope).bind(since);
+        self.change("resume", connection, change, relay, scope, by).await
+    }
+
+    async fn change(
+        &self,
+        action: &'static str,
+        connection: &mut DB::Connection,
+        change: Query<DB>,
+        relay: &RelayName,
+        scope: &PauseScope,
+        by: Signature<'_>,
+    ) -> Result<bool, LogError> {
+        let failed = || LogError::during(action);
+        // Not as `&'static str`: with it, other crates could not show that this future is `Send`.
+        let begin = DB::BEGIN_CHANGE.into_sql_str();
+        let mut tx = connection.begin_with(begin).await.map_err(failed())?;
+        if change.run(&mut tx).await.map_err(failed())? == 0 {
+            return Ok(false);
+        }
+        let done = Done { action, selection: &scope.to_string(), by };
+        self.note(&mut tx, relay, done).await.map_err(failed())?;
+        tx.commit().await.map_err(failed())?;
+        Ok(true)
+    }
+
+    /// Records an operation, in the connection's transaction if there is one.
+    pub(crate) async fn note(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        done: Done<'_>,
+    ) -> Result<(), sqlx::Error> {
+        let query = Query::<DB>::new(&self.texts.note).bind(done.by.actor).bind(relay.as_str());
+        let query = query.bind(done.action).bind(done.selection).bind(done.by.reason);
+        query.run(connection).await.map(drop)
+    }
+
+    /// Reads operations, latest first.
+    pub(crate) async fn operations(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        records_max: u32,
+    ) -> Result<Vec<Operation>, LogError> {
+        let failed = || LogError::during("list operations");
+        let query = Query::<DB>::new(&self.texts.operations).bind(relay.as_str()).bind(records_max);
+        let found = query.rows(connection).await.map_err(failed())?;
+        found.iter().map(|row| rows::operation(row).map_err(failed())).collect()
+    }
+
+    /// Reads decisions about entries, latest first.
+    pub(crate) async fn decisions(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        records_max: u32,
+    ) -> Result<Vec<AuditRecord>, LogError> {
+        let query = Query::<DB>::new(&self.texts.decisions).bind(relay.as_str()).bind(records_max);
+        let found = query.rows(connection).await.map_err(LogError::during("list decisions"))?;
+        found.iter().map(|row| rows::decision(row).map_err(LogError::during("read a decision"))).collect()
+    }
+}
+
+fn of_scope<DB: Dialect>(statement: &Statement, relay: &RelayName, scope: &PauseScope) -> Query<DB> {
+    Query::new(statement).bind(relay.as_str()).bind(scope.kind()).bind(scope.name())
+}
