@@ -8,7 +8,7 @@ use sqlx::Transaction;
 
 use crate::crash_points;
 use crate::day::Day;
-use crate::dialect::{Content, Dialect, Inserted, Key, Mark, Stored};
+use crate::dialect::{Content, Dialect, Inserted, Key, Mark, NewRow, Stored};
 use crate::error::AdmitError;
 use crate::guard::{Admission, Guard, key};
 use crate::inbox::{Inbox, PayloadComparison};
@@ -28,7 +28,7 @@ pub struct Candidate<'a> {
 
 /// The candidates that are sent to the database: the first of each key.
 struct Plan<'a> {
-    rows: Vec<(Key<'a>, Content<'a>)>,
+    rows: Vec<NewRow<'a>>,
     /// For each candidate: the index of its row, and whether the row was made from this candidate.
     places: Vec<Result<(usize, bool), Refusal>>,
 }
@@ -39,7 +39,7 @@ fn plan<'a>(
     refusals: &mut HashMap<MessageId, Refusal>,
     payloads: PayloadComparison,
 ) -> Plan<'a> {
-    let mut rows: Vec<(Key<'a>, Content<'a>)> = Vec::with_capacity(candidates.len());
+    let mut rows: Vec<NewRow<'a>> = Vec::with_capacity(candidates.len());
     let mut known: HashMap<Key<'a>, usize> = HashMap::with_capacity(candidates.len());
     let places = candidates
         .iter()
@@ -54,7 +54,7 @@ fn plan<'a>(
             let next = rows.len();
             let row = *known.entry(key).or_insert(next);
             if row == next {
-                rows.push((key, Content::of(message, payloads)));
+                rows.push(NewRow { key, content: Content::of(message, payloads) });
             }
             Ok((row, row == next))
         })
@@ -117,8 +117,8 @@ impl<DB: Dialect> Inbox<DB> {
                     continue;
                 }
                 Inserted::New { processed_at, .. } => Stored {
-                    fingerprint: rows[row].1.fingerprint,
-                    source: Some(rows[row].1.source.to_owned()),
+                    fingerprint: rows[row].content.fingerprint,
+                    source: Some(rows[row].content.source.to_owned()),
                     result: None,
                     processed_at: *processed_at,
                     dead_letter: None,
@@ -132,8 +132,8 @@ impl<DB: Dialect> Inbox<DB> {
                     error => return Err(error),
                 },
             };
-            let place = (consumer, key(consumer, tenant, message.id));
-            let compared = self.duplicate(tx, stored, place, message).await?;
+            let key = key(consumer, tenant, message.id);
+            let compared = self.duplicate(tx, stored, consumer, key, message).await?;
             admissions.push(compared.map(Admission::Duplicate));
         }
         Ok(admissions)

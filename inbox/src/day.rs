@@ -67,6 +67,15 @@ impl Day {
     }
 }
 
+/// The days from the first to the last, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DayRange {
+    /// The first day.
+    pub first: Day,
+    /// The last day.
+    pub last: Day,
+}
+
 impl fmt::Display for Day {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)

@@ -19,6 +19,7 @@ use crate::dialect::{Dialect, Key};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
+use crate::store_dead_letter::Cause;
 use crate::store_error::StoreError;
 
 /// The id of a dead letter; ascends with time.
@@ -229,7 +230,7 @@ impl DeadLetter {
         delivery: &Delivery,
         consumer: &ConsumerName,
         scope: &Tenant,
-        (reason, error, attempts): (Reason, String, u32),
+        Cause { reason, error, attempts }: Cause,
     ) -> Self {
         let blank = Self {
             id: DeadLetterId(Uuid::now_v7()),

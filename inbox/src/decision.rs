@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use message::{InvalidText, shield};
 use time::OffsetDateTime;
 
-use crate::dead_letter::DeadLetterId;
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::dialect::Dialect;
 use crate::error::RedriveError;
 use crate::inbox::Inbox;
@@ -101,18 +101,14 @@ pub enum Requested {
 }
 
 impl Decision {
-    /// Makes a decision, without storing it.
-    pub(crate) fn new(
-        (dead_letter, consumer): (DeadLetterId, &str),
-        action: Action,
-        signature: &Signature,
-    ) -> Self {
+    /// Makes a decision about a dead letter, without storing it.
+    pub(crate) fn new(letter: &DeadLetter, action: Action, signature: &Signature) -> Self {
         Self {
             number: 0,
             at: OffsetDateTime::UNIX_EPOCH,
             signature: signature.clone(),
-            dead_letter,
-            consumer: consumer.to_owned(),
+            dead_letter: letter.id,
+            consumer: letter.consumer.clone(),
             action,
             accept_late: false,
             outcome: None,
@@ -149,7 +145,7 @@ impl<DB: Dialect> Inbox<DB> {
             inbox.check_turn(&mut tx, &letter, options.after_dead_letter).await?;
             let decision = Decision {
                 accept_late: options.accept_late,
-                ..Decision::new((id, &letter.consumer), Action::Redrive, &signature)
+                ..Decision::new(&letter, Action::Redrive, &signature)
             };
             let noted = DB::note_decision(&mut tx, inbox.statements(), &decision)
                 .await

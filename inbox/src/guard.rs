@@ -16,7 +16,7 @@ use crate::canonical_json::canonical;
 use crate::crash_points;
 use crate::day::Day;
 use crate::dead_letter::DeadLetterId;
-use crate::dialect::{Content, Dialect, Inserted, Key, Mark, Session, Stored};
+use crate::dialect::{Content, Dialect, Inserted, Key, Mark, NewRow, Session, Stored};
 use crate::error::{AdmitError, ConfirmError};
 use crate::inbox::{Inbox, PayloadComparison, SourceComparison};
 use crate::name::{ConsumerName, Tenant};
@@ -186,7 +186,8 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         connection: &mut DB::Connection,
         mut stored: Stored,
-        (consumer, key): (&ConsumerName, Key<'_>),
+        consumer: &ConsumerName,
+        key: Key<'_>,
         message: &Message,
     ) -> Result<Result<Duplicate, Refusal>, StoreError> {
         let received = identity(message);
@@ -253,7 +254,8 @@ impl<DB: Dialect> Inbox<DB> {
             return Err(refusal.into());
         }
         let key = key(consumer, scope, message.id);
-        let inserted = DB::insert(tx, self.statements(), key, self.content(message), mark)
+        let row = NewRow { key, content: self.content(message) };
+        let inserted = DB::insert(tx, self.statements(), row, mark)
             .await
             .map_err(StoreError::during("admit a message"))?;
         match inserted {
@@ -262,7 +264,7 @@ impl<DB: Dialect> Inbox<DB> {
                 Ok(Admission::Fresh(Guard::new(self, consumer, scope, message, session)))
             }
             Inserted::Exists(stored) => {
-                Ok(Admission::Duplicate(self.duplicate(tx, stored, (consumer, key), message).await??))
+                Ok(Admission::Duplicate(self.duplicate(tx, stored, consumer, key, message).await??))
             }
             Inserted::Forgotten => Err(self.forgotten(tx, message.id).await?),
         }
@@ -331,7 +333,7 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("find an inbox row"))?;
         let proven = match (stored, message.chunk.as_deref()) {
             (Some(stored), _) => {
-                self.duplicate(&mut connection, stored, (consumer, key), message).await??;
+                self.duplicate(&mut connection, stored, consumer, key, message).await??;
                 true
             }
             (None, Some(chunk)) => self.keeps(&mut connection, consumer, scope, message.id, chunk).await?,

@@ -34,32 +34,18 @@
 //!   is open.
 
 use std::collections::{HashMap, HashSet};
-use std::future::Future;
-use std::time::Duration;
 
-use message::{MessageId, shield};
 use sqlx::{ColumnIndex, Decode, Row, Type};
 use time::OffsetDateTime;
-use uuid::Uuid;
 
-use crate::attempts::{Attempt, Forget};
 use crate::batch::Candidate;
-use crate::day::ahead;
-use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
-use crate::dialect::{Dialect, Key, parts::Guards};
+use crate::dead_letter::{DeadLetter, DeadLetterId, Reason};
+use crate::dialect::Dialect;
 use crate::error::RedriveError;
-use crate::guard::key;
-use crate::handler::Handler;
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Tenant};
-use crate::redrive::{Hand, RedriveOptions};
+use crate::name::ConsumerName;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
-
-/// Maximum pause between two attempts. A held message whose next attempt is further away failed
-/// while the database's clock was ahead. Equal in all processes: each meets the pauses of the
-/// others.
-pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(86_400);
 
 /// How a consumer treats later messages of a key that has an open dead letter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -144,138 +130,6 @@ impl Closed {
     }
 }
 
-/// The outcome of redriving a held message.
-#[derive(Debug)]
-pub enum Turn {
-    /// It is closed.
-    Closed(Resolution),
-    /// Nothing was done: another process has it, an operator decided about it, an earlier dead
-    /// letter of its key is open, or it waits for its next attempt or for a process that knows its
-    /// kind.
-    NotNow,
-    /// It failed and stays held.
-    Failed(Box<FailedTurn>),
-}
-
-/// A held message that is due, locked in the transaction that will apply it.
-#[derive(Debug)]
-pub(crate) struct HeldTurn<DB: Dialect> {
-    tx: InboxTransaction<DB>,
-    /// The dead letter; its `attempts` are the failures counted before.
-    letter: DeadLetter,
-    tenant: Tenant,
-    message_id: MessageId,
-    /// Whether a failure is noted, counted or not.
-    has_failed: bool,
-}
-
-impl<DB: Dialect> HeldTurn<DB> {
-    /// Returns a function that makes the [`FailedTurn`] of this message from an error.
-    pub(crate) fn failing(&self) -> impl FnOnce(RedriveError) -> FailedTurn + use<DB> {
-        let (tenant, message_id, failures) = (self.tenant.clone(), self.message_id, self.letter.attempts);
-        move |error| FailedTurn { tenant, message_id, failures, error }
-    }
-
-    /// Ends the turn and notes that a process has the message in hand, unless another process has
-    /// noted that. Takes over the note of the process `ended`.
-    pub(crate) async fn note(
-        mut self,
-        inbox: &Inbox<DB>,
-        process: Uuid,
-        ended: Option<Uuid>,
-    ) -> Result<NotedTurn, StoreError> {
-        let given_up = match inbox.take_letter(&mut self.tx, &self.letter, process, ended).await? {
-            Hand::Own { given_up } => given_up,
-            Hand::OfAnother(owner) => return Ok(NotedTurn::OfAnother(owner)),
-        };
-        let failing = self.failing();
-        let noted = self.tx.commit().await;
-        noted.map_err(|error| StoreError::broken("record what is redriven", error))?;
-        let id = self.letter.id;
-        let given_up = given_up.map(|problem| failing(RedriveError::NotAMessage { id, problem }));
-        Ok(NotedTurn::Own { letter: Box::new(self.letter), given_up })
-    }
-}
-
-/// The outcome of noting that a held message is in hand.
-pub(crate) enum NotedTurn {
-    /// The asking process has it in hand.
-    Own {
-        /// Its dead letter.
-        letter: Box<DeadLetter>,
-        /// The failure with which to give it up, if too many processes ended with it in hand.
-        given_up: Option<FailedTurn>,
-    },
-    /// Another process has it in hand, or has ended.
-    OfAnother(Uuid),
-}
-
-/// A held message that failed.
-#[derive(Debug)]
-pub struct FailedTurn {
-    /// The tenant.
-    pub tenant: Tenant,
-    /// The message.
-    pub message_id: MessageId,
-    /// Number of failures counted before.
-    pub failures: u32,
-    /// The failure.
-    pub error: RedriveError,
-}
-
-/// The statements about held messages.
-#[doc(hidden)]
-pub trait HeldKeys: Guards {
-    /// Returns the first open dead letter that holds each of these keys, in their order.
-    fn holders(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-        consumer: &str,
-        keys: &[HeldKey],
-    ) -> impl Future<Output = Result<Vec<Option<DeadLetterId>>, sqlx::Error>> + Send;
-
-    /// Returns the first open dead letter that holds the key of dead letter `id` and is before it.
-    fn holder_before(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-        id: DeadLetterId,
-    ) -> impl Future<Output = Result<Option<DeadLetterId>, sqlx::Error>> + Send;
-
-    /// Returns the first held message of each of the next keys after `after`, in the order of the
-    /// keys.
-    fn held_firsts(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-        consumer: &str,
-        after: Option<&HeldKey>,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<HeldFirst>, sqlx::Error>> + Send;
-
-    /// Returns the dead letters that were closed since a moment, the latest first.
-    fn closed_since(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-        since: OffsetDateTime,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<Closed>, sqlx::Error>> + Send;
-
-    /// Reads and locks a held message. Returns `None` when it is no longer held, or another
-    /// transaction has the lock.
-    fn lock_held(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-        id: DeadLetterId,
-    ) -> impl Future<Output = Result<Option<DeadLetter>, sqlx::Error>> + Send;
-
-    /// Turns a held message into an ordinary dead letter. Returns the number of rows changed.
-    fn fail_held(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-        id: DeadLetterId,
-        cause: (Reason, &str, u32),
-    ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
-}
-
 /// Returns the error text of a held message.
 pub(crate) fn held_behind(holder: DeadLetterId) -> String {
     format!("held behind dead letter {holder}, which has the same key and arrived earlier")
@@ -340,7 +194,8 @@ impl<DB: Dialect> Inbox<DB> {
         }
     }
 
-    async fn holder_before(
+    /// Returns the first open dead letter that holds the key of a dead letter and is before it.
+    pub(crate) async fn holder_before(
         &self,
         tx: &mut InboxTransaction<DB>,
         id: DeadLetterId,
@@ -393,98 +248,5 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Vec<Option<DeadLetterId>>, StoreError> {
         let mut connection = self.acquire("find what holds a key").await?;
         self.holders(&mut connection, consumer, keys).await
-    }
-
-    /// Locks a held message for its redrive. Returns `None` when it is not due, or when the handler
-    /// has no effect for its kind: then it waits for a process that knows the kind. A message whose
-    /// next attempt is further away than [`PAUSE_MAX`] is due.
-    pub(crate) async fn lock_turn(
-        &self,
-        id: DeadLetterId,
-        handler: &dyn Handler<DB>,
-    ) -> Result<Option<HeldTurn<DB>>, StoreError> {
-        let failed = StoreError::during;
-        let mut tx = self.begin().await?;
-        let locked =
-            DB::lock_held(&mut tx, self.statements(), id).await.map_err(failed("read a held message"))?;
-        let Some(letter) = locked else { return Ok(None) };
-        if self.holder_before(&mut tx, id).await?.is_some() {
-            return Ok(None);
-        }
-        if let Ok(message) = letter.message()
-            && !handler.knows(&message.kind)
-        {
-            tracing::info!(dead_letter = %id, kind = %message.kind, "a held message waits for a process with a handler for its kind");
-            return Ok(None);
-        }
-        let attempt = DB::attempt(&mut tx, self.statements(), letter.key())
-            .await
-            .map_err(failed("read the attempts"))?;
-        if attempt.is_some() {
-            // The clock may have changed since the last reading, for example with a failover.
-            self.refresh_on(&mut tx).await?;
-        }
-        let now = self.window().now;
-        let waits = |attempt: &Attempt| attempt.next_at > now && attempt.next_at <= ahead(now, PAUSE_MAX);
-        if attempt.as_ref().is_some_and(waits) {
-            return Ok(None);
-        }
-        let (Some(message_id), Ok(tenant)) = (letter.message_id, Tenant::new(letter.scope.as_str())) else {
-            tracing::error!(dead_letter = %id, "a held message no longer has an id or tenant; discard it");
-            return Ok(None);
-        };
-        let failures = attempt.map(|attempt| attempt.attempts);
-        let letter = DeadLetter { attempts: failures.unwrap_or(0), ..letter };
-        Ok(Some(HeldTurn { tx, letter, tenant, message_id, has_failed: failures.is_some() }))
-    }
-
-    /// Redrives a held message that is due.
-    ///
-    /// Its age does not matter: it cannot have taken effect. Its inbox row stopped copies while the
-    /// inbox remembered its day; after that, copies are refused as too old.
-    pub(crate) async fn apply_in_turn(
-        &self,
-        consumer: &ConsumerName,
-        turn: HeldTurn<DB>,
-        handler: &dyn Handler<DB>,
-    ) -> Result<Resolution, RedriveError> {
-        let HeldTurn { mut tx, letter, tenant, message_id, has_failed } = turn;
-        let options = RedriveOptions { accept_late: true, after_dead_letter: AfterDeadLetter::HoldKey };
-        let resolution = self.apply_letter(&mut tx, &letter, consumer, handler, options).await?;
-        if has_failed {
-            self.forget_failures(&mut tx, key(consumer, &tenant, message_id)).await?;
-        }
-        self.close(tx, letter.id, resolution).await?;
-        Ok(resolution)
-    }
-
-    /// Turns a held message into an ordinary dead letter, which holds those behind it, and forgets
-    /// its attempts. Returns whether it was still held: an operator may have decided about it
-    /// meanwhile. Runs to its end even if this call is dropped.
-    pub(crate) async fn fail_held(
-        &self,
-        consumer: &ConsumerName,
-        id: DeadLetterId,
-        (tenant, message_id): (&Tenant, MessageId),
-        (reason, error, attempts): (Reason, String, u32),
-    ) -> Result<bool, StoreError> {
-        let (inbox, consumer, tenant) = (self.clone(), consumer.clone(), tenant.clone());
-        shield(async move {
-            let failed = StoreError::during;
-            let mut tx = inbox.begin_raw("begin to store a dead letter").await?;
-            let rows = DB::fail_held(&mut tx, inbox.statements(), id, (reason, &error, attempts))
-                .await
-                .map_err(failed("dead-letter a held message"))?;
-            inbox.forget_failures(&mut tx, key(&consumer, &tenant, message_id)).await?;
-            tx.commit().await.map_err(failed("commit a dead letter"))?;
-            Ok(rows > 0)
-        })
-        .await
-    }
-
-    async fn forget_failures(&self, connection: &mut DB::Connection, key: Key<'_>) -> Result<(), StoreError> {
-        DB::forget_attempts(connection, self.statements(), &[key], Forget::All)
-            .await
-            .map_err(StoreError::during("delete the attempts of a held message"))
     }
 }

@@ -58,15 +58,18 @@ pub mod day;
 mod dead_letter;
 mod decision;
 pub mod dialect;
+mod discard;
 mod error;
 mod function;
 mod guard;
 mod handler;
 mod held_keys;
+mod held_turn;
 mod inbox;
 mod incomplete;
 mod known;
 mod late;
+mod letter_in_hand;
 mod minutes;
 mod name;
 #[cfg(feature = "postgres")]
@@ -74,6 +77,7 @@ mod postgres;
 mod received;
 pub mod reconcile;
 mod redrive;
+mod redrive_request;
 mod refusal;
 mod retention;
 mod runner;
@@ -124,8 +128,11 @@ pub mod simulation {
     //! The runner's interface to the database, for simulations. It is not part of the stable
     //! interface.
     pub use crate::attempts::{Failed, Forget, Pause};
-    pub use crate::held_keys::{FailedTurn, HeldFirst, HeldKey, Turn};
+    pub use crate::held_keys::{HeldFirst, HeldKey};
+    pub use crate::held_turn::{FailedTurn, Turn};
+    pub use crate::name::MessageName;
     pub use crate::runner::{Admitted, AdmittedBatch, HeldMessages, Parts, Runner, RunnerOptions, Store};
+    pub use crate::store_dead_letter::Cause;
 }
 pub use store_error::StoreError;
 pub use transaction::InboxTransaction;

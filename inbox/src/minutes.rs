@@ -6,7 +6,6 @@
 //! is killed loses its last counts. Only the runner counts; direct calls of the guard are not
 //! counted.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 
 use crate::attempts::error_text;
-use crate::dialect::{Dialect, parts::Guards};
+use crate::dialect::Dialect;
 use crate::inbox::Inbox;
 use crate::name::ConsumerName;
 use crate::store_error::StoreError;
@@ -32,6 +31,13 @@ pub struct Counts {
     pub applied: u64,
     /// Deliveries suppressed as duplicates.
     pub duplicates: u64,
+}
+
+impl Counts {
+    /// Returns the numbers as the tables hold them: applied, duplicates.
+    pub(crate) fn columns(self) -> [i64; 2] {
+        [self.applied, self.duplicates].map(|count| i64::try_from(count).unwrap_or(i64::MAX))
+    }
 }
 
 /// Counts that a process has not stored yet. Clones share them.
@@ -60,40 +66,12 @@ impl Tally {
     }
 }
 
-/// The table of minutes.
-#[doc(hidden)]
-pub trait Minutes: Guards {
-    /// Adds counts to the current minute of the database's clock.
-    fn add_counts(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-        consumer: &str,
-        counts: (i64, i64),
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-
-    /// Returns the counts of each consumer since a moment, by name: applied, duplicates.
-    fn counts(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-        from: OffsetDateTime,
-    ) -> impl Future<Output = Result<Vec<(String, i64, i64)>, sqlx::Error>> + Send;
-
-    /// Forgets minutes before a moment.
-    fn purge_minutes(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-        before: OffsetDateTime,
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-}
-
 impl<DB: Dialect> Inbox<DB> {
     /// Adds the counts of a process to the current minute. Cancel-safe, but then it is unknown
     /// whether they were added.
     pub(crate) async fn add_counts(&self, consumer: &ConsumerName, counts: Counts) -> Result<(), StoreError> {
         let what = "store counts of consumers";
         let mut connection = self.acquire(what).await?;
-        let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-        let counts = (whole(counts.applied), whole(counts.duplicates));
         DB::add_counts(&mut connection, self.statements(), consumer.as_str(), counts)
             .await
             .map_err(StoreError::during(what))

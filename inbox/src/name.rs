@@ -1,11 +1,14 @@
-//! Validated names of consumers and tenants.
+//! Validated names of consumers and tenants, and of messages among them.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use message::InvalidText;
 use message::text::{TEXT_BYTES_MAX, check_optional};
+use message::{InvalidText, MessageId};
+
+use crate::dialect::Key;
+use crate::guard::key;
 
 message::name! {
     /// The name of a consumer: one per handler, the same in all its processes. Two consumers on one
@@ -43,6 +46,22 @@ impl Tenant {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// The name of a message at one consumer: its tenant and its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageName<'a> {
+    /// The tenant.
+    pub tenant: &'a Tenant,
+    /// The message id.
+    pub id: MessageId,
+}
+
+impl<'a> MessageName<'a> {
+    /// Returns the key of its inbox row.
+    pub(crate) fn key(self, consumer: &'a ConsumerName) -> Key<'a> {
+        key(consumer, self.tenant, self.id)
     }
 }
 

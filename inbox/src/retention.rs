@@ -10,7 +10,7 @@ use sqlx::Connection;
 use time::OffsetDateTime;
 
 use crate::attempts::error_text;
-use crate::day::{Day, back};
+use crate::day::{Day, DayRange, back};
 use crate::dialect::Dialect;
 use crate::error::OpenError;
 use crate::inbox::Inbox;
@@ -119,7 +119,7 @@ impl<DB: Dialect> Inbox<DB> {
         let first = Day::of(OffsetDateTime::UNIX_EPOCH);
         let last = Day::of(retained_from - time::Duration::DAY);
         let mut connection = self.acquire("give a connection").await?;
-        let left = DB::days(&mut connection, self.statements(), (first, last))
+        let left = DB::days(&mut connection, self.statements(), DayRange { first, last })
             .await
             .map_err(StoreError::during("list the inbox's partitions"))?;
         Ok(!left.is_empty())
@@ -185,9 +185,9 @@ impl<DB: Dialect> Inbox<DB> {
 
     /// Makes sure that every day of the window can hold rows.
     pub(crate) async fn ensure_days(&self) -> Result<u64, OpenError> {
-        let range = self.window().days(self.options().days_ahead);
+        let (first, last) = self.window().days(self.options().days_ahead);
         let mut connection = self.acquire("give a connection").await?;
-        self.ensure_range(&mut connection, range).await
+        self.ensure_range(&mut connection, DayRange { first, last }).await
     }
 
     /// Learns which days of the window can hold rows, and creates none.
@@ -195,7 +195,7 @@ impl<DB: Dialect> Inbox<DB> {
         let (first, last) = self.window().days(self.options().days_ahead);
         let first = first.max(Day::of(self.window().retained_from));
         let mut connection = self.acquire("give a connection").await?;
-        let existing = DB::days(&mut connection, self.statements(), (first, last))
+        let existing = DB::days(&mut connection, self.statements(), DayRange { first, last })
             .await
             .map_err(StoreError::during("list the inbox's partitions"))?;
         self.learn_partitions(existing);
@@ -215,7 +215,7 @@ impl<DB: Dialect> Inbox<DB> {
         let mut connection =
             DB::Connection::connect_with(&self.pool().connect_options()).await.map_err(failed(what))?;
         self.refresh_on(&mut connection).await?;
-        self.ensure_range(&mut connection, (day, day)).await?;
+        self.ensure_range(&mut connection, DayRange { first: day, last: day }).await?;
         connection.close().await.map_err(failed("close the connection that created a partition"))?;
         Ok(())
     }
@@ -223,27 +223,27 @@ impl<DB: Dialect> Inbox<DB> {
     async fn ensure_range(
         &self,
         connection: &mut DB::Connection,
-        (first, last): (Day, Day),
+        DayRange { first, last }: DayRange,
     ) -> Result<u64, OpenError> {
-        let first = first.max(Day::of(self.window().retained_from));
+        let wanted = DayRange { first: first.max(Day::of(self.window().retained_from)), last };
         let failed = StoreError::during;
-        let existing = DB::days(connection, self.statements(), (first, last))
+        let existing = DB::days(connection, self.statements(), wanted)
             .await
             .map_err(failed("list the inbox's partitions"))?;
         self.learn_partitions(existing.iter().copied());
-        let mut missing = first.through(last).filter(|day| !existing.contains(day));
-        let Some(first_missing) = missing.next() else { return Ok(0) };
-        let last_missing = missing.last().unwrap_or(first_missing);
-        let range = (first_missing, last_missing);
-        let created = DB::create_days(connection, self.statements(), range).await.map_err(|source| {
+        let mut days = wanted.first.through(wanted.last).filter(|day| !existing.contains(day));
+        let Some(first) = days.next() else { return Ok(0) };
+        let missing = DayRange { first, last: days.last().unwrap_or(first) };
+        let created = DB::create_days(connection, self.statements(), missing).await.map_err(|source| {
             // Only an error that does not pass by itself needs another role.
-            match source.is_transient() {
-                true => OpenError::Store(source),
-                false => OpenError::DaysMissing { first: first_missing, last: last_missing, source },
+            if source.is_transient() {
+                OpenError::Store(source)
+            } else {
+                OpenError::DaysMissing { first: missing.first, last: missing.last, source }
             }
         })?;
         // Read the days again: another process may have expired some meanwhile.
-        let existing = DB::days(connection, self.statements(), (first, last))
+        let existing = DB::days(connection, self.statements(), wanted)
             .await
             .map_err(failed("list the inbox's partitions"))?;
         self.learn_partitions(existing);

@@ -6,12 +6,29 @@ use sqlx::Transaction;
 use crate::attempts::Forget;
 use crate::day::Day;
 use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
-use crate::dialect::{ChunkSet, Dialect, Inserted, Key};
+use crate::dialect::{ChunkSet, Dialect, Inserted, Key, NewRow};
 use crate::guard::{Duplicate, identity};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
+
+/// Why a delivery becomes a dead letter.
+#[derive(Debug, Clone)]
+pub struct Cause {
+    /// The reason.
+    pub reason: Reason,
+    /// The last error.
+    pub error: String,
+    /// Number of times the handler failed.
+    pub attempts: u32,
+}
+
+impl From<(Reason, String, u32)> for Cause {
+    fn from((reason, error, attempts): (Reason, String, u32)) -> Self {
+        Self { reason, error, attempts }
+    }
+}
 
 /// The outcome for a dead letter whose message gets an inbox row.
 enum Outcome {
@@ -44,7 +61,8 @@ impl<DB: Dialect> Inbox<DB> {
         delivery: &Delivery,
         cause: (Reason, String, u32),
     ) -> Result<Committed, StoreError> {
-        self.store_letter(consumer, DeadLetter::of(delivery, consumer, scope, cause), None).await
+        let letter = DeadLetter::of(delivery, consumer, scope, cause.into());
+        self.store_letter(consumer, letter, None).await
     }
 
     /// Does the same as [`dead_letter`](Self::dead_letter), for a chunk that completed its message
@@ -64,20 +82,31 @@ impl<DB: Dialect> Inbox<DB> {
         whole: &Message,
         cause: (Reason, String, u32),
     ) -> Result<Committed, StoreError> {
-        let message = Message { chunk: None, ..whole.clone() };
-        let origin = delivery.origin.clone();
+        self.store_whole_letter(consumer, scope, delivery, whole, cause.into()).await
+    }
+
+    /// Does the same as [`dead_letter_whole`](Self::dead_letter_whole).
+    pub(crate) async fn store_whole_letter(
+        &self,
+        consumer: &ConsumerName,
+        scope: &Tenant,
+        delivery: &Delivery,
+        whole: &Message,
+        cause: Cause,
+    ) -> Result<Committed, StoreError> {
         let of_whole = Delivery {
             token: delivery.token,
-            message: Ok(message),
+            message: Ok(Message { chunk: None, ..whole.clone() }),
             redelivered: delivery.redelivered,
-            origin,
+            origin: delivery.origin.clone(),
         };
         let chunks = delivery.message.as_ref().ok().map(identity);
-        self.store_letter(consumer, DeadLetter::of(&of_whole, consumer, scope, cause), chunks).await
+        let letter = DeadLetter::of(&of_whole, consumer, scope, cause);
+        self.store_letter(consumer, letter, chunks).await
     }
 
     /// Stores a dead letter. Forgets the chunks of its message that have the fingerprint `chunks`.
-    async fn store_letter(
+    pub(crate) async fn store_letter(
         &self,
         consumer: &ConsumerName,
         letter: DeadLetter,
@@ -126,14 +155,14 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Outcome, StoreError> {
         let (mut tx, letter_id) = self.begin_letter(letter, chunks).await?;
         let is_held = letter.reason == Reason::Held;
-        match self.insert_dead(&mut tx, (letter.key(), letter_id), message).await? {
+        match self.insert_dead(&mut tx, letter.key(), letter_id, message).await? {
             Inserted::New { .. } => {}
             Inserted::Forgotten => {
                 self.unlearn_day(Day::of_id(message.id));
                 return Ok(Outcome::Forgotten);
             }
             Inserted::Exists(stored) => {
-                match self.duplicate(&mut tx, stored, (consumer, letter.key()), message).await? {
+                match self.duplicate(&mut tx, stored, consumer, letter.key(), message).await? {
                     // Another process has handled or held it meanwhile: a duplicate; the
                     // transaction rolls back.
                     Ok(_) if is_held => return Ok(Outcome::Done(Committed::attest(letter.subject))),
@@ -202,10 +231,11 @@ impl<DB: Dialect> Inbox<DB> {
     pub(crate) async fn insert_dead(
         &self,
         tx: &mut Transaction<'_, DB>,
-        (key, id): (Key<'_>, DeadLetterId),
+        key: Key<'_>,
+        id: DeadLetterId,
         message: &Message,
     ) -> Result<Inserted, StoreError> {
-        DB::insert_dead(tx, self.statements(), key, self.content(message), id)
+        DB::insert_dead(tx, self.statements(), NewRow { key, content: self.content(message) }, id)
             .await
             .map_err(StoreError::during("store the inbox row of a dead letter"))
     }

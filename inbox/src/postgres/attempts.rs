@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::guard::{Columns, has_code};
 use super::statements::Statements;
 use crate::attempts::{Attempt, Failed, Forget, InHand, NotedFailure};
-use crate::dialect::{Content, Key, Mark, parts};
+use crate::dialect::{Content, Key, Mark, NewRow, parts};
 
 /// SQLSTATE of a lock wait that reached its timeout.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
@@ -134,7 +134,8 @@ impl parts::Attempts for Postgres {
     ) -> Result<bool, sqlx::Error> {
         sqlx::query(&statements.wait_for_a_moment).execute(&mut *tx).await?;
         let content = Content { fingerprint: Fingerprint::from([0; 32]), source: "", canonical: None };
-        let inserted = <Self as parts::Guards>::insert(&mut tx, statements, key, content, Mark::No).await;
+        let row = NewRow { key, content };
+        let inserted = <Self as parts::Guards>::insert(&mut tx, statements, row, Mark::No).await;
         let is_locked = inserted.as_ref().err().is_some_and(|error| has_code(error, LOCK_NOT_AVAILABLE));
         tx.rollback().await?;
         if is_locked { Ok(true) } else { inserted.map(|_| false) }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::guard::{KEEPS_PLANS, inserted_or_found};
 use super::statements::Statements;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
-use crate::dialect::{Content, Inserted, Key, parts};
+use crate::dialect::{Content, Inserted, Key, NewRow, parts};
 
 impl parts::DeadLetters for Postgres {
     async fn store_dead_letter(
@@ -107,8 +107,7 @@ impl parts::DeadLetters for Postgres {
     async fn insert_dead(
         connection: &mut PgConnection,
         statements: &Statements,
-        key: Key<'_>,
-        content: Content<'_>,
+        NewRow { key, content }: NewRow<'_>,
         id: DeadLetterId,
     ) -> Result<Inserted, sqlx::Error> {
         let inserted = sqlx::query_as(&statements.insert_dead)

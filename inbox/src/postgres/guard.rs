@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::statements::Statements;
 use crate::dead_letter::DeadLetterId;
-use crate::dialect::{Content, Inserted, Key, Mark, Outcome, Session, Stored, parts};
+use crate::dialect::{Inserted, Key, Mark, NewRow, Outcome, Session, Stored, parts};
 
 impl parts::Guards for Postgres {
     type Statements = Statements;
@@ -27,8 +27,7 @@ impl parts::Guards for Postgres {
     async fn insert(
         connection: &mut PgConnection,
         statements: &Statements,
-        key: Key<'_>,
-        content: Content<'_>,
+        NewRow { key, content }: NewRow<'_>,
         mark: Mark,
     ) -> Result<Inserted, sqlx::Error> {
         let inserted = sqlx::query_as(&statements.insert)
@@ -47,14 +46,14 @@ impl parts::Guards for Postgres {
     async fn insert_batch(
         connection: &mut PgConnection,
         statements: &Statements,
-        rows: &[(Key<'_>, Content<'_>)],
+        rows: &[NewRow<'_>],
         mark: Mark,
     ) -> Result<Vec<Inserted>, sqlx::Error> {
-        let keys: Vec<_> = rows.iter().map(|(key, _)| *key).collect();
+        let keys: Vec<_> = rows.iter().map(|row| row.key).collect();
         // One order across all statements, so that two racing batches wait for each other instead
         // of deadlocking.
         let mut ordered: Vec<_> = rows.iter().collect();
-        ordered.sort_unstable_by_key(|(key, _)| (key.id, key.scope));
+        ordered.sort_unstable_by_key(|row| (row.key.id, row.key.scope));
         let mut inserted = Vec::with_capacity(rows.len());
         for rows in ordered.chunks(INSERTED_MAX) {
             match insert_some(connection, statements, rows, mark).await {
@@ -199,15 +198,15 @@ const INSERTED_MAX: usize = 200;
 async fn insert_some(
     connection: &mut PgConnection,
     statements: &Statements,
-    rows: &[&(Key<'_>, Content<'_>)],
+    rows: &[&NewRow<'_>],
     mark: Mark,
 ) -> Result<Vec<(Uuid, String, OffsetDateTime, i32, i64)>, sqlx::Error> {
-    let Some((Key { consumer, .. }, _)) = rows.first() else { return Ok(Vec::new()) };
-    let keys: Vec<_> = rows.iter().map(|(key, _)| *key).collect();
+    let Some(NewRow { key: Key { consumer, .. }, .. }) = rows.first() else { return Ok(Vec::new()) };
+    let keys: Vec<_> = rows.iter().map(|row| row.key).collect();
     let Columns { ids, scopes } = Columns::of(&keys);
-    let fingerprints: Vec<_> = rows.iter().map(|(_, content)| &content.fingerprint.as_bytes()[..]).collect();
-    let sources: Vec<_> = rows.iter().map(|(_, content)| content.source).collect();
-    let mut canonicals: Vec<_> = rows.iter().map(|(_, content)| content.canonical_bytes()).collect();
+    let fingerprints: Vec<_> = rows.iter().map(|row| &row.content.fingerprint.as_bytes()[..]).collect();
+    let sources: Vec<_> = rows.iter().map(|row| row.content.source).collect();
+    let mut canonicals: Vec<_> = rows.iter().map(|row| row.content.canonical_bytes()).collect();
     // When bytes are compared, there are no canonical fingerprints to send.
     if canonicals.iter().all(Option::is_none) {
         canonicals.clear();

@@ -7,10 +7,12 @@ use uuid::Uuid;
 
 use super::dead_letters::decode;
 use super::statements::Statements;
-use crate::dead_letter::{DeadLetter, DeadLetterId, Reason};
-use crate::held_keys::{Closed, HeldFirst, HeldKey, HeldKeys};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
+use crate::dialect::parts;
+use crate::held_keys::{Closed, HeldFirst, HeldKey};
+use crate::store_dead_letter::Cause;
 
-impl HeldKeys for Postgres {
+impl parts::HeldKeys for Postgres {
     async fn holders(
         connection: &mut PgConnection,
         statements: &Statements,
@@ -91,13 +93,13 @@ impl HeldKeys for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         id: DeadLetterId,
-        (reason, error, attempts): (Reason, &str, u32),
+        Cause { reason, error, attempts }: &Cause,
     ) -> Result<u64, sqlx::Error> {
         let failed = sqlx::query(&statements.fail_held)
             .bind(id.0)
             .bind(reason.as_str())
             .bind(error)
-            .bind(i32::try_from(attempts).unwrap_or(i32::MAX))
+            .bind(i32::try_from(*attempts).unwrap_or(i32::MAX))
             .execute(connection)
             .await?;
         Ok(failed.rows_affected())

@@ -4,15 +4,17 @@ use sqlx::{PgConnection, Postgres};
 use time::OffsetDateTime;
 
 use super::statements::Statements;
-use crate::minutes::Minutes;
+use crate::dialect::parts;
+use crate::minutes::Counts;
 
-impl Minutes for Postgres {
+impl parts::Minutes for Postgres {
     async fn add_counts(
         connection: &mut PgConnection,
         statements: &Statements,
         consumer: &str,
-        (applied, duplicates): (i64, i64),
+        counts: Counts,
     ) -> Result<(), sqlx::Error> {
+        let [applied, duplicates] = counts.columns();
         let query = sqlx::query(&statements.add_counts).bind(consumer).bind(applied).bind(duplicates);
         query.execute(connection).await.map(drop)
     }

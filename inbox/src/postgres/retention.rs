@@ -9,7 +9,7 @@ use time::Date;
 use super::statements::Statements;
 use migrations::SqlErrorKind;
 
-use crate::day::Day;
+use crate::day::{Day, DayRange};
 use crate::dialect::{Reading, parts};
 use crate::store_error::StoreError;
 
@@ -55,7 +55,7 @@ impl parts::Retention for Postgres {
     async fn days(
         connection: &mut PgConnection,
         statements: &Statements,
-        (first, last): (Day, Day),
+        DayRange { first, last }: DayRange,
     ) -> Result<Vec<Day>, sqlx::Error> {
         let mut days = partitions(connection, statements).await?;
         days.retain(|day| (first..=last).contains(day));
@@ -65,7 +65,7 @@ impl parts::Retention for Postgres {
     async fn create_days(
         connection: &mut PgConnection,
         statements: &Statements,
-        (first, last): (Day, Day),
+        DayRange { first, last }: DayRange,
     ) -> Result<u64, StoreError> {
         let mut attempt = 1;
         loop {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use message::{EventType, Message};
 
-use super::builder::BuildError;
+use super::build_error::BuildError;
 use crate::dialect::Dialect;
 use crate::function::{Handled, Route, Tx};
 use crate::handler::{Handler, HandlerError};

@@ -14,14 +14,25 @@
 //! | the broker's session is lost | subscribed again; running work is finished, its tokens are forgotten |
 //! | shutdown | nothing more received; running work finished and settled, the rest released |
 
+mod apply;
+mod batch_attempt;
 mod bounded;
 mod broker_session;
+mod build_error;
 mod builder;
+mod consumer;
+mod course;
 mod crash;
 mod drive;
 mod ended_owners;
 mod failure;
+mod gather;
 mod held_keys;
+mod held_messages;
+mod held_turn;
+mod held_walk;
+mod in_hand;
+mod inbox_store;
 mod key_queues;
 mod kinds;
 mod lag;
@@ -30,9 +41,12 @@ mod options;
 mod overdue;
 mod parts;
 mod redrive;
+mod requests;
+mod run_error;
 mod shutdown;
 mod single;
 mod status;
+mod step;
 mod store;
 #[cfg(feature = "testing")]
 mod testing;
@@ -40,17 +54,19 @@ mod tracing_spans;
 mod worker;
 
 pub use broker_session::SubscriptionFactory;
-pub use builder::{BuildError, Consumer, ConsumerBuilder};
+pub use build_error::BuildError;
+pub use builder::ConsumerBuilder;
+pub use consumer::Consumer;
 #[cfg(feature = "testing")]
 pub use crash::CrashPoint;
-pub use drive::RunError;
 #[cfg(feature = "testing")]
-pub use held_keys::HeldMessages;
+pub use held_messages::HeldMessages;
 pub use kinds::UnknownKinds;
 #[cfg(feature = "testing")]
 pub use options::RunnerOptions;
 #[cfg(feature = "testing")]
 pub use parts::{Parts, Runner};
+pub use run_error::RunError;
 pub use shutdown::{Shutdown, StopSignal};
 pub use status::ConsumerStatus;
 #[cfg(feature = "testing")]

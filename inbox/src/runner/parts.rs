@@ -9,11 +9,12 @@ use tokio::sync::Semaphore;
 
 use super::broker_session::SubscriptionFactory;
 use super::crash::CrashHook;
-use super::drive::{Drive, RunError};
+use super::drive::Drive;
 use super::ended_owners::EndedOwners;
 use super::failure::Limits;
 use super::options::RunnerOptions;
 use super::overdue;
+use super::run_error::RunError;
 use super::shutdown::Shutdown;
 use super::status::ConsumerStatus;
 use super::store::Store;

@@ -7,7 +7,7 @@ use message::{EventType, Message};
 use migrations::SqlErrorKind;
 
 use super::bounded::{self, Called, INTERRUPT_MAX};
-use super::store::InboxStore;
+use super::inbox_store::InboxStore;
 use crate::dialect::Dialect;
 use crate::function::Tx;
 use crate::handler::{Handler, HandlerError};

@@ -29,6 +29,7 @@ use crate::error::CommitError;
 use crate::handler::HandlerError;
 use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
+use crate::store_dead_letter::Cause;
 use crate::store_error::StoreError;
 use crate::telemetry::Meter;
 
@@ -67,19 +68,17 @@ pub(super) struct Worker<S> {
     pub(super) host: Runtime,
 }
 
-/// A dead letter that is not stored yet: its reason and its error.
+/// A dead letter that is not stored yet.
+#[derive(Debug)]
 pub(super) struct NewDeadLetter {
-    pub(super) reason: Reason,
-    pub(super) error: String,
-    /// Number of times the handler failed.
-    pub(super) attempts: u32,
+    pub(super) cause: Cause,
     /// The whole message, if the delivery is the chunk that completed it.
     pub(super) whole: Option<Box<Message>>,
 }
 
 impl NewDeadLetter {
     pub(super) fn new(reason: Reason, error: String, attempts: u32) -> Self {
-        Self { reason, error, attempts, whole: None }
+        Self { cause: Cause { reason, error, attempts }, whole: None }
     }
 
     pub(super) fn of_whole(self, whole: Box<Message>) -> Self {
@@ -128,6 +127,11 @@ impl<S: Store> Worker<S> {
         }
     }
 
+    /// Returns the facts of a delivery that a handler gets; `failures` were counted before.
+    pub(super) fn received(&self, tenant: &Tenant, message: &Message, failures: u32) -> Received {
+        Received::after(failures, self.consumer.clone(), tenant.clone(), message)
+    }
+
     /// Runs the handler. A handler that times out is dropped, and its running statement is
     /// interrupted.
     pub(super) async fn handle(
@@ -135,11 +139,10 @@ impl<S: Store> Worker<S> {
         tx: &mut S::Tx,
         guard: &S::Guard,
         message: &Message,
-        (tenant, failures): (&Tenant, u32),
+        received: &Received,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
-        let received = Received::after(failures, self.consumer.clone(), tenant.clone(), message);
         let entry = self.handling.enter(message.id);
-        let called = bounded::call(self.handler_timeout, self.store.handle(tx, message, &received)).await;
+        let called = bounded::call(self.handler_timeout, self.store.handle(tx, message, received)).await;
         drop(entry);
         self.ended(called, guard).await
     }
@@ -206,18 +209,19 @@ impl<S: Store> Worker<S> {
         &self,
         delivery: &Delivery,
         tenant: &Tenant,
-        NewDeadLetter { reason, error, attempts, whole }: NewDeadLetter,
+        dead: NewDeadLetter,
         give_up: &CancellationToken,
     ) -> Result<Committed, GivenUp> {
+        let NewDeadLetter { cause, whole } = dead;
         let mut outages = 0;
         loop {
-            let cause = (reason, error.clone(), attempts);
-            let buried = match &whole {
-                Some(whole) => self.store.dead_letter_whole(tenant, delivery, whole, cause).await,
-                None => self.store.dead_letter(tenant, delivery, cause).await,
+            let stored = match &whole {
+                Some(whole) => self.store.dead_letter_whole(tenant, delivery, whole, cause.clone()).await,
+                None => self.store.dead_letter(tenant, delivery, cause.clone()).await,
             };
-            match buried {
+            match stored {
                 Ok(proof) => {
+                    let Cause { reason, error, attempts } = cause;
                     self.meter.dead(reason);
                     let (subject, origin) = (delivery.subject(), &delivery.origin);
                     if reason == Reason::Held {

@@ -15,7 +15,7 @@ use super::statements::{
 };
 use super::values;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
-use crate::dialect::{Content, Inserted, Key, parts};
+use crate::dialect::{Content, Inserted, Key, NewRow, parts};
 
 impl parts::DeadLetters for Sqlite {
     async fn store_dead_letter(
@@ -110,8 +110,7 @@ impl parts::DeadLetters for Sqlite {
     async fn insert_dead(
         connection: &mut SqliteConnection,
         statements: &Statements,
-        key: Key<'_>,
-        content: Content<'_>,
+        NewRow { key, content }: NewRow<'_>,
         id: DeadLetterId,
     ) -> Result<Inserted, sqlx::Error> {
         let inserted = sqlx::query_scalar(INSERT_DEAD)

@@ -8,7 +8,7 @@ use uuid::fmt::Hyphenated;
 use super::statements::{CANONICAL, COMPLETE, COUNT, FIND, INSERT, Statements};
 use super::values;
 use crate::dead_letter::DeadLetterId;
-use crate::dialect::{Content, Inserted, Key, Mark, Outcome, Session, Stored, parts};
+use crate::dialect::{Inserted, Key, Mark, NewRow, Outcome, Session, Stored, parts};
 
 /// Fingerprint, source, result, time, and the dead letter that the message became.
 type StoredTuple = (Vec<u8>, Option<String>, Option<Vec<u8>>, i64, Option<Hyphenated>);
@@ -29,8 +29,7 @@ impl parts::Guards for Sqlite {
     async fn insert(
         connection: &mut SqliteConnection,
         statements: &Statements,
-        key: Key<'_>,
-        content: Content<'_>,
+        NewRow { key, content }: NewRow<'_>,
         _mark: Mark,
     ) -> Result<Inserted, sqlx::Error> {
         let inserted = sqlx::query_scalar(INSERT)
@@ -49,12 +48,12 @@ impl parts::Guards for Sqlite {
     async fn insert_batch(
         connection: &mut SqliteConnection,
         statements: &Statements,
-        rows: &[(Key<'_>, Content<'_>)],
+        rows: &[NewRow<'_>],
         mark: Mark,
     ) -> Result<Vec<Inserted>, sqlx::Error> {
         let mut inserted = Vec::with_capacity(rows.len());
-        for (key, content) in rows {
-            inserted.push(Self::insert(connection, statements, *key, *content, mark).await?);
+        for row in rows {
+            inserted.push(Self::insert(connection, statements, *row, mark).await?);
         }
         Ok(inserted)
     }

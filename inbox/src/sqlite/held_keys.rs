@@ -8,14 +8,16 @@ use uuid::fmt::Hyphenated;
 use super::dead_letters::decode;
 use super::statements::{CLOSED_SINCE, FAIL_HELD, HELD, HELD_FIRSTS, HOLDER, HOLDER_BEFORE, Statements};
 use super::values;
-use crate::dead_letter::{DeadLetter, DeadLetterId, Reason};
-use crate::held_keys::{Closed, HeldFirst, HeldKey, HeldKeys};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
+use crate::dialect::parts;
+use crate::held_keys::{Closed, HeldFirst, HeldKey};
+use crate::store_dead_letter::Cause;
 
 fn letter_id(id: Hyphenated) -> DeadLetterId {
     DeadLetterId(id.into_uuid())
 }
 
-impl HeldKeys for Sqlite {
+impl parts::HeldKeys for Sqlite {
     /// Looks up one by one: SQLite runs in this process, so there are no round trips to save.
     async fn holders(
         connection: &mut SqliteConnection,
@@ -93,7 +95,7 @@ impl HeldKeys for Sqlite {
         connection: &mut SqliteConnection,
         _statements: &Statements,
         id: DeadLetterId,
-        (reason, error, attempts): (Reason, &str, u32),
+        Cause { reason, error, attempts }: &Cause,
     ) -> Result<u64, sqlx::Error> {
         let failed = sqlx::query(FAIL_HELD)
             .bind(values::text(id.0))

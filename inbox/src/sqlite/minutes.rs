@@ -5,15 +5,17 @@ use time::OffsetDateTime;
 
 use super::statements::{ADD_COUNTS, COUNTS, PURGE_MINUTES, Statements};
 use super::values::micros;
-use crate::minutes::Minutes;
+use crate::dialect::parts;
+use crate::minutes::Counts;
 
-impl Minutes for Sqlite {
+impl parts::Minutes for Sqlite {
     async fn add_counts(
         connection: &mut SqliteConnection,
         _statements: &Statements,
         consumer: &str,
-        (applied, duplicates): (i64, i64),
+        counts: Counts,
     ) -> Result<(), sqlx::Error> {
+        let [applied, duplicates] = counts.columns();
         let query = sqlx::query(ADD_COUNTS).bind(consumer).bind(applied).bind(duplicates);
         query.execute(connection).await.map(drop)
     }

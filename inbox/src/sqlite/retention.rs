@@ -4,7 +4,7 @@ use sqlx::{Sqlite, SqliteConnection, SqlitePool};
 
 use super::statements::{BEGIN_MEMORY, CLOCK, EXPIRE, RETAIN_FROM, Statements};
 use super::values;
-use crate::day::{Day, floor};
+use crate::day::{Day, DayRange, floor};
 use crate::dialect::{Reading, parts};
 use crate::store_error::StoreError;
 
@@ -39,7 +39,7 @@ impl parts::Retention for Sqlite {
     async fn days(
         _connection: &mut SqliteConnection,
         _statements: &Statements,
-        (first, last): (Day, Day),
+        DayRange { first, last }: DayRange,
     ) -> Result<Vec<Day>, sqlx::Error> {
         Ok(first.through(last).collect())
     }
@@ -47,7 +47,7 @@ impl parts::Retention for Sqlite {
     async fn create_days(
         _connection: &mut SqliteConnection,
         _statements: &Statements,
-        _range: (Day, Day),
+        _range: DayRange,
     ) -> Result<u64, StoreError> {
         Ok(0)
     }

@@ -1,0 +1,50 @@
+//! Why a consumer cannot be built.
+
+use message::InvalidText;
+
+/// Why a consumer cannot be built. The program's fault.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// No subscription was given.
+    #[error("the consumer has no subscription; call .subscribe(..)")]
+    NoSubscription,
+    /// No handler was given.
+    #[error("the consumer has no handler; call .on(..), .on_message(..) or .handler(..)")]
+    NoHandler,
+    /// The name of the consumer is invalid.
+    #[error("the consumer cannot have this name")]
+    Name(#[from] InvalidText),
+    /// Two handlers for one kind: one of them would never be called.
+    #[error("the kind {kind:?} has two handlers; register one")]
+    DuplicateKind {
+        /// The kind.
+        kind: String,
+    },
+    /// A function for many events is registered, but the consumer has no batches.
+    #[error(
+        "the function for kind {kind:?} takes many events, and the consumer gathers no batches; call .batch(n)"
+    )]
+    NoBatches {
+        /// The kind.
+        kind: String,
+    },
+    /// A kind that no message can have.
+    #[error("no message can have the kind {kind:?}: {problem}")]
+    InvalidKind {
+        /// The kind.
+        kind: String,
+        /// The rule that it breaks.
+        problem: String,
+    },
+    /// A handler for all messages is registered beside handlers for kinds: it is unclear which one
+    /// to call.
+    #[error("the consumer has a .handler(..) for all messages and handlers for kinds; use one of the two")]
+    HandlerAndKinds,
+    /// The limit of attempts is zero.
+    #[error("the bound of attempts is 0; choose at least 1")]
+    NoAttempts,
+    /// The handler timeout is zero, so every call would fail.
+    #[error("handler_timeout is 0; choose longer than the slowest handler takes")]
+    NoHandlerTimeout,
+}

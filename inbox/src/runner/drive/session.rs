@@ -1,0 +1,90 @@
+//! Follows the session with the broker: keeps its deliveries alive, and forgets them with it.
+
+use std::time::Duration;
+
+use super::Drive;
+use crate::attempts::error_text;
+use crate::runner::run_error::RunError;
+use crate::runner::store::Store;
+
+/// Default interval at which the broker is told that deliveries are being worked on. It is shorter
+/// if the subscription requires that.
+pub(super) const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(10);
+
+impl<S: Store> Drive<S> {
+    /// Returns the keep-alive interval for this session's broker. A delivery may have waited for
+    /// half of its visibility timeout before it is handed out, so the interval must fit into the
+    /// other half.
+    pub(super) fn keep_alive_interval(&mut self) -> Result<Duration, RunError> {
+        let chosen = self.settings.keep_alive_interval;
+        let Some(subscription) = self.broker_session.subscription() else { return Ok(KEEP_ALIVE_DEFAULT) };
+        match (chosen, subscription.redelivers_after()) {
+            (Some(keep_alive_interval), Some(redelivers_after))
+                if keep_alive_interval > redelivers_after / 2 =>
+            {
+                let origin = subscription.origin().to_owned();
+                Err(RunError::KeepAliveTooSeldom { origin, keep_alive_interval, redelivers_after })
+            }
+            (Some(chosen), _) => Ok(chosen),
+            (None, Some(redelivers_after)) => Ok(KEEP_ALIVE_DEFAULT.min(redelivers_after / 3)),
+            (None, None) => Ok(KEEP_ALIVE_DEFAULT),
+        }
+    }
+
+    /// Stops receiving before anything is released: a broker that pushes would deliver it here
+    /// again.
+    pub(super) async fn stop_receiving(&mut self) {
+        let Some(subscription) = self.broker_session.subscription() else { return };
+        if let Err(error) = subscription.stop_receiving().await {
+            tracing::warn!(
+                error = error_text(&error),
+                "the broker goes on delivering until the session ends"
+            );
+        }
+    }
+
+    /// Tells the broker that the unsettled deliveries are still being worked on.
+    pub(super) async fn keep_alive(&mut self) {
+        let tokens: Vec<_> = self.unsettled.iter().copied().collect();
+        let Some(subscription) = self.broker_session.subscription() else { return };
+        if !tokens.is_empty()
+            && let Err(error) = subscription.keep_alive(&tokens).await
+        {
+            self.lost(&error);
+        }
+    }
+
+    /// Asks how many messages wait at the broker, for the status and the gauges.
+    pub(super) fn ask_lag(&mut self) {
+        match self.broker_session.subscription() {
+            Some(subscription) => {
+                let lag = subscription.lag();
+                let waiting = lag.iter().map(|lag| lag.messages).reduce(u64::saturating_add);
+                self.worker.status.lags(waiting);
+                self.lag.set(&lag);
+            }
+            None => self.lag.clear(),
+        }
+    }
+
+    /// Ends a session after an error; the next one begins by itself.
+    pub(super) fn lost(&mut self, error: &message::SubscriptionError) {
+        self.worker.meter.session_lost();
+        self.broker_session.lost(error);
+        self.session_changed();
+    }
+
+    /// Forgets the state of the old session. Running work continues and keeps its lane; waiting
+    /// work ends.
+    pub(super) fn session_changed(&mut self) {
+        self.session += 1;
+        self.seen.clear();
+        self.worker.status.lags(None);
+        self.lag.clear();
+        self.give_up.cancel();
+        self.give_up = self.shutdown.graceful.child_token();
+        self.unsettled.clear();
+        drop(self.key_queues.drain());
+        self.batchable.clear();
+    }
+}

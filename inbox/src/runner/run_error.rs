@@ -1,0 +1,40 @@
+//! Why a consumer ended other than by a graceful shutdown.
+
+use std::time::Duration;
+
+use tokio::task::JoinError;
+
+use super::build_error::BuildError;
+
+/// Why a consumer ended other than by a graceful shutdown. Nothing is lost: unsettled deliveries
+/// come again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// It was aborted.
+    #[error("the consumer was aborted with {unsettled} deliveries unsettled")]
+    Aborted {
+        /// Number of unsettled deliveries.
+        unsettled: usize,
+    },
+    /// The broker would redeliver messages that are still being worked on.
+    #[error(
+        "{origin} redelivers what is unsettled for {redelivers_after:?}, but is told only every {keep_alive_interval:?} that \
+         deliveries are being worked on; set keep_alive_interval to at most {:?}, or raise the broker's visibility timeout",
+        .redelivers_after.div_f32(2.0)
+    )]
+    KeepAliveTooSeldom {
+        /// The subscription.
+        origin: String,
+        /// How often the broker is told.
+        keep_alive_interval: Duration,
+        /// How long the broker waits.
+        redelivers_after: Duration,
+    },
+    /// The consumer could not be built; nothing ran.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// A worker ended without a result: a defect of this crate.
+    #[error("a worker of the consumer failed")]
+    Worker(#[from] JoinError),
+}
