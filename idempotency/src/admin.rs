@@ -116,7 +116,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         let (keys, id, signature) = (self.clone(), id.clone(), signature.clone());
         let work = async move {
             again(keys.db(), "decide about an idempotency key", || {
-                DB::decide(keys.pool(), keys.statements(), (&id, holder), decision, &signature)
+                DB::decide(keys.pool(), keys.statements(), &id, holder, decision, &signature)
             })
             .await
         };

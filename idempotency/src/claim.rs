@@ -13,7 +13,7 @@ use crate::handle::{IdempotencyKeys, again};
 use crate::id::KeyId;
 use crate::options::OnExpired;
 use crate::record::{Ending, Record, State};
-use crate::store::{Ask, Change, KeyStore};
+use crate::store::{Ask, Change, End, KeyStore};
 use crate::{crash_points, telemetry};
 
 /// A key held on lease: the right to run one request.
@@ -79,7 +79,7 @@ impl<DB: KeyStore> Claim<DB> {
     pub async fn complete(self, ending: Ending, outcome: &[u8]) -> Result<OffsetDateTime, CompleteError> {
         let outcome = outcome.to_vec();
         let (holder, operation) = (self.holder, self.id.operation().clone());
-        let work = async move { self.change(Change::End(ending, &outcome)).await };
+        let work = async move { self.change(Change::End(End { ending, outcome: &outcome })).await };
         let found = shield(work).await?;
         let ended = decide_end(found, holder);
         telemetry::completed(&operation, ending, ended.is_ok());

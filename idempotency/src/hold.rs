@@ -13,7 +13,7 @@ use sqlx::Pool;
 use time::OffsetDateTime;
 
 use crate::decide::{Decision, decide};
-use crate::store::{Ask, KeyStore};
+use crate::store::{Ask, KeyStore, TakeOver};
 
 /// Maximum number of times that a row may change between reading it and taking it over.
 const LOOKS_MAX: u32 = 5;
@@ -37,7 +37,9 @@ pub(crate) async fn hold<DB: KeyStore>(
         let decision = decide(found, &ask.asked);
         let Decision::Take { attempt } = decision else { return Ok((decision, read_at)) };
         let is_taken = match &known {
-            Some(known) => DB::replace(connection, statements, ask, is_lease, (attempt, known)).await?,
+            Some(known) => {
+                DB::replace(connection, statements, ask, is_lease, TakeOver { attempt, known }).await?
+            }
             // The row was deleted meanwhile.
             None => DB::insert_key(connection, statements, ask, is_lease).await?.is_some(),
         };

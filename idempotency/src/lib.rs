@@ -71,6 +71,7 @@ mod options;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod record;
+mod rows;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;

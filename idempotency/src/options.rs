@@ -78,6 +78,13 @@ pub enum OnExpired {
     Refuse,
 }
 
+impl OnExpired {
+    /// Returns the policy that the column `refuses` describes.
+    pub(crate) fn of_column(refuses: bool) -> Self {
+        if refuses { Self::Refuse } else { Self::TakeOver }
+    }
+}
+
 /// Options of one operation for its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -14,7 +14,6 @@ use uuid::Uuid;
 use crate::admin::{Decided, Decision, StuckKey};
 use crate::decide::Asked;
 use crate::id::KeyId;
-use crate::options::OnExpired;
 use crate::record::{Ending, Found, Record};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
@@ -28,11 +27,27 @@ pub struct Ask {
     pub(crate) retention: Duration,
 }
 
+/// The end of a request, with its outcome.
+#[derive(Debug, Clone, Copy)]
+pub struct End<'a> {
+    pub(crate) ending: Ending,
+    pub(crate) outcome: &'a [u8],
+}
+
+/// A key to take over.
+#[derive(Debug, Clone, Copy)]
+pub struct TakeOver<'a> {
+    /// The number of the new attempt.
+    pub(crate) attempt: u32,
+    /// The row that was read.
+    pub(crate) known: &'a Record,
+}
+
 /// A change by the holder of a key.
 #[derive(Debug, Clone, Copy)]
 pub enum Change<'a> {
     /// The request ended.
-    End(Ending, &'a [u8]),
+    End(End<'a>),
     /// Any caller may run it.
     Release,
     /// The lease is extended to this duration from now.
@@ -77,14 +92,13 @@ pub trait KeyStore: outbox::Dialect {
         ask: &Ask,
     ) -> impl Future<Output = Result<Found>> + Send;
 
-    /// Takes over a key as attempt `known.0`, if its row is still the one that was read. Returns
-    /// whether it was.
+    /// Takes over a key, if its row is still the one that was read. Returns whether it was.
     fn replace(
         connection: &mut Self::Connection,
         statements: &Self::KeyStatements,
         ask: &Ask,
         is_lease: bool,
-        known: (u32, &Record),
+        take_over: TakeOver<'_>,
     ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Rolls back what was written since the transaction locked the key. Works in a transaction
@@ -98,7 +112,7 @@ pub trait KeyStore: outbox::Dialect {
         statements: &Self::KeyStatements,
         ask: &Ask,
         attempt: u32,
-        end: (Ending, &[u8]),
+        end: End<'_>,
     ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Changes a key on lease if the holder still has it. Returns the row after that, whoever holds
@@ -116,7 +130,8 @@ pub trait KeyStore: outbox::Dialect {
     fn decide(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
-        key: (&KeyId, Option<Uuid>),
+        id: &KeyId,
+        holder: Option<Uuid>,
         decision: Decision,
         signature: &Signature,
     ) -> impl Future<Output = Result<bool>> + Send;
@@ -161,30 +176,4 @@ pub trait KeyStore: outbox::Dialect {
         before: OffsetDateTime,
         limit: u32,
     ) -> impl Future<Output = Result<u64>> + Send;
-}
-
-/// Makes a stuck key from a row.
-pub(crate) fn stuck_key(
-    (scope, operation, key): (String, String, String),
-    (attempt, holder): (u32, Uuid),
-    (claimed_at, lease_until): (OffsetDateTime, OffsetDateTime),
-    refuses: bool,
-) -> Result<StuckKey> {
-    let id = KeyId::of_texts(&scope, &operation, &key).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let on_expired = if refuses { OnExpired::Refuse } else { OnExpired::TakeOver };
-    Ok(StuckKey { id, attempt, holder, claimed_at, lease_until, on_expired })
-}
-
-/// A row of the audit without its time: actor, note, action, scope, operation, key.
-pub(crate) type DecidedRow = (String, String, String, String, String, String);
-
-/// Makes a decision from a row.
-pub(crate) fn decided(
-    at: OffsetDateTime,
-    (actor, note, action, scope, operation, key): DecidedRow,
-) -> Result<Decided> {
-    let id = KeyId::of_texts(&scope, &operation, &key).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let unknown = || sqlx::Error::Decode(format!("{action:?} is no decision that this version knows").into());
-    let decision = Decision::from_word(&action).ok_or_else(unknown)?;
-    Ok(Decided { at, actor, note, decision, id })
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::handle::IdempotencyKeys;
 use crate::id::KeyId;
 use crate::record::{Ending, Found, Record, State};
-use crate::store::{Ask, KeyStore};
+use crate::store::{Ask, End, KeyStore};
 use crate::{crash_points, telemetry};
 
 /// Maximum time spent on finding out the outcome of a commit whose answer was lost.
@@ -114,7 +114,7 @@ impl<DB: KeyStore> KeyTransaction<DB> {
         if let Some(error) = self.tx.failed_call() {
             return rolled_back(UNSEALED, Some(Box::new(error)));
         }
-        let end = (ending, outcome);
+        let end = End { ending, outcome };
         let finish = DB::finish(&mut self.tx, self.keys.statements(), &self.ask, self.attempt, end);
         match self.keys.db().call(finish).await {
             Ok(true) => {}

@@ -8,13 +8,14 @@ use migrations::own_transaction::MARK;
 use migrations::{Identifier, Template};
 use sqlx::postgres::PgRow;
 use sqlx::postgres::types::PgInterval;
-use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgPool, Postgres, Row, Transaction};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::statements::{BEGIN, BY_INDEXES, Statements, UNDO};
 use crate::record::{Found, Record, State};
-use crate::store::{Ask, Change, KeyStore, decided, stuck_key};
+use crate::rows::{decided, key_id};
+use crate::store::{Ask, Change, End, KeyStore, TakeOver};
 use crate::{Decided, Decision, Ending, KeyId, OnExpired, StuckKey};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
@@ -87,7 +88,7 @@ impl KeyStore for Postgres {
         statements: &KeyStatements,
         ask: &Ask,
         is_lease: bool,
-        (attempt, known): (u32, &Record),
+        TakeOver { attempt, known }: TakeOver<'_>,
     ) -> Result<bool> {
         let replace = bind_claim(sqlx::query(&statements.sql.replace), ask, is_lease)
             .bind(i32::try_from(attempt).unwrap_or(i32::MAX))
@@ -106,7 +107,7 @@ impl KeyStore for Postgres {
         statements: &KeyStatements,
         ask: &Ask,
         attempt: u32,
-        (ending, outcome): (Ending, &[u8]),
+        End { ending, outcome }: End<'_>,
     ) -> Result<bool> {
         let finished = bind_id(sqlx::query(&statements.sql.finish), &ask.id)
             .bind(&ask.asked.fingerprint.as_bytes()[..])
@@ -137,7 +138,7 @@ impl KeyStore for Postgres {
                 .bind(lease.map(interval))
         };
         let change = match change {
-            Change::End(ending, outcome) => to(State::Ended(ending).as_str(), Some(outcome), None),
+            Change::End(End { ending, outcome }) => to(State::Ended(ending).as_str(), Some(outcome), None),
             Change::Release => to(State::Released.as_str(), None, None),
             Change::Renew(lease) => to("in_progress", None, Some(lease)),
             Change::Lapse => bind_id(sqlx::query(&statements.sql.lapse), id).bind(holder),
@@ -155,7 +156,8 @@ impl KeyStore for Postgres {
     async fn decide(
         pool: &PgPool,
         statements: &KeyStatements,
-        (id, holder): (&KeyId, Option<Uuid>),
+        id: &KeyId,
+        holder: Option<Uuid>,
         decision: Decision,
         Signature { actor, note, .. }: &Signature,
     ) -> Result<bool> {
@@ -171,7 +173,7 @@ impl KeyStore for Postgres {
     async fn decisions(pool: &PgPool, statements: &KeyStatements, limit: u32) -> Result<Vec<Decided>> {
         let query = sqlx::query(&statements.sql.decisions).bind(i64::from(limit)).persistent(false);
         let rows = query.fetch_all(pool).await?;
-        rows.iter().map(|row| decided(row.try_get("at")?, FromRow::from_row(row)?)).collect()
+        rows.iter().map(|row| decided(row, row.try_get("at")?)).collect()
     }
 
     async fn stuck(pool: &PgPool, statements: &KeyStatements, limit: u32) -> Result<Vec<StuckKey>> {
@@ -222,14 +224,18 @@ async fn stuck_keys(statement: &migrations::Statement, pool: &PgPool, limit: u32
     let found = sqlx::query(statement).bind(i64::from(limit)).persistent(false);
     let rows = found.fetch_all(&mut *tx).await?;
     tx.commit().await?;
-    rows.iter()
-        .map(|row| {
-            let name = (row.try_get("scope")?, row.try_get("operation")?, row.try_get("key")?);
-            let attempt = row.try_get::<i32, _>("attempt")?.unsigned_abs();
-            let times = (row.try_get("claimed_at")?, row.try_get("lease_until")?);
-            stuck_key(name, (attempt, row.try_get("holder")?), times, row.try_get("refuses")?)
-        })
-        .collect()
+    rows.iter().map(stuck_key).collect()
+}
+
+fn stuck_key(row: &PgRow) -> Result<StuckKey> {
+    Ok(StuckKey {
+        id: key_id(row)?,
+        attempt: row.try_get::<i32, _>("attempt")?.unsigned_abs(),
+        holder: row.try_get("holder")?,
+        claimed_at: row.try_get("claimed_at")?,
+        lease_until: row.try_get("lease_until")?,
+        on_expired: OnExpired::of_column(row.try_get("refuses")?),
+    })
 }
 
 /// Returns the lock number of a key. Two keys with the same number only wait for each other.

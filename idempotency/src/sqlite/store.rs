@@ -6,7 +6,7 @@ use message::Fingerprint;
 use migrations::query::{at_micros, micros, micros_of};
 use migrations::{Backend as _, Identifier};
 use sqlx::sqlite::SqliteRow;
-use sqlx::{FromRow, Row, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use sqlx::{Row, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -15,7 +15,8 @@ use super::statements::{
     STUCK, UNDO,
 };
 use crate::record::{Found, Record, State};
-use crate::store::{Ask, Change, KeyStore, decided, stuck_key};
+use crate::rows::{decided, key_id};
+use crate::store::{Ask, Change, End, KeyStore, TakeOver};
 use crate::{Decided, Decision, Ending, KeyId, LEASE_MAX, OnExpired, StuckKey};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
@@ -61,10 +62,10 @@ impl KeyStore for Sqlite {
         _statements: &(),
         ask: &Ask,
         _is_lease: bool,
-        (attempt, _known): (u32, &Record),
+        take_over: TakeOver<'_>,
     ) -> Result<bool> {
         let now = now(connection).await?;
-        bind_claim(sqlx::query(REPLACE), ask, now).bind(attempt).execute(connection).await?;
+        bind_claim(sqlx::query(REPLACE), ask, now).bind(take_over.attempt).execute(connection).await?;
         Ok(true)
     }
 
@@ -78,7 +79,7 @@ impl KeyStore for Sqlite {
         _statements: &(),
         ask: &Ask,
         attempt: u32,
-        (ending, outcome): (Ending, &[u8]),
+        End { ending, outcome }: End<'_>,
     ) -> Result<bool> {
         if sqlx::raw_sql("RELEASE SAVEPOINT idempotency_claim").execute(&mut *connection).await.is_err() {
             return Ok(false);
@@ -112,14 +113,16 @@ impl KeyStore for Sqlite {
         if record.holder != holder {
             return Ok(Some(record));
         }
-        let in_progress = |lease_until| (State::InProgress { lease_until }, None);
-        let (state, outcome) = match change {
-            Change::End(ending, outcome) => (State::Ended(ending), Some(outcome)),
-            Change::Release => (State::Released, None),
+        let in_progress = |lease_until| Written::from(State::InProgress { lease_until });
+        let written = match change {
+            Change::End(End { ending, outcome }) => {
+                Written { outcome: Some(outcome), ..State::Ended(ending).into() }
+            }
+            Change::Release => State::Released.into(),
             Change::Renew(lease) => in_progress(at_micros(now.saturating_add(micros(lease)))?),
             Change::Lapse => in_progress(at_micros(now)?.min(lease_until)),
         };
-        write(&mut tx, id, (state, outcome), now, None).await?;
+        write(&mut tx, id, written, now).await?;
         let changed = find(&mut tx, id).await?;
         tx.commit().await?;
         Ok(changed)
@@ -128,7 +131,8 @@ impl KeyStore for Sqlite {
     async fn decide(
         pool: &SqlitePool,
         _statements: &(),
-        (id, holder): (&KeyId, Option<Uuid>),
+        id: &KeyId,
+        holder: Option<Uuid>,
         decision: Decision,
         Signature { actor, note, .. }: &Signature,
     ) -> Result<bool> {
@@ -145,7 +149,7 @@ impl KeyStore for Sqlite {
             Decision::Release => State::Released,
             Decision::Discard => State::Ended(Ending::Failed),
         };
-        write(&mut tx, id, (state, None), now, Some(actor)).await?;
+        write(&mut tx, id, Written { operator: Some(actor), ..state.into() }, now).await?;
         let audit = bind_id(sqlx::query(NOTE), id).bind(actor).bind(note).bind(decision.as_str());
         audit.execute(&mut *tx).await?;
         tx.commit().await?;
@@ -154,7 +158,7 @@ impl KeyStore for Sqlite {
 
     async fn decisions(pool: &SqlitePool, _statements: &(), limit: u32) -> Result<Vec<Decided>> {
         let rows = sqlx::query(DECISIONS).bind(limit).fetch_all(pool).await?;
-        rows.iter().map(|row| decided(at_micros(row.try_get("at")?)?, FromRow::from_row(row)?)).collect()
+        rows.iter().map(|row| decided(row, at_micros(row.try_get("at")?)?)).collect()
     }
 
     async fn stuck(pool: &SqlitePool, _statements: &(), limit: u32) -> Result<Vec<StuckKey>> {
@@ -189,12 +193,25 @@ async fn find(connection: &mut SqliteConnection, id: &KeyId) -> Result<Option<Re
     row.as_ref().map(record).transpose()
 }
 
+/// The columns of a key that a change writes.
+struct Written<'a> {
+    state: State,
+    outcome: Option<&'a [u8]>,
+    /// The operator who decided, if one did.
+    operator: Option<&'a str>,
+}
+
+impl From<State> for Written<'_> {
+    fn from(state: State) -> Self {
+        Self { state, outcome: None, operator: None }
+    }
+}
+
 async fn write(
     connection: &mut SqliteConnection,
     id: &KeyId,
-    (state, outcome): (State, Option<&[u8]>),
+    Written { state, outcome, operator }: Written<'_>,
     now: i64,
-    operator: Option<&str>,
 ) -> Result<()> {
     bind_id(sqlx::query(CHANGE), id)
         .bind(state.as_str())
@@ -224,13 +241,18 @@ fn bind_claim<'q>(query: Query<'q>, ask: &'q Ask, now: i64) -> Query<'q> {
 
 async fn stuck_keys(query: Query<'_>, pool: &SqlitePool) -> Result<Vec<StuckKey>> {
     let rows = query.fetch_all(pool).await?;
-    rows.iter()
-        .map(|row| {
-            let name = (row.try_get("scope")?, row.try_get("operation")?, row.try_get("key")?);
-            let times = (at_micros(row.try_get("claimed_at")?)?, at_micros(row.try_get("lease_until")?)?);
-            stuck_key(name, (row.try_get("attempt")?, holder(row)?), times, row.try_get("refuses")?)
-        })
-        .collect()
+    rows.iter().map(stuck_key).collect()
+}
+
+fn stuck_key(row: &SqliteRow) -> Result<StuckKey> {
+    Ok(StuckKey {
+        id: key_id(row)?,
+        attempt: row.try_get("attempt")?,
+        holder: holder(row)?,
+        claimed_at: at_micros(row.try_get("claimed_at")?)?,
+        lease_until: at_micros(row.try_get("lease_until")?)?,
+        on_expired: OnExpired::of_column(row.try_get("refuses")?),
+    })
 }
 
 fn holder(row: &SqliteRow) -> Result<Uuid> {

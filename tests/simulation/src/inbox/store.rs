@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use inbox::simulation::{Admitted, Failed, Forget, HeldMessages, Store};
+use inbox::simulation::{Admitted, Cause, Failed, Forget, HeldMessages, MessageName, Store};
 use inbox::window::Window;
 use inbox::{
     AdmitError, Attempt, Candidate, CommitError, ConsumerName, Duplicate, Failures, HandlerError, OpenError,
@@ -285,10 +285,10 @@ impl Store for SimulatedInbox {
     async fn forget_attempts(
         &self,
         tx: &mut Self::Tx,
-        messages: &[(&Tenant, MessageId)],
+        messages: &[MessageName<'_>],
         _forget: Forget,
     ) -> Result<(), StoreError> {
-        let ids = messages.iter().map(|(_, id)| *id);
+        let ids = messages.iter().map(|message| message.id);
         self.call("forget attempts", |_| tx.forgotten.extend(ids)).await
     }
 
@@ -372,7 +372,7 @@ impl Store for SimulatedInbox {
         &self,
         _scope: &Tenant,
         delivery: &Delivery,
-        (reason, ..): (Reason, String, u32),
+        Cause { reason, .. }: Cause,
     ) -> Result<Committed, StoreError> {
         self.call("store a dead letter", |state| {
             if let Ok(message) = &delivery.message {
