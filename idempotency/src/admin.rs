@@ -113,7 +113,9 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         signature: &Signature,
     ) -> Result<bool, DecideError> {
         signature.check()?;
-        let (keys, id, signature) = (self.clone(), id.clone(), signature.clone());
+        let keys = self.clone();
+        let id = id.clone();
+        let signature = signature.clone();
         let work = async move {
             again(keys.db(), "decide about an idempotency key", || {
                 DB::decide(keys.pool(), keys.statements(), &id, holder, decision, &signature)

@@ -42,7 +42,8 @@ impl<DB: KeyStore> Claim<DB> {
     #[cfg(feature = "http")]
     pub(crate) fn share(&self) -> Self {
         let Self { keys, id, holder, attempt, lease, on_expired } = self;
-        let (keys, id) = (keys.clone(), id.clone());
+        let keys = keys.clone();
+        let id = id.clone();
         Self { keys, id, holder: *holder, attempt: *attempt, lease: *lease, on_expired: *on_expired }
     }
 
@@ -78,7 +79,8 @@ impl<DB: KeyStore> Claim<DB> {
     /// [`CompleteError`]; a late holder changes nothing and gets the reason.
     pub async fn complete(self, ending: Ending, outcome: &[u8]) -> Result<OffsetDateTime, CompleteError> {
         let outcome = outcome.to_vec();
-        let (holder, operation) = (self.holder, self.id.operation().clone());
+        let holder = self.holder;
+        let operation = self.id.operation().clone();
         let work = async move { self.change(Change::End(End { ending, outcome: &outcome })).await };
         let found = shield(work).await?;
         let ended = decide_end(found, holder);

@@ -153,7 +153,9 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         fingerprint: Fingerprint,
         options: &ClaimOptions,
     ) -> Result<Claimed<KeyTransaction<DB>>, ClaimError> {
-        let (keys, id, options) = (self.clone(), id.clone(), *options);
+        let keys = self.clone();
+        let id = id.clone();
+        let options = *options;
         shield(async move { keys.begin_here(&id, fingerprint, &options).await }).await
     }
 
@@ -246,7 +248,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// session of that try has ended: until then it holds the lock of the key and may still commit.
     async fn lease(&self, ask: &Ask) -> Result<(Decision, OffsetDateTime), sqlx::Error> {
         let until = Instant::now() + self.inner.db.limit();
-        let (mut attempt, mut lost) = (1, None);
+        let mut attempt = 1;
+        let mut lost = None;
         loop {
             let error = match self.inner.db.call(lease::<DB>(self.pool(), &self.inner.statements, ask)).await
             {

@@ -33,7 +33,8 @@ pub(crate) async fn hold<DB: KeyStore>(
     loop {
         looks += 1;
         let found = DB::look(connection, statements, ask).await?;
-        let (read_at, known) = (found.read_at, found.record.clone());
+        let read_at = found.read_at;
+        let known = found.record.clone();
         let decision = decide(found, &ask.asked);
         let Decision::Take { attempt } = decision else { return Ok((decision, read_at)) };
         let is_taken = match &known {

@@ -49,7 +49,9 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             let expired =
                 self.db().call(expired).await.map_err(StoreError::during("look for expired leases"))?;
             for key in &expired {
-                let (id, holder, attempt) = (&key.id, key.holder, key.attempt);
+                let id = &key.id;
+                let holder = key.holder;
+                let attempt = key.attempt;
                 match key.on_expired {
                     OnExpired::Refuse => tracing::warn!(
                         key = %id, %holder, attempt,

@@ -60,7 +60,8 @@ pub(crate) fn forgotten(keys: u64) {
 }
 
 pub(crate) fn lease_expired(operation: &Operation, on_expired: OnExpired) {
-    let (operation, on_expired) = (operation.as_str().to_owned(), on_expired.as_str());
+    let operation = operation.as_str().to_owned();
+    let on_expired = on_expired.as_str();
     counter!("idempotency_leases_expired_total", "operation" => operation, "on_expired" => on_expired)
         .increment(1);
 }

@@ -201,8 +201,12 @@ impl<DB: Dialect> Inbox<DB> {
         id: MessageId,
         failed: Failed<'_>,
     ) -> Result<Failures, StoreError> {
-        let (inbox, consumer, scope) = (self.clone(), consumer.clone(), scope.clone());
-        let (error, pause, is_returned) = (failed.error.to_owned(), failed.pause, failed.is_returned);
+        let inbox = self.clone();
+        let consumer = consumer.clone();
+        let scope = scope.clone();
+        let error = failed.error.to_owned();
+        let pause = failed.pause;
+        let is_returned = failed.is_returned;
         shield(async move {
             let mut tx = inbox.begin_raw("begin counting a failed attempt").await?;
             let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
@@ -211,7 +215,8 @@ impl<DB: Dialect> Inbox<DB> {
             let noted = DB::count_attempt(&mut tx, inbox.statements(), key, failure)
                 .await
                 .map_err(failed("count a failed attempt"))?;
-            let (attempts, age) = (noted.attempts, noted.age_by_both(inbox.settled_window().now));
+            let attempts = noted.attempts;
+            let age = noted.age_by_both(inbox.settled_window().now);
             let delay = pause.map_or(Duration::ZERO, |pause| pause.delay(attempts, rand::random()));
             if pause.is_some() {
                 DB::postpone(&mut tx, inbox.statements(), key, delay)
@@ -232,7 +237,9 @@ impl<DB: Dialect> Inbox<DB> {
         scope: &Tenant,
         id: MessageId,
     ) -> Result<bool, StoreError> {
-        let (inbox, consumer, scope) = (self.clone(), consumer.clone(), scope.clone());
+        let inbox = self.clone();
+        let consumer = consumer.clone();
+        let scope = scope.clone();
         shield(async move {
             let what = "check whether a message is being handled";
             let tx = inbox.begin_raw(what).await?;

@@ -133,7 +133,8 @@ impl<DB: Dialect> Inbox<DB> {
         signature: &Signature,
     ) -> Result<Requested, RedriveError> {
         signature.check()?;
-        let (inbox, signature) = (self.clone(), signature.clone());
+        let inbox = self.clone();
+        let signature = signature.clone();
         shield(async move {
             let failed = StoreError::during;
             let mut tx = inbox.begin().await?;

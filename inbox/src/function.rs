@@ -268,7 +268,8 @@ pub(crate) trait Route<DB: Dialect>: Send + Sync {
 
 fn event_of<E: Event + DeserializeOwned>(message: &Message) -> Result<E, HandlerError> {
     serde_json::from_slice(&message.payload).map_err(|error| {
-        let (kind, event) = (&message.kind, std::any::type_name::<E>());
+        let kind = &message.kind;
+        let event = std::any::type_name::<E>();
         let problem = json_problem(&error);
         HandlerError::reject(format!(
             "the payload of kind {kind} is not valid JSON for {event}: {problem}; correct the producer or \

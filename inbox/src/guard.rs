@@ -71,7 +71,8 @@ impl<DB: Dialect> Guard<DB> {
         message: &Message,
         session: Option<Session>,
     ) -> Self {
-        let (consumer, scope) = (consumer.clone(), scope.clone());
+        let consumer = consumer.clone();
+        let scope = scope.clone();
         Self { inbox: inbox.clone(), consumer, scope, id: message.id, session }
     }
 
@@ -149,8 +150,13 @@ pub(crate) fn compare(
     if stored.fingerprint == received {
         return Ok(stored.into());
     }
-    let (consumer, Stored { fingerprint, processed_at, .. }) = (consumer.clone(), stored);
-    Err(Refusal::KeyReused { id: message.id, consumer, stored: fingerprint, received, processed_at })
+    Err(Refusal::KeyReused {
+        id: message.id,
+        consumer: consumer.clone(),
+        stored: stored.fingerprint,
+        received,
+        processed_at: stored.processed_at,
+    })
 }
 
 /// Returns the fingerprint of a whole message's content; `None` when it is not JSON.

@@ -81,7 +81,8 @@ impl HeldKey {
         String: Decode<'r, R::Database> + Type<R::Database>,
     {
         let key: Option<String> = row.try_get("key")?;
-        let (tenant, topic) = (row.try_get("scope")?, row.try_get("topic")?);
+        let tenant = row.try_get("scope")?;
+        let topic = row.try_get("topic")?;
         Ok(key.map(|key| Self { tenant, topic, key }))
     }
 }
@@ -157,7 +158,8 @@ impl<DB: Dialect> Inbox<DB> {
         consumer: &ConsumerName,
         candidates: &[Candidate<'_>],
     ) -> Result<Vec<Option<DeadLetterId>>, StoreError> {
-        let (mut keys, mut known) = (Vec::new(), HashMap::new());
+        let mut keys = Vec::new();
+        let mut known = HashMap::new();
         let place = |Candidate { tenant, message }: &Candidate<'_>| {
             let key = HeldKey {
                 tenant: tenant.as_str().to_owned(),

@@ -54,7 +54,9 @@ pub(crate) struct HeldTurn<DB: Dialect> {
 impl<DB: Dialect> HeldTurn<DB> {
     /// Returns a function that makes the [`FailedTurn`] of this message from an error.
     pub(crate) fn failing(&self) -> impl FnOnce(RedriveError) -> FailedTurn + use<DB> {
-        let (tenant, message_id, failures) = (self.tenant.clone(), self.message_id, self.letter.attempts);
+        let tenant = self.tenant.clone();
+        let message_id = self.message_id;
+        let failures = self.letter.attempts;
         move |error| FailedTurn { tenant, message_id, failures, error }
     }
 
@@ -179,8 +181,10 @@ impl<DB: Dialect> Inbox<DB> {
         message: MessageName<'_>,
         cause: Cause,
     ) -> Result<bool, StoreError> {
-        let (inbox, consumer) = (self.clone(), consumer.clone());
-        let (tenant, message_id) = (message.tenant.clone(), message.id);
+        let inbox = self.clone();
+        let consumer = consumer.clone();
+        let tenant = message.tenant.clone();
+        let message_id = message.id;
         shield(async move {
             let failed = StoreError::during;
             let mut tx = inbox.begin_raw("begin to store a dead letter").await?;

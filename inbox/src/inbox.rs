@@ -146,7 +146,8 @@ impl InboxOptions {
         bounded("retention", self.retention, RETENTION_MIN, RETENTION_MAX)?;
         bounded("call timeout", self.call_timeout, CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX)?;
         bounded("allowed clock skew", self.skew_max, Duration::ZERO, SKEW_MAX_MAX)?;
-        let (min, max) = (INCOMPLETE_RETENTION_MIN, RETENTION_MAX);
+        let min = INCOMPLETE_RETENTION_MIN;
+        let max = RETENTION_MAX;
         bounded("retention of incomplete messages", self.incomplete_retention, min, max)?;
         if !(1..=DAYS_AHEAD_MAX).contains(&self.days_ahead) {
             return Err(OpenError::DaysAhead { days: self.days_ahead });
@@ -229,7 +230,8 @@ impl<DB: Dialect> Inbox<DB> {
             #[cfg(feature = "testing")]
             ahead: Duration::ZERO,
         };
-        let (memory, steady) = (Mutex::new(memory), SteadyClock::start());
+        let memory = Mutex::new(memory);
+        let steady = SteadyClock::start();
         drop(connection);
         let inner = Arc::new(Inner { pool, statements, options, memory, steady });
         Ok(Self { inner, outbox: None })

@@ -33,7 +33,8 @@ impl<DB: Dialect> Inbox<DB> {
         process: Uuid,
         ended: Option<Uuid>,
     ) -> Result<Hand, StoreError> {
-        let (failed, keys) = (StoreError::during("record what is redriven"), [letter.key()]);
+        let failed = StoreError::during("record what is redriven");
+        let keys = [letter.key()];
         let take = async {
             let taken = DB::take_in_hand(connection, self.statements(), &keys, process).await?;
             let owner = taken.first().and_then(|taken: &InHand| taken.owner);

@@ -239,7 +239,8 @@ fn scope_of(letter: &DeadLetter) -> Result<Tenant, RedriveError> {
 fn owned_message(letter: &DeadLetter, consumer: &ConsumerName) -> Result<Message, RedriveError> {
     let id = letter.id;
     if letter.consumer != consumer.as_str() {
-        let (owner, asked) = (letter.consumer.clone(), consumer.as_str().to_owned());
+        let owner = letter.consumer.clone();
+        let asked = consumer.as_str().to_owned();
         return Err(RedriveError::OtherConsumer { id, owner, asked });
     }
     letter.message().map_err(|problem| RedriveError::NotAMessage { id, problem })

@@ -102,7 +102,8 @@ impl<DB: Dialect> Inbox<DB> {
 
     /// Forgets the days that are older than the retention of this process.
     async fn forget_days(&self) -> Result<u64, OpenError> {
-        let (window, settled) = (self.window(), self.settled_window());
+        let window = self.window();
+        let settled = self.settled_window();
         let keep_from = settled.keep_from();
         let is_due = DB::DAYS_ARE_IMPLICIT
             || window.retained_from < keep_from.start()

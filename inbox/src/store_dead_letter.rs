@@ -112,7 +112,8 @@ impl<DB: Dialect> Inbox<DB> {
         letter: DeadLetter,
         chunks: Option<Fingerprint>,
     ) -> Result<Committed, StoreError> {
-        let (inbox, consumer) = (self.clone(), consumer.clone());
+        let inbox = self.clone();
+        let consumer = consumer.clone();
         shield(async move {
             let has_row = matches!(letter.reason, Reason::Poison | Reason::Rejected | Reason::Held);
             let Some(message) = letter.message().ok().filter(|_| has_row) else {

@@ -75,7 +75,8 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn begin(&self) -> Result<InboxTransaction<DB>, StoreError> {
         let inbox = self.clone();
         shield(async move {
-            let (limit, what) = (inbox.options().call_timeout, "begin a transaction");
+            let limit = inbox.options().call_timeout;
+            let what = "begin a transaction";
             let tx = within(limit, what, inbox.begin_raw(what)).await?;
             Ok(InboxTransaction::new(inbox, tx))
         })
@@ -162,7 +163,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         match &gathered {
             Gathered::Kept { .. } => {
                 self.admitted.extend(message.chunk.clone().map(|chunk| {
-                    let (consumer, scope) = (consumer.clone(), scope.clone());
+                    let consumer = consumer.clone();
+                    let scope = scope.clone();
                     Admitted { subject, evidence: Evidence::Chunk { consumer, scope, chunk } }
                 }));
             }
@@ -265,7 +267,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
 
     /// Rolls back, and clears the prepared statements of the session.
     pub(crate) async fn discard(self) -> Result<(), StoreError> {
-        let (mut tx, limit) = (self.tx.into_sqlx(), self.inbox.options().call_timeout);
+        let mut tx = self.tx.into_sqlx();
+        let limit = self.inbox.options().call_timeout;
         let work = async move {
             tx.clear_cached_statements().await.map_err(StoreError::during(ROLL_BACK))?;
             roll_back(tx).await
@@ -309,10 +312,10 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// themselves.
     async fn check_open(&mut self) -> Result<(), StoreError> {
         let what = "continue a transaction";
-        match DB::is_open(&mut self.tx).await.map_err(StoreError::during(what))? {
-            true => Ok(()),
-            false => Err(StoreError::new(what, SqlErrorKind::Refused, ENDED)),
+        if DB::is_open(&mut self.tx).await.map_err(StoreError::during(what))? {
+            return Ok(());
         }
+        Err(StoreError::new(what, SqlErrorKind::Refused, ENDED))
     }
 
     async fn finish(mut self) -> Result<(Vec<Committed>, Option<Self>), CommitError> {
@@ -347,10 +350,10 @@ impl<DB: Dialect> InboxTransaction<DB> {
             DB::has_marked(&mut self.tx, &rows_of(&self.admitted)).await.map_err(StoreError::during(what))?;
         let has_mark =
             !self.is_marked || DB::is_marked(&mut self.tx).await.map_err(StoreError::during(what))?;
-        match has_rows && has_mark {
-            true => Ok(()),
-            false => Err(StoreError::new(what, SqlErrorKind::Refused, GONE)),
+        if has_rows && has_mark {
+            return Ok(());
         }
+        Err(StoreError::new(what, SqlErrorKind::Refused, GONE))
     }
 
     /// Marks the transaction, for an effect without an inbox row: see

@@ -116,7 +116,8 @@ impl parts::Attempts for Postgres {
         let taken: HashMap<_, _> = rows
             .into_iter()
             .map(|(id, scope, attempts, ends, next_at, owner)| {
-                let (failures, ends) = (attempts.unsigned_abs(), ends.unsigned_abs());
+                let failures = attempts.unsigned_abs();
+                let ends = ends.unsigned_abs();
                 ((id, scope), InHand { failures, ends, owner, next_at })
             })
             .collect();

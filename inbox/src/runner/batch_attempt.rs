@@ -38,15 +38,15 @@ pub(super) enum Attempt {
     Done(Vec<Option<Done>>),
     /// The handler failed on this one.
     Culprit(usize),
-    /// These are handled alone. They wait for their time, behind such a message of their key, or
-    /// behind a dead letter of their key or a message that becomes one; or another process has or
-    /// had them in hand.
+    /// Rolled back or not begun: these are handled alone. They wait for their time, for an earlier
+    /// message of their key, or behind a dead letter of their key; or another process has or had
+    /// them in hand.
     Apart(HashSet<usize>),
     /// Rolled back at the commit.
     RolledBack,
     /// The database failed.
     Outage(BoxedError),
-    /// The database could not even begin, so this batch did not cause it.
+    /// No transaction could begin, so the batch did not cause it: the database is unavailable.
     Away(BoxedError),
 }
 
@@ -255,7 +255,8 @@ impl<S: Store> Worker<S> {
         };
         let received: Vec<Received> = run.iter().map(facts).collect();
         if let Err(error) = self.handle_many(tx, &run[0].guard, &messages, &received).await {
-            let (error, messages) = (error_text(&error), messages.len());
+            let error = error_text(&error);
+            let messages = messages.len();
             tracing::warn!(consumer = %self.consumer, messages, error, "failed as a batch; splitting");
             // It is unknown which message failed.
             return Err(Attempt::RolledBack);

@@ -1,4 +1,4 @@
-//! The runner's view of held messages in a database.
+//! The runner's operations on held messages in a database.
 
 use std::collections::HashSet;
 use std::future::Future;

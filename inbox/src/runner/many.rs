@@ -158,8 +158,8 @@ impl<S: Store> Worker<S> {
         Sorted { settled, singles: singles.into_iter().map(|single| single.held).collect(), released }
     }
 
-    /// Begins a batch. Splits off deliveries that are handled one by one: chunks, messages without a
-    /// known tenant, and whatever follows one of these on its key.
+    /// Begins a batch. Splits off deliveries that are handled one by one: chunks, messages without
+    /// a known tenant, and whatever follows one of these on its key.
     fn set_apart(&self, deliveries: Vec<Held>) -> Batch {
         let mut lanes: HashSet<Lane> = HashSet::new();
         let mut placed = Vec::with_capacity(deliveries.len());

@@ -71,7 +71,8 @@ impl Running {
 
     /// Returns the number of blocking handlers, and those that were not reported yet.
     fn overdue(&self, now: Instant, timeout: Duration) -> (usize, Vec<(MessageId, Duration)>) {
-        let (mut blocked, mut new) = (0, Vec::new());
+        let mut blocked = 0;
+        let mut new = Vec::new();
         for call in self.lock().running.values_mut() {
             let running_for = now.saturating_duration_since(call.begun_at);
             if running_for < timeout.saturating_add(GRACE) {

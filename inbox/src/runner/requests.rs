@@ -21,8 +21,8 @@ const REDRIVES_FAILED_MAX: u32 = 3;
 const REDRIVES: u32 = 100;
 
 impl<DB: Dialect> InboxStore<DB> {
-    /// Carries out requests after `after` until `ends_at`. Returns the last request handled if there
-    /// may be more.
+    /// Carries out requests after `after` until `ends_at`. Returns the last request handled if
+    /// there may be more.
     pub(super) async fn carry_out_requests(
         &self,
         mut after: i64,
@@ -42,7 +42,8 @@ impl<DB: Dialect> InboxStore<DB> {
                     // that say nothing about the database.
                     Err(error) if !error.is_transient() || failures < REDRIVES_FAILED_MAX => {
                         failures += u32::from(error.is_transient());
-                        let (dead_letter, error) = (request.dead_letter, error_text(&error));
+                        let dead_letter = request.dead_letter;
+                        let error = error_text(&error);
                         tracing::warn!(%dead_letter, error, "a redrive that was requested waits");
                     }
                     Err(error) => return Err(error),

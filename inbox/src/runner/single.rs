@@ -13,7 +13,7 @@ use super::step::{Done, FailedAttempt, Step};
 use super::store::Store;
 use super::worker::{GivenUp, NewDeadLetter, Worker, closed};
 use crate::dead_letter::Reason;
-use crate::name::{MessageName, Tenant};
+use crate::name::Tenant;
 use crate::refusal::Refusal;
 
 impl<S: Store> Worker<S> {
@@ -101,7 +101,7 @@ impl<S: Store> Worker<S> {
             Ok(tx) => tx,
             Err(error) => {
                 if failed_before.is_some() {
-                    self.put_down_unhandled(&[MessageName { tenant, id: message.id }]).await;
+                    self.put_down_unhandled(&[attempt.name()]).await;
                 }
                 return Step::away(error);
             }

@@ -19,10 +19,10 @@ pub(super) enum Step {
     DeadLetter(NewDeadLetter),
     /// It failed.
     Failed(FailedAttempt),
-    /// The database could not even begin, so this message did not cause it.
+    /// No transaction could begin, so the message did not cause it: the database is unavailable.
     Away(BoxedError),
-    /// It failed in another process, whose backoff ends after this time, or another process handles
-    /// it.
+    /// It waits this long: another process handles it, or it failed there and its backoff is not
+    /// over.
     Later(Duration),
 }
 

@@ -107,7 +107,8 @@ impl<S: Store> Worker<S> {
             .unwrap_or_else(|_| Err(String::from("the function for tenants panicked")));
         tenant.map_err(|problem| match &message.chunk {
             Some(chunk) => {
-                let (number, count) = (chunk.index() + 1, chunk.count());
+                let number = chunk.index() + 1;
+                let count = chunk.count();
                 format!(
                     "{problem}; this is chunk {number} of {count}: only its envelope and headers are those of the \
                      whole message, so the function for tenants must not read the payload"
@@ -223,7 +224,8 @@ impl<S: Store> Worker<S> {
                 Ok(proof) => {
                     let Cause { reason, error, attempts } = cause;
                     self.meter.dead(reason);
-                    let (subject, origin) = (delivery.subject(), &delivery.origin);
+                    let subject = delivery.subject();
+                    let origin = &delivery.origin;
                     if reason == Reason::Held {
                         tracing::info!(consumer = %self.consumer, message_id = %subject, origin, error, "held");
                     } else {

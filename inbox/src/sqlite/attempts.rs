@@ -68,7 +68,8 @@ impl parts::Attempts for Sqlite {
             .fetch_optional(connection)
             .await?;
         row.map(|(attempts, last_error, first_failed_at, next_at)| {
-            let (first_failed_at, next_at) = (values::time(first_failed_at)?, values::time(next_at)?);
+            let first_failed_at = values::time(first_failed_at)?;
+            let next_at = values::time(next_at)?;
             Ok(Attempt { attempts, last_error, first_failed_at, next_at })
         })
         .transpose()

@@ -202,7 +202,8 @@ impl<S: Store> Drive<S> {
     /// Starts workers, up to the limits.
     fn dispatch(&mut self) {
         while let Some(held) = self.key_queues.next() {
-            let (worker, give_up) = (Arc::clone(&self.worker), self.give_up.clone());
+            let worker = Arc::clone(&self.worker);
+            let give_up = self.give_up.clone();
             let host = self.worker.host.clone();
             self.running.spawn(host.run(async move {
                 let done = worker.run_one(&held, &give_up).await.ok();
@@ -214,7 +215,8 @@ impl<S: Store> Drive<S> {
             return;
         }
         let batch: Vec<_> = self.batchable.drain(..batch_max.get().min(self.batchable.len())).collect();
-        let (worker, give_up) = (Arc::clone(&self.worker), self.give_up.clone());
+        let worker = Arc::clone(&self.worker);
+        let give_up = self.give_up.clone();
         self.is_batch_running = true;
         let host = self.worker.host.clone();
         self.running.spawn(host.run(async move { Finished::Many(worker.run_many(batch, &give_up).await) }));
