@@ -137,9 +137,7 @@ impl<DB: Dialect> Inbox<DB> {
             // The clock may have changed since the last reading, for example with a failover.
             self.refresh_on(&mut tx).await?;
         }
-        let now = self.window().now;
-        let waits = |attempt: &Attempt| attempt.next_at > now && attempt.next_at <= ahead(now, PAUSE_MAX);
-        if attempt.as_ref().is_some_and(waits) {
+        if attempt.as_ref().is_some_and(|attempt| self.waits(attempt)) {
             return Ok(None);
         }
         let (Some(message_id), Ok(tenant)) = (letter.message_id, Tenant::new(letter.scope.as_str())) else {
@@ -149,6 +147,12 @@ impl<DB: Dialect> Inbox<DB> {
         let failures = attempt.map(|attempt| attempt.attempts);
         let letter = DeadLetter { attempts: failures.unwrap_or(0), ..letter };
         Ok(Some(HeldTurn { tx, letter, tenant, message_id, has_failed: failures.is_some() }))
+    }
+
+    /// Returns whether the next attempt is not due yet.
+    fn waits(&self, attempt: &Attempt) -> bool {
+        let now = self.window().now;
+        attempt.next_at > now && attempt.next_at <= ahead(now, PAUSE_MAX)
     }
 
     /// Redrives a held message that is due.

@@ -1,7 +1,4 @@
 //! The values that statements take and return: keys, contents, rows and outcomes.
-//!
-//! [`Guards::commit`]: super::parts::Guards::commit
-//! [`Guards::interrupt`]: super::parts::Guards::interrupt
 
 use message::{Fingerprint, Message};
 use migrations::Backend;
@@ -86,7 +83,8 @@ pub struct Stored {
 /// Whether the commit checks for the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// The commit of the transaction gives proofs: see [`Guards::commit`].
+    /// The commit of the transaction gives proofs: see
+    /// [`parts::Guards::commit`](super::parts::Guards::commit).
     Yes,
     /// The caller commits.
     No,
@@ -102,7 +100,7 @@ pub enum Outcome<DB: Backend> {
     Gone,
 }
 
-/// Identifies a transaction for [`Guards::interrupt`].
+/// Identifies a transaction for [`parts::Guards::interrupt`](super::parts::Guards::interrupt).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
     /// The id of the server process.
@@ -118,7 +116,8 @@ pub enum Inserted {
     New {
         /// When, by the database's clock.
         processed_at: OffsetDateTime,
-        /// The session for [`Guards::interrupt`], when the database identifies its sessions.
+        /// The session for [`parts::Guards::interrupt`](super::parts::Guards::interrupt), when the
+        /// database identifies its sessions.
         session: Option<Session>,
     },
     /// The row was already there.

@@ -90,23 +90,23 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     async fn admit(
         &self,
         tx: &mut Self::Tx,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
     ) -> Result<Admitted<Self::Guard>, AdmitError> {
         if !self.guarded {
-            return Ok(Ok(tx.admit_unguarded(&self.consumer, scope, message)));
+            return Ok(Ok(tx.admit_unguarded(&self.consumer, tenant, message)));
         }
-        self.within("admit a message", tx.admit(&self.consumer, scope, message)).await.map(admitted)
+        self.within("admit a message", tx.admit(&self.consumer, tenant, message)).await.map(admitted)
     }
 
     /// Gathers even without the guard: a handler does not expect a fragment.
     async fn gather(
         &self,
         tx: &mut Self::Tx,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
-        self.within("put a message together", tx.gather(&self.consumer, scope, message)).await
+        self.within("put a message together", tx.gather(&self.consumer, tenant, message)).await
     }
 
     async fn admit_batch(
@@ -191,16 +191,16 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         self.within(what, call).await
     }
 
-    async fn is_being_handled(&self, scope: &Tenant, id: MessageId) -> Result<bool, StoreError> {
-        let call = self.inbox.is_being_handled(&self.consumer, scope, id);
+    async fn is_being_handled(&self, tenant: &Tenant, id: MessageId) -> Result<bool, StoreError> {
+        let call = self.inbox.is_being_handled(&self.consumer, tenant, id);
         self.within("look whether a message is being handled", call).await
     }
 
-    async fn take_over(&self, scope: &Tenant, id: MessageId, owner: Uuid) -> Result<(), StoreError> {
+    async fn take_over(&self, tenant: &Tenant, id: MessageId, owner: Uuid) -> Result<(), StoreError> {
         let what = "take a message over";
         let call = async {
             let mut connection = self.inbox.acquire(what).await?;
-            let key = key(&self.consumer, scope, id);
+            let key = key(&self.consumer, tenant, id);
             DB::take_over(&mut connection, self.inbox.statements(), key, owner, self.process)
                 .await
                 .map_err(StoreError::during(what))
@@ -255,35 +255,36 @@ impl<DB: Dialect> Store for InboxStore<DB> {
 
     async fn record_failure(
         &self,
-        scope: &Tenant,
+        tenant: &Tenant,
         id: MessageId,
         failed: Failed<'_>,
     ) -> Result<Failures, StoreError> {
-        self.within("note a failure", self.inbox.note_failure(&self.consumer, scope, id, failed)).await
+        self.within("note a failure", self.inbox.note_failure(&self.consumer, tenant, id, failed)).await
     }
 
-    async fn attempt(&self, scope: &Tenant, id: MessageId) -> Result<Option<Attempt>, StoreError> {
-        self.within("look up how often a message failed", self.inbox.attempt(&self.consumer, scope, id)).await
+    async fn attempt(&self, tenant: &Tenant, id: MessageId) -> Result<Option<Attempt>, StoreError> {
+        self.within("look up how often a message failed", self.inbox.attempt(&self.consumer, tenant, id))
+            .await
     }
 
     async fn dead_letter(
         &self,
-        scope: &Tenant,
+        tenant: &Tenant,
         delivery: &Delivery,
         cause: Cause,
     ) -> Result<Committed, StoreError> {
-        let letter = DeadLetter::of(delivery, &self.consumer, scope, cause);
+        let letter = DeadLetter::of(delivery, &self.consumer, tenant, cause);
         self.within("dead-letter", self.inbox.store_letter(&self.consumer, letter, None)).await
     }
 
     async fn dead_letter_whole(
         &self,
-        scope: &Tenant,
+        tenant: &Tenant,
         delivery: &Delivery,
         whole: &Message,
         cause: Cause,
     ) -> Result<Committed, StoreError> {
-        let call = self.inbox.store_whole_letter(&self.consumer, scope, delivery, whole, cause);
+        let call = self.inbox.store_whole_letter(&self.consumer, tenant, delivery, whole, cause);
         self.within("dead-letter", call).await
     }
 

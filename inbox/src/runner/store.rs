@@ -50,7 +50,7 @@ pub trait Store: HeldMessages {
     fn admit(
         &self,
         tx: &mut Self::Tx,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
     ) -> impl Future<Output = Result<Admitted<Self::Guard>, AdmitError>> + Send;
 
@@ -59,7 +59,7 @@ pub trait Store: HeldMessages {
     fn gather(
         &self,
         _tx: &mut Self::Tx,
-        _scope: &Tenant,
+        _tenant: &Tenant,
         message: &Message,
     ) -> impl Future<Output = Result<Gathered, AdmitError>> + Send {
         let gathered = match Refusal::of_fragment(message) {
@@ -150,7 +150,7 @@ pub trait Store: HeldMessages {
     /// Returns whether the handler of a message runs now, in any process.
     fn is_being_handled(
         &self,
-        _scope: &Tenant,
+        _tenant: &Tenant,
         _id: MessageId,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
         std::future::ready(Ok(false))
@@ -160,7 +160,7 @@ pub trait Store: HeldMessages {
     /// nothing when a third process did so before.
     fn take_over(
         &self,
-        _scope: &Tenant,
+        _tenant: &Tenant,
         _id: MessageId,
         _owner: Uuid,
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
@@ -204,7 +204,7 @@ pub trait Store: HeldMessages {
     /// Notes a failure; counts it if it has a pause.
     fn record_failure(
         &self,
-        scope: &Tenant,
+        tenant: &Tenant,
         id: MessageId,
         failed: Failed<'_>,
     ) -> impl Future<Output = Result<Failures, StoreError>> + Send;
@@ -212,14 +212,14 @@ pub trait Store: HeldMessages {
     /// Returns the failures of a message so far.
     fn attempt(
         &self,
-        scope: &Tenant,
+        tenant: &Tenant,
         id: MessageId,
     ) -> impl Future<Output = Result<Option<Attempt>, StoreError>> + Send;
 
     /// Dead-letters a delivery. Returns the proof that settles it.
     fn dead_letter(
         &self,
-        scope: &Tenant,
+        tenant: &Tenant,
         delivery: &Delivery,
         cause: Cause,
     ) -> impl Future<Output = Result<Committed, StoreError>> + Send;
@@ -228,12 +228,12 @@ pub trait Store: HeldMessages {
     /// chunks.
     fn dead_letter_whole(
         &self,
-        scope: &Tenant,
+        tenant: &Tenant,
         delivery: &Delivery,
         _whole: &Message,
         cause: Cause,
     ) -> impl Future<Output = Result<Committed, StoreError>> + Send {
-        self.dead_letter(scope, delivery, cause)
+        self.dead_letter(tenant, delivery, cause)
     }
 
     /// Carries out redrives that operators requested, from the request after `after` until

@@ -80,9 +80,10 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// Sets how often the broker is told that deliveries are still being worked on; by default 10
-    /// s, or a third of the subscription's visibility timeout if that is less. An interval above
-    /// half of that timeout is refused when the consumer runs: [`RunError::KeepAliveTooSeldom`].
+    /// Sets how often the consumer tells the broker that deliveries are still being worked on; by
+    /// default 10 s, or a third of the subscription's visibility timeout if that is less. An
+    /// interval above half of that timeout is refused when the consumer runs:
+    /// [`RunError::KeepAliveTooSeldom`](crate::RunError::KeepAliveTooSeldom).
     #[must_use]
     pub fn keep_alive_interval(mut self, interval: Duration) -> Self {
         self.settings.keep_alive_interval = Some(interval);

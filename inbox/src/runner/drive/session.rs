@@ -7,8 +7,8 @@ use crate::attempts::error_text;
 use crate::runner::run_error::RunError;
 use crate::runner::store::Store;
 
-/// Default interval at which the broker is told that deliveries are being worked on. It is shorter
-/// if the subscription requires that.
+/// Default interval at which a consumer tells the broker that deliveries are being worked on. It is
+/// shorter if the subscription requires that.
 pub(super) const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(10);
 
 impl<S: Store> Drive<S> {
