@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use crate::attempts::error_text;
-use crate::dead_letter::DeadLetter;
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::decision::Decision;
 use crate::dialect::Dialect;
 use crate::error::{AdmitError, OpenError, RedriveError};
@@ -77,31 +77,42 @@ impl<DB: Dialect> Inbox<DB> {
             Ok(Redriven::Now(_)) => return Ok(true),
             Ok(Redriven::Elsewhere) => return Ok(false),
             Ok(Redriven::Before { resolution, .. }) => resolution.to_string(),
-            // The request stays open, so it is tried again; that attempt finds whatever was
-            // committed.
-            Err(RedriveError::Commit(error)) if !error.is_rolled_back() => {
-                tracing::warn!(dead_letter = %id, error = error_text(&error), "the outcome of a redrive is unknown");
-                return Ok(true);
-            }
-            Err(error @ RedriveError::UnknownKind { .. }) => {
-                tracing::info!(dead_letter = %id, %error, "a redrive waits for a process with a handler for the message's kind");
-                return Ok(true);
-            }
-            Err(RedriveError::Commit(error)) if error.is_innocent() => {
-                tracing::info!(dead_letter = %id, error = error_text(&error), "a redrive is tried again");
-                return Ok(true);
-            }
-            Err(
-                RedriveError::Store(error)
-                | RedriveError::Admit(AdmitError::Store(error) | AdmitError::Day(OpenError::Store(error))),
-            ) if error.is_transient() => return Err(error),
-            Err(error @ RedriveError::Admit(AdmitError::Expired { .. })) => {
-                tracing::info!(dead_letter = %id, %error, "a redrive is tried again");
-                return Ok(true);
-            }
-            Err(error) => error.report(),
+            Err(error) => match lasting_failure(id, error)? {
+                Some(outcome) => outcome,
+                None => return Ok(true),
+            },
         };
         tracing::warn!(dead_letter = %id, outcome, "a requested redrive had no effect");
         self.fail_request(number, &outcome).await.map(|()| true)
     }
+}
+
+/// Returns why a redrive is not tried again. Returns `None` if its request stays open.
+///
+/// # Errors
+/// The database is unavailable.
+fn lasting_failure(id: DeadLetterId, error: RedriveError) -> Result<Option<String>, StoreError> {
+    match error {
+        // The next attempt finds whatever was committed.
+        RedriveError::Commit(error) if !error.is_rolled_back() => {
+            tracing::warn!(dead_letter = %id, error = error_text(&error), "the outcome of a redrive is unknown");
+        }
+        RedriveError::Commit(error) if error.is_innocent() => {
+            tracing::info!(dead_letter = %id, error = error_text(&error), "a redrive is tried again");
+        }
+        error @ RedriveError::UnknownKind { .. } => {
+            tracing::info!(dead_letter = %id, %error, "a redrive waits for a process with a handler for the message's kind");
+        }
+        error @ RedriveError::Admit(AdmitError::Expired { .. }) => {
+            tracing::info!(dead_letter = %id, %error, "a redrive is tried again");
+        }
+        RedriveError::Store(error)
+        | RedriveError::Admit(AdmitError::Store(error) | AdmitError::Day(OpenError::Store(error)))
+            if error.is_transient() =>
+        {
+            return Err(error);
+        }
+        error => return Ok(Some(error.report())),
+    }
+    Ok(None)
 }

@@ -60,8 +60,8 @@ impl<DB: Dialect> InboxStore<DB> {
         self.within("note that a redrive has not begun", call).await
     }
 
-    /// Notes that this process has ended the redrive of a dead letter; its failures stay unless the
-    /// message `is_over`.
+    /// Notes that this process has ended the redrive of a dead letter. Forgets its failures too if
+    /// the message is over.
     pub(super) async fn put_letter_down(&self, key: Key<'_>, is_over: bool) -> Result<(), StoreError> {
         let call = self.inbox.put_letter_down(key, is_over);
         self.within("note that a redrive has ended", call).await
