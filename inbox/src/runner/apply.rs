@@ -7,10 +7,12 @@ use tokio::time::Instant;
 
 use super::bounded::INTERRUPT_MAX;
 use super::crash::CrashPoint;
+use super::dead_letter::NewDeadLetter;
 use super::failure::{FailureKind, is_of_session};
+use super::handling::of_staged;
 use super::step::{Done, FailedAttempt, Step};
 use super::store::Store;
-use super::worker::{NewDeadLetter, Worker, of_staged};
+use super::worker::Worker;
 use crate::attempts::{Forget, error_text};
 use crate::dead_letter::{DeadLetterId, Reason};
 use crate::error::AdmitError;

@@ -7,10 +7,11 @@ use message::Message;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::dead_letter::NewDeadLetter;
 use super::failure::{Failure, FailureKind, is_of_session};
 use super::step::FailedAttempt;
 use super::store::Store;
-use super::worker::{GivenUp, NewDeadLetter, Worker};
+use super::worker::{GivenUp, Worker};
 use crate::attempts::{Failed, Failures, Pause, error_text};
 use crate::dead_letter::Reason;
 use crate::name::{MessageName, Tenant};

@@ -6,9 +6,10 @@ use tokio::time::Instant;
 
 use super::course::{Course, Noted};
 use super::failure::FailureKind;
+use super::handling::of_staged;
 use super::step::FailedAttempt;
 use super::store::Store;
-use super::worker::{Worker, of_staged};
+use super::worker::Worker;
 use crate::attempts::error_text;
 use crate::dead_letter::{DeadLetterId, Reason, Resolution};
 use crate::error::RedriveError;

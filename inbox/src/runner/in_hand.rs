@@ -7,9 +7,10 @@ use tokio::sync::SemaphorePermit;
 use uuid::Uuid;
 
 use super::course::Course;
+use super::dead_letter::NewDeadLetter;
 use super::step::Step;
 use super::store::Store;
-use super::worker::{NewDeadLetter, Worker, closed};
+use super::worker::{Worker, closed};
 use crate::attempts::{InHand, error_text};
 use crate::dead_letter::Reason;
 use crate::handler::RETRY_AFTER_MAX;

@@ -7,11 +7,12 @@ use tracing::Instrument;
 
 use super::apply::OneAttempt;
 use super::course::Course;
+use super::dead_letter::NewDeadLetter;
 use super::gather::Whole;
 use super::key_queues::Held;
 use super::step::{Done, FailedAttempt, Step};
 use super::store::Store;
-use super::worker::{GivenUp, NewDeadLetter, Worker, closed};
+use super::worker::{GivenUp, Worker, closed};
 use crate::dead_letter::Reason;
 use crate::name::Tenant;
 use crate::refusal::Refusal;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use message::{Committed, Message};
 
+use super::dead_letter::NewDeadLetter;
 use super::failure::FailureKind;
-use super::worker::NewDeadLetter;
 
 /// An error of any type.
 pub(super) type BoxedError = Box<dyn Error + Send + Sync>;

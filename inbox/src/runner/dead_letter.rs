@@ -1,0 +1,64 @@
+//! Dead-letters a delivery, however long the database is unavailable.
+
+use message::{Committed, Delivery, Message};
+use tokio_util::sync::CancellationToken;
+
+use super::store::Store;
+use super::worker::{GivenUp, Worker};
+use crate::dead_letter::Reason;
+use crate::name::Tenant;
+use crate::store_dead_letter::Cause;
+
+/// A dead letter that is not stored yet.
+#[derive(Debug)]
+pub(super) struct NewDeadLetter {
+    pub(super) cause: Cause,
+    /// The whole message, if the delivery is the chunk that completed it.
+    pub(super) whole: Option<Box<Message>>,
+}
+
+impl NewDeadLetter {
+    pub(super) fn new(reason: Reason, error: String, attempts: u32) -> Self {
+        Self { cause: Cause { reason, error, attempts }, whole: None }
+    }
+
+    pub(super) fn of_whole(self, whole: Box<Message>) -> Self {
+        Self { whole: Some(whole), ..self }
+    }
+}
+
+impl<S: Store> Worker<S> {
+    /// Dead-letters a delivery, however long the database is unavailable.
+    pub(super) async fn store_dead_letter(
+        &self,
+        delivery: &Delivery,
+        tenant: &Tenant,
+        dead: NewDeadLetter,
+        give_up: &CancellationToken,
+    ) -> Result<Committed, GivenUp> {
+        let NewDeadLetter { cause, whole } = dead;
+        let mut outages = 0;
+        loop {
+            let stored = match &whole {
+                Some(whole) => self.store.dead_letter_whole(tenant, delivery, whole, cause.clone()).await,
+                None => self.store.dead_letter(tenant, delivery, cause.clone()).await,
+            };
+            match stored {
+                Ok(proof) => {
+                    let Cause { reason, error, attempts } = cause;
+                    self.meter.dead(reason);
+                    let subject = delivery.subject();
+                    let origin = &delivery.origin;
+                    if reason == Reason::Held {
+                        tracing::info!(consumer = %self.consumer, message_id = %subject, origin, error, "held");
+                    } else {
+                        tracing::error!(consumer = %self.consumer, message_id = %subject, origin, %reason,
+                            attempts, error, "dead-lettered");
+                    }
+                    return Ok(proof);
+                }
+                Err(error) => self.wait_out(&mut outages, &error, give_up).await?,
+            }
+        }
+    }
+}
