@@ -1,4 +1,4 @@
-//! Reads deliveries: takes over messages of foreign producers, and finds the tenant of each message.
+//! Reads deliveries: adopts messages of foreign producers, and finds the tenant of each message.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
