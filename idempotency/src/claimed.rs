@@ -78,7 +78,7 @@ impl<T> Claimed<T> {
     /// Returns the granted attempt, or the outcome to answer with instead.
     pub(crate) fn of(decision: Decision) -> Result<u32, Self> {
         Err(match decision {
-            Decision::Take { attempt } | Decision::Held { attempt } => return Ok(attempt),
+            Decision::Take { attempt, .. } | Decision::Held { attempt } => return Ok(attempt),
             Decision::Busy => Self::InFlight { retry_after: BUSY_RETRY_AFTER },
             Decision::InFlight { retry_after } => Self::InFlight { retry_after },
             Decision::Stuck { since } => Self::Stuck { since },

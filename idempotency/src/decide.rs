@@ -27,7 +27,12 @@ pub(crate) struct Asked {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// It is free: the caller may have it, as this attempt.
-    Take { attempt: u32 },
+    Take {
+        attempt: u32,
+        /// Whether it has a record that has not expired. Without one, it is unknown whether its
+        /// request has run.
+        is_recorded: bool,
+    },
     /// The caller already has it, as this attempt: from an earlier claim of its own, whose answer
     /// was lost.
     Held { attempt: u32 },
@@ -45,6 +50,11 @@ pub(crate) enum Decision {
     Conflict { stored: Fingerprint },
 }
 
+impl Decision {
+    /// The decision about a key without a record.
+    pub(crate) const FIRST: Self = Self::Take { attempt: 1, is_recorded: false };
+}
+
 /// Decides about a claim.
 pub(crate) fn decide(found: Found, asked: &Asked) -> Decision {
     let now = found.read_at;
@@ -53,10 +63,11 @@ pub(crate) fn decide(found: Found, asked: &Asked) -> Decision {
     if !found.is_held && !found.record.as_ref().is_some_and(has_outcome) {
         return Decision::Busy;
     }
-    let Some(record) = found.record else { return Decision::Take { attempt: 1 } };
+    let Some(record) = found.record else { return Decision::FIRST };
     let Record { fingerprint, state, attempt, holder, .. } = record;
-    let next = Decision::Take { attempt: attempt.saturating_add(1) };
-    if has_expired(&record) {
+    let is_recorded = !has_expired(&record);
+    let next = Decision::Take { attempt: attempt.saturating_add(1), is_recorded };
+    if !is_recorded {
         return next;
     }
     if fingerprint != asked.fingerprint {
@@ -95,6 +106,8 @@ mod tests {
     const BEFORE: OffsetDateTime = datetime!(2026-03-15 11:59:59 UTC);
     const MINE: Uuid = Uuid::from_u128(1);
     const OTHER: Uuid = Uuid::from_u128(2);
+    /// The decision about a key whose record has expired.
+    const EXPIRED: Decision = Decision::Take { attempt: 4, is_recorded: false };
 
     fn fingerprint(of: u8) -> Fingerprint {
         Fingerprint::from([of; 32])
@@ -132,12 +145,13 @@ mod tests {
         let lapsed = State::InProgress { lease_until: NOW };
         let replay = |ending| Decision::Replay { ending, outcome: b"done".to_vec(), processed_at: BEFORE };
         let in_flight = Decision::InFlight { retry_after: Duration::from_secs(20) };
+        let next = Decision::Take { attempt: 4, is_recorded: true };
         for (state, holder, taken_over, refused) in [
             (running, OTHER, in_flight.clone(), in_flight),
             (running, MINE, Decision::Held { attempt: 3 }, Decision::Held { attempt: 3 }),
             (lapsed, MINE, Decision::Held { attempt: 3 }, Decision::Held { attempt: 3 }),
-            (lapsed, OTHER, Decision::Take { attempt: 4 }, Decision::Stuck { since: NOW }),
-            (State::Released, OTHER, Decision::Take { attempt: 4 }, Decision::Take { attempt: 4 }),
+            (lapsed, OTHER, next.clone(), Decision::Stuck { since: NOW }),
+            (State::Released, OTHER, next.clone(), next),
             (State::Ended(Ending::Succeeded), OTHER, replay(Ending::Succeeded), replay(Ending::Succeeded)),
             (State::Ended(Ending::Succeeded), MINE, replay(Ending::Succeeded), replay(Ending::Succeeded)),
             (State::Ended(Ending::Failed), OTHER, replay(Ending::Failed), replay(Ending::Failed)),
@@ -146,7 +160,7 @@ mod tests {
             assert_eq!(decided(record(), OnExpired::TakeOver), taken_over, "{state:?} {holder}");
             assert_eq!(decided(record(), OnExpired::Refuse), refused, "{state:?} {holder}");
         }
-        assert_eq!(decided(None, OnExpired::Refuse), Decision::Take { attempt: 1 });
+        assert_eq!(decided(None, OnExpired::Refuse), Decision::FIRST);
     }
 
     #[test]
@@ -166,8 +180,8 @@ mod tests {
     #[test]
     fn an_expired_key_is_free_again_except_in_progress() {
         for (state, expected) in [
-            (State::Ended(Ending::Succeeded), Decision::Take { attempt: 4 }),
-            (State::Released, Decision::Take { attempt: 4 }),
+            (State::Ended(Ending::Succeeded), EXPIRED.clone()),
+            (State::Released, EXPIRED.clone()),
             (State::InProgress { lease_until: BEFORE }, Decision::Stuck { since: BEFORE }),
         ] {
             let record = Record { expires_at: NOW, ..record(state, OTHER) };
@@ -182,7 +196,7 @@ mod tests {
         assert!(matches!(decide(found(expiring()), &asked(BEFORE)), Decision::Replay { .. }));
         let behind = Found { read_at: BEFORE, ..found(expiring()) };
         assert!(matches!(decide(behind, &asked(NOW)), Decision::Replay { .. }));
-        assert_eq!(decide(found(expiring()), &asked(NOW)), Decision::Take { attempt: 4 });
+        assert_eq!(decide(found(expiring()), &asked(NOW)), EXPIRED);
     }
 
     #[test]

@@ -129,12 +129,12 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         fingerprint: Fingerprint,
         options: &ClaimOptions,
     ) -> Result<Claimed<Claim<DB>>, ClaimError> {
-        let (ask, dated) = self.ask(id, fingerprint, options)?;
+        let ask = self.ask(id, fingerprint, options)?;
         let keys = self.clone();
         let (done, outcome) = oneshot::channel();
         tokio::spawn(async move {
             // The send fails when the caller is gone; then nobody uses the claim.
-            if let Err(Ok(Claimed::Acquired(claim))) = done.send(keys.claim_now(ask, dated).await) {
+            if let Err(Ok(Claimed::Acquired(claim))) = done.send(keys.claim_now(ask).await) {
                 give_back(claim).await;
             }
         });
@@ -167,8 +167,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         fingerprint: Fingerprint,
         options: &ClaimOptions,
     ) -> Result<Claimed<KeyTransaction<DB>>, ClaimError> {
-        let (ask, dated) = self.ask(id, fingerprint, options)?;
-        let (tx, (decision, read_at)) = self
+        let ask = self.ask(id, fingerprint, options)?;
+        let (tx, held) = self
             .inner
             .db
             .call(async {
@@ -178,12 +178,15 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             })
             .await
             .map_err(StoreError::during("hold an idempotency key"))?;
+        let decision = match held {
+            Ok(decision) => decision,
+            Err(drift) => {
+                self.inner.db.call(tx.rollback()).await.map_err(StoreError::during("roll back"))?;
+                return Err(refused(&ask.id, drift));
+            }
+        };
         let claimed = match Claimed::of(decision) {
             Ok(attempt) => {
-                if let Err(drift) = validate_time(dated, read_at) {
-                    self.inner.db.call(tx.rollback()).await.map_err(StoreError::during("roll back"))?;
-                    return Err(refused(&ask.id, drift));
-                }
                 reached(crash_points::AFTER_CLAIM);
                 Claimed::Acquired(KeyTransaction::new(self.clone(), tx, ask, attempt))
             }
@@ -204,12 +207,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         Ok(claimed)
     }
 
-    fn ask(
-        &self,
-        id: &KeyId,
-        fingerprint: Fingerprint,
-        options: &ClaimOptions,
-    ) -> Result<(Ask, Option<Dated>), ClaimError> {
+    fn ask(&self, id: &KeyId, fingerprint: Fingerprint, options: &ClaimOptions) -> Result<Ask, ClaimError> {
         let retention = options.check(self.inner.retention)?;
         let dated = Dated::of(id, &options.retention(retention));
         if let Err(ClaimError::NotAToken(_)) = dated {
@@ -221,20 +219,16 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             on_expired: options.on_expired,
             expires_until: self.forgets_until(),
         };
-        Ok((Ask { id: id.clone(), asked, lease: options.lease, retention }, dated?))
+        Ok(Ask { id: id.clone(), asked, lease: options.lease, retention, dated: dated? })
     }
 
-    async fn claim_now(&self, ask: Ask, dated: Option<Dated>) -> Result<Claimed<Claim<DB>>, ClaimError> {
-        let (decision, read_at) =
-            self.lease(&ask).await.map_err(StoreError::during("claim an idempotency key"))?;
+    async fn claim_now(&self, ask: Ask) -> Result<Claimed<Claim<DB>>, ClaimError> {
+        let held = self.lease(&ask).await.map_err(StoreError::during("claim an idempotency key"))?;
+        let decision = held.map_err(|drift| refused(&ask.id, drift))?;
         let id = ask.id.clone();
         let claimed = match Claimed::of(decision) {
             Ok(attempt) => {
                 let claim = Claim::new(self.clone(), ask, attempt);
-                if let Err(drift) = validate_time(dated, read_at) {
-                    give_back(claim).await;
-                    return Err(refused(&id, drift));
-                }
                 reached(crash_points::AFTER_CLAIM);
                 Claimed::Acquired(claim)
             }
@@ -246,14 +240,14 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
 
     /// Claims a key on lease, with retries. After a lost answer, the outcome is unknown until the
     /// session of that try has ended: until then it holds the lock of the key and may still commit.
-    async fn lease(&self, ask: &Ask) -> Result<(Decision, OffsetDateTime), sqlx::Error> {
+    async fn lease(&self, ask: &Ask) -> Result<Result<Decision, Drift>, sqlx::Error> {
         let until = Instant::now() + self.inner.db.limit();
         let mut attempt = 1;
         let mut lost = None;
         loop {
             let error = match self.inner.db.call(lease::<DB>(self.pool(), &self.inner.statements, ask)).await
             {
-                Ok(busy @ (Decision::Busy, _)) => match lost.take() {
+                Ok(busy @ Ok(Decision::Busy)) => match lost.take() {
                     Some(error) => error,
                     None => return Ok(busy),
                 },
@@ -276,12 +270,6 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     pub(crate) fn statements(&self) -> &DB::KeyStatements {
         &self.inner.statements
     }
-}
-
-/// Validates the time of a key, for a request that is about to run. When a record exists, it
-/// answers whatever the key's time is.
-fn validate_time(dated: Option<Dated>, read_at: OffsetDateTime) -> Result<(), Drift> {
-    dated.map_or(Ok(()), |dated| dated.validate(read_at))
 }
 
 fn refused(id: &KeyId, drift: Drift) -> ClaimError {

@@ -9,8 +9,8 @@
 //! waiting for it, and the owner of the lock reads what earlier owners have committed. Two keys
 //! with one lock, or one key with two locks, do no harm.
 
+use message::token::Drift;
 use sqlx::Pool;
-use time::OffsetDateTime;
 
 use crate::decide::{Decision, decide};
 use crate::store::{Ask, KeyStore, TakeOver};
@@ -18,16 +18,17 @@ use crate::store::{Ask, KeyStore, TakeOver};
 /// Maximum number of times that a row may change between reading it and taking it over.
 const LOOKS_MAX: u32 = 5;
 
-/// Claims a key in a transaction that was begun for it. Returns the decision and its time, by the
-/// database's clock.
+/// Claims a key in a transaction that was begun for it. Returns the drift of a key whose time is
+/// not accepted and that has no record; then roll the transaction back. A record that it left would
+/// let the next request with the key run, because a record answers whatever the key's time is.
 pub(crate) async fn hold<DB: KeyStore>(
     connection: &mut DB::Connection,
     statements: &DB::KeyStatements,
     ask: &Ask,
     is_lease: bool,
-) -> Result<(Decision, OffsetDateTime), sqlx::Error> {
+) -> Result<Result<Decision, Drift>, sqlx::Error> {
     if let Some(claimed_at) = DB::insert_key(connection, statements, ask, is_lease).await? {
-        return Ok((Decision::Take { attempt: 1 }, claimed_at));
+        return Ok(ask.validate_time(claimed_at).map(|()| Decision::FIRST));
     }
     let mut looks = 0;
     loop {
@@ -36,7 +37,10 @@ pub(crate) async fn hold<DB: KeyStore>(
         let read_at = found.read_at;
         let known = found.record.clone();
         let decision = decide(found, &ask.asked);
-        let Decision::Take { attempt } = decision else { return Ok((decision, read_at)) };
+        let Decision::Take { attempt, is_recorded } = decision else { return Ok(Ok(decision)) };
+        if !is_recorded && let Err(drift) = ask.validate_time(read_at) {
+            return Ok(Err(drift));
+        }
         let is_taken = match &known {
             Some(known) => {
                 DB::replace(connection, statements, ask, is_lease, TakeOver { attempt, known }).await?
@@ -45,22 +49,27 @@ pub(crate) async fn hold<DB: KeyStore>(
             None => DB::insert_key(connection, statements, ask, is_lease).await?.is_some(),
         };
         if is_taken {
-            return Ok((decision, read_at));
+            return Ok(Ok(decision));
         }
         if looks == LOOKS_MAX {
-            return Ok((Decision::Busy, read_at));
+            return Ok(Ok(Decision::Busy));
         }
     }
 }
 
-/// Claims a key on lease, in a transaction of its own.
+/// Claims a key on lease, in a transaction of its own. Commits only a key whose time was accepted,
+/// so a try whose answer was lost need not be validated again.
 pub(crate) async fn lease<DB: KeyStore>(
     pool: &Pool<DB>,
     statements: &DB::KeyStatements,
     ask: &Ask,
-) -> Result<(Decision, OffsetDateTime), sqlx::Error> {
+) -> Result<Result<Decision, Drift>, sqlx::Error> {
     let mut tx = DB::begin_holding(pool, statements, ask).await?;
     let held = hold::<DB>(&mut tx, statements, ask, true).await?;
-    tx.commit().await?;
+    if held.is_ok() {
+        tx.commit().await?;
+    } else {
+        tx.rollback().await?;
+    }
     Ok(held)
 }

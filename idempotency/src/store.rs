@@ -6,6 +6,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use inbox::Signature;
+use message::token::Drift;
 use migrations::Identifier;
 use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
@@ -15,6 +16,7 @@ use crate::admin::{Decided, Decision, StuckKey};
 use crate::decide::Asked;
 use crate::id::KeyId;
 use crate::record::{Ending, Found, Record};
+use crate::token::Dated;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -25,6 +27,15 @@ pub struct Ask {
     pub(crate) asked: Asked,
     pub(crate) lease: Duration,
     pub(crate) retention: Duration,
+    /// The time of the key; `None` when the operation accepts any key.
+    pub(crate) dated: Option<Dated>,
+}
+
+impl Ask {
+    /// Validates the time of the key at this time of the database, for a request without a record.
+    pub(crate) fn validate_time(&self, now: OffsetDateTime) -> std::result::Result<(), Drift> {
+        self.dated.map_or(Ok(()), |dated| dated.validate(now))
+    }
 }
 
 /// The end of a request, with its outcome.

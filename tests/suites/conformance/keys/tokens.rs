@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use idempotency::ClaimError;
+use idempotency::{ClaimError, Decision, OnExpired};
+use inbox::Signature;
 use message::token::Drift;
 use message::{Fault, MessageId};
 use tests::Counters;
@@ -13,6 +14,7 @@ key_cases! { "keys/tokens":
     every {
         a_token_outside_the_window_is_refused_with_both_times_and_counted,
         a_record_answers_whatever_the_tokens_time,
+        a_record_lets_its_request_run_whatever_the_tokens_time,
         a_key_without_a_time_is_refused_where_tokens_are_asked_for,
     }
 }
@@ -41,6 +43,7 @@ async fn a_token_outside_the_window_is_refused_with_both_times_and_counted<DB: K
     // A request without a record may have run before if its token is older than 24 hours minus the
     // skew.
     for (token, reason) in [(made_at(now - 24 * HOUR), "too_old"), (made_at(now + HOUR), "too_far_ahead")] {
+        // A record of the first would let the second run.
         let leased = keys.claim(&named(token), request("a"), &tokens()).await.map(drop).unwrap_err();
         let held = keys.begin(&named(token), request("a"), &tokens()).await.map(drop).unwrap_err();
         for error in [leased, held] {
@@ -90,6 +93,36 @@ async fn a_record_answers_whatever_the_tokens_time<DB: Keys>(db: Database<DB>) {
         }
     };
     assert!(matches!(refused, ClaimError::Drift(Drift::TooOld { .. })), "{refused}");
+}
+
+/// Goal: a request that has a record runs however old its token is, because nothing is lost of it:
+/// when an operator has released its key, and when its lease has expired under a policy that runs
+/// it again. Oracle: the attempt that is granted, on a lease and in a transaction.
+async fn a_record_lets_its_request_run_whatever_the_tokens_time<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    let operator = IdempotencyKeys::open(db.admin.clone(), KeyOptions::default()).await.unwrap();
+    let signed = Signature { actor: "alice".into(), note: "not charged".into(), selection: None };
+    let old = || made_at(OffsetDateTime::now_utc() - 2 * HOUR).to_string();
+    let (released, lapsed) = (old(), old());
+    for (token, policy) in [(&released, OnExpired::Refuse), (&lapsed, OnExpired::TakeOver)] {
+        let claimed = keys.claim(&key(token), request("a"), &tokens().on_expired(policy)).await.unwrap();
+        assert!(matches!(claimed, Claimed::Acquired(_)), "{claimed:?}");
+    }
+    db.execute(DB::LAPSE).await.unwrap();
+    let decided = operator.decide(&key(&released), None, Decision::Release, &signed).await;
+    assert!(decided.unwrap(), "its lease has expired");
+    // By now, both tokens are older than what is remembered.
+    let narrow = tokens().retention(HOUR);
+    for token in [&released, &lapsed] {
+        let tx = keys.begin(&key(token), request("a"), &narrow).await.unwrap();
+        let Claimed::Acquired(tx) = tx else { panic!("{tx:?}") };
+        assert_eq!(tx.attempt(), 2);
+        tx.rollback().await.unwrap();
+        let claimed = keys.claim(&key(token), request("a"), &narrow).await.unwrap();
+        let Claimed::Acquired(claim) = claimed else { panic!("{claimed:?}") };
+        assert_eq!(claim.attempt(), 2);
+        claim.complete(Ending::Succeeded, b"done").await.unwrap();
+    }
 }
 
 async fn a_key_without_a_time_is_refused_where_tokens_are_asked_for<DB: Keys>(db: Database<DB>) {
