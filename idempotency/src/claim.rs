@@ -38,8 +38,7 @@ impl<DB: KeyStore> Claim<DB> {
         Self { keys, id, holder: asked.holder, attempt, lease, on_expired: asked.on_expired }
     }
 
-    /// Returns the same claim, so that another task can renew it while this one is in use.
-    #[cfg(feature = "http")]
+    /// Returns the same claim, so that another task can renew or release it.
     pub(crate) fn share(&self) -> Self {
         let Self { keys, id, holder, attempt, lease, on_expired } = self;
         let keys = keys.clone();

@@ -29,6 +29,7 @@ use crate::options::{ClaimOptions, KeyOptions};
 use crate::store::{Ask, KeyStore};
 use crate::token::Dated;
 use crate::transaction::KeyTransaction;
+use crate::undelivered::Undelivered;
 use crate::{crash_points, maintenance, telemetry};
 
 /// Maximum tries of a step that lost against another one, or whose answer was lost. Every step may
@@ -133,13 +134,11 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         let keys = self.clone();
         let (done, outcome) = oneshot::channel();
         tokio::spawn(async move {
-            // The send fails when the caller is gone; then nobody uses the claim.
-            if let Err(Ok(Claimed::Acquired(claim))) = done.send(keys.claim_now(ask).await) {
-                give_back(claim).await;
-            }
+            // A caller that is gone receives nothing: it is dropped here, or in the channel.
+            drop(done.send(keys.claim_now(ask).await.map(Undelivered::new)));
         });
         let gone = |error| StoreError::broken("finish, because the runtime was shut down", error);
-        outcome.await.map_err(gone)?
+        outcome.await.map_err(gone)?.map(Undelivered::deliver)
     }
 
     /// Begins a transaction that holds a key: for effects in this database. It runs at the
@@ -292,13 +291,6 @@ fn tell<T>(id: &KeyId, claimed: &Claimed<T>, attempt: u32) {
         _ => tracing::debug!(key = %id, result, "an idempotency key was claimed"),
     }
     telemetry::claimed(id.operation(), result);
-}
-
-/// Releases an unused claim.
-async fn give_back<DB: KeyStore>(claim: Claim<DB>) {
-    if let Err(error) = claim.release().await {
-        tracing::debug!(%error, "an unused claim was not released; its lease will expire");
-    }
 }
 
 /// Repeats a step until it neither conflicts with another one nor loses its answer. All tries

@@ -78,6 +78,7 @@ mod store;
 pub mod telemetry;
 mod token;
 mod transaction;
+mod undelivered;
 
 pub use admin::{DecideError, Decided, Decision, StuckKey};
 pub use claim::Claim;

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::task::Poll;
+use std::time::Duration;
 
 use super::*;
 use idempotency::{CompleteError, Decision, OnExpired};
@@ -19,6 +20,7 @@ key_cases! { "keys/lease":
         a_stuck_key_waits_for_the_operator,
         a_lease_from_a_clock_that_was_days_ahead_is_left_to_the_operator,
         a_claim_whose_caller_is_gone_is_given_back,
+        a_claim_whose_caller_goes_with_the_answer_at_hand_is_given_back,
         every_scope_operation_and_key_is_its_own_request,
         an_expired_outcome_frees_the_key_and_fences_its_old_holder,
     }
@@ -220,6 +222,38 @@ async fn a_claim_whose_caller_is_gone_is_given_back<DB: Keys>(db: Database<DB>) 
         .unwrap();
     }
     assert!(gone >= 10, "only {gone} of 40 callers were gone");
+}
+
+/// Goal: a caller that goes after its claim was granted, but before it has received it, leaves no
+/// key in flight. Oracle: the row is in progress before the caller goes; afterwards another caller
+/// gets the key.
+async fn a_claim_whose_caller_goes_with_the_answer_at_hand_is_given_back<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    let refuse = ClaimOptions::default().on_expired(OnExpired::Refuse);
+    let mut gone = 0;
+    for round in 0..5 {
+        let name = format!("gone-{round}");
+        let id = key(&name);
+        let mut claiming = Box::pin(keys.claim(&id, request("a"), &refuse));
+        if futures_util::poll!(&mut claiming).is_ready() {
+            continue;
+        }
+        tests::eventually("the key is claimed", async || {
+            Ok((column(&db, &name, "state").await == ["in_progress"]).then_some(()))
+        })
+        .await
+        .unwrap();
+        // The answer to the commit is on its way to the caller. Much less than the lease.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        drop(claiming);
+        gone += 1;
+        tests::eventually("the key is free", async || {
+            Ok(claim(&keys, &name, "a").await.acquired().map(drop))
+        })
+        .await
+        .unwrap();
+    }
+    assert!(gone > 0, "every caller had its answer at once");
 }
 
 async fn every_scope_operation_and_key_is_its_own_request<DB: Keys>(db: Database<DB>) {
