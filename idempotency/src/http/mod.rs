@@ -39,6 +39,7 @@ pub mod header;
 mod held;
 mod layer;
 pub mod problem;
+mod renewal;
 mod run;
 mod service;
 pub mod stored;

@@ -14,7 +14,6 @@ use message::{Backoff, Fingerprint};
 use outbox::OutboxTransaction;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 use tower_service::Service;
 
 use super::answer;
@@ -23,8 +22,9 @@ use super::header::IDEMPOTENCY_REPLAYED;
 use super::held::{Held, HeldTransaction, LeasedKey};
 use super::layer::{LayerOptions, Mode};
 use super::problem::Problem;
+use super::renewal::Renewal;
 use super::stored::StoredResponse;
-use crate::{Claim, ClaimError, Claimed, CompleteError, Ending, KeyId, KeyStore, Replay, crash_points};
+use crate::{ClaimError, Claimed, Ending, KeyId, KeyStore, Replay, crash_points};
 
 /// Pause between claims of a key that another request holds.
 const WAIT_PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
@@ -152,12 +152,17 @@ where
     let key = LeasedKey { id: id.clone(), attempt: claim.attempt(), lost: lost.clone() };
     call.parts.extensions.insert(key.clone());
     call.parts.extensions.insert(Some(key));
-    // In a task of its own: a handler that blocks its thread must not lose its lease by that.
-    let renewing = AbortOnDropHandle::new(tokio::spawn(renewing(claim.share(), lost)));
-    let answered = call.answer(settings, true).await;
-    drop(renewing);
-    let Answered { response, effect, storable } = answered?;
-    let completed = match (end_of_lease(effect, storable.is_some(), claim.on_expired()), storable) {
+    let renewal = Renewal::start(claim.share(), lost);
+    let Answered { response, effect, storable } = call.answer(settings, true).await?;
+    let end = end_of_lease(effect, storable.is_some(), claim.on_expired());
+    if end == End::LeaveUnknown {
+        // A renewal that the server carried out behind the lapse would extend the lease again. Of a
+        // key that has ended or was released, it would change nothing.
+        renewal.finish().await;
+    } else {
+        drop(renewal);
+    }
+    let completed = match (end, storable) {
         (End::LeaveUnknown, _) => claim.leave_unknown().await,
         (_, None) => claim.release().await,
         (_, Some(Ok((ending, stored)))) => claim.complete(ending, &stored.encode()).await.map(drop),
@@ -272,31 +277,4 @@ fn replayed<R: From<Bytes>>(replay: Replay) -> Result<Response<R>, Problem> {
     *response.headers_mut() = headers;
     response.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
     Ok(response)
-}
-
-/// Renews a lease while the handler runs, and cancels `lost` when that fails.
-async fn renewing<DB: KeyStore>(claim: Claim<DB>, lost: CancellationToken) {
-    let mut until = Instant::now() + claim.lease();
-    loop {
-        tokio::time::sleep(claim.lease() / 3).await;
-        let asked_at = Instant::now();
-        let error = match tokio::time::timeout_at(until, claim.renew()).await {
-            Ok(Ok(())) => {
-                until = asked_at + claim.lease();
-                continue;
-            }
-            Ok(Err(error)) => Some(error),
-            Err(_) => None,
-        };
-        let is_lost = error.as_ref().is_none_or(CompleteError::is_late) || Instant::now() >= until;
-        let error = error.as_ref().map(ToString::to_string).unwrap_or_default();
-        tracing::warn!(
-            %error, key = %claim.id(), holder = %claim.holder(), attempt = claim.attempt(), is_lost,
-            "the lease of an idempotency key was not renewed"
-        );
-        if is_lost {
-            lost.cancel();
-            return;
-        }
-    }
 }
