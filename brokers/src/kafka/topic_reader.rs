@@ -1,7 +1,7 @@
 //! Reads a topic without affecting its consumers: partitions are assigned by hand from the offsets
 //! of a point in time. There is no group, and nothing is committed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use message::Message;
@@ -31,12 +31,12 @@ pub struct ReadTopic {
 }
 
 /// The extent of a topic in the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Begun {
     /// Maximum number of records to read.
     pub records_max: u64,
-    /// Whether the log begins later than requested, because older records were removed.
-    pub is_cut: bool,
+    /// Partitions that begin later than requested, because older records were removed.
+    pub cut: BTreeSet<i32>,
 }
 
 /// A reader of topics. Its calls block. Each topic is read from a point in time to the end that it
@@ -100,7 +100,7 @@ impl TopicReader {
             Some(_) => self.consumer.offsets_for_times(times, self.timeout)?,
             None => times,
         };
-        let mut begun = Begun { records_max: 0, is_cut: false };
+        let mut begun = Begun::default();
         let mut assignment = TopicPartitionList::new();
         self.left.clear();
         for start in starts.elements() {
@@ -112,7 +112,9 @@ impl TopicReader {
                 // No record is that recent.
                 _ => high,
             };
-            begun.is_cut |= from == low && low > 0;
+            if from == low && low > 0 {
+                begun.cut.insert(partition);
+            }
             begun.records_max += (high - from).unsigned_abs();
             assignment.add_partition_offset(topic, partition, Offset::Offset(from))?;
             if from < high {

@@ -1,6 +1,6 @@
 //! Reads Kafka's log without a consumer group.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use brokers::kafka::{self, AdminError, Begun, ReadTopic, TopicReader};
 use message::Fingerprint;
@@ -38,7 +38,7 @@ impl Reading {
             (topic_reader, begun) =
                 blocking(topic_reader, move |topic_reader| topic_reader.begin(&name, from_ms)).await?;
             let Some(begun) = begun else { continue };
-            let mut earliest: Option<i64> = None;
+            let mut earliest = Earliest::new();
             loop {
                 let records: Vec<ReadTopic>;
                 (topic_reader, records) =
@@ -46,14 +46,10 @@ impl Reading {
                 if records.is_empty() {
                     break;
                 }
-                earliest = records.iter().filter_map(|record| record.at_ms).chain(earliest).min();
+                note(&records, &mut earliest);
                 self.put_records(records, range, spool, &mut read).await?;
             }
-            if begun.is_cut {
-                // With no record left, nothing is known at all.
-                let cut_at = earliest.map_or(Uuid::max(), |at| id_at(at.unsigned_abs()));
-                read.cut_at = read.cut_at.max(Some(cut_at));
-            }
+            read.cut_at = read.cut_at.max(cut_at(&begun.cut, &earliest));
         }
         Ok(read)
     }
@@ -116,6 +112,28 @@ impl Reading {
     }
 }
 
+/// Time of the earliest record of each partition, in milliseconds since 1970.
+type Earliest = BTreeMap<i32, i64>;
+
+/// Notes the times of records.
+fn note(records: &[ReadTopic], earliest: &mut Earliest) {
+    for record in records {
+        let Some(at) = record.at_ms else { continue };
+        let (partition, _) = record.position;
+        earliest.entry(partition).and_modify(|known| *known = at.min(*known)).or_insert(at);
+    }
+}
+
+/// Returns the first id from which on the topic has every published message; `None` when no
+/// partition is cut. Each cut partition knows only what is younger than its own earliest record:
+/// the others may go back further. Verify does not know the partition of a missing message, so the
+/// partition that was cut last decides.
+fn cut_at(cut: &BTreeSet<i32>, earliest: &Earliest) -> Option<Uuid> {
+    let begins_at = |partition| earliest.get(partition).map(|at| id_at(at.unsigned_abs()));
+    // Of a partition without a record left, nothing is known at all.
+    cut.iter().map(|partition| begins_at(partition).unwrap_or(Uuid::max())).max()
+}
+
 fn of_reader(error: AdminError) -> OperateError {
     match error {
         AdminError::Setting(error) => error.into(),
@@ -135,5 +153,38 @@ async fn blocking<T: Send + 'static>(
             OperateErrorKind::Broken,
             format_args!("reading from the broker failed: {error}"),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(partition: i32, at_ms: Option<i64>) -> ReadTopic {
+        ReadTopic { message: None, at_ms, position: (partition, 0) }
+    }
+
+    /// Two partitions: the first goes back to 30, the second to 100.
+    fn read() -> Earliest {
+        let mut earliest = Earliest::new();
+        note(&[record(1, Some(110)), record(0, Some(30)), record(1, None)], &mut earliest);
+        note(&[record(0, Some(40)), record(1, Some(100))], &mut earliest);
+        earliest
+    }
+
+    #[test]
+    fn a_topic_is_known_from_the_beginning_of_its_partition_that_was_cut_last() {
+        for (cut, known_from) in [
+            (vec![], None),
+            (vec![0], Some(id_at(30))),
+            // Messages between 30 and 100 may have been in the second one, whatever the first has.
+            (vec![1], Some(id_at(100))),
+            (vec![0, 1], Some(id_at(100))),
+            // A third one has no record left.
+            (vec![0, 2], Some(Uuid::max())),
+        ] {
+            let cut = BTreeSet::from_iter(cut);
+            assert_eq!(cut_at(&cut, &read()), known_from, "{cut:?}");
+        }
     }
 }
