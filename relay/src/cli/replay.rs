@@ -1,5 +1,6 @@
 //! `relay replay`: publishes messages again.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::num::NonZeroU32;
 
@@ -9,7 +10,7 @@ use message::{OrderingKey, Topic};
 use operate::dead::MessageRef;
 use operate::replay::plan::Edge;
 use operate::replay::{Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, plan};
-use operate::{PipelineConfig, Places, seconds};
+use operate::{Broker, Places, seconds};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -19,8 +20,6 @@ use super::dead::{Signature, confirm};
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, table};
-#[cfg(feature = "sqs")]
-use operate::Broker;
 
 /// The messages to send again, and who decides.
 #[derive(Debug, Args)]
@@ -106,9 +105,9 @@ impl Replay {
                 return Err(Failure::new(Exit::Usage, "not confirmed; nothing was sent"));
             }
         }
-        if let Some(topic) = swallowed(&pipeline, &planned) {
+        for topic in deduplicated(&pipeline.broker, &planned.topics) {
             eprintln!(
-                "{topic} is published to a FIFO queue, which drops a message that it already received within the last 5 minutes: replay the newest messages again later"
+                "{topic} goes to a FIFO queue, which drops a message if it was published or replayed within the last 5 minutes: replay such messages again later"
             );
         }
         let options = ReplayOptions { rate: self.rate, stop: stop()? };
@@ -133,26 +132,23 @@ impl Replay {
     }
 }
 
-/// How long a FIFO queue of SQS remembers a message id.
+/// Returns the topics whose queues drop copies: FIFO queues of SQS. They remember a
+/// message from its last sending, which the log does not know: it may be long after the enqueuing,
+/// or an earlier replay.
 #[cfg(feature = "sqs")]
-const REMEMBERED: time::Duration = time::Duration::minutes(5);
-
-/// Returns a topic whose queue may drop replayed messages because it received them recently.
-#[cfg(feature = "sqs")]
-fn swallowed(pipeline: &PipelineConfig, plan: &ReplayPlan) -> Option<String> {
+fn deduplicated<'a>(broker: &Broker, topics: &'a BTreeMap<String, u64>) -> Vec<&'a str> {
     #[cfg_attr(
         not(any(feature = "kafka", feature = "rabbitmq")),
         expect(irrefutable_let_patterns, reason = "SQS is the only broker of this build")
     )]
-    let Broker::Sqs(config) = &pipeline.broker else { return None };
-    let is_young = |edge: &Edge| time::OffsetDateTime::now_utc() - edge.enqueued_at < REMEMBERED;
+    let Broker::Sqs(config) = broker else { return Vec::new() };
     let queue = |topic: &String| config.queues.get(topic).unwrap_or(topic).ends_with(".fifo");
-    plan.last.filter(is_young).and_then(|_| plan.topics.keys().find(|topic| queue(topic)).cloned())
+    topics.keys().filter(|topic| queue(topic)).map(String::as_str).collect()
 }
 
 #[cfg(not(feature = "sqs"))]
-fn swallowed(_: &PipelineConfig, _: &ReplayPlan) -> Option<String> {
-    None
+fn deduplicated<'a>(_: &Broker, _: &'a BTreeMap<String, u64>) -> Vec<&'a str> {
+    Vec::new()
 }
 
 /// Returns a token that SIGINT or SIGTERM cancels.
@@ -236,4 +232,19 @@ fn text(Shown { plan, published, .. }: &Shown<'_>, is_sent: bool) -> String {
         lines.push(String::from("dry run: nothing was sent"));
     }
     lines.join("\n")
+}
+
+#[cfg(all(test, feature = "sqs"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_topic_of_a_fifo_queue_is_warned_about() {
+        let queues = [("order.paid", "paid.fifo"), ("order.placed", "placed")];
+        let queues = queues.map(|(topic, queue)| (topic.to_owned(), queue.to_owned()));
+        let config = brokers::sqs::Config { queues: queues.into(), ..Default::default() };
+        let topics = ["audit", "bills.fifo", "order.paid", "order.placed"];
+        let topics = topics.map(|topic| (topic.to_owned(), 1)).into();
+        assert_eq!(deduplicated(&Broker::Sqs(Box::new(config)), &topics), ["bills.fifo", "order.paid"]);
+    }
 }
