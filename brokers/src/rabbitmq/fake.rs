@@ -16,13 +16,23 @@ const CONNECTION_UPDATE_SECRET_OK: &[u8] = b"\0\x0a\0\x47";
 pub(super) const CHANNEL_OPEN_OK: &[u8] = b"\0\x14\0\x0b\0\0\0\0";
 const CONFIRM_SELECT_OK: &[u8] = b"\0\x55\0\x0b";
 const BASIC_ACK_1: &[u8] = b"\0\x3c\0\x50\0\0\0\0\0\0\0\x01\0";
+const BASIC_QOS_OK: &[u8] = b"\0\x3c\0\x0b";
+const BASIC_CONSUME_OK: &[u8] = b"\0\x3c\0\x15\x01c";
+/// To the consumer "c", from the default exchange, with the routing key "q".
+const BASIC_DELIVER: &[u8] = b"\0\x3c\0\x3c\x01c\0\0\0\0\0\0\0\x01\0\0\x01q";
+/// The properties of an empty message: one header without a value, whose name is not UTF-8.
+const UNREADABLE_PROPERTIES: &[u8] = b"\0\x3c\0\0\0\0\0\0\0\0\0\0\x20\0\0\0\0\x03\x01\xffV";
 
 /// Sends a method.
 pub(super) async fn send(stream: &mut TcpStream, channel: u16, method: &[u8]) -> std::io::Result<()> {
-    let mut frame = vec![1];
+    send_frame(stream, 1, channel, method).await
+}
+
+async fn send_frame(stream: &mut TcpStream, kind: u8, channel: u16, payload: &[u8]) -> std::io::Result<()> {
+    let mut frame = vec![kind];
     frame.extend_from_slice(&channel.to_be_bytes());
-    frame.extend_from_slice(&u32::try_from(method.len()).unwrap().to_be_bytes());
-    frame.extend_from_slice(method);
+    frame.extend_from_slice(&u32::try_from(payload.len()).unwrap().to_be_bytes());
+    frame.extend_from_slice(payload);
     frame.push(0xce);
     stream.write_all(&frame).await
 }
@@ -39,22 +49,23 @@ pub(super) async fn read(stream: &mut TcpStream) -> std::io::Result<(u8, u16, Ve
 }
 
 mod tests {
+    use std::num::NonZeroUsize;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use message::{Connector as _, EventType, Message, Receipts, Submission, Ticket, Topic};
+    use message::{Connector as _, EventType, Fault, Message, Receipts, Submission, Ticket, Topic};
     use tokio::net::TcpListener;
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
     use super::*;
-    use crate::rabbitmq::{Config, Connector};
+    use crate::rabbitmq::{Config, Connector, Subscriber};
 
     const CONFIRM_TIMEOUT_MS: u64 = 300;
 
     /// Serves one client. Every first message on a channel triggers an alarm that lasts for several
-    /// timeouts, and is then confirmed. Reports the secrets that it receives, and refuses the login
-    /// with the password "wrong".
+    /// timeouts, and is then confirmed. Every consumer gets a message that the client cannot read.
+    /// Reports the secrets that it receives, and refuses the login with the password "wrong".
     async fn serve(
         mut stream: TcpStream,
         published: &AtomicUsize,
@@ -82,6 +93,13 @@ mod tests {
                 // channel.open, confirm.select
                 [0, 20, 0, 10] => send(&mut stream, channel, CHANNEL_OPEN_OK).await?,
                 [0, 85, 0, 10] => send(&mut stream, channel, CONFIRM_SELECT_OK).await?,
+                // basic.qos, basic.consume
+                [0, 60, 0, 10] => send(&mut stream, channel, BASIC_QOS_OK).await?,
+                [0, 60, 0, 20] => {
+                    send(&mut stream, channel, BASIC_CONSUME_OK).await?;
+                    send(&mut stream, channel, BASIC_DELIVER).await?;
+                    send_frame(&mut stream, 2, channel, UNREADABLE_PROPERTIES).await?;
+                }
                 // basic.publish
                 [0, 60, 0, 40] => {
                     published.fetch_add(1, Ordering::Relaxed);
@@ -125,6 +143,20 @@ mod tests {
         publisher.submit(vec![Submission { ticket: Ticket(1), message: message.into() }]).await;
         received.recv().await.unwrap().outcome.unwrap();
         assert_eq!(published.load(Ordering::Relaxed), 1);
+    }
+
+    /// Goal: a message that the client library cannot read, and that comes again after every end of
+    /// its connection, is reported to the operator with the remedy. Oracle: the error.
+    #[tokio::test]
+    async fn an_unreadable_message_is_left_to_the_operator() {
+        let (url, _published, _told) = broker().await;
+        let password = Some(String::from("x").into());
+        let config = Config { password, ..Config::new(url) };
+        let mut subscription = Subscriber::new(&config, ["q"]).unwrap().subscribe().await.unwrap();
+        let received = subscription.receive(NonZeroUsize::MIN, Duration::from_secs(20)).await;
+        let error = received.map(drop).unwrap_err();
+        assert_eq!(error.fault(), Fault::Operator, "{error}");
+        assert!(error.to_string().contains("not UTF-8: take it out"), "{error}");
     }
 
     /// Goal: a token that is replaced in its file reaches the broker on the existing connection,

@@ -85,12 +85,28 @@ pub(super) fn of_session(error: Error) -> PublishError {
 
 /// Returns the error of a subscription's connection, channel or consumer.
 pub(super) fn of_subscription(error: Error) -> SubscriptionError {
-    let (fault, reason) = classify(&error);
+    let (fault, reason) = match error.kind() {
+        ErrorKind::ParsingError(_) => unreadable(&error),
+        _ => classify(&error),
+    };
     match fault {
         Fault::Operator => SubscriptionError::operator(reason),
         _ => SubscriptionError::lost(reason),
     }
     .with_source(error)
+}
+
+/// Returns the party at fault, and the remedy, for what the client library could not parse. It
+/// demands UTF-8 of short strings, which RabbitMQ does not. Such a message comes again in every
+/// session, so only an operator ends that.
+fn unreadable(error: &Error) -> (Fault, String) {
+    let reason = format!(
+        "the client library cannot read what rabbitmq sent ({error}): most likely a message in one of these \
+         queues has a routing key, a header name or a short property (message_id, type, content_type, …) that \
+         is not UTF-8: take it out with the management API or another client, because every session ends at \
+         it; if none has, check that the port speaks AMQP 0-9-1"
+    );
+    (Fault::Operator, reason)
 }
 
 /// Returns the party at fault for a failed session, and the reason with its remedy.
