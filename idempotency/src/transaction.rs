@@ -7,7 +7,7 @@ use inbox::commit::{UNSEALED, classify_commit, unsealed};
 use inbox::{CommitError, StoreError};
 use message::crash_points::reached;
 use message::{Backoff, shield};
-use migrations::own_transaction::ENDED;
+use migrations::own_transaction::{ENDED, roll_back};
 use outbox::OutboxTransaction;
 use outbox::transaction::Sealed;
 use sqlx::Transaction;
@@ -99,7 +99,7 @@ impl<DB: KeyStore> KeyTransaction<DB> {
     pub async fn rollback(self) -> Result<(), StoreError> {
         let Self { keys, tx, .. } = self;
         let work = async move {
-            keys.db().call(tx.into_sqlx().rollback()).await.map_err(StoreError::during("roll back"))
+            keys.db().call(roll_back(tx.into_sqlx())).await.map_err(StoreError::during("roll back"))
         };
         shield(work).await
     }

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use message::{Chunk, Committed, Message, MessageId, shield};
 use migrations::SqlErrorKind;
-use migrations::own_transaction::ENDED;
+use migrations::own_transaction::{ENDED, roll_back};
 use outbox::OutboxTransaction;
 use outbox::transaction::Sealed;
 use sqlx::{Connection as _, Transaction};
@@ -262,7 +262,9 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// lost connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
         let limit = self.inbox.options().call_timeout;
-        shield(within(limit, ROLL_BACK, roll_back(self.tx.into_sqlx()))).await
+        let tx = self.tx.into_sqlx();
+        let work = async move { roll_back(tx).await.map_err(StoreError::during(ROLL_BACK)) };
+        shield(within(limit, ROLL_BACK, work)).await
     }
 
     /// Rolls back, and clears the prepared statements of the session.
@@ -271,7 +273,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         let limit = self.inbox.options().call_timeout;
         let work = async move {
             tx.clear_cached_statements().await.map_err(StoreError::during(ROLL_BACK))?;
-            roll_back(tx).await
+            roll_back(tx).await.map_err(StoreError::during(ROLL_BACK))
         };
         shield(within(limit, ROLL_BACK, work)).await
     }
@@ -388,13 +390,6 @@ impl<DB: Dialect> InboxTransaction<DB> {
 }
 
 const ROLL_BACK: &str = "roll back";
-
-async fn roll_back<DB: Dialect>(tx: Transaction<'static, DB>) -> Result<(), StoreError> {
-    match tx.rollback().await {
-        Err(error) if DB::was_over(&error) => Ok(()),
-        done => done.map_err(StoreError::during(ROLL_BACK)),
-    }
-}
 
 /// Returns the keys of the inbox rows that a transaction inserted.
 fn rows_of(admitted: &[Admitted]) -> Vec<Key<'_>> {

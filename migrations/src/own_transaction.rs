@@ -14,9 +14,26 @@
 //! [`Backend::is_open`]: crate::Backend::is_open
 //! [`Backend::is_marked`]: crate::Backend::is_marked
 
+use sqlx::Transaction;
+
+use crate::backend::Backend;
+
 /// The reason that is reported for a transaction that is over.
 pub const ENDED: &str = "its transaction is over, and later statements would commit by themselves: a begin() inside of \
     it was dropped before its answer or refused, or it was ended by a COMMIT or ROLLBACK in SQL";
+
+/// Rolls back a transaction. Succeeds if a statement of SQL has ended it before, because nothing is
+/// left of it. Not cancel-safe.
+///
+/// # Errors
+/// The database refused or is unavailable.
+#[doc(hidden)]
+pub async fn roll_back<DB: Backend>(tx: Transaction<'_, DB>) -> Result<(), sqlx::Error> {
+    match tx.rollback().await {
+        Err(error) if DB::was_over(&error) => Ok(()),
+        done => done,
+    }
+}
 
 /// Sets the mark on PostgreSQL. It comes before BEGIN, in the message that begins the transaction.
 pub const MARK: &str = "SET LOCAL outbox.transaction = 'own'";

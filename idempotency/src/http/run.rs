@@ -11,6 +11,7 @@ use inbox::commit::{classify_commit, unsealed};
 use inbox::{Bounded, CommitError};
 use message::crash_points::reached;
 use message::{Backoff, Fingerprint};
+use migrations::own_transaction::roll_back;
 use outbox::OutboxTransaction;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -214,7 +215,7 @@ where
     let effect = response.extensions_mut().remove::<Effect>();
     let is_kept = settings.is_stored(response.status()) && settings.keeps(effect, response.status());
     if !is_kept {
-        if let Err(error) = db.call(tx.into_sqlx().rollback()).await {
+        if let Err(error) = db.call(roll_back(tx.into_sqlx())).await {
             tracing::debug!(%error, "the database rolls back by itself");
         }
         return Ok(response);

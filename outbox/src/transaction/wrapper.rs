@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 use message::crash_points::reached;
 use message::{MessageId, TraceContext};
 use migrations::SqlErrorKind;
+use migrations::own_transaction::roll_back;
 use sqlx::{Pool, Transaction};
 
 use crate::crash_points;
@@ -232,7 +233,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     /// [`EnqueueError::Database`] when the database became unavailable. It then rolls back by
     /// itself.
     pub async fn rollback(self) -> Result<(), EnqueueError> {
-        Ok(self.tx.rollback().await?)
+        Ok(roll_back(self.tx).await?)
     }
 
     pub(crate) fn take_ids(&mut self) -> ReplayedIds {

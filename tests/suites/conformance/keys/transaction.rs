@@ -10,6 +10,7 @@ key_cases! { "keys/transaction":
         racing_requests_take_effect_once,
         what_is_rolled_back_leaves_the_key_free,
         a_transaction_that_was_exchanged_stores_nothing,
+        a_transaction_that_was_ended_in_sql_is_rolled_back,
         a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing,
         a_lease_that_expired_is_taken_over_by_a_transaction,
         what_was_taken_over_and_refused_is_stored_as_refused,
@@ -84,6 +85,19 @@ async fn a_transaction_that_was_exchanged_stores_nothing<DB: Keys>(db: Database<
     DB::execute(&mut tx, "BEGIN").await.unwrap();
     let committed = tx.commit(Ending::Succeeded, b"x").await;
     assert!(matches!(committed, Err(CommitError::RolledBack { source: None, .. })), "{committed:?}");
+    assert_eq!(run(&keys, "k").await, "acquired");
+}
+
+/// Nothing is left to roll back, which is no error.
+async fn a_transaction_that_was_ended_in_sql_is_rolled_back<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    let Claimed::Acquired(mut tx) =
+        keys.begin(&key("k"), request("k"), &ClaimOptions::default()).await.unwrap()
+    else {
+        panic!()
+    };
+    DB::execute(&mut tx, "ROLLBACK").await.unwrap();
+    tx.rollback().await.unwrap();
     assert_eq!(run(&keys, "k").await, "acquired");
 }
 

@@ -465,6 +465,9 @@ async fn a_transaction_that_was_ended_in_sql_stores_no_staged_message<DB: TestDi
             let error = tx.commit().await.unwrap_err();
             assert!(matches!(error, CommitError::Ended), "{ends}, {staged}: {error:?}");
         }
+        let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+        drop(DB::sql(tx.connection(), ends).await);
+        tx.rollback().await.unwrap();
     }
     assert_eq!(db.rows().await, 1, "the known one");
     assert_eq!(db.number("SELECT count(*) FROM business").await, 0);
