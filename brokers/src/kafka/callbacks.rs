@@ -133,6 +133,7 @@ impl Callbacks {
         drop(state);
         self.set_paused(consumer, &resumed, false);
         if is_lost {
+            self.inflow.lock().left_uncommitted |= !done.is_empty();
             // The next owner receives uncommitted messages again, and the inbox recognizes them.
             tracing::warn!(target: "brokers::kafka", partitions = count, "the group removed this member: other members have its partitions now");
             return;
@@ -143,6 +144,7 @@ impl Callbacks {
         }
         let committed = offsets::commit(consumer, &self.inflow, &done, CommitMode::Sync);
         if let Err(error) = committed {
+            self.inflow.lock().left_uncommitted = true;
             tracing::warn!(target: "brokers::kafka", %error, "offsets of revoked partitions not committed");
         }
     }

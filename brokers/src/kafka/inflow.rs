@@ -45,6 +45,8 @@ pub(super) struct State {
     /// The lags in librdkafka's last statistics.
     lags: Vec<Lag>,
     failure: Option<(Fault, String)>,
+    /// Whether a partition was given up without the commit of its position.
+    pub(super) left_uncommitted: bool,
     pub(super) last_error: Option<String>,
 }
 
@@ -62,6 +64,7 @@ impl Inflow {
             handshakes: Handshakes::default(),
             lags: Vec::new(),
             failure: None,
+            left_uncommitted: false,
             last_error: None,
         };
         Self { state: Mutex::new(state), arrived: Notify::new(), connected: AtomicBool::new(false) }

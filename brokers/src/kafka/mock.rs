@@ -134,6 +134,15 @@ impl Mock {
         })
     }
 
+    /// Makes a broker the coordinator of a consumer group.
+    ///
+    /// # Errors
+    /// [`MockError`] when there is no such broker.
+    pub fn coordinate_group(&self, group: &str, broker: u8) -> Result<(), MockError> {
+        let group = group.to_owned();
+        self.run(move |served| served.cluster.coordinator(MockCoordinator::Group(group), i32::from(broker)))
+    }
+
     /// Delays each answer of one broker by this time from now on; zero ends the delay. Earlier
     /// requests are still answered at their own time, and no later request on the same connection
     /// is answered before them. Brokers are numbered from 1.

@@ -31,8 +31,7 @@ const LINES_MAX: usize = 1_000;
 /// Maximum time for a seek, which needs no network.
 const SEEK_MAX: Duration = Duration::from_secs(5);
 
-/// Maximum time for which the last commit waits for a group that is assigning its partitions. Less
-/// than a subscription waits for its thread to end.
+/// Maximum time for which the last commit is tried again while the group assigns its partitions.
 const ASSIGNING_MAX: Duration = Duration::from_secs(5);
 /// Time after which a commit is tried again that such a group has refused.
 const COMMIT_AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -49,8 +48,20 @@ pub(super) enum Command {
     Abandon,
 }
 
+/// Ends the subscription when it is dropped.
+pub(super) struct EndOfDelivery(pub(super) Arc<Inflow>);
+
+impl Drop for EndOfDelivery {
+    fn drop(&mut self) {
+        self.0.fail(message::Fault::Broker, String::from("the subscription has ended"));
+    }
+}
+
 /// One subscription's consumer.
 pub(super) struct Pump {
+    /// Dropped before the consumer, which polls while it closes. What it polls then reaches nobody,
+    /// so it must not move a position.
+    pub(super) _end: EndOfDelivery,
     pub(super) consumer: BaseConsumer<Callbacks>,
     pub(super) inflow: Arc<Inflow>,
     pub(super) origin: String,
@@ -98,13 +109,14 @@ impl Pump {
                     let _ = answer.send(self.settle(&settlements));
                 }
                 Ok(Command::Close(answer)) => {
-                    let committed = self.finish();
+                    let committed = self.finish(ASSIGNING_MAX);
                     drop(self);
                     let _ = answer.send(committed);
                     return;
                 }
                 Ok(Command::Abandon) | Err(RecvTimeoutError::Disconnected) => {
-                    if let Err(error) = self.finish() {
+                    // The process may be subscribing again at this moment.
+                    if let Err(error) = self.finish(Duration::ZERO) {
                         tracing::warn!(target: "brokers::kafka", %error, "subscription dropped");
                     }
                     return;
@@ -264,21 +276,26 @@ impl Pump {
     ///
     /// A group refuses commits while it assigns its partitions anew, as it does when its members
     /// are stopped one after the other. Only polling takes part in that, so this polls until the
-    /// group accepts them.
-    fn finish(&self) -> Result<(), SubscriptionError> {
+    /// group accepts them, or until `patience` is over.
+    fn finish(&self, patience: Duration) -> Result<(), SubscriptionError> {
         offsets::pass_markers(&self.consumer, &self.inflow);
         let mut state = self.inflow.lock();
+        state.left_uncommitted = false;
         let mut positions =
             if self.commits.are_repeated() { state.ledger.moved() } else { state.ledger.positions() };
         drop(state);
-        let deadline = Instant::now() + ASSIGNING_MAX;
+        let deadline = Instant::now() + patience;
         loop {
             match self.commit(&positions, CommitMode::Sync) {
                 Err(error) if is_assigning(&error) && Instant::now() < deadline => {
                     std::thread::sleep(COMMIT_AGAIN_AFTER);
                     self.take_part();
-                    // The revocation of a partition has committed its position.
-                    let mut kept = self.inflow.lock().ledger.positions();
+                    // Revocations commit the positions of their partitions.
+                    let state = self.inflow.lock();
+                    if state.left_uncommitted {
+                        return Err(error);
+                    }
+                    let mut kept = state.ledger.positions();
                     kept.retain(|(place, _)| positions.iter().any(|(uncommitted, _)| uncommitted == place));
                     positions = kept;
                 }

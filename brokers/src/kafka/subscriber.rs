@@ -23,7 +23,7 @@ use super::group::{GroupConfig, Partition, Start};
 use super::inflow::Inflow;
 use super::ledger::Place;
 use super::offsets;
-use super::pump::{Command, Pump};
+use super::pump::{Command, EndOfDelivery, Pump};
 use super::status::ReadStatus;
 use super::subscription::Subscription;
 use crate::settings::InvalidSetting;
@@ -112,7 +112,8 @@ impl Subscriber {
         });
         let (origin, timeout) = (self.group.origin(), self.config.connect_timeout());
         let commits = if fixed.is_empty() { Commits::default() } else { Commits::kept(Instant::now()) };
-        let mut pump = Pump { consumer, inflow, origin, commits };
+        let end = EndOfDelivery(Arc::clone(&inflow));
+        let mut pump = Pump { _end: end, consumer, inflow, origin, commits };
         pump.reach(timeout)?;
         for topic in self.group.all_topics() {
             pump.learn(topic, timeout).map_err(|error| {

@@ -16,8 +16,8 @@ use super::pump::Command;
 /// Maximum time for closing: a cluster that is gone never answers the last commit.
 const GOODBYE_MAX: Duration = Duration::from_secs(10);
 
-/// A member of a consumer group. Dropping it leaves the group without waiting; unsettled messages
-/// are delivered again to the next owner of the partitions.
+/// A member of a consumer group. Dropping it returns at once, and its thread leaves the group;
+/// unsettled messages are delivered again to the next owner of the partitions.
 #[derive(Debug)]
 pub struct Subscription {
     inflow: Arc<Inflow>,
@@ -62,7 +62,8 @@ impl message::Subscription for Subscription {
             self.inflow.check()?;
             let deliveries = self.take(max);
             if !deliveries.is_empty() {
-                // There is room again. If the thread is gone, the next call reports it.
+                // There is room again. If the thread has ended, the next call without deliveries
+                // reports it.
                 let _ = self.commands.send(Command::Wake);
                 return Ok(deliveries);
             }

@@ -219,6 +219,33 @@ async fn the_last_commit_waits_for_a_group_that_assigns_its_partitions() {
     reached(&config, &[3]).await;
 }
 
+/// Goal: a record that arrives while its reader stops is left to the next one. Oracle: what that
+/// one receives. Only the coordinator is slow, so the record is there before the last commit ends.
+#[tokio::test]
+async fn a_record_that_arrives_during_the_last_commit_is_not_passed() {
+    let mock = Mock::start(2).unwrap();
+    mock.create_topic(TOPIC, 1).unwrap();
+    mock.lead(TOPIC, 0, Some(1)).unwrap();
+    mock.coordinate_group("billing", 2).unwrap();
+    let config = Config::new(mock.bootstrap_servers());
+    let (mut publisher, mut receipts) = session(&Connector::new(config.clone()).unwrap()).await;
+    publisher.submit(batch(0, numbered(0..3))).await;
+    assert!(take(&mut receipts, 3).await.iter().all(|receipt| receipt.outcome.is_ok()));
+    let mut subscription = member(&config).await;
+    let received = receive(&mut subscription, 3).await;
+    subscription.settle(received.iter().map(done).collect()).await.unwrap();
+    reached(&config, &[3]).await;
+    mock.answer_late(2, Duration::from_secs(1)).unwrap();
+    let closing = tokio::spawn(subscription.close());
+    publisher.submit(batch(3, numbered(3..5))).await;
+    assert!(take(&mut receipts, 2).await.iter().all(|receipt| receipt.outcome.is_ok()));
+    assert!(!closing.is_finished(), "they came too late");
+    closing.await.unwrap().unwrap();
+    mock.answer_late(2, Duration::ZERO).unwrap();
+    assert_eq!(payloads(&receive(&mut member(&config).await, 2).await), ["3", "4"]);
+    publisher.close(LONG).await;
+}
+
 #[tokio::test]
 async fn a_last_commit_that_is_refused_for_good_is_an_error() {
     let (mock, config) = cluster(1);
