@@ -1,10 +1,10 @@
-//! Evidence of a Kafka record that is not a message: everything besides key, value and header
-//! texts. Pure.
+//! Evidence of a Kafka record that is not a message: everything except its key, its value and the
+//! headers that are text. Pure.
 
 use message::cloudevents::format_unix_ms;
 use rdkafka::Timestamp;
-use rdkafka::message::Headers as _;
 
+use super::wire::each_header;
 use crate::evidence::hex;
 
 /// Returns the properties of a record, named as in `docs/wire.md`.
@@ -28,11 +28,12 @@ pub(super) fn properties(record: &impl rdkafka::Message) -> Vec<(String, String)
     if record.payload().is_none() {
         put("value", String::from("null"));
     }
-    for header in record.headers().into_iter().flat_map(|headers| headers.iter()) {
-        match header.value {
-            None => put(&format!("header_null.{}", header.key), String::new()),
-            Some(value) if std::str::from_utf8(value).is_err() => {
-                put(&format!("header_hex.{}", header.key), hex(value));
+    for (at, header) in record.headers().into_iter().flat_map(each_header).enumerate() {
+        match header.map(|header| (header.key, header.value)) {
+            None => put(&format!("header_without_text.{at}"), String::new()),
+            Some((name, None)) => put(&format!("header_null.{name}"), String::new()),
+            Some((name, Some(value))) if std::str::from_utf8(value).is_err() => {
+                put(&format!("header_hex.{name}"), hex(value));
             }
             Some(_) => {}
         }

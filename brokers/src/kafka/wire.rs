@@ -15,10 +15,12 @@
 //! An event in structured mode (`content-type: application/cloudevents+json`), as other producers
 //! send it, is also read.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use bytes::Bytes;
 use message::cloudevents::{self, Envelope};
 use message::{Malformed, Message};
-use rdkafka::message::{Header, Headers as _, OwnedHeaders};
+use rdkafka::message::{Header, Headers, OwnedHeaders};
 
 use super::evidence;
 use crate::structured;
@@ -53,6 +55,12 @@ fn put(headers: OwnedHeaders, key: &str, value: &str) -> OwnedHeaders {
     headers.insert(Header { key, value: Some(value) })
 }
 
+/// Returns each header, and `None` for one whose name is not UTF-8. `rdkafka` panics on such a
+/// name, which any client can have written.
+pub(super) fn each_header<H: Headers>(headers: &H) -> impl Iterator<Item = Option<Header<'_, &[u8]>>> {
+    (0..headers.count()).map(|at| catch_unwind(AssertUnwindSafe(|| headers.get(at))).ok())
+}
+
 /// Returns the message that a record carries.
 ///
 /// # Errors
@@ -66,7 +74,11 @@ pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malfor
         Some(Err(_)) => problem = Some("the record's key is not UTF-8; use text as the ordering key"),
         None => {}
     }
-    for header in record.headers().into_iter().flat_map(|headers| headers.iter()) {
+    for header in record.headers().into_iter().flat_map(each_header) {
+        let Some(header) = header else {
+            problem = problem.or(Some("the name of a header is not UTF-8; use text"));
+            continue;
+        };
         // A foreign header that is not text carries no identity: it is read as far as possible.
         let value = String::from_utf8_lossy(header.value.unwrap_or_default()).into_owned();
         if header.key.eq_ignore_ascii_case(CONTENT_TYPE) && envelope.content_type.is_none() {
@@ -107,6 +119,27 @@ mod tests {
         let at = Timestamp::CreateTime(1_700_000_000_123);
         let (key, payload) = (key.map(<[u8]>::to_vec), payload.map(<[u8]>::to_vec));
         OwnedMessage::new(payload, key, message.topic.to_string(), at, 3, 42, Some(headers(message)))
+    }
+
+    /// Headers of which the second has a name that is not UTF-8.
+    struct Foreign;
+
+    impl Headers for Foreign {
+        fn count(&self) -> usize {
+            3
+        }
+
+        fn try_get(&self, at: usize) -> Option<Header<'_, &[u8]>> {
+            let names: [&[u8]; 3] = [b"a", b"\xff", b"c"];
+            let key = std::str::from_utf8(names.get(at)?).unwrap();
+            Some(Header { key, value: Some(b"1") })
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_not_text_hides_no_other_header() {
+        let names: Vec<_> = each_header(&Foreign).map(|header| header.map(|header| header.key)).collect();
+        assert_eq!(names, [Some("a"), None, Some("c")]);
     }
 
     #[test]
