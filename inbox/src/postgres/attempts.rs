@@ -16,6 +16,9 @@ use crate::dialect::{Content, Key, Mark, NewRow, parts};
 
 /// SQLSTATE of a lock wait that reached its timeout.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
+/// How often notes are taken and read. A note that another process had, and removed before it was
+/// read, is taken the next time.
+const TAKE_MAX: usize = 5;
 
 impl parts::Attempts for Postgres {
     async fn count_attempt(
@@ -104,24 +107,29 @@ impl parts::Attempts for Postgres {
     ) -> Result<Vec<InHand>, sqlx::Error> {
         let Some(Key { consumer, .. }) = keys.first() else { return Ok(Vec::new()) };
         let Columns { ids, scopes } = Columns::of(keys);
-        let rows: Vec<(Uuid, String, i32, i32, OffsetDateTime, Option<Uuid>)> =
-            sqlx::query_as(&statements.take_in_hand)
+        let mut taken = HashMap::new();
+        let place =
+            |taken: &HashMap<_, InHand>, key: &Key<'_>| taken.get(&(key.id, key.scope.to_owned())).copied();
+        for statement in [&statements.take_in_hand, &statements.taken].into_iter().cycle().take(2 * TAKE_MAX)
+        {
+            let rows: Vec<(Uuid, String, i32, i32, OffsetDateTime, Option<Uuid>)> = sqlx::query_as(statement)
                 .bind(consumer)
                 .bind(&ids)
                 .bind(&scopes)
                 .bind(process)
-                .fetch_all(connection)
+                .fetch_all(&mut *connection)
                 .await?;
-        // RETURNING has no order of its own.
-        let taken: HashMap<_, _> = rows
-            .into_iter()
-            .map(|(id, scope, attempts, ends, next_at, owner)| {
+            // RETURNING has no order of its own.
+            taken.extend(rows.into_iter().map(|(id, scope, attempts, ends, next_at, owner)| {
                 let failures = attempts.unsigned_abs();
                 let ends = ends.unsigned_abs();
                 ((id, scope), InHand { failures, ends, owner, next_at })
-            })
-            .collect();
-        let place = |key: &Key<'_>| taken.get(&(key.id, key.scope.to_owned())).copied();
+            }));
+            if keys.iter().all(|key| place(&taken, key).is_some()) {
+                break;
+            }
+        }
+        let place = |key: &Key<'_>| place(&taken, key);
         keys.iter().map(|key| place(key).ok_or(sqlx::Error::RowNotFound)).collect()
     }
 

@@ -149,14 +149,19 @@ migrations::statements! {
     attempt = "SELECT attempts, last_error, first_failed_at, next_at FROM {schema}inbox_attempt \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND last_error <> ''";
     /// Rows are locked in one order, so that two processes wait for each other instead of
-    /// deadlocking.
+    /// deadlocking. A note of another process is not written again: at repeatable read that would
+    /// abort the transaction in which it forgets the note.
     take_in_hand = "INSERT INTO {schema}inbox_attempt AS a \
         (message_id, consumer, scope, attempts, last_error, next_at, in_hand) \
         SELECT id, $1, scope, 0, '', clock_timestamp(), $4::uuid \
         FROM (SELECT DISTINCT id, scope FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope)) AS u \
-        ORDER BY scope, id ON CONFLICT (consumer, scope, message_id) DO UPDATE SET \
-        in_hand = coalesce(a.in_hand, $4) \
-        RETURNING message_id, scope, attempts, ends, next_at, nullif(in_hand, $4)";
+        ORDER BY scope, id ON CONFLICT (consumer, scope, message_id) DO UPDATE SET in_hand = $4 \
+        WHERE a.in_hand IS NULL \
+        RETURNING message_id, scope, attempts, ends, next_at, NULL::uuid";
+    taken = "SELECT a.message_id, a.scope, a.attempts, a.ends, a.next_at, nullif(a.in_hand, $4) \
+        FROM (SELECT DISTINCT id, scope FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope)) AS u \
+        CROSS JOIN LATERAL (SELECT * FROM {schema}inbox_attempt AS a WHERE a.consumer = $1 \
+            AND a.scope = u.scope AND a.message_id = u.id LIMIT 1) AS a";
     /// Used to test whether a row can be locked immediately. It is longer than the server takes to
     /// answer.
     wait_for_a_moment = "SET LOCAL lock_timeout = '20ms'";
@@ -239,7 +244,7 @@ migrations::statements! {
     /// The database's own function, which runs with the owner's rights.
     purge_decisions = "SELECT {schema}inbox_purge_audit($1, $2)";
 
-    /// The first of what holds each key, by its place in the arrays.
+    /// The first dead letter that holds each key, with the key's place in the arrays.
     holders = "SELECT u.place, h.id FROM UNNEST($2::text[], $3::text[], $4::text[]) WITH ORDINALITY \
         AS u (scope, topic, key, place) CROSS JOIN LATERAL (SELECT id FROM {schema}inbox_dead_letter AS d \
         WHERE d.consumer = $1 AND d.scope = u.scope AND d.topic = u.topic AND d.key = u.key AND {holds} \
@@ -249,7 +254,7 @@ migrations::statements! {
         AND d.topic = l.topic AND d.key = l.key AND d.seq < l.seq AND {holds} ORDER BY d.seq LIMIT 1) AS h \
         WHERE l.id = $1";
     /// The first held message of each of the next keys behind a key, and whether nothing holds it.
-    /// From key to key by the index, however many are held behind the first ones.
+    /// Jumps from key to key in the index, however many messages are held behind the first ones.
     held_firsts = "WITH RECURSIVE first_held (place, id, seq, scope, topic, key) AS ( \
         (SELECT 1, id, seq, scope, topic, key FROM {schema}inbox_dead_letter WHERE consumer = $1 \
         AND resolution IS NULL AND reason = 'held' AND (scope, topic, key) > ($2, $3, $4) \
@@ -262,7 +267,7 @@ migrations::statements! {
         SELECT d.id FROM {schema}inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \
         AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND {holds} LIMIT 1) IS NULL AS is_in_turn \
         FROM first_held AS f ORDER BY f.place";
-    /// The keys of what was closed, the latest first, of whichever consumer.
+    /// The keys of closed dead letters of all consumers, the latest first.
     closed_since = "SELECT consumer, scope, topic, key FROM {schema}inbox_dead_letter \
         WHERE resolution IS NOT NULL AND resolved_at > $1 ORDER BY resolved_at DESC LIMIT $2";
     /// Nothing while another process redrives it.

@@ -25,6 +25,7 @@ cases! { "inbox/moved":
     postgres {
         a_message_that_moves_stops_no_process_and_counts_none_on_postgres,
         a_process_that_has_not_begun_yet_is_not_counted_as_ended_on_postgres,
+        a_message_that_moves_takes_effect_at_repeatable_read_on_postgres,
     }
 }
 
@@ -126,6 +127,38 @@ async fn a_message_that_moves_stops_no_process_and_counts_none_on_postgres() {
         processes.iter().for_each(JoinHandle::abort);
         <Postgres as TestDatabase>::remove(database).await;
     }
+}
+
+/// Goal: other processes that get a message while it is handled do not abort its transaction, where
+/// transactions see the rows as they were at their beginning. Oracle: how often it was handled, and
+/// its effects.
+async fn a_message_that_moves_takes_effect_at_repeatable_read_on_postgres() {
+    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+    let connect = (*database.pool.connect_options()).clone();
+    let connect = connect.options([("default_transaction_isolation", "repeatable read")]);
+    let pool = PgPoolOptions::new().max_connections(8).connect_with(connect).await.unwrap();
+    let inbox = Inbox::<Postgres>::open(pool, database.options()).await.unwrap();
+    let broker = Broker::new([message("moves")]);
+    let handler = Long { begun: Arc::new(watch::channel(0).0), may_end: Arc::new(watch::channel(false).0) };
+    let mut processes = vec![process(&inbox, &broker, &handler)];
+    handler.begun.subscribe().wait_for(|begun| *begun == 1).await.unwrap();
+    for (number, settled) in [(2, 1), (3, 2)] {
+        processes.push(process(&inbox, &broker, &handler));
+        broker.subscribed_at_least(number).await;
+        // It has asked for the message, and found it in hand, when it handles the next one.
+        broker.send(Ok(message(&format!("beside {number}"))));
+        broker.settled_at_least(settled).await;
+    }
+    handler.may_end.send_replace(true);
+    broker.drained().await;
+    assert_eq!(*handler.begun.borrow(), 1, "its first transaction has committed");
+    let mut effects = <Postgres as TestDatabase>::effects(&database.pool, "billing").await;
+    effects.sort_unstable();
+    assert_eq!(effects, ["beside 2", "beside 3", "moves"]);
+    none_in_hand(&database.admin).await;
+    assert_eq!(dead_letters(&inbox).await, []);
+    processes.iter().for_each(JoinHandle::abort);
+    <Postgres as TestDatabase>::remove(database).await;
 }
 
 /// Goal: a process that has noted a message to be in hand, and waits for a connection to begin, is
