@@ -89,6 +89,14 @@ impl<DB: Dialect> Inbox<DB> {
             .await
             .map_err(failed("lock a set of chunks"))?;
         let Some(incomplete) = locked else { return Ok(false) };
+        let found =
+            DB::find(&mut tx, self.statements(), set.key).await.map_err(failed("look for a message"))?;
+        if found.is_some() {
+            // It was published again as a whole, for example after a limit was raised.
+            DB::remove_set(&mut tx, self.statements(), set).await.map_err(failed("remove chunks"))?;
+            tx.commit().await.map_err(failed("commit the removal of chunks"))?;
+            return Ok(false);
+        }
         let count = incomplete.nearest().map_or(0, |split| split.count);
         let fragment =
             DB::read_chunks(&mut tx, self.statements(), set, count).await.map_err(failed("read chunks"))?;

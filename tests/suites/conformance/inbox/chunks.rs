@@ -30,6 +30,7 @@ cases! { "inbox/chunks":
         a_crash_between_chunks_is_harmless,
         chunks_of_two_splits_do_not_mix,
         a_whole_that_is_tried_again_does_not_expire,
+        chunks_of_a_message_that_came_whole_afterwards_leave_no_dead_letter,
         a_chunk_that_could_not_be_kept_is_kept_later_and_leaves_no_failure,
         missing_chunks_expire_for_all_to_see,
         hostile_chunks_are_refused_and_harm_nobody,
@@ -306,6 +307,21 @@ async fn a_whole_that_is_tried_again_does_not_expire<DB: TestDatabase>(database:
     DB::sql(&mut tx, statement).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 1, "it was not tried for long");
+}
+
+/// Goal: a message that was published in chunks at first, and then as a whole, leaves nothing that
+/// an operator would publish again. Oracle: no dead letter, and no chunks.
+async fn chunks_of_a_message_that_came_whole_afterwards_leave_no_dead_letter<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let whole = large("one");
+    assert!(!consume(&inbox, &chunks_of(&whole)[0]).await.unwrap().0);
+    assert!(consume(&inbox, &whole).await.unwrap().0);
+    two_days_pass(database).await;
+    assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 0);
+    assert_nothing_waits(&inbox).await;
+    assert_eq!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap(), []);
 }
 
 /// The table of chunks is missing for longer than a failing message would live, but other messages
