@@ -88,8 +88,8 @@ pub(crate) fn listed<DB: Dialect>(row: &Row<DB>) -> Result<ListedEntry, sqlx::Er
     Ok(ListedEntry {
         id: EntryId(row.get("id")?),
         message_id: row.get("message_id")?,
-        topic: row.get("topic")?,
-        key: row.get("key")?,
+        topic: shown(row, "topic")?,
+        key: shown_if_any(row, "key")?,
         kind: shown(row, "kind")?,
         attempts: attempts(row)?,
         due_in: due(row.get("due_in")?),

@@ -88,6 +88,7 @@ DECLARE
     day      date;
     part     text;
     floors   uuid[];
+    excess   record;
     created  bigint := 0;
 BEGIN
     IF last_day > today + 366 OR last_day - first_day > 3660 THEN
@@ -111,6 +112,19 @@ BEGIN
             ORDER BY bound)
         INTO floors FROM unnest(ARRAY[day::timestamp, (day + 1)::timestamp]) AS bound;
         EXECUTE format('CREATE TABLE %home%.%I (LIKE %home%.inbox_message INCLUDING ALL)', part);
+        -- Default privileges of the database give nobody more rights on a day than on the table: a
+        -- consumer that can remove a record applies a message twice.
+        FOR excess IN
+            SELECT d.privilege_type AS privilege,
+                CASE WHEN d.grantee = 0 THEN 'PUBLIC' ELSE d.grantee::regrole::text END AS holder
+            FROM pg_class AS c CROSS JOIN aclexplode(c.relacl) AS d
+            WHERE c.oid = format('%home%.%I', part)::regclass AND d.grantee <> c.relowner AND NOT EXISTS (
+                SELECT FROM pg_class AS w CROSS JOIN aclexplode(w.relacl) AS r
+                WHERE w.oid = '%home%.inbox_message'::regclass AND r.grantee = d.grantee
+                    AND r.privilege_type = d.privilege_type)
+        LOOP
+            EXECUTE format('REVOKE %s ON %home%.%I FROM %s', excess.privilege, part, excess.holder);
+        END LOOP;
         EXECUTE format(
             'ALTER TABLE %home%.inbox_message ATTACH PARTITION %home%.%I FOR VALUES FROM (%L) TO (%L)',
             part, floors[1], floors[2]);

@@ -736,6 +736,9 @@ BEGIN
             UPDATE %home%.outbox_exception AS e SET id = fresh FROM %home%.outbox_relay AS r
             WHERE e.relay = r.relay AND e.shard = r.shard
                 AND e.id = moved.id AND e.message_id = moved.message_id;
+            -- Retention keeps a decision as long as its message is parked.
+            UPDATE %home%.outbox_audit AS a SET id = fresh FROM %home%.outbox_relay AS r
+            WHERE a.relay = r.relay AND a.message_id = moved.message_id AND a.id = moved.id;
         END IF;
         renumbered := renumbered + 1;
     END LOOP;
@@ -787,6 +790,8 @@ AS $$
 DECLARE
     present        timestamptz := clock_timestamp();
     newest_message uuid;
+    made_lately    boolean;
+    made_ahead     boolean;
 BEGIN
     bytes := pg_total_relation_size(format('%home%.outbox_message_%s', number)::regclass);
     SELECT m.id, m.enqueued_at, m.message_id INTO newest_id, newest_at, newest_message
@@ -794,14 +799,20 @@ BEGIN
     WHERE ((get_byte(uuid_send(m.message_id), 2) >> 2) & 7) = number ORDER BY m.id DESC LIMIT 1;
     SELECT m.enqueued_at INTO oldest_at FROM %home%.outbox_message AS m
     WHERE ((get_byte(uuid_send(m.message_id), 2) >> 2) & 7) = number ORDER BY m.id LIMIT 1;
-    -- A row with a time ahead of the clock was not written then. Its age is that of the time in its
-    -- id, or of the next row with a possible time.
+    -- Neither time is certain: a producer, or a clock that was wrong, can have given the row an
+    -- earlier one. So the row is as young as the younger of them that is not ahead of the clock. A
+    -- row whose `enqueued_at` is ahead was not written then. Its age is that of the time in its id,
+    -- or of the next row with a possible time.
+    made_lately := newest_message > (
+        lpad(to_hex(greatest(extract(epoch FROM present - keep) * 1000, 0)::bigint), 12, '0')
+        || '7fffbfffffffffffffff')::uuid;
+    made_ahead := newest_message > (
+        lpad(to_hex((extract(epoch FROM present) * 1000)::bigint), 12, '0') || '7fffbfffffffffffffff')::uuid;
     reason := CASE
         WHEN newest_id IS NULL THEN 'empty'
-        WHEN newest_at <= present THEN CASE WHEN newest_at > present - keep THEN 'young' END
-        WHEN newest_message > (
-                lpad(to_hex(greatest(extract(epoch FROM present - keep) * 1000, 0)::bigint), 12, '0')
-                || '7fffbfffffffffffffff')::uuid
+        WHEN newest_at <= present
+        THEN CASE WHEN newest_at > present - keep OR made_lately AND NOT made_ahead THEN 'young' END
+        WHEN made_lately
             AND NOT coalesce((
                 SELECT later.enqueued_at <= present - keep FROM (
                     SELECT m.id, m.enqueued_at FROM %home%.outbox_message AS m

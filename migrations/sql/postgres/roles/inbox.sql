@@ -7,12 +7,17 @@ BEGIN READ WRITE;
 DO $roles$
 DECLARE
     home text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = '{schema}inbox_message'::regclass);
+    part regclass;
 BEGIN
     IF to_regrole('{migrator}') IS NULL THEN CREATE ROLE {migrator} NOLOGIN; END IF;
     IF to_regrole('{consumer}') IS NULL THEN CREATE ROLE {consumer} NOLOGIN; END IF;
     IF to_regrole('{observer}') IS NULL THEN CREATE ROLE {observer} NOLOGIN; END IF;
     EXECUTE format('GRANT USAGE ON SCHEMA %s TO {consumer}, {observer}', home);
     EXECUTE format('GRANT USAGE, CREATE ON SCHEMA %s TO {migrator}', home);
+    -- Days have rights of their own, for example by the database's default privileges.
+    FOR part IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = '{schema}inbox_message'::regclass LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM PUBLIC, {consumer}, {observer}', part);
+    END LOOP;
 END
 $roles$;
 

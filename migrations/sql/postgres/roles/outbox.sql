@@ -7,6 +7,7 @@ BEGIN READ WRITE;
 DO $roles$
 DECLARE
     home text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = '{schema}outbox_message'::regclass);
+    part regclass;
 BEGIN
     IF to_regrole('{migrator}') IS NULL THEN CREATE ROLE {migrator} NOLOGIN; END IF;
     IF to_regrole('{producer}') IS NULL THEN CREATE ROLE {producer} NOLOGIN; END IF;
@@ -14,6 +15,10 @@ BEGIN
     IF to_regrole('{observer}') IS NULL THEN CREATE ROLE {observer} NOLOGIN; END IF;
     EXECUTE format('GRANT USAGE ON SCHEMA %s TO {producer}, {relay}, {observer}', home);
     EXECUTE format('GRANT USAGE, CREATE ON SCHEMA %s TO {migrator}', home);
+    -- Segments have rights of their own, for example by the database's default privileges.
+    FOR part IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = '{schema}outbox_message'::regclass LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM PUBLIC, {producer}, {relay}, {observer}', part);
+    END LOOP;
 END
 $roles$;
 
@@ -22,7 +27,8 @@ REVOKE ALL ON {schema}outbox_message, {schema}outbox_node, {schema}outbox_relay,
     {schema}outbox_operation, {schema}outbox_identity, {schema}outbox_server_run, {schema}outbox_retention,
     {schema}outbox_toolkit_migration
     FROM PUBLIC, {producer}, {relay}, {observer};
-REVOKE ALL ON SEQUENCE {schema}outbox_message_id_seq FROM PUBLIC, {producer}, {relay}, {observer};
+REVOKE ALL ON SEQUENCE {schema}outbox_message_id_seq, {schema}outbox_audit_seq_seq, {schema}outbox_operation_seq_seq
+    FROM PUBLIC, {producer}, {relay}, {observer};
 REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence(),
     {schema}outbox_renumber_rows(pg_snapshot, bigint),
     {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),

@@ -57,6 +57,16 @@ CREATE TABLE outbox_message (
     CONSTRAINT outbox_message_enqueued_at_is_finite CHECK (enqueued_at BETWEEN 0 AND 253402214400000000)
 ) STRICT;
 
+-- Relays read behind the largest id that they have seen, so a row with a smaller one would never
+-- leave. One with the largest possible id would leave no id for later rows. SQLite writes its
+-- sequence at the end of the statement, so ids that it gives out are larger here.
+CREATE TRIGGER outbox_message_id_ascends AFTER INSERT ON outbox_message
+WHEN NEW.id - coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_message'), 0)
+    NOT BETWEEN 1 AND 1099511627776
+BEGIN
+    SELECT RAISE(ABORT, 'outbox_message.id is given out by the database: leave the column out');
+END;
+
 
 -- Nodes -------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ use crate::outbox::support::{Database, TestDialect, on, relay};
 cases! { "outbox/retention_clocks":
     every {
         a_lease_from_a_clock_that_was_ahead_does_not_keep_its_relay,
+        a_row_with_an_earlier_time_ends_the_history_of_no_other,
     }
     postgres {
         history_that_is_old_by_one_clock_is_held_back_by_the_clocks,
@@ -24,7 +25,7 @@ cases! { "outbox/retention_clocks":
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Puts the clock of the server's functions ahead, in this database. PostgreSQL calls a built-in
-/// function by its oid, so one that adds to it gets its name.
+/// function by its oid, so it is renamed, and a function that adds to it takes its name.
 const TEN_DAYS_AHEAD: &str = "
     SET allow_system_table_mods = on;
     ALTER FUNCTION pg_catalog.clock_timestamp() RENAME TO clock_of_the_server;
@@ -53,6 +54,29 @@ async fn history_that_is_old_by_one_clock_is_held_back_by_the_clocks() {
         db
     })
     .await;
+}
+
+/// Goal: a row that says that it was enqueued long ago, for example one that was moved from another
+/// table, removes nothing that is young. Oracle: the rows.
+async fn a_row_with_an_earlier_time_ends_the_history_of_no_other<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let retention = open(&db);
+    db.enqueue(messages(3)).await;
+    let (payload, long_ago) = match DB::NAME {
+        "SQLite" => ("x'00'", "1700000000000000"),
+        _ => ("'\\x00'", "'2023-11-14'"),
+    };
+    db.run(&format!(
+        "INSERT INTO outbox_message (topic, payload, enqueued_at) VALUES ('orders', {payload}, {long_ago})"
+    ))
+    .await;
+    assert_eq!(Relay::new(&db, &relay()).await.pass(&[]).await.len(), 4);
+    retention.expire(DAY).await.unwrap();
+    assert_eq!(db.rows().await, 4);
+    retention.expire(Duration::ZERO).await.unwrap();
+    assert_eq!(db.rows().await, 0);
+    db
 }
 
 /// Goal: a relay that renewed its lease while a clock was ahead, and then ended, can be forgotten

@@ -33,6 +33,7 @@ cases! { "outbox/rows":
     }
     sqlite {
         bytes_that_are_no_utf8_in_a_text,
+        an_id_that_a_row_brings_along_is_refused,
     }
 }
 
@@ -360,6 +361,32 @@ async fn bytes_that_are_no_utf8_in_a_text() {
     each::<Sqlite>(async |db| no_utf8(db, |hex| format!("CAST(x'{hex}' AS TEXT)")).await).await;
 }
 
+/// Goal: no row gets an id that relays have passed, and none uses up the ids. Oracle: the refusals,
+/// and the entries that a relay reads.
+async fn an_id_that_a_row_brings_along_is_refused() {
+    each::<Sqlite>(async |db| {
+        let copied = async |id: i64| {
+            let sql =
+                format!("INSERT INTO outbox_message (id, topic, payload) VALUES ({id}, 'orders', x'00')");
+            Sqlite::sql(&mut db.admin.acquire().await.unwrap(), &sql).await.map_err(|error| error.to_string())
+        };
+        for id in [i64::MIN, -1, 0, i64::MAX] {
+            let refused = copied(id).await.unwrap_err();
+            assert!(refused.contains("leave the column out"), "{id}: {refused}");
+        }
+        insert(&db, "topic, payload", "'orders', x'00'), ('orders', x'01'), ('orders', x'02'").await;
+        db.run("DELETE FROM outbox_message WHERE id = 2").await;
+        assert!(copied(2).await.is_err(), "retention has removed the row with this id");
+        assert_eq!(copied(4).await, Ok(1), "the sequence of a restored file can be behind its rows");
+        insert(&db, "topic, payload", "'orders', x'03'").await;
+        let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
+        let entries = Follower::new(db.reader().await, cursor).all().await;
+        assert_eq!(entries.iter().map(|entry| entry.id.0).collect::<Vec<_>>(), [1, 3, 4, 5]);
+        db
+    })
+    .await;
+}
+
 async fn bytes_that_are_no_utf8_in_a_database_without_encoding() {
     let how = "ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
     let db = Database::<Postgres>::at(database_with(how).await.unwrap()).await;
@@ -428,6 +455,16 @@ async fn no_utf8<DB: TestDialect>(db: Database<DB>, text: impl Fn(&str) -> Strin
     assert_eq!(log.lag(&relay()).await.unwrap().len(), 2, "two topics");
     let listed = admin.list(&relay(), ExceptionState::Retrying, EntryId(0), 100).await.unwrap();
     assert_eq!(listed.len(), due.len());
+    // The relay has carried out a discard of each: what is left of them are their rows.
+    db.run("DELETE FROM outbox_parked").await;
+    db.run("DELETE FROM outbox_exception").await;
+    db.run(
+        "INSERT INTO outbox_audit (actor, relay, id, message_id, action, note) \
+         SELECT 'ops', 'main', id, message_id, 'discard', 'unusable' FROM outbox_message",
+    )
+    .await;
+    let discarded = admin.list(&relay(), ExceptionState::Discarded, EntryId(0), 100).await.unwrap();
+    assert_eq!(discarded.len(), 2 * COLUMNS.len());
     db
 }
 

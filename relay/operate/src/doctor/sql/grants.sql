@@ -77,6 +77,11 @@ WITH roles (part, role_name) AS (
     ('claimant', 'idempotency_key', 'UPDATE', true),
     ('claimant', 'idempotency_key', 'DELETE', true),
     ('claimant', 'idempotency_key', 'TRUNCATE', false)
+), parts (part, object) AS (
+    -- Whoever has rights on a segment or a day passes the rules of its table.
+    SELECT w.part, i.inhrelid
+    FROM (VALUES ('producer', '{schema}outbox_message'), ('consumer', '{schema}inbox_message')) AS w (part, parent)
+    JOIN pg_inherits AS i ON i.inhparent = to_regclass(w.parent)
 ), anchors (part, object) AS (VALUES
     ('relay', 'outbox_message'), ('producer', 'outbox_message'),
     ('consumer', 'inbox_message'), ('claimant', 'idempotency_key')
@@ -93,6 +98,11 @@ WITH roles (part, role_name) AS (
     FROM roles JOIN rules USING (part)
     WHERE EXISTS (SELECT FROM anchors
         WHERE anchors.part = roles.part AND to_regclass('{schema}' || anchors.object) IS NOT NULL)
+    UNION ALL
+    SELECT part, role_name, object::regclass::text, privilege, false,
+        has_table_privilege(role_name::name, object, privilege)
+    FROM roles JOIN parts USING (part)
+    CROSS JOIN (VALUES ('UPDATE'), ('DELETE'), ('TRUNCATE')) AS harmful (privilege)
 )
 SELECT part, role_name, object, privilege, wanted FROM asked
 WHERE coalesce(granted, false) <> wanted
