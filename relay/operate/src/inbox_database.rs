@@ -11,6 +11,7 @@ use migrations::{Dialect, Identifier};
 #[cfg(feature = "postgres")]
 use outbox::connect::postgres_options;
 use outbox::connect::sqlite_options;
+#[cfg(feature = "postgres")]
 use outbox_log::postgres::unconnected;
 use outbox_log::{LogError, LogOptions};
 #[cfg(feature = "postgres")]

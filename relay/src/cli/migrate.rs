@@ -8,6 +8,7 @@ use migrations::{Backend, Dialect, Identifier, Line, MigrateError, Migrator, Sta
 use outbox::connect::postgres_options;
 use outbox::connect::{opened_when_free, sqlite_options};
 use outbox_log::LogError;
+#[cfg(feature = "postgres")]
 use outbox_log::postgres::unconnected;
 use serde::Serialize;
 #[cfg(feature = "postgres")]
