@@ -27,8 +27,8 @@ pub struct HeldTransaction<DB: KeyStore>(Arc<Mutex<Option<Held<DB>>>>);
 /// A transaction, with or without a key.
 #[derive(Debug)]
 pub(super) enum Held<DB: KeyStore> {
-    Keyed(KeyTransaction<DB>),
-    Plain(OutboxTransaction<DB>),
+    Keyed(Box<KeyTransaction<DB>>),
+    Plain(Box<OutboxTransaction<DB>>),
 }
 
 /// The error of a handler that was too late: it has answered, and the transaction has ended.

@@ -108,7 +108,7 @@ where
         Ok(tx) => tx,
         Err(response) => return Ok(*response),
     };
-    let held = HeldTransaction::new(Held::Keyed(tx));
+    let held = HeldTransaction::new(Held::Keyed(Box::new(tx)));
     call.parts.extensions.insert(held.clone());
     let Answered { response, effect, storable } = call.answer(settings, false).await?;
     let Some(Held::Keyed(mut tx)) = held.take() else { return Ok(answer::still_in_use().response()) };
@@ -208,7 +208,7 @@ where
         }
     };
     let tx = OutboxTransaction::adopt_marked(tx, settings.keys.outbox().cloned());
-    let held = HeldTransaction::new(Held::Plain(tx));
+    let held = HeldTransaction::new(Held::Plain(Box::new(tx)));
     call.parts.extensions.insert(held.clone());
     let mut response = call.service.call(Request::from_parts(call.parts, B::from(call.body))).await?;
     let Some(Held::Plain(tx)) = held.take() else { return Ok(answer::still_in_use().response()) };
@@ -220,7 +220,7 @@ where
         }
         return Ok(response);
     }
-    let committed = commit(db, tx).await;
+    let committed = commit(db, *tx).await;
     Ok(committed.map_or_else(|error| answer::not_committed(&error).response(), |()| response))
 }
 
