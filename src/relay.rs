@@ -30,7 +30,7 @@ use crate::RelayHealth;
 /// let relay = Relay::builder(&pool).kafka(["127.0.0.1:9092"])?.build()?;
 /// let relay = tokio::spawn(relay.run(shutdown_signal()));
 /// // … the service runs, and ends …
-/// relay.await?; // gives the lease back: the next process goes on at once
+/// relay.await?; // gives the lease back: the next process takes over at once
 /// # Ok(()) }
 /// ```
 #[must_use = "a relay does nothing until it runs"]

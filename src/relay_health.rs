@@ -37,7 +37,7 @@ impl RelayHealth {
     }
 
     /// Returns whether this process publishes. Of all processes that run the relay, at most one
-    /// does; the others are as healthy.
+    /// does; the others are equally healthy.
     #[must_use]
     pub fn is_leading(&self) -> bool {
         matches!(self.0.borrow().role, Role::Leading { .. })

@@ -36,7 +36,7 @@ pub struct StuckKey {
 pub enum Decision {
     /// The next caller runs the request again.
     Release,
-    /// It is discarded: it never runs, and every caller is told so.
+    /// It is discarded: it never runs, and every caller gets that answer.
     Discard,
 }
 

@@ -31,7 +31,7 @@ pub enum Claimed<T> {
     Replay(Replay),
     /// An operator has discarded it: it never runs. A new request needs a new key.
     Discarded {
-        /// When.
+        /// When it was discarded.
         decided_at: OffsetDateTime,
     },
     /// The key belongs to another request: the caller's bug. Nothing was run.

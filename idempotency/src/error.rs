@@ -61,7 +61,7 @@ pub enum CompleteError {
     /// it. Nothing was changed.
     #[error("the key has ended already, at {processed_at}; this holder's outcome is not stored")]
     Ended {
-        /// How.
+        /// How the request ended.
         ending: Ending,
         /// When, by the database's clock.
         processed_at: OffsetDateTime,

@@ -76,13 +76,13 @@ pub struct InHand {
 /// hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Forget {
-    /// All of them.
+    /// All messages.
     All,
-    /// Those of which no failure was noted.
+    /// Messages without a noted failure.
     Unnoted,
-    /// Those of which no failure was counted, and with which no process ended.
+    /// Messages without a counted failure, whose handler ended no process.
     Unsuspected,
-    /// Those of which no failure was noted, and with which no process ended.
+    /// Messages without a noted failure, whose handler ended no process.
     Untouched,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A chunk is stored in the transaction whose commit permits its acknowledgement. The transaction
 //! that stores the last missing chunk reads all of them, checks the fingerprint that each promised
-//! and removes them. Then it goes on with the whole message as with any other: inbox row, effect
+//! and removes them. Then it handles the whole message like any other one: inbox row, effect
 //! and removal commit together. The row of the set is locked first. So when two transactions bring
 //! the last two chunks, the second one waits for the first and then sees its chunk.
 

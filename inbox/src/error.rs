@@ -167,7 +167,7 @@ pub enum CommitError {
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// The connection was lost before the answer arrived. Do not settle: the delivery comes again,
+    /// The connection was lost before the answer arrived. Do not settle: the delivery is repeated,
     /// and the inbox knows whether it took effect.
     #[error("the outcome of the commit is unknown: no answer arrived")]
     Unknown {

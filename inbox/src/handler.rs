@@ -22,12 +22,14 @@ pub trait Handler<DB: Dialect>: Send + Sync {
     /// commits. The returned bytes are stored as the message's result and returned with every
     /// duplicate.
     ///
-    /// A failed enqueue whose error the handler swallows fails the handler all the same, as if it
-    /// had returned the error: `From<EnqueueError>` of [`HandlerError`] says with which
+    /// A failed enqueue fails the handler even if the handler swallows the error, as if it
+    /// had returned the error: `From<EnqueueError>` of [`HandlerError`] documents the
     /// consequence.
     ///
     /// The handler must not commit or roll back the transaction by SQL of its own. The inbox
-    /// notices that before it commits, and gives no proof.
+    /// notices that before it commits, and gives no proof. But a `COMMIT` has then stored the inbox
+    /// row: redelivered, the message is a duplicate whose remaining work is never done, and in a
+    /// batch so are the messages that were not handled yet.
     ///
     /// After [`handler_timeout`](crate::ConsumerBuilder::handler_timeout) the handler is cancelled
     /// at an `.await`. Code that blocks its thread cannot be cancelled: run it in
@@ -182,8 +184,8 @@ impl HandlerError {
     ///
     /// The delivery stays unsettled meanwhile: it takes room in the
     /// [`prefetch`](crate::ConsumerBuilder::prefetch), and RabbitMQ ends the session of a consumer
-    /// that leaves one unsettled for 30 minutes (`consumer_timeout`). Then it comes again and waits
-    /// on. A quorum queue counts each of these deliveries, and RabbitMQ 4 drops a message after 20
+    /// that leaves one unsettled for 30 minutes (`consumer_timeout`). Then it is redelivered and
+    /// waits on. A quorum queue counts each of these deliveries, and RabbitMQ 4 drops one after 20
     /// of them: give such a queue a dead-letter exchange or a higher `delivery-limit`.
     ///
     /// ```
@@ -311,7 +313,7 @@ impl From<EnqueueError> for HandlerError {
     /// Classifies by the cause. A message that can never be stored (an invalid topic, too large, an
     /// id reused) rejects the message that is being handled. An outage or a lost conflict is
     /// treated as one of the database: see [`Next::Database`]. Missing tables, or no outbox at all,
-    /// are not counted: somebody repairs them. Everything else is counted and tried again.
+    /// are not counted: an operator repairs them. Everything else is counted and tried again.
     fn from(error: EnqueueError) -> Self {
         Self::of_enqueue(error.remedy(), error)
     }

@@ -111,7 +111,9 @@ pub struct InboxOptions {
     /// [`DAYS_AHEAD_MAX`], 2 by default. Use more when another system has to copy each new table
     /// first, as with logical replication.
     pub days_ahead: u32,
-    /// The PostgreSQL schema of the tables; `None` uses the `search_path`. SQLite has no schemas.
+    /// The PostgreSQL schema of the tables; `None` uses the `search_path`. Set it when the pool's
+    /// `after_connect` sets the `search_path`: a missing day is created over a connection of its
+    /// own, without that hook. SQLite has no schemas.
     pub schema: Option<Identifier>,
 }
 

@@ -25,7 +25,7 @@ use crate::transaction::InboxTransaction;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RedriveOptions {
     /// Whether to apply a message that is older than the inbox remembers. First find out whether it
-    /// took effect: the inbox knows only what it still has a dead letter of. The dead letter
+    /// took effect: the inbox knows only messages that still have a dead letter. The dead letter
     /// becomes the record of the effect, so redriving it, or another one of the same message, does
     /// nothing.
     pub accept_late: bool,
@@ -44,9 +44,9 @@ pub enum Redriven {
     Elsewhere,
     /// It was already closed; nothing was done.
     Before {
-        /// How.
+        /// How it was closed.
         resolution: Resolution,
-        /// When.
+        /// When it was closed.
         at: OffsetDateTime,
     },
 }

@@ -36,7 +36,7 @@ const GONE: &str = "its inbox rows are missing: it was rolled back, completely o
 /// a swallowed statement error returns `Ok` although PostgreSQL rolled everything back. It also
 /// refuses after an enqueue that failed, even if its error was swallowed. Await every
 /// `begin()` (a savepoint) in it. A `begin()` that is refused, or dropped before its answer, ends
-/// the whole transaction, and later writes commit by themselves.
+/// the whole transaction, and later writes commit separately.
 #[derive(Debug)]
 #[must_use = "dropping it rolls it back"]
 pub struct InboxTransaction<DB: Dialect> {
@@ -230,7 +230,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     ///
     /// # Errors
     /// [`CommitError::RolledBack`] when nothing was committed. [`CommitError::Unknown`] when the
-    /// answer was lost: then settle nothing; the deliveries come again, and the inbox knows whether
+    /// answer was lost: then settle nothing; deliveries are repeated, and the inbox knows whether
     /// they took effect.
     pub async fn commit(self) -> Result<Vec<Committed>, CommitError> {
         Ok(self.commit_and_chain().await?.0)
@@ -344,7 +344,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     }
 
     /// Checks that the transaction has its inbox rows, before anything is stored that is true only
-    /// together with them: in a transaction that has ended it would be stored by itself.
+    /// together with them: in a transaction that has ended it would be stored alone.
     pub(crate) async fn check_rows(&mut self) -> Result<(), StoreError> {
         self.check_open().await?;
         let what = "look for the inbox rows of a transaction";

@@ -252,12 +252,12 @@ pub trait Subscription: Send {
     ) -> Result<Vec<Delivery>, SubscriptionError>;
 
     /// Settles deliveries. A token that the broker has taken back (rebalance, visibility timeout,
-    /// new connection) is skipped: the message comes again, and the inbox recognises it.
+    /// new connection) is skipped: the message is redelivered, and the inbox recognises it.
     ///
     /// Kafka commits offsets only up to the first unsettled delivery of a partition.
     ///
     /// # Errors
-    /// [`SubscriptionError`] when the broker could not be reached; the messages come again. Not
+    /// [`SubscriptionError`] when the broker could not be reached; it redelivers the messages. Not
     /// cancel-safe.
     async fn settle(&mut self, settlements: Vec<Settlement>) -> Result<(), SubscriptionError>;
 

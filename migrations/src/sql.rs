@@ -46,7 +46,7 @@ impl Template {
     }
 
     /// Replaces placeholders with other parts of the program's own text, and joins the whole into
-    /// one line, as logs and statistics of servers show it. A part may hold placeholders of other
+    /// one line, so that it fits the logs and statistics of servers. A part may name other
     /// parts.
     pub fn parts(mut self, parts: &[(&'static str, &'static str)]) -> Self {
         for _ in 0..PARTS_DEPTH {

@@ -53,7 +53,7 @@ pub enum InvalidUrl {
     },
     /// The URL names several servers.
     #[error(
-        "the URL names several hosts; name one, that always leads to the primary: a proxy, a virtual address or the \
+        "the URL names several hosts; name one that always leads to the primary: a proxy, a virtual address or the \
          writer's DNS name"
     )]
     Hosts,

@@ -184,7 +184,7 @@ pub enum DecideError {
     /// The step has its outcome, has nothing to undo, or has not begun, and it is not the one at
     /// which the saga is stuck.
     #[error(
-        "the step {step} of {id} cannot be skipped: it has not begun, has its outcome, or nothing to undo{}; see \
+        "the step {step} of {id} cannot be skipped: it has not begun, has its outcome, or has nothing to undo{}; see \
          `relay sagas show`", stuck_at(.at.as_deref())
     )]
     NotSkipped {

@@ -40,7 +40,7 @@ pub const AFTER_UNDO_CALL: &str = "saga::after_undo_call";
 /// Everything is done or undone; the saga has not ended.
 pub const BEFORE_END: &str = "saga::before_end";
 
-/// All of them.
+/// All crash points.
 #[cfg(feature = "testing")]
 pub const ALL: [&str; 12] = [
     AFTER_CLAIM,

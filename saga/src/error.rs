@@ -72,7 +72,7 @@ pub enum OpenError {
     #[error(transparent)]
     Name(#[from] InvalidText),
     /// One version of a type was registered twice.
-    #[error("version {version} of the saga type {saga_type} was registered twice; give each code a version")]
+    #[error("version {version} of the saga type {saga_type} was registered twice; give one a new version")]
     Twice {
         /// The type.
         saga_type: String,

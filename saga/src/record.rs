@@ -309,10 +309,10 @@ pub(crate) struct StepChange<'a> {
 /// A change of a saga's state by the worker that owns it.
 #[derive(Debug)]
 pub(crate) enum Turn<'a> {
-    /// It waits for a step. Its next turn is at once if more than these replies have arrived, or if
+    /// The saga waits for a step. Its next turn is at once if more than `replies` have come, or if
     /// it was cancelled. In a transaction that has locked the saga before, only a reply to this
-    /// step counts, because it is visible there. With a pause, its next turn is after that time,
-    /// because the time of the step is over only by the database's clock.
+    /// step counts, because it is visible there. With a `pause`, the next turn comes after that
+    /// time: so far only the database's clock says that the step's time is over.
     Wait { step: &'a str, replies: i64, is_locked: bool, pause: Option<Duration> },
     /// It failed, and is retried after a pause; at once if it was cancelled.
     Postpone { attempts: u32, delay: Duration, error: Option<&'a str> },

@@ -52,7 +52,7 @@ impl<DB: Dialect> Sagas<DB> {
     /// [does not compile](InTransaction).
     ///
     /// # Errors
-    /// [`ReplyError`]: roll the transaction back; after it an
+    /// [`ReplyError`]: roll the transaction back; after an error an
     /// [`OutboxTransaction`](outbox::OutboxTransaction) refuses to commit. Not cancel-safe: drop the
     /// transaction with the call.
     pub async fn reply(

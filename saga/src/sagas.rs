@@ -99,7 +99,7 @@ impl<DB: Dialect> Sagas<DB> {
     /// forgotten after [`WorkerOptions::retention`]; then its name is free.
     ///
     /// # Errors
-    /// [`StartError`]: roll the transaction back; after it an
+    /// [`StartError`]: roll the transaction back; after an error an
     /// [`OutboxTransaction`](outbox::OutboxTransaction) refuses to commit.
     /// [`StartError::KeyReused`] if the name belongs to a saga with another input. Not cancel-safe:
     /// drop the transaction with the call.

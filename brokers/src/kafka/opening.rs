@@ -8,7 +8,7 @@
 //! behind a refused first message, a gapless producer alone stored 4 of 20 messages of its key, and
 //! with this rule none of 99. Once one message is confirmed, the broker knows the producer and
 //! refuses every gap. This costs one round trip per partition and session, and again after an hour
-//! without a message: a broker forgets producers that were silent for long
+//! without a message: a broker forgets producers after a long silence
 //! (`producer.id.expiration.ms`, a day by default).
 //!
 //! Why not before it can be sent: while an idempotent producer has 5 messages of a partition in

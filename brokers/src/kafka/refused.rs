@@ -14,7 +14,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// The state of a key after a refusal.
 #[derive(Debug)]
 enum Stop {
-    /// The refused message must come again before any other.
+    /// The refused message must be submitted again before any other.
     Until(MessageId),
     /// A message of the key was answered as lost with the session: any message now could overtake
     /// it.

@@ -129,7 +129,7 @@ impl TopicReader {
     /// Returns up to `records_max` further records; none when the topic's end is reached.
     ///
     /// # Errors
-    /// [`AdminError::Refused`] when the cluster refuses or is silent for long.
+    /// [`AdminError::Refused`] when the cluster refuses or does not answer in time.
     pub fn read(&mut self, records_max: usize) -> Result<Vec<ReadTopic>, AdminError> {
         let mut records = Vec::new();
         while !self.left.is_empty() && records.len() < records_max {

@@ -345,7 +345,7 @@ impl State {
     }
 
     fn note_violation(&mut self, number: u64, max_in_flight_per_key: MaxInFlightPerKey, message: &Message) {
-        // The chunks of one message have no order among themselves.
+        // The chunks of one message may arrive in any order.
         let waits = |held: &Held| held.session == number && held.key == message.key && held.id != message.id;
         if max_in_flight_per_key == MaxInFlightPerKey::One
             && message.key.is_some()

@@ -56,7 +56,7 @@ impl SqsPublisher {
 #[async_trait]
 impl Publisher for SqsPublisher {
     fn profile(&self) -> Capabilities {
-        // One per key: concurrent requests have no order among themselves.
+        // One per key: concurrent requests may arrive in any order.
         Capabilities {
             max_in_flight_per_key: MaxInFlightPerKey::One,
             batch_len: self.pace.concurrency * BATCH_ENTRIES_MAX,

@@ -25,8 +25,8 @@ pub(super) struct Sender {
 
 type Outcome = Result<(), Failure>;
 
-/// How long a batch that SQS throttles is sent again, and the first and maximum pause in between.
-/// The client has retried a few times by itself by then.
+/// How long a throttled batch is sent again, and the first and the maximum pause between tries.
+/// Before that, the client has already retried a few times on its own.
 const THROTTLED_MAX: Duration = Duration::from_secs(30);
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);

@@ -144,7 +144,7 @@ impl Failure {
                     "the topic {topic} has no file in the directory: create it, or correct the name"
                 )),
                 ErrorKind::PermissionDenied => PublishError::topic_unavailable(format!(
-                    "the file of the topic {topic} cannot be written: grant the right to it"
+                    "the file of the topic {topic} cannot be written: grant write permission on it"
                 )),
                 // It may or may not have been written: never a success.
                 _ => PublishError::session_lost(format!("cannot append to the topic {topic}: {error}")),

@@ -59,7 +59,7 @@ pub(crate) fn read(topic: &str, line: &[u8]) -> Result<Message, Box<Malformed>> 
         serde_json::from_slice(line).map_err(|error| raw(format!("the line is no record: {error}")))?;
     let payload = STANDARD
         .decode(&record.payload)
-        .map_err(|error| raw(format!("the payload of the record is no base64: {error}")))?;
+        .map_err(|error| raw(format!("the payload of the record is not base64: {error}")))?;
     let envelope = Envelope {
         topic: topic.to_owned(),
         key: record.key,

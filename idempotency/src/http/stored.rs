@@ -52,7 +52,7 @@ pub struct StoredResponse {
 
 /// The error for bytes that are not a stored response, or that a newer version wrote.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("what is stored under an idempotency key is not a response that this build knows")]
+#[error("the value stored under an idempotency key is not a response that this build can read")]
 pub struct NotAResponse;
 
 /// Returns whether a status is stored by default: 2xx to 4xx, except those that another try may get

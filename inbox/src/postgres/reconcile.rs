@@ -12,8 +12,8 @@ use uuid::Uuid;
 use crate::reconcile::{AppliedIds, Remembered, Unfinished, Whose};
 use crate::store_error::StoreError;
 
-// $1 consumer, $2 scope or null. The first bound lets the planner begin inside the primary key, in
-// whose order, for one consumer, the rows come.
+// $1 consumer, $2 scope or null. The first bound lets the planner begin inside the primary key,
+// which returns the rows of one consumer in order.
 const PAGE: &str = "SELECT message_id, scope, fingerprint FROM {schema}inbox_message \
     WHERE dead_letter IS NULL AND consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id >= $3 \
     AND (message_id, scope) > ($3, $4) AND message_id <= $5 ORDER BY message_id, scope LIMIT $6";

@@ -182,7 +182,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
                 .await
                 .map_err(StoreError::during(what))?;
             if taken.iter().any(|in_hand| in_hand.failures > 0) {
-                // Their next attempts are due by the clock of now, not by the one of the last
+                // Their next attempts are due by the current clock, not by the one of the last
                 // reading.
                 self.inbox.refresh_on(&mut connection).await?;
             }

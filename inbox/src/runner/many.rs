@@ -2,7 +2,7 @@
 //!
 //! They are admitted in one round trip and handled in their order. When one fails, everything is
 //! rolled back. The deliveries before it are done again without it; the failed one and those behind
-//! it on its key are handled one by one; and the rest goes on as a batch. A failure of unknown
+//! it on its key are handled one by one; and the rest remains a batch. A failure of unknown
 //! cause (at the commit, or one that may affect every message and repeats) halves the batch.
 //! Messages whose key is held by a dead letter are taken out in the same way.
 

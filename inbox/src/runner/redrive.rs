@@ -42,15 +42,15 @@ impl<DB: Dialect> Handler<DB> for BoundedHandler<'_, DB> {
                 Called::Ended(result) => result?,
                 Called::TimedOut(error) => {
                     if let Some(session) = session {
-                        // It answers only after the interrupted statement has ended, for whatever
-                        // reason.
+                        // The session answers only after the interrupted statement has ended, for
+                        // whatever reason.
                         let ended = async { drop(DB::session(tx).await) };
                         bounded::interrupt(|| inbox.interrupt(session), ended).await;
                     }
                     return Err(error);
                 }
             };
-        // It fails if the handler ignored a failed statement.
+        // The query fails if the handler ignored a failed statement.
         DB::session(tx).await.map_err(broken)?;
         Ok(result)
     }

@@ -7,7 +7,7 @@ use tokio::task::JoinError;
 use super::build_error::BuildError;
 
 /// Why a consumer ended other than by a graceful shutdown. Nothing is lost: unsettled deliveries
-/// come again.
+/// are delivered again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {

@@ -11,7 +11,7 @@ pub struct Shutdown {
     /// Receive nothing more; finish, settle and close.
     pub graceful: CancellationToken,
     /// Stop at once. Running transactions end by themselves, nothing more is settled, and unsettled
-    /// deliveries come again.
+    /// deliveries are repeated.
     pub abort: CancellationToken,
 }
 

@@ -23,7 +23,7 @@ pub struct Monotonic<C = SystemClock> {
 }
 
 impl<C: Clock> Monotonic<C> {
-    /// Makes an independent generator; only its own ids ascend among themselves.
+    /// Makes an independent generator. Its ids ascend, but not relative to other generators.
     #[must_use]
     pub fn new(clock: C) -> Self {
         Self { clock, context: Mutex::new(ContextV7::new()) }

@@ -63,7 +63,7 @@ impl fmt::Display for ExceptionState {
 
 /// A word that is not a state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a state; known are scheduled, retrying, held, dead and discarded")]
+#[error("{0:?} is not a state; the states are scheduled, retrying, held, dead and discarded")]
 pub struct UnknownState(String);
 
 impl FromStr for ExceptionState {

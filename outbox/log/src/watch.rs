@@ -133,7 +133,7 @@ impl<T> Default for Vigil<T> {
 }
 
 impl<T: PartialEq + Clone> Vigil<T> {
-    /// Decides whether the holder lives. Ask again with what is found later.
+    /// Decides whether the holder is alive. Call again with each later row.
     pub fn decide(&mut self, found: Option<HolderRow<T>>, now: Instant) -> Life<T> {
         let Some((holder, held)) = found.and_then(Held::of) else { return Life::Over(None) };
         let lease = (held.epoch, held.until.clone());

@@ -25,7 +25,7 @@ pub enum NodeError {
     },
     /// All 65,536 numbers are held, or used up.
     #[error(
-        "all 65,536 node numbers are held; let fewer processes make ids, or see in outbox_node who holds them"
+        "all 65,536 node numbers are held; run fewer processes that make ids; outbox_node lists the holders"
     )]
     AllTaken,
     /// The database returned a number or an epoch that does not fit.

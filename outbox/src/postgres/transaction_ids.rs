@@ -40,7 +40,7 @@ pub enum TransactionIdError {
     },
     /// The transaction has taken its maximum number of ids.
     #[error(
-        "the transaction has taken {taken} ids, and may have {}; let the rest be made in another transaction",
+        "the transaction has taken {taken} ids; the limit is {}: take the rest in another transaction",
         TransactionStamp::IDS_MAX
     )]
     UsedUp {

@@ -28,7 +28,7 @@ pub enum CommitOutcome {
 
 /// The outcome could not be determined in time and stays unknown.
 #[derive(Debug, thiserror::Error)]
-#[error("the outcome of the commit could not be found out within {waited:?}: {reason}")]
+#[error("the outcome of the commit could not be determined within {waited:?}: {reason}")]
 pub struct ResolveError {
     /// How long the database was queried.
     pub waited: Duration,

@@ -133,7 +133,7 @@ impl Silence {
         Submitted { at: self.now, order: self.submissions }
     }
 
-    /// Notes that a message was answered: confirmed, or refused by itself.
+    /// Notes that a message was answered: confirmed, or refused individually.
     pub fn answered(&mut self, topic: &Topic, submitted: Submitted) {
         let at = self.now;
         self.guessed = false;

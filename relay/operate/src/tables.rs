@@ -27,10 +27,10 @@ pub struct Tables {
 
 /// The options of a connection, by dialect.
 pub enum ConnectOptions {
-    /// Of PostgreSQL.
+    /// A connection to PostgreSQL.
     #[cfg(feature = "postgres")]
     Postgres(PgConnectOptions),
-    /// Of SQLite.
+    /// A connection to SQLite.
     Sqlite(SqliteConnectOptions),
 }
 

@@ -13,7 +13,7 @@ use operate::units::{Size, Time};
 /// A setting of the section and its problem.
 pub(crate) type Refusal = (&'static str, String);
 
-/// Every pause of a database or a container would lose a shorter lease.
+/// A shorter lease would be lost at every pause of a database or a container.
 const LEASE_TTL_MIN: Duration = Duration::from_secs(1);
 /// The takeover after a killed relay waits for the lease to expire.
 const LEASE_TTL_MAX: Duration = Duration::from_secs(3_600);

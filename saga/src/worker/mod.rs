@@ -85,7 +85,7 @@ impl<DB: Dialect> Sagas<DB> {
                 Ok(taken) => taken,
                 Err(error) => {
                     failures += 1;
-                    tracing::warn!(%error, failures, "no sagas can be taken; it is tried again");
+                    tracing::warn!(%error, failures, "no sagas can be claimed; trying again");
                     let delay = Backoff::OUTAGES.delay(failures, rand::random());
                     stopping.run_until_cancelled(tokio::time::sleep(delay.max(POLL_MIN))).await;
                     continue;

@@ -158,7 +158,7 @@ impl Json {
     /// Changes the content: in its first leaf another digit, or one more character, item or member.
     fn change(&mut self) {
         match self {
-            // The last digit, because floating point would not tell long numbers apart by it. A
+            // Changes the last digit, which floating point does not keep in a long number. A
             // word becomes a number.
             Self::Bare(text) => match text.pop() {
                 Some(digit @ '0'..='9') => text.push(char::from(digit as u8 ^ 1)),

@@ -48,7 +48,7 @@ impl Copy {
         self.patch(patch, &["apply"])
     }
 
-    /// Mends the code.
+    /// Removes the patch again.
     pub(super) fn revert(&self, patch: &Patch) -> Result<(), String> {
         self.patch(patch, &["apply", "--reverse"])
     }

@@ -138,7 +138,7 @@ fn find(copy: &Copy, mut patches: Vec<Patch>, backends: Option<&Backends>) -> Re
             return Err(format!("{finder} does not pass on the unbroken code: {verdict}"));
         }
     }
-    // Grouped by crate, so that mending one breakage and making the next rebuilds the same crate.
+    // Grouped by crate, so that removing one patch and applying the next rebuilds the same crate.
     patches.sort_by(|a, b| (&a.place, &a.finder).cmp(&(&b.place, &b.finder)));
     let mut lines = Vec::new();
     for patch in patches {

@@ -18,7 +18,7 @@ pub(super) struct Patch {
     pub(super) breaks: String,
     /// The program that finds it.
     pub(super) finder: Finder,
-    /// The crate that it changes first, by its folder.
+    /// The folder of the first crate that the patch changes.
     pub(super) place: String,
 }
 

@@ -56,7 +56,7 @@ impl Session {
     /// Abandons open transactions, and ends the threads.
     pub(super) fn end(&self) {
         for commands in &self.producers {
-            // A thread that has ended has already abandoned its own.
+            // If a thread has ended, it has already abandoned its open transaction.
             let _ = commands.send(Command::End);
         }
     }

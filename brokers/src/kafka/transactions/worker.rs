@@ -74,7 +74,7 @@ impl Worker {
                 Ok(Command::Batch(batch, receipts)) => self.batch(batch, &receipts),
                 Ok(Command::Commit(mark, answer)) => {
                     let outcome = self.commit(&mark);
-                    // If the engine has ended, no caller waits: the mark informs its successor.
+                    // If the engine has ended, no caller waits: its successor reads the mark.
                     let _ = answer.send(outcome);
                 }
                 Err(RecvTimeoutError::Timeout) => self.look_around(),

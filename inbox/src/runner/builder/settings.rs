@@ -106,7 +106,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// Sets whether later messages of a key wait for its dead letter; by default the key goes on.
+    /// Sets whether later messages of a key wait for its dead letter; by default they do not wait.
     #[must_use]
     pub fn after_dead_letter(mut self, choice: AfterDeadLetter) -> Self {
         self.settings.after_dead_letter = choice;

@@ -62,7 +62,7 @@ pub(super) struct Drive<S> {
     /// Number of deliveries received in the current session, by place (a partition, a queue);
     /// without those that ended as duplicates or as chunks that are kept.
     seen: HashMap<String, usize>,
-    /// Cancelled when the current session is lost, because its waiting deliveries come again.
+    /// Cancelled when the current session is lost, because its waiting deliveries are repeated.
     give_up: CancellationToken,
     lag: LagGauges,
 }

@@ -61,9 +61,9 @@ impl PostgresLog {
         rows.iter().map(|row| segment(row).map_err(LogError::during("read a segment"))).collect()
     }
 
-    /// Returns how far the server's clock is ahead of this machine's. What is kept is kept for that
-    /// much longer by the server's clock, so that it is as old by this machine's: what a clock that
-    /// is ahead removed does not come back with the right time.
+    /// Returns how far the server's clock is ahead of this machine's. History is kept for that
+    /// much longer by the server's clock, so that it is as old by this machine's: rows that a fast
+    /// clock has removed do not come back once the clock is right.
     async fn ahead(&self, connection: &mut PgConnection) -> Result<Duration, LogError> {
         let query = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(connection);
         let read = async { query.await.map_err(LogError::during("read the server's clock")) };

@@ -17,8 +17,8 @@ use crate::awaited::{Awaited, Unanswered};
 use crate::event::Event;
 use crate::silence::{Stall, Submitted};
 
-/// Maximum unanswered messages that a publisher may hold, in windows. Then it is closed and a new
-/// one connected.
+/// Maximum unanswered messages that a publisher may hold, as a multiple of the window. A publisher
+/// that holds more is closed, and a new one is connected.
 const AWAITED_WINDOWS_MAX: usize = 2;
 
 /// Messages that were parked as silent, and the consequences. Invariant: an entry is postponed only

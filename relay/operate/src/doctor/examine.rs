@@ -122,7 +122,7 @@ async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> 
             }
         }
     };
-    // A query to a table that a migration has locked never returns.
+    // A query on a table that a migration has locked does not return until it is unlocked.
     let gathered: Result<(Vec<Finding>, Vec<String>), Unreachable> = timeout(DATABASE_TIME_LIMIT, asked)
         .await
         .unwrap_or_else(|_| Err(Unreachable::late_by(DATABASE_TIME_LIMIT)));

@@ -1,4 +1,4 @@
-//! Each kind of damage, and what looks like damage but is none.
+//! Each kind of damage, and cases that only look like damage.
 
 use super::*;
 

@@ -36,7 +36,7 @@ pub(super) async fn outbox(
     pipeline: &PipelineConfig,
     timeout: Duration,
 ) -> Result<Box<dyn Rows>, OperateError> {
-    // Queries of a file block no other session.
+    // A query of a SQLite file blocks no other session, so it needs no time limit.
     #[cfg(not(feature = "postgres"))]
     let _ = timeout;
     let url = pipeline.database.url()?;

@@ -12,7 +12,7 @@ use super::guests::{Admitted, Bounds, Guests};
 /// Pause after `accept` failed because the system had no resources left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until dropped. Calls `answer` for each connection with a place; `answer` reports requests
+/// Serves until dropped. Calls `answer` for each admitted connection; `answer` reports requests
 /// with [`Admitted::heard`]. `what` names the listener in the log.
 pub async fn serve<Fut>(
     listener: TcpListener,

@@ -1,4 +1,4 @@
-//! Connections with a place, and which of them gives its place up.
+//! The admitted connections of a listener, and which of them is closed for a new one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ struct Guest {
     evicted: CancellationToken,
 }
 
-/// A connection with a place. Dropping it releases the place.
+/// An admitted connection. Dropping it makes room for another one.
 #[derive(Debug)]
 pub struct Admitted {
     guests: Guests,

@@ -1,4 +1,4 @@
-//! Deliveries that come again, and deliveries that do not.
+//! Messages that are redelivered, and messages that are not.
 
 use std::collections::BTreeSet;
 

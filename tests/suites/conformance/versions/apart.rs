@@ -95,7 +95,7 @@ async fn a_limited_role(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: whoever queues behind a migration that waits for a table waits no longer than the role's
+/// Goal: a session behind a migration that waits for a table waits no longer than the role's
 /// lock timeout. Oracle: the migration fails beside a transaction that uses the table, nothing of
 /// it is applied, and it succeeds afterwards.
 async fn a_table_in_use(stage: Stage) -> Outcome {

@@ -179,8 +179,8 @@ impl Rebase {
                 sqlx::query_scalar(&self.sql.waited_for).fetch_one(connection).await.map_err(failed())?;
             Err(LogError::Unavailable {
                 reason: format!(
-                    "cursors are not of this server's history, or rows share an id, and they are not mended before these \
-                     transactions end, which have taken ids of outbox_message_id_seq or locked rows of outbox_relay: {}",
+                    "cursors do not belong to this server's history, or rows share an id; the repair waits for these \
+                     transactions, which have taken ids of outbox_message_id_seq or locked rows of outbox_relay: {}",
                     who.as_deref().unwrap_or("none at this moment")
                 ),
                 source: None,
@@ -278,7 +278,7 @@ impl Rebase {
             for Stored { relay, shard, cursor } in &relays {
                 let base = PgMark::read(&cursor.base)?;
                 if base.sees_nothing() && base.floor > from {
-                    // Such a base does not distinguish rows, so no comparison finds the low ids.
+                    // Such a base sees no row, so comparing rows with it does not find the low ids.
                     let floor = sqlx::query_scalar(&self.sql.first).bind(base.floor);
                     let floor = floor.fetch_one(&mut *tx).await.map_err(failed())?;
                     let base = PgMark { floor, is_rebased: true, ..base };

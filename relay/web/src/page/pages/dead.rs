@@ -201,7 +201,7 @@ fn row(message: &DeadMessage, with_choice: bool) -> Markup {
 }
 
 /// Returns whether it was parked long before it died: it was requeued and failed again, or retried
-/// for long.
+/// for a long time.
 fn is_again(message: &DeadMessage) -> bool {
     message.is_dead() && message.changed_at - message.since > time::Duration::MINUTE
 }
