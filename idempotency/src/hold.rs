@@ -19,8 +19,8 @@ use crate::store::{Ask, KeyStore, TakeOver};
 const LOOKS_MAX: u32 = 5;
 
 /// Claims a key in a transaction that was begun for it. Returns the drift of a key whose time is
-/// not accepted and that has no record; then roll the transaction back. A record that it left would
-/// let the next request with the key run, because a record answers whatever the key's time is.
+/// not accepted; one that is too old is accepted if it has a record. Then roll the transaction
+/// back: a record that it left would let the next request with the key run.
 pub(crate) async fn hold<DB: KeyStore>(
     connection: &mut DB::Connection,
     statements: &DB::KeyStatements,
@@ -38,7 +38,10 @@ pub(crate) async fn hold<DB: KeyStore>(
         let known = found.record.clone();
         let decision = decide(found, &ask.asked);
         let Decision::Take { attempt, is_recorded } = decision else { return Ok(Ok(decision)) };
-        if !is_recorded && let Err(drift) = ask.validate_time(read_at) {
+        // An old key with a record runs: nothing was forgotten. One that lies ahead would be
+        // accepted for longer than the record that it gets now is kept.
+        let is_excused = |drift: &Drift| is_recorded && matches!(drift, Drift::TooOld { .. });
+        if let Some(drift) = ask.validate_time(read_at).err().filter(|drift| !is_excused(drift)) {
             return Ok(Err(drift));
         }
         let is_taken = match &known {
