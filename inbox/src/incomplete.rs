@@ -1,5 +1,6 @@
 //! Messages whose chunks have been missing for too long. They are dead-lettered, logged and
-//! counted, never dropped silently.
+//! counted, never dropped silently. Only chunks of a message that has come as a whole meanwhile are
+//! just removed.
 
 use bytes::Bytes;
 use message::Fingerprint;
@@ -91,8 +92,8 @@ impl<DB: Dialect> Inbox<DB> {
         let Some(incomplete) = locked else { return Ok(false) };
         let found =
             DB::find(&mut tx, self.statements(), set.key).await.map_err(failed("look for a message"))?;
-        if found.is_some() {
-            // It was published again as a whole, for example after a limit was raised.
+        if found.is_some_and(|stored| stored.fingerprint == set.fingerprint) {
+            // It came as a whole afterwards, for example after a limit was raised.
             DB::remove_set(&mut tx, self.statements(), set).await.map_err(failed("remove chunks"))?;
             tx.commit().await.map_err(failed("commit the removal of chunks"))?;
             return Ok(false);

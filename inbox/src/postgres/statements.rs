@@ -161,7 +161,7 @@ migrations::statements! {
     taken = "SELECT a.message_id, a.scope, a.attempts, a.ends, a.next_at, nullif(a.in_hand, $4) \
         FROM (SELECT DISTINCT id, scope FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope)) AS u \
         CROSS JOIN LATERAL (SELECT * FROM {schema}inbox_attempt AS a WHERE a.consumer = $1 \
-            AND a.scope = u.scope AND a.message_id = u.id LIMIT 1) AS a";
+            AND a.scope = u.scope AND a.message_id = u.id AND a.in_hand IS NOT NULL LIMIT 1) AS a";
     /// Used to test whether a row can be locked immediately. It is longer than the server takes to
     /// answer.
     wait_for_a_moment = "SET LOCAL lock_timeout = '20ms'";
