@@ -800,9 +800,8 @@ BEGIN
     SELECT m.enqueued_at INTO oldest_at FROM %home%.outbox_message AS m
     WHERE ((get_byte(uuid_send(m.message_id), 2) >> 2) & 7) = number ORDER BY m.id LIMIT 1;
     -- Neither time is certain: a producer, or a clock that was wrong, can have given the row an
-    -- earlier one. So the row is as young as the younger of them that is not ahead of the clock. A
-    -- row whose `enqueued_at` is ahead was not written then. Its age is that of the time in its id,
-    -- or of the next row with a possible time.
+    -- earlier one. So the row is as young as the younger of them that is not ahead of the clock. If
+    -- both are ahead, its age is that of the next row with a possible time.
     made_lately := newest_message > (
         lpad(to_hex(greatest(extract(epoch FROM present - keep) * 1000, 0)::bigint), 12, '0')
         || '7fffbfffffffffffffff')::uuid;
@@ -810,8 +809,8 @@ BEGIN
         lpad(to_hex((extract(epoch FROM present) * 1000)::bigint), 12, '0') || '7fffbfffffffffffffff')::uuid;
     reason := CASE
         WHEN newest_id IS NULL THEN 'empty'
-        WHEN newest_at <= present
-        THEN CASE WHEN newest_at > present - keep OR made_lately AND NOT made_ahead THEN 'young' END
+        WHEN made_lately AND NOT made_ahead THEN 'young'
+        WHEN newest_at <= present THEN CASE WHEN newest_at > present - keep THEN 'young' END
         WHEN made_lately
             AND NOT coalesce((
                 SELECT later.enqueued_at <= present - keep FROM (

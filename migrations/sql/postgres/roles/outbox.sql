@@ -15,6 +15,8 @@ BEGIN
     IF to_regrole('{observer}') IS NULL THEN CREATE ROLE {observer} NOLOGIN; END IF;
     EXECUTE format('GRANT USAGE ON SCHEMA %s TO {producer}, {relay}, {observer}', home);
     EXECUTE format('GRANT USAGE, CREATE ON SCHEMA %s TO {migrator}', home);
+    -- The lock of the function that empties segments.
+    PERFORM pg_advisory_xact_lock(8031439170474173555);
     -- Segments have rights of their own, for example by the database's default privileges.
     FOR part IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = '{schema}outbox_message'::regclass LOOP
         EXECUTE format('REVOKE ALL ON %s FROM PUBLIC, {producer}, {relay}, {observer}', part);

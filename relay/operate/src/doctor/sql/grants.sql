@@ -80,7 +80,8 @@ WITH roles (part, role_name) AS (
 ), parts (part, object) AS (
     -- Whoever has rights on a segment or a day passes the rules of its table.
     SELECT w.part, i.inhrelid
-    FROM (VALUES ('producer', '{schema}outbox_message'), ('consumer', '{schema}inbox_message')) AS w (part, parent)
+    FROM (VALUES ('relay', '{schema}outbox_message'), ('producer', '{schema}outbox_message'),
+        ('consumer', '{schema}inbox_message')) AS w (part, parent)
     JOIN pg_inherits AS i ON i.inhparent = to_regclass(w.parent)
 ), anchors (part, object) AS (VALUES
     ('relay', 'outbox_message'), ('producer', 'outbox_message'),
@@ -102,7 +103,8 @@ WITH roles (part, role_name) AS (
     SELECT part, role_name, object::regclass::text, privilege, false,
         has_table_privilege(role_name::name, object, privilege)
     FROM roles JOIN parts USING (part)
-    CROSS JOIN (VALUES ('UPDATE'), ('DELETE'), ('TRUNCATE')) AS harmful (privilege)
+    CROSS JOIN (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE'), ('TRUNCATE')) AS harmful (privilege)
+    WHERE part = 'producer' OR privilege IN ('UPDATE', 'DELETE', 'TRUNCATE')
 )
 SELECT part, role_name, object, privilege, wanted FROM asked
 WHERE coalesce(granted, false) <> wanted
