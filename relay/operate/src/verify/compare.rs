@@ -100,7 +100,7 @@ impl Comparison<'_> {
         compared.records =
             sources::unreadable(&self.pipeline.broker).is_none().then_some(open.broker.records);
         compared.unreadable_records = open.broker.unreadable;
-        compared.broker_checked_from = open.broker.cut_at;
+        compared.broker_checked_from = open.broker.cut_at.clone();
         Ok(compared)
     }
 
@@ -186,7 +186,7 @@ impl Comparison<'_> {
         let from_ms = self.range.from_ms.map(|ms| ms.saturating_sub(CLOCK_SKEW_MS).cast_signed());
         let broker = &self.pipeline.broker;
         open.broker = self.reading.broker(broker, &topics, from_ms, self.range, &mut open.spool).await?;
-        open.context.broker_from = Some(open.broker.cut_at.unwrap_or_default());
+        open.context.broker_from = Some(open.broker.cut_at.clone());
         Ok(())
     }
 

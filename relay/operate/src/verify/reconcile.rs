@@ -57,9 +57,9 @@ pub(super) struct Context {
     pub(super) topics: BTreeSet<String>,
     /// The smallest id in the outbox. Nothing is known about smaller ids.
     pub(super) outbox_from: Option<Uuid>,
-    /// From this id on, everything published is in the part of the broker that was read. `None`
-    /// when the broker was not read.
-    pub(super) broker_from: Option<Uuid>,
+    /// From these ids on, everything published is in the part of the broker that was read; of other
+    /// topics, everything. `None` when the broker was not read.
+    pub(super) broker_from: Option<BTreeMap<String, Uuid>>,
     pub(super) inboxes: Vec<InboxContext>,
 }
 
@@ -207,7 +207,10 @@ fn reconcile_stored(seen: &Seen, stored: &Stored, context: &Context) -> Reconcil
         Stage::Discarded | Stage::Beside(Discarded) => MessageState::Discarded,
     };
     let (mut wrong, mut waits) = (Vec::new(), Vec::new());
-    let is_read = context.broker_from.is_some_and(|from| seen.id >= from);
+    let is_read = context
+        .broker_from
+        .as_ref()
+        .is_some_and(|cut| cut.get(&stored.topic).is_none_or(|from| seen.id >= *from));
     let is_lost = fate == MessageState::Published && is_read && seen.broker.is_none();
     if is_lost {
         wrong.push((Place::Broker, Kind::Unpublished));

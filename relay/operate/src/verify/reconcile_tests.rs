@@ -1,5 +1,7 @@
 //! Each kind of damage, and cases that only look like damage.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 const ID: Uuid = Uuid::from_u128(100);
@@ -24,7 +26,7 @@ fn context() -> Context {
     let inbox = InboxContext { has_effects: true, ..InboxContext::default() };
     Context {
         outbox_from: Some(Uuid::from_u128(1)),
-        broker_from: Some(Uuid::nil()),
+        broker_from: Some(BTreeMap::new()),
         inboxes: vec![inbox],
         ..Context::default()
     }
@@ -159,9 +161,13 @@ fn nothing_is_said_of_what_lies_outside() {
     // Forgotten by retention, and not read at the broker.
     let mut forgetful = context();
     forgetful.inboxes[0].remembers_from = Some(Uuid::from_u128(101));
-    forgetful.broker_from = Some(Uuid::from_u128(101));
+    let topic = seen.outbox.as_ref().unwrap().topic.clone();
+    forgetful.broker_from = Some(BTreeMap::from([(topic, Uuid::from_u128(101))]));
     seen.broker = None;
     assert_eq!(reconcile(&seen, &forgetful).unwrap().wrong, []);
+    // Only another topic was cut.
+    forgetful.broker_from = Some(BTreeMap::from([(String::from("another"), Uuid::max())]));
+    assert_eq!(reconcile(&seen, &forgetful).unwrap().wrong, [(Place::Broker, Kind::Unpublished)]);
     // Older than the outbox.
     seen.outbox = None;
     let pruned = Context { outbox_from: Some(Uuid::from_u128(101)), ..context() };

@@ -46,7 +46,7 @@ pub struct Compared {
     /// Records of the broker in the range, copies included; `None` when the broker was not read.
     pub(super) records: Option<u64>,
     pub(super) unreadable_records: u64,
-    pub(super) broker_checked_from: Option<Uuid>,
+    pub(super) broker_checked_from: BTreeMap<String, Uuid>,
     broker_unread: Option<&'static str>,
     pub(super) inboxes: Vec<InboxCounts>,
     pub(super) findings: Vec<Finding>,
@@ -178,7 +178,7 @@ impl Compared {
             discarded: 0,
             records: None,
             unreadable_records: 0,
-            broker_checked_from: None,
+            broker_checked_from: BTreeMap::new(),
             broker_unread,
             inboxes,
             findings: Vec::new(),
@@ -196,8 +196,12 @@ impl Compared {
     fn broker(&self) -> ComparedPlace {
         let mut not_checked: Vec<String> =
             self.broker_unread.iter().map(|why| format!("everything: {why}")).collect();
-        if let Some(from) = self.broker_checked_from {
-            not_checked.push(format!("missing messages below {from}: the broker has deleted older records"));
+        for (topic, from) in &self.broker_checked_from {
+            not_checked.push(if from.is_max() {
+                format!("missing messages of {topic}: one of its partitions has no record left")
+            } else {
+                format!("missing messages of {topic} below {from}: the broker has deleted older records")
+            });
         }
         if self.published == 0 && self.enqueued > 0 {
             let text = "missing messages: no relay with this name has published anything; is the name right?";

@@ -1,5 +1,6 @@
 //! Reads of databases and brokers, in sessions that cannot write.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -214,8 +215,9 @@ pub(super) struct BrokerRead {
     pub(super) records: u64,
     /// Records that are not messages.
     pub(super) unreadable: u64,
-    /// Set when the log begins later than the range: nothing is known about older messages.
-    pub(super) cut_at: Option<Uuid>,
+    /// Topics of which older records have been deleted. Nothing is known about messages with ids
+    /// below these.
+    pub(super) cut_at: BTreeMap<String, Uuid>,
 }
 
 /// Returns why the broker of a pipeline cannot be read, or `None` when it can.

@@ -49,7 +49,7 @@ impl Reading {
                 note(&records, &mut earliest);
                 self.put_records(records, range, spool, &mut read).await?;
             }
-            read.cut_at = read.cut_at.max(cut_at(&begun.cut, &earliest));
+            read.cut_at.extend(cut_at(&begun.cut, &earliest).map(|from| (topic.clone(), from)));
         }
         Ok(read)
     }
