@@ -62,8 +62,7 @@ impl message::Subscription for Subscription {
             self.inflow.check()?;
             let deliveries = self.take(max);
             if !deliveries.is_empty() {
-                // There is room again. If the thread has ended, the next call without deliveries
-                // reports it.
+                // There is room again. If the thread has ended, the next call reports it.
                 let _ = self.commands.send(Command::Wake);
                 return Ok(deliveries);
             }
