@@ -51,6 +51,10 @@ pub struct TakeOver<'a> {
     /// The number of the new attempt.
     pub(crate) attempt: u32,
     /// The row that was read.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(dead_code, reason = "SQLite has one writer, so the record has not changed")
+    )]
     pub(crate) known: &'a Record,
 }
 
