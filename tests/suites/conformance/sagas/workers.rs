@@ -18,8 +18,11 @@ saga_cases! { "saga/workers":
     a_busy_type_leaves_room_for_the_others,
     concurrency_is_bounded,
     a_worker_goes_on_when_columns_are_added;
-    postgres { long_steps_that_use_up_the_pool_cost_no_lease }
-    postgres_at_night { a_database_host_that_is_gone_stops_no_worker }
+    postgres {}
+    postgres_at_night {
+        a_database_host_that_is_gone_stops_no_worker,
+        long_steps_that_use_up_the_pool_cost_no_lease
+    }
 }
 
 async fn no_saga_is_run_by_two_at_once<DB: Tables>(db: Database<DB>) {
