@@ -108,8 +108,6 @@ impl parts::Attempts for Postgres {
         let Some(Key { consumer, .. }) = keys.first() else { return Ok(Vec::new()) };
         let Columns { ids, scopes } = Columns::of(keys);
         let mut taken = HashMap::new();
-        let place =
-            |taken: &HashMap<_, InHand>, key: &Key<'_>| taken.get(&(key.id, key.scope.to_owned())).copied();
         for statement in [&statements.take_in_hand, &statements.taken].into_iter().cycle().take(2 * TAKE_MAX)
         {
             let rows: Vec<(Uuid, String, i32, i32, OffsetDateTime, Option<Uuid>)> = sqlx::query_as(statement)
@@ -125,12 +123,12 @@ impl parts::Attempts for Postgres {
                 let ends = ends.unsigned_abs();
                 ((id, scope), InHand { failures, ends, owner, next_at })
             }));
-            if keys.iter().all(|key| place(&taken, key).is_some()) {
-                break;
+            let place = |key: &Key<'_>| taken.get(&(key.id, key.scope.to_owned())).copied();
+            if let Some(taken) = keys.iter().map(place).collect() {
+                return Ok(taken);
             }
         }
-        let place = |key: &Key<'_>| place(&taken, key);
-        keys.iter().map(|key| place(key).ok_or(sqlx::Error::RowNotFound)).collect()
+        Err(sqlx::Error::RowNotFound)
     }
 
     /// Tries to insert the row. The process that handles the message has inserted it without

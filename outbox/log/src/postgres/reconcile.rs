@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use message::Fingerprint;
-use migrations::{Identifier, Line, Migrator};
-use sqlx::postgres::PgRow;
+use migrations::{Identifier, Line, Migrator, Statement};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
 use sqlx::types::Uuid;
 use sqlx::{Executor as _, PgConnection, Postgres, Row as _};
 
@@ -87,6 +88,21 @@ impl Passed {
         Ok(Self::new(PgMark::read(&cursor.base)?, head, after))
     }
 
+    /// Begins a query of a statement whose first parameters are a relay and the rows that it has
+    /// passed.
+    pub(super) fn query<'q>(
+        &'q self,
+        statement: &'q Statement,
+        relay: &'q RelayName,
+    ) -> Query<'q, Postgres, PgArguments> {
+        sqlx::query(statement)
+            .bind(relay.as_str())
+            .bind(&self.base.snapshot)
+            .bind(self.base.floor)
+            .bind(&self.head)
+            .bind(self.after)
+    }
+
     fn new(base: PgMark, head: Option<PgMark>, after: i64) -> Self {
         let read = head.as_ref().map_or(0, |head| after.min(head.floor));
         let mut in_flight = base.in_flight.clone();
@@ -121,12 +137,7 @@ impl PostgresRows {
         let passed = Passed::read(cursor.as_deref())?;
         let statement =
             if matches!(which, Which::Page { .. }) { &self.statements.page } else { &self.statements.find };
-        let query = sqlx::query(statement)
-            .bind(self.relay.as_str())
-            .bind(&passed.base.snapshot)
-            .bind(passed.base.floor)
-            .bind(&passed.head)
-            .bind(passed.after);
+        let query = passed.query(statement, &self.relay);
         let query = match which {
             Which::Page { after, until, rows_max } => query.bind(after).bind(until).bind(i64::from(rows_max)),
             Which::These(ids) => query.bind(ids),

@@ -44,12 +44,8 @@ impl PostgresLog {
         let cursor = self.read_extent(relay).await?.cursor;
         let passed = Passed::read(cursor.as_deref())?;
         let statement = self.sql().lag;
-        let rows = sqlx::query(&statement)
-            .bind(relay.as_str())
-            .bind(&passed.base.snapshot)
-            .bind(passed.base.floor)
-            .bind(&passed.head)
-            .bind(passed.after)
+        let rows = passed
+            .query(&statement, relay)
             .bind(array(&passed.in_flight))
             .bind(i64::from(UNREAD_COUNTED_MAX))
             .bind(i64::from(COUNTED_MAX))
@@ -104,12 +100,8 @@ impl PostgresLog {
             EntryRef::MessageId(id) => (None, Some(id)),
         };
         let statement = self.sql().find;
-        let rows = sqlx::query(&statement)
-            .bind(relay.as_str())
-            .bind(&passed.base.snapshot)
-            .bind(passed.base.floor)
-            .bind(&passed.head)
-            .bind(passed.after)
+        let rows = passed
+            .query(&statement, relay)
             .bind(id)
             .bind(message_id)
             .fetch_all(&mut *self.look().await?)
@@ -132,12 +124,8 @@ impl PostgresLog {
         let (ids, message_ids): (Vec<i64>, Vec<Uuid>) =
             selection.named.iter().map(|name| (name.id.0, name.message_id)).unzip();
         let statement = self.sql().select;
-        let rows = sqlx::query(&statement)
-            .bind(relay.as_str())
-            .bind(&passed.base.snapshot)
-            .bind(passed.base.floor)
-            .bind(&passed.head)
-            .bind(passed.after)
+        let rows = passed
+            .query(&statement, relay)
             .bind(range.0)
             .bind(range.1)
             .bind((!ids.is_empty()).then_some(ids))
@@ -163,12 +151,8 @@ impl PostgresLog {
         let (earlier, passed) =
             (Passed::read(before.cursor.as_deref())?, Passed::read(now.cursor.as_deref())?);
         let statement = self.sql().passed_between;
-        let rows = sqlx::query(&statement)
-            .bind(relay.as_str())
-            .bind(&passed.base.snapshot)
-            .bind(passed.base.floor)
-            .bind(&passed.head)
-            .bind(passed.after)
+        let rows = passed
+            .query(&statement, relay)
             .bind(&earlier.base.snapshot)
             .bind(earlier.base.floor)
             .bind(array(&earlier.in_flight))
