@@ -71,6 +71,10 @@ struct Run {
     /// a relay waits for its operator.
     #[arg(long)]
     transactional: bool,
+    /// PostgreSQL vacuums its tables but never analyses them, so that all plans are made without
+    /// statistics.
+    #[arg(long)]
+    never_analysed: bool,
     /// Operations per second, over all producers. A long storm has fewer, so that it can be checked
     /// in memory.
     #[arg(long, value_name = "RATE", default_value_t = 60.0)]
@@ -204,6 +208,7 @@ impl Run {
             faults: self.fault.clone(),
             guarded: !self.without_inbox_guard,
             transactional: self.transactional,
+            never_analysed: self.never_analysed,
             keep: self.keep,
             folder: std::path::absolute(&self.folder)?,
             programs: Programs { storm, relay },

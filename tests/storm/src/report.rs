@@ -95,6 +95,8 @@ pub struct PairReport {
     pub records: Vec<Record>,
     /// Whether relays published in transactions.
     pub transactional: bool,
+    /// The tables that PostgreSQL analysed although it was told not to.
+    pub analysed: Vec<String>,
     /// Whether the broker removed messages before a consumer had read them.
     pub removed_unread: bool,
     /// The folder with journals, logs and history. It is removed if the storm holds.
@@ -129,7 +131,10 @@ impl PairReport {
         let Counts { copies, .. } = self.counts;
         let seen_twice = (self.transactional && copies > 0)
             .then(|| format!("a reader of committed records saw {copies} copies; there must be none"));
-        unruly.chain(self.lag.breach()).chain(self.memory.breaches()).chain(seen_twice).collect()
+        let analysed = (!self.analysed.is_empty())
+            .then(|| format!("PostgreSQL has analysed {}; it must not", self.analysed.join(", ")));
+        let wrong = unruly.chain(self.lag.breach()).chain(self.memory.breaches()).chain(seen_twice);
+        wrong.chain(analysed).collect()
     }
 
     /// Returns for each fault the number of successful and of failed injections.

@@ -47,6 +47,8 @@ pub struct Options {
     pub guarded: bool,
     /// Whether relays publish in transactions.
     pub transactional: bool,
+    /// Whether PostgreSQL never analyses its tables.
+    pub never_analysed: bool,
     /// Whether databases, topics and queues are kept.
     pub keep: bool,
     /// The parent folder of the storms' own folders.
@@ -117,6 +119,7 @@ pub async fn run(
         pause: options.pause,
         guarded: options.guarded,
         transactional: options.transactional,
+        never_analysed: options.never_analysed,
         began,
     };
     std::fs::create_dir_all(&plot.folder)?;
@@ -244,6 +247,7 @@ impl Storm<'_> {
         let facts = Facts { settled: ending.is_final() && !removed_unread, topic_read: topic_reader };
         let history = read::history(plot, stage, facts).await?;
         let promises = Verdict::of(&history);
+        let analysed = read::analysed(plot, stage).await?;
         let report = PairReport {
             pair: plot.pair,
             seed: self.options.seed,
@@ -261,6 +265,7 @@ impl Storm<'_> {
             promises,
             records,
             transactional: plot.transactional,
+            analysed,
             removed_unread,
             folder: plot.folder.clone(),
         };

@@ -2,6 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `analysed` | tables that have statistics, in a storm without any |
 //! | `cursor` | entries that the relay's stored cursor has passed |
 //! | `forgotten` | messages and rows that are gone since the database went back |
 //! | `history` | the whole history, for the checker |
@@ -9,6 +10,7 @@
 //! | `leaks` | resources that were not released |
 //! | `unapplied` | the places of messages without an effect |
 
+mod analysed;
 mod cursor;
 mod forgotten;
 mod history;
@@ -16,6 +18,7 @@ mod leaks;
 mod quiet;
 mod unapplied;
 
+pub use analysed::analysed;
 pub use history::{Facts, history};
 pub use quiet::{Pending, pending};
 pub use unapplied::{Unapplied, unapplied};

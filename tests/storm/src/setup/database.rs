@@ -12,6 +12,10 @@ use crate::workload::Workload;
 /// Creates the databases on a server.
 pub(super) async fn postgres(plot: &Plot, server: &Url) -> Result<Database, Failure> {
     let mut admin = PgConnection::connect(server.as_str()).await?;
+    if plot.never_analysed {
+        sqlx::query(NEVER_ANALYSE).execute(&mut admin).await?;
+        sqlx::query(LOAD_SETTINGS).execute(&mut admin).await?;
+    }
     for part in PARTS {
         let create = Template::new("CREATE DATABASE {name}").identifier("name", &name(plot, part)?).render();
         sqlx::query(&create).execute(&mut admin).await?;
@@ -73,8 +77,18 @@ pub(super) async fn drop_postgres(plot: &Plot, server: &Url) -> Result<(), Failu
         let drop = Template::new("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
         sqlx::query(&drop.identifier("name", &name(plot, part)?).render()).execute(&mut admin).await?;
     }
+    if plot.never_analysed {
+        sqlx::query(ANALYSE_AGAIN).execute(&mut admin).await?;
+        sqlx::query(LOAD_SETTINGS).execute(&mut admin).await?;
+    }
     Ok(admin.close().await?)
 }
+
+/// The highest threshold there is. Vacuum is not concerned: without it, tables would grow by their
+/// dead rows, which is another fault.
+const NEVER_ANALYSE: &str = "ALTER SYSTEM SET autovacuum_analyze_threshold = 2147483647";
+const ANALYSE_AGAIN: &str = "ALTER SYSTEM RESET autovacuum_analyze_threshold";
+const LOAD_SETTINGS: &str = "SELECT pg_reload_conf()";
 
 const PRODUCERS: &str = "producers";
 const CONSUMERS: &str = "consumers";

@@ -49,6 +49,8 @@ pub struct Plot {
     pub guarded: bool,
     /// Whether relays publish in transactions.
     pub transactional: bool,
+    /// Whether PostgreSQL never analyses its tables.
+    pub never_analysed: bool,
     /// The time at which the storm began, in seconds since 1970.
     pub began: i64,
 }

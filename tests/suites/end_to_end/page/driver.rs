@@ -13,6 +13,8 @@ const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 /// Environment variable with the path of chromedriver, which finds its browser.
 const DRIVER: &str = "OUTBOX_CHROMEDRIVER";
+/// How often the driver is started, if it ends before it has told its port.
+const DRIVER_ATTEMPTS: usize = 5;
 
 /// A browser. Dropping it kills the process.
 pub(crate) struct Browser {
@@ -46,20 +48,7 @@ pub(crate) fn is_there() -> bool {
 impl Browser {
     /// Starts a browser with an empty profile. `with_scripts` enables the scripts of pages.
     pub(crate) async fn start(stage: &Stage, with_scripts: bool) -> Result<Self, Failure> {
-        let log = stage.folder().join("chromedriver.log");
-        let driver = Command::new(std::env::var_os(DRIVER).ok_or("no chromedriver")?)
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(std::fs::File::create(&log)?)
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()?;
-        let address = eventually("the driver tells its port", || async {
-            let text = std::fs::read_to_string(&log)?;
-            let port = text.split_once("successfully on port ").and_then(|(_, rest)| rest.split_once('.'));
-            Ok(port.map(|(port, _)| format!("127.0.0.1:{port}")))
-        })
-        .await?;
+        let (driver, address) = Self::driver(stage).await?;
         let profile = stage.folder().join("profile").display().to_string();
         let argument = format!("--user-data-dir={profile}");
         let mut browser = Self { address, session: String::new(), profile, _driver: driver };
@@ -85,6 +74,37 @@ impl Browser {
         let made = browser.call("POST", "/session", &wanted).await?;
         browser.session = made["sessionId"].as_str().ok_or_else(|| format!("no session: {made}"))?.to_owned();
         Ok(browser)
+    }
+
+    /// Starts the driver, and returns its address. The driver picks a port for IPv4 and then wants
+    /// the same one for IPv6; if another program has that, it ends. So it is started again.
+    async fn driver(stage: &Stage) -> Result<(Child, String), Failure> {
+        for attempt in 1..=DRIVER_ATTEMPTS {
+            let log = stage.folder().join(format!("chromedriver-{attempt}.log"));
+            let mut driver = Command::new(std::env::var_os(DRIVER).ok_or("no chromedriver")?)
+                .arg("--port=0")
+                .stdin(Stdio::null())
+                .stdout(std::fs::File::create(&log)?)
+                .stderr(Stdio::null())
+                .kill_on_drop(true)
+                .spawn()?;
+            let told = eventually("the driver tells its port, or ends", || {
+                let ended = driver.try_wait();
+                let text = std::fs::read_to_string(&log);
+                async move {
+                    let (ended, text) = (ended?.is_some(), text?);
+                    let port =
+                        text.split_once("successfully on port ").and_then(|(_, rest)| rest.split_once('.'));
+                    let address = port.map(|(port, _)| format!("127.0.0.1:{port}"));
+                    Ok((ended || address.is_some()).then_some(address.filter(|_| !ended)))
+                }
+            })
+            .await?;
+            if let Some(address) = told {
+                return Ok((driver, address));
+            }
+        }
+        Err(format!("the driver ended {DRIVER_ATTEMPTS} times before it told its port").into())
     }
 
     /// Ends the browser.
