@@ -27,6 +27,7 @@ pub(super) async fn postgres(plot: &Plot, server: &Url) -> Result<Database, Fail
         sagas: url(plot, server, SAGAS)?,
         bank: url(plot, server, BANK)?,
         accounts: ACCOUNTS,
+        never_analysed: plot.never_analysed,
     };
     let mut producers = PgConnection::connect(&database.producers).await?;
     let mut consumers = PgConnection::connect(&database.consumers).await?;
@@ -55,6 +56,7 @@ pub(super) async fn sqlite(plot: &Plot) -> Result<Database, Failure> {
         sagas: url(SAGAS),
         bank: url(BANK),
         accounts: ACCOUNTS,
+        never_analysed: plot.never_analysed,
     };
     let open = async |url: &str| -> Result<SqliteConnection, Failure> {
         Ok(SqliteConnection::connect_with(&outbox::connect::sqlite_options(url)?).await?)

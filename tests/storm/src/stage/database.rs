@@ -15,6 +15,8 @@ pub struct Database {
     /// column `name`, from `account-0` up to this number minus one. A producer locks them in
     /// ascending order of their names.
     pub accounts: u32,
+    /// Whether no table may have statistics.
+    pub never_analysed: bool,
 }
 
 impl Database {

@@ -52,6 +52,9 @@ impl Fault<Stage> for Restore {
         // If the current database is missing, an earlier attempt has already renamed it.
         if swap.has_present().await? {
             swap.restore(dump).await?;
+            if !stage.database.never_analysed {
+                swap.analyse().await?;
+            }
             let mut present = swap.fence.close().await?;
             let mut backup = session::connect(&swap.backup_url).await?;
             let lost = lost(&mut present, &mut backup).await?;
@@ -111,7 +114,11 @@ impl Swap {
         self.run("CREATE DATABASE {backup}").await?;
         let mut command = Command::new("pg_restore");
         command.args(["--exit-on-error", "--dbname"]).arg(&self.backup_url);
-        run(command.arg(dump)).await?;
+        run(command.arg(dump)).await
+    }
+
+    /// Analyses the restored backup, as an operator does.
+    async fn analyse(&self) -> Result<(), Failure> {
         let mut backup = session::connect(&self.backup_url).await?;
         session::run(&mut backup, "ANALYZE".to_owned()).await?;
         session::end(backup).await;
