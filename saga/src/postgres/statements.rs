@@ -162,7 +162,9 @@ migrations::statements! {
         WHERE type = $1 AND id = $2 AND state = 'running' RETURNING secret";
     state = "SELECT state, secret FROM {schema}saga WHERE type = $1 AND id = $2";
     has_reply = "SELECT EXISTS (SELECT FROM {schema}saga_reply WHERE type = $1 AND id = $2 AND step = $3) AS is_kept";
-    step_state = "SELECT state FROM {schema}saga_step WHERE type = $1 AND id = $2 AND name = $3";
+    /// Locks the row: above read committed a step that has timed out since the snapshot is a
+    /// conflict, and not one that still waits.
+    step_state = "SELECT state FROM {schema}saga_step WHERE type = $1 AND id = $2 AND name = $3 FOR SHARE";
     insert_reply = "INSERT INTO {schema}saga_reply (type, id, step, payload) VALUES ($1, $2, $3, $4) \
         ON CONFLICT (type, id, step) DO NOTHING";
     insert_early_reply = "

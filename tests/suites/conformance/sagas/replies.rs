@@ -23,7 +23,9 @@ saga_cases! { "saga/replies":
     a_message_that_is_no_reply_is_rejected,
     a_reply_of_a_service_that_did_not_get_the_request_is_refused,
     replies_that_nobody_asked_for_fill_no_mailbox,
-    a_transaction_that_was_ended_keeps_no_reply,
+    a_transaction_that_was_ended_keeps_no_reply;
+    postgres { a_reply_with_an_old_snapshot_of_its_step_is_a_conflict }
+    postgres_at_night {}
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -278,6 +280,24 @@ async fn token<DB: Tables>(db: &Database<DB>, name: &str) -> String {
     let mut sent = sent.iter().map(|all| serde_json::from_str::<HashMap<String, String>>(all).unwrap());
     let request = sent.find(|all| all[KEY_HEADER] == key(name).to_string()).unwrap();
     request[TOKEN_HEADER].clone()
+}
+
+/// A request times out after the snapshot of the transaction that takes its reply. Kept, the reply
+/// would be read by nobody.
+async fn a_reply_with_an_old_snapshot_of_its_step_is_a_conflict(db: Database<Postgres>) {
+    let sagas = sagas(&db).saga("checkout", 1, ship::<Postgres>).open().await.unwrap();
+    start(&db, &sagas, "a", 7).await;
+    let worker = Worker::of(&sagas);
+    waits(&sagas, "a").await;
+    worker.stop().await;
+    let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+    for statement in ["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT FROM saga"] {
+        sqlx::query(statement).execute(&mut *tx).await.unwrap();
+    }
+    db.execute("UPDATE saga_step SET state = 'timed_out'").await.unwrap();
+    let replied = sagas.reply(&mut tx, &key("a"), &serde_json::Value::from("P-1")).await;
+    let error = format!("{:?}", replied.unwrap_err());
+    assert!(error.contains("could not serialize access"), "{error}");
 }
 
 async fn a_late_reply_goes_to_its_handler<DB: Tables>(db: Database<DB>) {
