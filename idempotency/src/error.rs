@@ -38,9 +38,9 @@ impl ClaimError {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Option(_) | Self::Schema(MigrateError::Schema(_)) => Fault::Operator,
             Self::NotAToken(_) | Self::Drift(_) => Fault::Message,
-            Self::Schema(_) => Fault::Broker,
+            Self::Schema(MigrateError::Database { .. }) => Fault::Broker,
+            Self::Option(_) | Self::Schema(_) => Fault::Operator,
             Self::Store(error) => error.fault(),
         }
     }

@@ -88,9 +88,9 @@ impl OpenError {
             Self::OutOfBounds { .. }
             | Self::DaysAhead { .. }
             | Self::ClocksDiffer { .. }
-            | Self::ChunksTooLarge { .. }
-            | Self::Schema(MigrateError::Schema(_)) => Fault::Operator,
-            Self::Schema(_) => Fault::Broker,
+            | Self::ChunksTooLarge { .. } => Fault::Operator,
+            Self::Schema(MigrateError::Database { .. }) => Fault::Broker,
+            Self::Schema(_) => Fault::Operator,
             Self::DaysMissing { source, .. } | Self::Store(source) => source.fault(),
         }
     }

@@ -107,6 +107,13 @@ pub trait Backend: Values + sealed::Sealed {
         line: Line,
     ) -> impl Future<Output = Result<(), MigrateError>> + Send;
 
+    /// Checks that new tables would be created beside those that exist, where only the session
+    /// determines the schema.
+    #[doc(hidden)]
+    fn check_place(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(), MigrateError>> + Send;
+
     /// Runs a script of several statements.
     #[doc(hidden)]
     fn run(

@@ -70,6 +70,18 @@ pub enum MigrateError {
         /// The schema.
         schema: Identifier,
     },
+    /// The tables are in one schema of the `search_path`, but new ones would be created in another
+    /// one before it, and would hide them.
+    #[error(
+        "the tables are in the schema {found}, but the search_path now begins with {first}, where new tables would \
+         hide them; pass `--schema {found}`, or put {found} first in the search_path of this role"
+    )]
+    Hidden {
+        /// The schema with the tables.
+        found: String,
+        /// The schema in which tables would be created.
+        first: String,
+    },
     /// The database's encoding lacks characters that the tables must store.
     #[error(
         "the database's encoding is {encoding}, which lacks characters that others may send, and what cannot be stored \

@@ -17,8 +17,9 @@ use crate::status::Status;
 /// transaction-level advisory lock (PostgreSQL; works behind PgBouncer) or the write lock (SQLite).
 /// It applies all pending migrations in that one transaction, or none.
 ///
-/// Without a schema, the connection's `search_path` determines where the tables are. A schema must
-/// exist: the operator creates it, with its owner and grants.
+/// Without a schema, the connection's `search_path` determines where the tables are. If it has
+/// since got a schema before that one, which would hide the tables, nothing is applied. A schema
+/// must exist: the operator creates it, with its owner and grants.
 #[derive(Debug, Clone)]
 pub struct Migrator<DB> {
     line: Line,
@@ -53,10 +54,10 @@ impl<DB: Backend> Migrator<DB> {
     ///
     /// # Errors
     /// [`MigrateError`]: the database is newer than this build, an applied migration differs from
-    /// this build's, the schema does not exist, the role may not create tables, the database's
-    /// encoding lacks characters that the tables need, or the connection was lost. Then nothing is
-    /// applied. Not cancel-safe: a dropped call may have been applied; read the
-    /// [status](Self::status).
+    /// this build's, the schema does not exist, the `search_path` leads to another schema than
+    /// before, the role may not create tables, the database's encoding lacks characters that the
+    /// tables need, or the connection was lost. Then nothing is applied. Not cancel-safe: a dropped
+    /// call may have been applied; read the [status](Self::status).
     pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
         let mut tx = DB::begin(connection).await?;
         let status = self.status(&mut tx).await?;
@@ -65,6 +66,9 @@ impl<DB: Backend> Migrator<DB> {
             DB::check_texts(&mut tx, self.line).await?;
         }
         if !pending.is_empty() {
+            if self.schema.is_none() {
+                DB::check_place(&mut tx).await?;
+            }
             let what = String::from("create outbox_toolkit_migration");
             DB::run(&mut tx, &self.render(DB::BOOKKEEPING), what).await?;
         }

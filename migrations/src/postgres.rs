@@ -99,6 +99,20 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
         }
     }
 
+    async fn check_place(connection: &mut PgConnection) -> Result<(), MigrateError> {
+        let hidden: Option<(String, String)> = sqlx::query_as(
+            "SELECT n.nspname::text, current_schema()::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+             WHERE c.oid = to_regclass('outbox_toolkit_migration') AND n.nspname <> current_schema()",
+        )
+        .fetch_optional(connection)
+        .await
+        .map_err(MigrateError::database("look outbox_toolkit_migration up"))?;
+        match hidden {
+            Some((found, first)) => Err(MigrateError::Hidden { found, first }),
+            None => Ok(()),
+        }
+    }
+
     async fn run(
         connection: &mut PgConnection,
         script: &Statement,

@@ -17,6 +17,7 @@ cases! { "migrations/runner":
     postgres {
         the_printed_script_makes_the_same_schema_by_hand_in_a_schema_of_its_own,
         a_sequence_that_reserves_ids_is_refused,
+        a_schema_that_would_hide_the_tables_is_refused,
     }
 }
 
@@ -88,6 +89,27 @@ async fn a_sequence_that_reserves_ids_is_refused() {
         db.run("ALTER SEQUENCE outbox_message_id_seq CACHE 10").await;
         let error = db.log.reader(&relay()).await.map(|_| ()).unwrap_err();
         assert!(error.to_string().contains("CACHE 10"), "{error}");
+        db
+    })
+    .await;
+}
+
+/// The search path of a role begins with a schema of its name as soon as that exists.
+async fn a_schema_that_would_hide_the_tables_is_refused() {
+    on("hidden_tables", |db: Database<Postgres>| async move {
+        let mut connection = PgConnection::connect(&db.url).await.unwrap();
+        for statement in ["CREATE SCHEMA later", "SET search_path = later, public"] {
+            connection.execute(statement).await.unwrap();
+        }
+        // Nothing is pending, so nothing would be created.
+        assert!(Migrator::<Postgres>::new(Line::Outbox).up(&mut connection).await.unwrap().is_empty());
+        let error = Migrator::<Postgres>::new(Line::Saga).up(&mut connection).await.unwrap_err();
+        let MigrateError::Hidden { found, first } = &error else { panic!("{error}") };
+        assert_eq!((found.as_str(), first.as_str()), ("public", "later"));
+        let schema = Some(Identifier::new("later").unwrap());
+        let there = Migrator::<Postgres>::new(Line::Saga).schema(schema).up(&mut connection).await.unwrap();
+        assert_eq!(there.len(), 1);
+        connection.close().await.unwrap();
         db
     })
     .await;
