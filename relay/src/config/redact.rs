@@ -1,5 +1,7 @@
 //! Finds the secrets of a configuration, and keeps them out of everything that is printed.
 
+use std::ops::Range;
+
 use operate::redact::{MASK, url};
 
 use super::tree::{Node, Origin, Value};
@@ -29,12 +31,42 @@ pub(crate) fn text(path: &[&str], text: &str) -> String {
     }
 }
 
-/// Returns the file's text with every secret overwritten. The length stays the same, so that places
-/// stay valid.
+/// Returns the file's text with every secret and every comment overwritten: a comment may be a
+/// setting with its old password. The length stays the same, so that places stay valid.
 pub(crate) fn source(text: &str, tree: &Node) -> String {
     let mut bytes = text.as_bytes().to_vec();
     hide(tree, &mut Vec::new(), &mut bytes);
+    let mut texts = Vec::new();
+    spans_of_texts(tree, &mut texts);
+    hide_comments(&texts, &mut bytes);
     String::from_utf8(bytes).unwrap_or_default()
+}
+
+fn spans_of_texts(node: &Node, spans: &mut Vec<Range<usize>>) {
+    match (&node.value, &node.origin) {
+        (Value::Table(table), _) => table.values().for_each(|entry| spans_of_texts(&entry.node, spans)),
+        (Value::List(list), _) => list.iter().for_each(|item| spans_of_texts(item, spans)),
+        (Value::Text(_), Origin::File(span)) => spans.push(span.clone()),
+        _ => {}
+    }
+}
+
+/// Overwrites from every number sign outside a text to the end of its line.
+fn hide_comments(texts: &[Range<usize>], bytes: &mut [u8]) {
+    let mut at = 0;
+    while at < bytes.len() {
+        let text = texts.iter().find(|text| text.contains(&at));
+        at = match (text, bytes[at]) {
+            (Some(text), _) => text.end,
+            (None, b'#') => {
+                let line = bytes[at..].iter().position(|byte| *byte == b'\n');
+                let end = line.map_or(bytes.len(), |length| at + length);
+                overwrite(&mut bytes[at + 1..end]);
+                end
+            }
+            (None, _) => at + 1,
+        };
+    }
 }
 
 fn hide<'a>(node: &'a Node, path: &mut Vec<&'a str>, bytes: &mut [u8]) {
@@ -68,13 +100,14 @@ fn may_hold_secret(path: &[&str], text: &str) -> bool {
     is_url(path) && url(text) != text || has_user || path.last().is_some_and(is_called_so)
 }
 
-/// Like [`source`], for a text that is not TOML: overwrites everything after an equals sign.
+/// Like [`source`], for a text that is not TOML: overwrites everything after an equals sign or a
+/// number sign.
 pub(crate) fn broken_source(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     for line in bytes.split_mut(|byte| *byte == b'\n') {
         // A line without an equals sign may continue a multi-line text.
-        let header = line.first() == Some(&b'[') || line.first() == Some(&b'#');
-        let start = match line.iter().position(|byte| *byte == b'=') {
+        let header = line.first() == Some(&b'[');
+        let start = match line.iter().position(|byte| matches!(byte, b'=' | b'#')) {
             Some(at) => at + 1,
             None if header => line.len(),
             None => 0,
@@ -106,6 +139,12 @@ mod tests {
         let masked = source(text, &Node::parse(text).ok().unwrap());
         assert_eq!(masked.len(), text.len());
         assert!(!masked.contains("s3cr") && masked.contains("'me'") && masked.contains("'ä'"), "{masked}");
+        let commented =
+            "# password = 's3cret'\nname = 'a#b' # s3cret\n[x] # s3cret\nlist = [ 'y', # s3cret\n 'z#z' ]\n";
+        let masked = source(commented, &Node::parse(commented).ok().unwrap());
+        assert_eq!(masked.len(), commented.len());
+        assert!(!masked.contains("s3cr") && masked.contains("'a#b'") && masked.contains("'z#z'"), "{masked}");
+        assert!(!broken_source(commented).contains("s3cr"));
         let broken = broken_source(&format!("{text}oops = = \nkey = '''\n s3cret ü\n'''\n"));
         assert!(!broken.contains("s3cr") && broken.contains("[[pipeline]]"), "{broken}");
     }
