@@ -160,6 +160,14 @@ fn of_the_night() -> Vec<Trial> {
         },
     ));
     trials.push(trial(
+        "a_pipeline_that_is_away_hides_no_loss/postgres/kafka",
+        &[Backend::Postgres, Backend::Kafka],
+        |stage| async move {
+            let kafka = brokers::open(Backend::Kafka).await?;
+            verify::a_pipeline_that_is_away_hides_no_loss::<Postgres>(stage, kafka).await
+        },
+    ));
+    trials.push(trial(
         "what_is_not_consumed_yet_is_not_missing/postgres/kafka",
         &[Backend::Postgres, Backend::Kafka],
         |stage| async move {

@@ -108,6 +108,28 @@ pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialec
     Ok(())
 }
 
+/// Goal: a pipeline that cannot be compared hides neither the losses of another one nor that it was
+/// not compared. Oracle: exit codes and findings, with and without a loss.
+pub(crate) async fn a_pipeline_that_is_away_hides_no_loss<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let workload = quiet::<DB>(&stage, broker).await?;
+    let config = config(&stage, &workload, &workload.database.url, EFFECTS)?;
+    let gone = "\n[[pipeline]]\nname = \"bills\"\ndatabase.url = \"postgres://nobody@127.0.0.1:1/bills\"\n\
+                [pipeline.kafka]\nbootstrap_servers = \"127.0.0.1:1\"\n";
+    std::fs::write(config.path(), std::fs::read_to_string(config.path())? + gone)?;
+    let (code, report) = verify(&config, &["--grace", "1s"]).await?;
+    assert_eq!((code, &report["proven"]), (Some(3), &false.into()), "{report:#}");
+    assert_eq!(report["not_compared"][0]["pipeline"], "bills", "{report:#}");
+    workload.database.execute("DELETE FROM charge").await?;
+    workload.database.execute("DELETE FROM inbox_message").await?;
+    let (code, report) = verify(&config, &["--grace", "1s"]).await?;
+    assert_eq!((code, named(&report).len()), (Some(1), ORDERS), "{report:#}");
+    assert_eq!(report["not_compared"][0]["pipeline"], "bills", "{report:#}");
+    Ok(())
+}
+
 /// Goal: messages that wait for an operator are distinguished from errors and from success. Effects
 /// are required only for the event types that the statement covers. Oracle: exit codes, counts and
 /// the hint, for an open dead letter, a closed one, and a statement that returns no effect.

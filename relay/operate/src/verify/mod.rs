@@ -30,5 +30,5 @@ mod topic;
 pub use compare::Comparison;
 pub use progress::Progress;
 pub use range::Range;
-pub use report::{COLUMNS, Compared, ComparedPipeline, ComparedPlace, FaultyMessage, Report};
+pub use report::{COLUMNS, Compared, ComparedPipeline, ComparedPlace, FaultyMessage, NotCompared, Report};
 pub use sources::Reading;

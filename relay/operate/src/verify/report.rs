@@ -14,7 +14,8 @@ pub const COLUMNS: [&str; 4] = ["missing", "doubled", "phantom", "altered"];
 /// The extent of the comparison, and its result.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Whether no fault was found. Each place lists what was not checked there.
+    /// Whether every pipeline was compared and no fault was found. Each place lists what was not
+    /// checked there.
     pub proven: bool,
     /// Messages that wait for an operator's decision: dead ones, those held behind them, and open
     /// dead letters.
@@ -25,12 +26,23 @@ pub struct Report {
     pub until: Uuid,
     /// The pipelines.
     pub pipelines: Vec<ComparedPipeline>,
+    /// The pipelines that could not be compared.
+    pub not_compared: Vec<NotCompared>,
     /// The first findings.
     pub messages: Vec<FaultyMessage>,
     /// The number of further findings.
     pub unnamed: usize,
     #[serde(skip)]
     limit: usize,
+}
+
+/// A pipeline that could not be compared.
+#[derive(Debug, Serialize)]
+pub struct NotCompared {
+    /// The name of the pipeline.
+    pub pipeline: String,
+    /// The reason.
+    pub reason: String,
 }
 
 /// The result of one pipeline, as the comparison counts it.
@@ -251,10 +263,23 @@ impl Report {
             after,
             until,
             pipelines: Vec::new(),
+            not_compared: Vec::new(),
             messages: Vec::new(),
             unnamed: 0,
             limit,
         }
+    }
+
+    /// Returns whether a message is missing, doubled, altered or of unknown origin.
+    #[must_use]
+    pub fn has_faults(&self) -> bool {
+        self.unnamed > 0 || !self.messages.is_empty()
+    }
+
+    /// Adds a pipeline that could not be compared, with the reason.
+    pub fn add_not_compared(&mut self, pipeline: &str, reason: String) {
+        self.proven = false;
+        self.not_compared.push(NotCompared { pipeline: pipeline.to_owned(), reason });
     }
 
     /// Adds a pipeline.

@@ -84,21 +84,38 @@ impl Verify {
         let named = self.inboxes.iter().map(|flag| inbox_of(flag)).collect::<Result<Vec<_>, _>>()?;
         let range = self.range()?;
         let mut report = Report::new(range, self.limit);
+        let mut failure = None;
         for pipeline in pipelines {
             let name = pipeline.name.as_str();
             let of_config = config.verify.iter().filter(|inbox| inbox.is_of(name)).cloned();
             let inboxes = of_config.chain(named.iter().cloned()).collect();
-            let compared = self.comparison(pipeline, inboxes, range).run(&viewer()).await;
-            let failed = |error| Failure::from(error).about(format_args!("pipeline {name}"));
-            report.add(compared.map_err(failed)?);
+            match self.comparison(pipeline, inboxes, range).run(&viewer()).await {
+                Ok(compared) => report.add(compared),
+                // It does not hide what was found in others.
+                Err(error) => {
+                    let failed = Failure::from(error).about(format_args!("pipeline {name}"));
+                    report.add_not_compared(name, failed.to_string());
+                    failure = super::failure::first(failure, failed);
+                }
+            }
+        }
+        if report.pipelines.is_empty()
+            && let Some(failure) = failure
+        {
+            return Err(failure);
         }
         format.print(&report, table::shown)?;
-        Ok(match (report.proven, report.undecided) {
-            (false, _) => Exit::Broken,
+        match failure {
+            Some(failure) if report.has_faults() => {
+                eprint!("{}", failure.shown());
+                Ok(Exit::Broken)
+            }
+            Some(failure) => Err(failure),
+            None if report.has_faults() => Ok(Exit::Broken),
             // Like `relay status`.
-            (true, 1..) => Exit::Unavailable,
-            (true, 0) => Exit::Success,
-        })
+            None if report.undecided > 0 => Ok(Exit::Unavailable),
+            None => Ok(Exit::Success),
+        }
     }
 
     fn range(&self) -> Result<Range, Failure> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use operate::verify::{COLUMNS, ComparedPipeline, ComparedPlace, FaultyMessage, Report};
+use operate::verify::{COLUMNS, ComparedPipeline, ComparedPlace, FaultyMessage, NotCompared, Report};
 
 use super::super::output::{or_dash, table};
 
@@ -70,6 +70,9 @@ pub(super) fn shown(report: &Report) -> String {
             }
         }
     }
+    for NotCompared { pipeline, reason } in &report.not_compared {
+        let _ = writeln!(text, "not compared: {pipeline}: {reason}");
+    }
     for FaultyMessage { id, place, kind, found, topic, .. } in &report.messages {
         let topic = topic.as_deref().map(|topic| format!(" (topic {topic})")).unwrap_or_default();
         let _ = writeln!(text, "{found}: {id}{topic}: {place}: {kind}");
@@ -90,12 +93,10 @@ pub(super) fn shown(report: &Report) -> String {
         );
     }
     let undecided = report.undecided;
-    let _ = match (report.proven, undecided) {
-        (true, 0) => write!(text, "no problems found in what was checked"),
-        (true, _) => {
-            write!(text, "no message is lost or doubled; {undecided} messages wait for an operator")
-        }
-        (false, _) => write!(text, "problems found"),
-    };
+    text.push_str(&match undecided {
+        _ if report.has_faults() => "problems found".to_owned(),
+        0 => "no problems found in what was checked".to_owned(),
+        _ => format!("no message is lost or doubled; {undecided} messages wait for an operator"),
+    });
     text
 }
