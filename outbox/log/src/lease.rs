@@ -13,7 +13,8 @@ message::name! {
     |c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_'
 }
 
-/// A granted lease. Its epoch fences every write: a later holder has a larger epoch.
+/// A granted lease. Its epoch and its holder fence every write: a later holder has a larger epoch.
+/// Only when a relay was forgotten, the epochs of its name begin again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     /// The fencing token.

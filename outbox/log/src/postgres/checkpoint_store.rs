@@ -132,6 +132,7 @@ impl PgCheckpointStore {
         sqlx::query(&self.statements.forget_left_out)
             .bind(self.relay.as_str())
             .bind(epoch)
+            .bind(&self.holder)
             .execute(&mut self.connection)
             .await
             .map_err(LogError::during("forget what a rebased cursor left out"))?;
@@ -204,6 +205,7 @@ impl PgCheckpointStore {
             .bind(parked.iter().map(|p| self.storable(p.error.as_deref())).collect::<Vec<_>>())
             .bind(&changes.resolved)
             .bind(&self.run)
+            .bind(&self.holder)
             .fetch_one(&mut self.connection)
             .await;
         match done {
@@ -236,6 +238,7 @@ impl CheckpointStore for PgCheckpointStore {
             .bind(epoch)
             .bind(ttl.as_secs_f64())
             .bind(&self.run)
+            .bind(&self.holder)
             .execute(&mut self.connection);
         let done =
             within(self.call_timeout, async { query.await.map_err(LogError::during("renew the lease")) });
@@ -268,6 +271,7 @@ impl CheckpointStore for PgCheckpointStore {
             .bind(epoch)
             .bind(cursor)
             .bind(&self.run)
+            .bind(&self.holder)
             .execute(&mut self.connection);
         let done = within(limit, async { query.await.map_err(LogError::during("write the checkpoint")) });
         Ok(fenced(done.await?.rows_affected()))
@@ -282,6 +286,7 @@ impl CheckpointStore for PgCheckpointStore {
             .bind(self.relay.as_str())
             .bind(epoch)
             .bind(stored::trouble(self.trouble.as_ref())?)
+            .bind(&self.holder)
             .execute(&mut self.connection);
         let during = LogError::during("note the state of the broker");
         within(self.call_timeout, async { query.await.map(drop).map_err(during) }).await
@@ -316,6 +321,7 @@ impl CheckpointStore for PgCheckpointStore {
         let query = sqlx::query(&self.statements.release)
             .bind(self.relay.as_str())
             .bind(epoch)
+            .bind(&self.holder)
             .execute(&mut self.connection);
         let done =
             within(self.call_timeout, async { query.await.map_err(LogError::during("give the lease back")) });

@@ -207,30 +207,32 @@ migrations::statements! {
         RETURNING epoch, cursor, taken_from, set_config('application_name', $7, false)";
     /// $1 relay: the holder, the time left, the epoch, the end, and the requested length.
     holder = super::retention::HOLDER;
-    /// $1 relay, $2 epoch, $3 ttl in seconds, $4 run of the server. The commit waits for the disk.
+    /// $1 relay, $2 epoch, $3 ttl in seconds, $4 run of the server, $5 holder. The commit waits for
+    /// the disk.
     renew(run = "$4") = "
         UPDATE {schema}outbox_relay
         SET lease_until = clock_timestamp() + make_interval(secs => $3), lease_seconds = $3
-        WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND {same_run}
+        WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder = $5 AND {same_run}
             AND (current_setting('synchronous_commit') <> 'off'
                 OR set_config('synchronous_commit', 'local', true) = 'local')";
     /// $1 message id: whether the entry is in the log or parked, even under a new id.
     is_here = "
         SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE message_id = $1)
             OR EXISTS (SELECT FROM {schema}outbox_exception WHERE message_id = $1)";
-    /// $1 relay, $2 epoch, $3 cursor, $4 run of the server. Marks from before a crash mean nothing,
-    /// and a pooler keeps the client connected through a crash. With a broker transaction the
-    /// commit waits for the disk: the next mark must not be two ahead of the stored one.
+    /// $1 relay, $2 epoch, $3 cursor, $4 run of the server, $5 holder. Marks from before a crash
+    /// mean nothing, and a pooler keeps the client connected through a crash. With a broker
+    /// transaction the commit waits for the disk: the next mark must not be two ahead of the stored
+    /// one.
     checkpoint(run = "$4") = "
         UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
-        WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND {same_run}
+        WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder = $5 AND {same_run}
             AND (position('\"transaction\":' in $3) = 0 OR current_setting('synchronous_commit') <> 'off'
                 OR set_config('synchronous_commit', 'local', true) = 'local')";
-    /// $1 relay, $2 epoch, $3 the JSON to store beside the cursor. Writes nothing when it is
-    /// already there.
+    /// $1 relay, $2 epoch, $3 the JSON to store beside the cursor, $4 holder. Writes nothing when
+    /// it is already there.
     note = "
         UPDATE {schema}outbox_relay SET cursor = ((cursor::jsonb - 'broker') || $3::text::jsonb)::text
-        WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL
+        WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder = $4
             AND cursor::jsonb -> 'broker' IS DISTINCT FROM $3::text::jsonb -> 'broker'";
     /// Like `checkpoint`, with the changes as arrays. One statement is one transaction.
     ///
@@ -257,7 +259,7 @@ migrations::statements! {
     ) = "
         WITH fenced AS (
             UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
-            WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND {same_run}
+            WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder = $15 AND {same_run}
                 AND (position('\"transaction\":' in $3) = 0 OR current_setting('synchronous_commit') <> 'off'
                     OR set_config('synchronous_commit', 'local', true) = 'local')
             RETURNING relay),
@@ -317,10 +319,10 @@ migrations::statements! {
                     SELECT ctid AS place FROM {schema}outbox_parked
                     WHERE relay = $1 AND shard = 0 AND id = done.id LIMIT 1) AS p)))
         SELECT count(*) FROM fenced";
-    /// $1 relay, $2 epoch.
+    /// $1 relay, $2 epoch, $3 holder.
     release = "
         UPDATE {schema}outbox_relay SET holder = NULL, lease_until = NULL, lease_seconds = NULL
-        WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
+        WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder = $3";
     /// $1 relay, $2 message ids: those that a rebased cursor leaves out. Their entry ids may have
     /// changed since. One step into the index on message ids for each: only this index has the
     /// order. For equal values the primary key would also do, with a walk over everything that is
@@ -330,13 +332,13 @@ migrations::statements! {
             SELECT message_id FROM {schema}outbox_rebased
             WHERE relay = $1 AND shard = 0 AND message_id >= asked.message_id AND message_id <= asked.message_id
             ORDER BY message_id LIMIT 1) AS found";
-    /// $1 relay, $2 epoch. Removes the list when the cursor has passed its entries. Locks the
-    /// relay's row: a rebase blocks it from before it writes the list until it has raised the
-    /// epoch. So this statement ends before the rebase, or finds another epoch.
+    /// $1 relay, $2 epoch, $3 holder. Removes the list when the cursor has passed its entries.
+    /// Locks the relay's row: a rebase blocks it from before it writes the list until it has raised
+    /// the epoch. So this statement ends before the rebase, or finds another epoch.
     forget_left_out = "
         WITH held AS MATERIALIZED (
             SELECT relay FROM {schema}outbox_relay
-            WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL FOR UPDATE)
+            WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder = $3 FOR UPDATE)
         DELETE FROM {schema}outbox_rebased
         WHERE relay = (SELECT relay FROM held) AND shard = 0";
 }

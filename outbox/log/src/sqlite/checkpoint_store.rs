@@ -140,6 +140,7 @@ impl CheckpointStore for SqliteCheckpointStore {
             .bind(self.relay.as_str())
             .bind(epoch)
             .bind(micros(ttl))
+            .bind(&self.holder)
             .execute(&mut self.connection)
             .await
             .map_err(LogError::during("renew the lease"))?;
@@ -158,6 +159,7 @@ impl CheckpointStore for SqliteCheckpointStore {
             .bind(self.relay.as_str())
             .bind(epoch)
             .bind(stored::write_beside(cursor, self.trouble.as_ref())?)
+            .bind(&self.holder)
             .execute(&mut *tx)
             .await
             .map_err(failed())?;
@@ -185,6 +187,7 @@ impl CheckpointStore for SqliteCheckpointStore {
             .bind(self.relay.as_str())
             .bind(epoch)
             .bind(stored::trouble(self.trouble.as_ref())?)
+            .bind(&self.holder)
             .execute(&mut self.connection)
             .await
             .map_err(LogError::during("note the state of the broker"))?;
@@ -210,6 +213,7 @@ impl CheckpointStore for SqliteCheckpointStore {
         let done = sqlx::query(&SQL.release)
             .bind(self.relay.as_str())
             .bind(epoch)
+            .bind(&self.holder)
             .execute(&mut self.connection)
             .await
             .map_err(LogError::during("give the lease back"))?;

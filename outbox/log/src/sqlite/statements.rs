@@ -125,23 +125,23 @@ migrations::statements! {
     holder = "
         SELECT holder, (lease_until - {now}) / 1e6, epoch, lease_until, lease_seconds FROM outbox_relay
         WHERE relay = ?1 AND shard = 0 AND holder IS NOT NULL";
-    /// ?1 relay, ?2 epoch, ?3 ttl in microseconds.
+    /// ?1 relay, ?2 epoch, ?3 ttl in microseconds, ?4 holder.
     renew = "
         UPDATE outbox_relay SET lease_until = {now} + ?3, lease_seconds = ?3 / 1e6
-        WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
+        WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder = ?4";
     /// ?1 id, ?2 message id: whether the entry is in the log or parked.
     is_here = "
         SELECT EXISTS (SELECT 1 FROM outbox_message WHERE id = ?1 AND message_id = ?2)
             OR EXISTS (SELECT 1 FROM outbox_exception WHERE id = ?1 AND message_id = ?2)";
-    /// ?1 relay, ?2 epoch, ?3 cursor.
+    /// ?1 relay, ?2 epoch, ?3 cursor, ?4 holder.
     checkpoint = "
         UPDATE outbox_relay SET cursor = ?3, checkpoint_at = {now}
-        WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
-    /// ?1 relay, ?2 epoch, ?3 the JSON to store beside the cursor. Writes nothing when it is
-    /// already there.
+        WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder = ?4";
+    /// ?1 relay, ?2 epoch, ?3 the JSON to store beside the cursor, ?4 holder. Writes nothing when
+    /// it is already there.
     note = "
         UPDATE outbox_relay SET cursor = json_patch(json_remove(cursor, '$.broker'), ?3)
-        WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL
+        WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder = ?4
             AND json_extract(cursor, '$.broker') IS NOT json_extract(?3, '$.broker')";
     /// ?1 relay, ?2 id. The first change of an entry copies its content, unless it is large: SQLite
     /// copies in the memory of this process. The row of a large entry stays in the log, and
@@ -166,10 +166,10 @@ migrations::statements! {
     resolve = "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
     /// ?1 relay, ?2 id: the copy of a resolved entry.
     remove_copy = "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = ?2";
-    /// ?1 relay, ?2 epoch.
+    /// ?1 relay, ?2 epoch, ?3 holder.
     release = "
         UPDATE outbox_relay SET holder = NULL, lease_until = NULL, lease_seconds = NULL
-        WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
+        WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder = ?3";
 }
 
 /// Without a schema.

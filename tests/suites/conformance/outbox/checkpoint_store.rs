@@ -22,6 +22,7 @@ cases! { "outbox/checkpoint_store":
         a_held_lease_is_busy_and_an_expired_one_is_taken_over,
         a_fenced_holder_changes_nothing,
         a_released_lease_is_free_at_once,
+        a_forgotten_holder_writes_nothing_under_the_same_name,
         a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length,
         exceptions_come_back_when_they_are_due,
         held_entries_are_read_by_their_key_in_pages,
@@ -62,6 +63,23 @@ async fn a_held_lease_is_busy_and_an_expired_one_is_taken_over<DB: TestDialect>(
         panic!("busy")
     };
     assert_eq!((lease.epoch, taken_over_from.as_deref()), (again.epoch + 1, Some("a")));
+    db
+}
+
+/// The epochs of a relay that was forgotten begin again. A write of its holder that arrives only now
+/// is refused although the epoch is the same.
+async fn a_forgotten_holder_writes_nothing_under_the_same_name<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let (mut a, mut b) = (db.checkpoint_store("a").await, db.checkpoint_store("b").await);
+    let (old, cursor) = granted(&mut a).await;
+    db.run("DELETE FROM outbox_relay").await;
+    let (new, _) = granted(&mut b).await;
+    assert_eq!(old.epoch, new.epoch);
+    assert_eq!(a.checkpoint(old.epoch, &cursor, &[]).await.unwrap(), Fenced::Lost);
+    assert_eq!(a.renew(old.epoch, TTL).await.unwrap(), Fenced::Lost);
+    assert_eq!(a.release(old.epoch).await.unwrap(), Fenced::Lost);
+    assert_eq!(b.renew(new.epoch, TTL).await.unwrap(), Fenced::Held);
     db
 }
 
