@@ -137,6 +137,8 @@ pub struct Inserted {
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionStatus {
+    /// This server cannot tell, because it is a standby.
+    NotHere,
     /// It is still running.
     Running,
     /// It is committed: a message that it added exists.

@@ -61,8 +61,9 @@ migrations::statements! {
 
 // Each transaction holds a lock on its own xid until its effects are visible. A snapshot would not
 // be enough: its upper bound is the last *finished* xid, so a running transaction may lie above it.
+// A standby knows neither the locks of its primary nor its latest commits.
 pub(super) const RUNNING: &str = "
-SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'
+SELECT pg_is_in_recovery(), EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'
     AND transactionid = $1::text::xid8::xid)";
 
 fn id(uuid: Uuid) -> Result<MessageId, sqlx::Error> {
@@ -164,10 +165,10 @@ impl Dialect for Postgres {
         statements: &Statements,
         commit: &UnknownCommit,
     ) -> Result<TransactionStatus, sqlx::Error> {
-        let running: bool =
-            sqlx::query_scalar(RUNNING).bind(&commit.transaction).fetch_one(&mut *connection).await?;
-        if running {
-            return Ok(TransactionStatus::Running);
+        let (is_standby, is_running): (bool, bool) =
+            sqlx::query_as(RUNNING).bind(&commit.transaction).fetch_one(&mut *connection).await?;
+        if is_standby || is_running {
+            return Ok(if is_standby { TransactionStatus::NotHere } else { TransactionStatus::Running });
         }
         let ids: Vec<Uuid> = commit.message_ids.iter().map(|id| id.as_uuid()).collect();
         let (found, status): (bool, String) = sqlx::query_as(&statements.fate)

@@ -45,7 +45,8 @@ impl<DB: Dialect> Outbox<DB> {
     /// [`RetryPolicy::resolve_timeout`](crate::RetryPolicy). Cancel-safe.
     ///
     /// # Errors
-    /// [`ResolveError`] when the database does not answer, or the old transaction is still running.
+    /// [`ResolveError`] when the database does not answer or is a standby, or the old transaction
+    /// is still running.
     pub async fn resolve(
         &self,
         pool: &Pool<DB>,
@@ -81,6 +82,11 @@ impl<DB: Dialect> Outbox<DB> {
     ) -> Result<Option<CommitOutcome>, sqlx::Error> {
         let mut connection = pool.acquire().await?;
         Ok(match DB::fate(&mut connection, &self.settings.statements, commit).await? {
+            TransactionStatus::NotHere => {
+                connection.close_on_drop();
+                let reason = "this server is a standby, which does not know the latest commits";
+                return Err(sqlx::Error::Protocol(reason.to_owned()));
+            }
             TransactionStatus::Running => None,
             TransactionStatus::Committed => Some(CommitOutcome::Committed),
             TransactionStatus::RolledBack => Some(CommitOutcome::NotCommitted),

@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
-use outbox::NewMessage;
+use message::MessageId;
+use outbox::{NewMessage, Outbox, RetryPolicy, UnknownCommit};
 use outbox_log::{CheckpointStore, EntryId, Fenced, HeldAsk, LogError, LogOptions, LogStore, QueueName};
 use sqlx::Postgres;
 use tests::cluster::{NEEDS, run};
@@ -298,6 +300,20 @@ async fn promoted(cluster: &Cluster) -> Outcome {
     .await
 }
 
+/// A producer asks for the outcome of a commit, and the name of the server leads to a standby.
+/// That does not have the commit yet, and must not deny it.
+async fn assert_knows_no_outcome(standby: &Cluster) -> Outcome {
+    let pool = sqlx::PgPool::connect(&standby.url()).await?;
+    let patience = RetryPolicy::default().resolve_timeout(Duration::from_millis(200));
+    let outbox = Outbox::<Postgres>::builder().retry(patience).build();
+    let commit =
+        UnknownCommit { message_ids: vec![MessageId::new()], transaction: Some("4000000000".into()) };
+    let error = outbox.resolve(&pool, &commit).await.unwrap_err();
+    assert!(error.reason.contains("standby"), "{error}");
+    pool.close().await;
+    Ok(())
+}
+
 async fn a_promoted_standby_that_lagged_is_gone_on_from(stage: Stage) -> Outcome {
     let primary = Cluster::start(&stage, &[]).await?;
     let db = database(&primary).await;
@@ -322,6 +338,7 @@ async fn a_promoted_standby_that_lagged_is_gone_on_from(stage: Stage) -> Outcome
     db.enqueue(orders(10..15)).await;
     assert_eq!(leader.pass().await, keys(10..15));
     let memory = leader.follower.cursor();
+    assert_knows_no_outcome(&standby).await?;
     primary.crash().await?;
     standby.execute("SELECT pg_promote()").await?;
     promoted(&standby).await?;
