@@ -1,5 +1,6 @@
 //! Carries messages from librdkafka's thread to the subscription.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -40,6 +41,9 @@ pub(super) struct State {
     pub(super) topic_ids: TopicIds,
     availability: Availability,
     pub(super) starts: Starts,
+    /// Assigned partitions of topics that went missing. Their records are not taken over: they may
+    /// stand behind others that were forgotten.
+    gone: HashSet<Place>,
     cut_off: CutOff,
     pub(super) handshakes: Handshakes,
     /// The lags in librdkafka's last statistics.
@@ -60,6 +64,7 @@ impl Inflow {
             topic_ids: TopicIds::default(),
             availability: Availability::new(topics),
             starts: Starts::default(),
+            gone: HashSet::new(),
             cut_off: CutOff::default(),
             handshakes: Handshakes::default(),
             lags: Vec::new(),
@@ -80,8 +85,8 @@ impl Inflow {
         let origin = format!("{}[{}]@{}", record.topic(), record.partition(), record.offset());
         let message = wire::read(record).map_err(|malformed| *malformed);
         let mut state = self.lock();
-        if state.failure.is_some() {
-            // The subscription is over: the record is not consumed and must not move a position.
+        if state.failure.is_some() || state.gone.contains(&place) {
+            // The record is not consumed and must not move a position.
             return;
         }
         let (token, redelivered) = state.ledger.deliver(&place, record.offset());
@@ -185,6 +190,7 @@ impl State {
     /// Records assigned partitions. Returns those that must be paused now.
     pub(super) fn assign(&mut self, places: Vec<Place>) -> Vec<Place> {
         self.starts.assign(&places);
+        self.gone.retain(|place| !places.contains(place));
         places.iter().for_each(|(topic, _)| self.availability.found(topic));
         self.reading.assign(places)
     }
@@ -196,6 +202,7 @@ impl State {
             // It may come back as a different topic, in which these positions mean nothing.
             let places = self.places_of(&topic);
             self.forget(&places);
+            self.gone.extend(places);
         }
         self.availability.is_none_left()
     }

@@ -8,6 +8,8 @@ use message::{Fault, FaultScope, Message, MessageId, OrderingKey, PublishError, 
 
 /// Maximum number of remembered keys; a further refusal ends the session.
 const KEYS_MAX: usize = 1_000;
+/// Maximum number of remembered topics. The cluster is asked about others each time.
+const TOPICS_MAX: usize = 1_000;
 /// Pause before the cluster is asked again for a missing topic: each request delays all messages.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -68,6 +70,12 @@ impl Refused {
     /// Records why a topic was refused.
     pub(super) fn note_topic(&mut self, topic: &Topic, error: &PublishError) {
         if error.scope() == FaultScope::Topic {
+            if self.topics.len() >= TOPICS_MAX {
+                self.topics.retain(|_, (at, ..)| at.elapsed() < ASK_AGAIN);
+            }
+            if self.topics.len() >= TOPICS_MAX {
+                return;
+            }
             self.topics.insert(topic.clone(), (Instant::now(), error.fault(), error.to_string()));
         }
     }
@@ -107,5 +115,16 @@ mod tests {
         let mut refused = Refused::default();
         assert!((0..KEYS_MAX).all(|number| refused.note(&message(number))));
         assert!(!refused.note(&message(KEYS_MAX)));
+    }
+
+    #[test]
+    fn the_topics_that_are_remembered_are_bounded() {
+        let mut refused = Refused::default();
+        for number in 0..2 * TOPICS_MAX {
+            let topic = Topic::new(format!("t{number}")).unwrap();
+            refused
+                .note_topic(&topic, &PublishError::new(Fault::Operator, FaultScope::Topic, "no such topic"));
+        }
+        assert!(refused.topics.len() <= TOPICS_MAX && refused.topic(&Topic::new("t0").unwrap()).is_some());
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use message::{Message, Topic};
+use message::{Fingerprint, Message, Topic};
 use sha2::{Digest, Sha256};
 
 use super::wire::Record;
@@ -98,13 +98,16 @@ pub(super) fn fifo_group(message: &Message) -> String {
     message.key.as_ref().map_or_else(|| message.id.to_string(), |key| group(key.as_str()))
 }
 
-/// Returns the deduplication id. A FIFO queue drops repetitions of it within five minutes. It is
-/// the message id. For a chunk it also holds its index and the number of chunks, or the queue would
-/// drop all chunks but the first.
+/// Returns the deduplication id. A FIFO queue confirms repetitions of it within five minutes, and
+/// drops them. It is the message id and the fingerprint: without the latter, the queue would drop a
+/// message that an operator has edited after an attempt whose answer was lost. For a chunk it also
+/// holds its index and the number of chunks, or the queue would drop all chunks but the first.
 pub(super) fn deduplication(message: &Message) -> String {
     match &message.chunk {
-        None => message.id.to_string(),
-        Some(chunk) => format!("{}-{}-{}", message.id, chunk.index(), chunk.count()),
+        None => format!("{}-{}", message.id, Fingerprint::of(message)),
+        Some(chunk) => {
+            format!("{}-{}-{}-{}", message.id, chunk.fingerprint(), chunk.index(), chunk.count())
+        }
     }
 }
 
@@ -115,7 +118,7 @@ pub(super) fn group(key: &str) -> String {
         return key.to_owned();
     }
     let digest: [u8; 32] = Sha256::digest(key.as_bytes()).into();
-    format!("sha256-{}", message::Fingerprint::from(digest))
+    format!("sha256-{}", Fingerprint::from(digest))
 }
 
 #[cfg(test)]
@@ -179,13 +182,22 @@ mod tests {
     #[test]
     fn each_chunk_has_a_deduplication_id_of_its_own() {
         let mut message = Message::new(Topic::new("orders").unwrap(), EventType::new("t").unwrap(), "xy");
-        assert_eq!(deduplication(&message), message.id.to_string());
-        let mut ids = HashSet::new();
-        for (index, count) in [(0, 1), (0, 2), (1, 2)] {
-            let chunk = message::Chunk::new(index, count, 2, message::Fingerprint::of(&message)).unwrap();
+        let whole = deduplication(&message);
+        assert_eq!(whole, deduplication(&message));
+        let mut ids = HashSet::from([whole]);
+        for (index, count) in [(0, 1), (0, 2), (1, 2), (u32::MAX - 1, u32::MAX)] {
+            let bytes = u64::from(count) * 2;
+            let chunk = message::Chunk::new(index, count, bytes, Fingerprint::of(&message)).unwrap();
             message.chunk = Some(Box::new(chunk));
             let id = deduplication(&message);
             assert!(id.len() <= GROUP_CHARS_MAX && ids.insert(id));
         }
+    }
+
+    #[test]
+    fn an_edited_message_is_not_dropped_as_a_repetition() {
+        let message = Message::new(Topic::new("orders").unwrap(), EventType::new("t").unwrap(), "before");
+        let edited = Message { payload: "after".into(), ..message.clone() };
+        assert_ne!(deduplication(&message), deduplication(&edited));
     }
 }

@@ -35,10 +35,10 @@
 //! | a proxy answers by itself (403, 429, no error code) | operator's or broker's fault, topic stops or pauses |
 //! | wrong or missing credentials, no region | operator's fault, session |
 //!
-//! On a FIFO queue the deduplication id is the message id, which SQS remembers for 5 minutes and
-//! the inbox for longer. The group is the ordering key, hashed where SQS would not accept it. A
-//! message without a key is a group of its own. At most one message of a group is in flight. A
-//! standard queue keeps no order.
+//! On a FIFO queue the deduplication id is the message id and the fingerprint of the content. SQS
+//! remembers it for 5 minutes, the inbox for longer. The group is the ordering key, hashed where
+//! SQS would not accept it. A message without a key is a group of its own. At most one message of a
+//! group is in flight. A standard queue keeps no order.
 //!
 //! # The body
 //! One CloudEvent in JSON, with `id`, `source`, `type`, `time` and `subject` at the top level; see
