@@ -93,8 +93,9 @@ pub struct InboxOptions {
     pub audit_retention: Duration,
     /// How long the chunks of a message wait for the missing ones: 1 minute to [`RETENTION_MAX`],
     /// 24 hours by default. After that, the next maintenance dead-letters the message as
-    /// incomplete. Choose more than the longest outage of a relay, because a message may be half
-    /// sent when the outage begins.
+    /// incomplete. Choose more than the longest outage of a relay or of the consumer, because a
+    /// message may be half sent or half received when the outage begins. A consumer does this for
+    /// its own messages; those of another one it leaves for `retention`, if that is longer.
     pub incomplete_retention: Duration,
     /// Maximum payload that is assembled from chunks, in bytes: 64 MiB by default, at most
     /// [`CHUNKED_BYTES_MAX`]. It is held in memory while its handler runs.

@@ -10,8 +10,9 @@ use uuid::Uuid;
 use crate::chunks::Incomplete;
 use crate::day::back;
 use crate::dead_letter::{DeadLetter, DeadLetterId, Reason};
-use crate::dialect::{ChunkSet, Dialect, Key};
+use crate::dialect::{ChunkSet, Dialect, Key, Overdue};
 use crate::inbox::Inbox;
+use crate::name::ConsumerName;
 use crate::store_error::StoreError;
 use crate::telemetry;
 
@@ -65,12 +66,20 @@ impl Incomplete {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Dead-letters the messages whose first chunk arrived too long ago. Returns how many.
-    pub(crate) async fn expire_incomplete(&self) -> Result<u64, StoreError> {
-        let before = back(self.settled_window().now, self.options().incomplete_retention);
+    /// Dead-letters the messages whose first chunk arrived too long ago. Returns how many. A
+    /// consumer expires its own. It leaves those of another one, which may have stopped for a
+    /// while, until the inbox would no longer admit them.
+    pub(crate) async fn expire_incomplete(&self, consumer: Option<&ConsumerName>) -> Result<u64, StoreError> {
+        let (now, options) = (self.settled_window().now, self.options());
+        let before = back(now, options.incomplete_retention);
+        let overdue = Overdue {
+            before,
+            consumer: consumer.map(ConsumerName::as_str),
+            others_before: back(now, options.incomplete_retention.max(options.retention)),
+        };
         let what = "list incomplete messages";
         let mut connection = self.acquire(what).await?;
-        let overdue = DB::incomplete(&mut connection, self.statements(), Some(before), EXPIRED_MAX)
+        let overdue = DB::incomplete(&mut connection, self.statements(), Some(overdue), EXPIRED_MAX)
             .await
             .map_err(StoreError::during(what))?;
         // With a pool of one connection, the next call would wait forever.

@@ -14,6 +14,7 @@ use crate::day::{Day, DayRange, back};
 use crate::dialect::Dialect;
 use crate::error::OpenError;
 use crate::inbox::Inbox;
+use crate::name::ConsumerName;
 use crate::store_error::StoreError;
 use crate::telemetry;
 
@@ -63,14 +64,22 @@ impl Parts {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Creates the coming days, forgets the expired ones, and reads the database's clock. Any
-    /// number of processes may do this at once; once an hour is plenty. The runner does it
-    /// automatically.
+    /// Creates the coming days, forgets the expired ones, expires incomplete messages of every
+    /// consumer, and reads the database's clock. Any number of processes may do this at once; once
+    /// an hour is plenty. The runner does it automatically.
     ///
     /// # Errors
     /// The first [`OpenError`] of a part; the other parts ran, and their results stay. Not
     /// cancel-safe; run it to its end.
     pub async fn maintain(&self) -> Result<Maintained, OpenError> {
+        self.maintain_for(None).await
+    }
+
+    /// Does the same for a consumer, which leaves young incomplete messages of others alone.
+    pub(crate) async fn maintain_for(
+        &self,
+        consumer: Option<&ConsumerName>,
+    ) -> Result<Maintained, OpenError> {
         self.refresh().await?;
         let mut parts = Parts::default();
         let created = parts.done("create days", self.ensure_days().await);
@@ -79,7 +88,7 @@ impl<DB: Dialect> Inbox<DB> {
         let attempts_purged = parts.done("purge attempts", self.purge_attempts().await);
         let dead_letters_purged = parts.done("purge dead letters", self.purge_dead_letters().await);
         let decisions_purged = self.purge_decisions().await;
-        let expiry = self.expire_incomplete().await.map_err(OpenError::from);
+        let expiry = self.expire_incomplete(consumer).await.map_err(OpenError::from);
         let incomplete_expired = parts.done("expire incomplete messages", expiry);
         // A failure is ignored: these counts are only informative, and a role may lack the right to
         // purge them.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use message::{Chunk, Message};
 use time::OffsetDateTime;
 
-use super::{ChunkSet, Guards};
+use super::{ChunkSet, Guards, Overdue};
 use crate::chunks::{Incomplete, Split};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
@@ -64,12 +64,11 @@ pub trait Chunks: Guards {
         set: ChunkSet<'_>,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Returns sets, the oldest first. With a time, returns only those that began and were last
-    /// tried before it.
+    /// Returns sets, the oldest first: all, or those that are overdue.
     fn incomplete(
         connection: &mut Self::Connection,
         statements: &Self::Statements,
-        begun_before: Option<OffsetDateTime>,
+        overdue: Option<Overdue<'_>>,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Incomplete>>> + Send;
 

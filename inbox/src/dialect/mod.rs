@@ -19,7 +19,9 @@ use sqlx::database::HasStatementCache;
 
 pub(crate) use chunks::group_splits;
 use guard::Guards;
-pub use values::{ChunkSet, Content, Inserted, Key, Mark, NewRow, Outcome, Reading, Session, Stored};
+pub use values::{
+    ChunkSet, Content, Inserted, Key, Mark, NewRow, Outcome, Overdue, Reading, Session, Stored,
+};
 
 /// A database that the inbox has tables in: PostgreSQL or SQLite.
 pub trait Dialect:

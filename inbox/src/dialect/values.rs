@@ -30,6 +30,17 @@ pub struct ChunkSet<'a> {
     pub fingerprint: Fingerprint,
 }
 
+/// Which sets of chunks are overdue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overdue<'a> {
+    /// Those that began and were last tried before this time,
+    pub before: OffsetDateTime,
+    /// if they are of this consumer; without one, those of all.
+    pub consumer: Option<&'a str>,
+    /// Those of other consumers must also have begun before this time.
+    pub others_before: OffsetDateTime,
+}
+
 /// The part of a message that distinguishes it from other messages with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Content<'a> {

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::statements::Statements;
 use crate::chunks::{Incomplete, Split};
-use crate::dialect::{ChunkSet, Key, group_splits, parts};
+use crate::dialect::{ChunkSet, Key, Overdue, group_splits, parts};
 
 /// Binds the key of a set as the first four parameters of a statement.
 macro_rules! of_set {
@@ -119,12 +119,14 @@ impl parts::Chunks for Postgres {
     async fn incomplete(
         connection: &mut PgConnection,
         statements: &Statements,
-        begun_before: Option<OffsetDateTime>,
+        overdue: Option<Overdue<'_>>,
         limit: u32,
     ) -> Result<Vec<Incomplete>, sqlx::Error> {
         let rows = sqlx::query(&statements.incomplete)
-            .bind(begun_before)
+            .bind(overdue.map(|overdue| overdue.before))
             .bind(i64::from(limit))
+            .bind(overdue.and_then(|overdue| overdue.consumer))
+            .bind(overdue.map(|overdue| overdue.others_before))
             .fetch_all(&mut *connection)
             .await?;
         let mut incomplete = Vec::with_capacity(rows.len());

@@ -112,8 +112,10 @@ migrations::statements! {
     remove_set = "DELETE FROM {schema}inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
         fingerprint = $4";
     /// All, or those that are to expire: a message that has failed was whole, and is tried again
-    /// unless that is long ago.
-    incomplete = "SELECT {chunk_set} FROM {schema}inbox_chunk_set AS s WHERE $1::timestamptz IS NULL OR (begun_at < $1 AND NOT EXISTS \
+    /// unless that is long ago. $3 is the consumer that may expire its own at $1, and those of
+    /// others only at $4; without it, all expire at $1.
+    incomplete = "SELECT {chunk_set} FROM {schema}inbox_chunk_set AS s WHERE $1::timestamptz IS NULL OR (begun_at < $1 \
+        AND ($3::text IS NULL OR s.consumer = $3 OR begun_at < $4) AND NOT EXISTS \
         (SELECT 1 FROM {schema}inbox_attempt AS a WHERE a.consumer = s.consumer AND a.scope = s.scope AND \
         a.message_id = s.message_id AND a.next_at >= $1)) ORDER BY begun_at LIMIT $2";
     /// For its expiry; one that a transaction is completing, or that is tried again, is left alone.

@@ -297,9 +297,11 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     }
 
     async fn maintain(&self) -> Result<(), OpenError> {
-        let inbox = self.inbox.clone();
+        let (inbox, consumer) = (self.inbox.clone(), self.consumer.clone());
         // An aborted caller must not interrupt a transaction.
-        let work = async move { within(MAINTENANCE_MAX, "maintain the inbox", inbox.maintain()).await };
+        let work = async move {
+            within(MAINTENANCE_MAX, "maintain the inbox", inbox.maintain_for(Some(&consumer))).await
+        };
         let maintained = shield(work).await?;
         tracing::debug!(?maintained, "inbox maintained");
         Ok(())

@@ -14,7 +14,7 @@ use super::statements::{
 };
 use super::values;
 use crate::chunks::{Incomplete, Split};
-use crate::dialect::{ChunkSet, Key, group_splits, parts};
+use crate::dialect::{ChunkSet, Key, Overdue, group_splits, parts};
 
 /// Binds the key of a set as the first four parameters of a statement.
 macro_rules! of_set {
@@ -115,12 +115,14 @@ impl parts::Chunks for Sqlite {
     async fn incomplete(
         connection: &mut SqliteConnection,
         _statements: &Statements,
-        begun_before: Option<OffsetDateTime>,
+        overdue: Option<Overdue<'_>>,
         limit: u32,
     ) -> Result<Vec<Incomplete>, sqlx::Error> {
         let rows = sqlx::query(INCOMPLETE)
-            .bind(begun_before.map(values::micros))
+            .bind(overdue.map(|overdue| values::micros(overdue.before)))
             .bind(i64::from(limit))
+            .bind(overdue.and_then(|overdue| overdue.consumer))
+            .bind(overdue.map(|overdue| values::micros(overdue.others_before)))
             .fetch_all(&mut *connection)
             .await?;
         let mut incomplete = Vec::with_capacity(rows.len());

@@ -58,7 +58,8 @@ pub(super) const REMOVE_SET: &str =
     "DELETE FROM inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
 /// Selects all sets, or those that must expire, as on PostgreSQL.
 pub(super) const INCOMPLETE: &str = "SELECT message_id, consumer, scope, fingerprint, topic, key, kind, source, \
-    time, content_type, bytes, begun_at FROM inbox_chunk_set AS s WHERE $1 IS NULL OR (begun_at < $1 AND NOT EXISTS \
+    time, content_type, bytes, begun_at FROM inbox_chunk_set AS s WHERE $1 IS NULL OR (begun_at < $1 \
+    AND ($3 IS NULL OR s.consumer = $3 OR begun_at < $4) AND NOT EXISTS \
     (SELECT 1 FROM inbox_attempt AS a WHERE a.consumer = s.consumer AND a.scope = s.scope AND \
     a.message_id = s.message_id AND a.next_at >= $1)) ORDER BY begun_at LIMIT $2";
 /// Selects a set for its expiry, unless it is being retried. A writing transaction excludes all

@@ -87,7 +87,7 @@ impl<S: Store> Drive<S> {
             unsettled: BTreeSet::new(),
             session: 0,
             seen: HashMap::new(),
-            give_up: shutdown.graceful.child_token(),
+            give_up: CancellationToken::new(),
             shutdown,
         }
     }
@@ -129,6 +129,7 @@ impl<S: Store> Drive<S> {
                     tracing::info!(consumer = %self.worker.consumer, in_hand = self.unsettled.len(), "stopping");
                     is_stopping = true;
                     self.stop_receiving().await;
+                    self.give_up.cancel();
                 }
                 Step::Finished(first) => self.finished(first).await?,
                 Step::BrokerSession(Event::Deliveries(deliveries)) => self.take(deliveries),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::Drive;
 use crate::attempts::error_text;
 use crate::runner::run_error::RunError;
@@ -82,7 +84,7 @@ impl<S: Store> Drive<S> {
         self.worker.status.lags(None);
         self.lag.clear();
         self.give_up.cancel();
-        self.give_up = self.shutdown.graceful.child_token();
+        self.give_up = CancellationToken::new();
         self.unsettled.clear();
         drop(self.key_queues.drain());
         self.batchable.clear();

@@ -33,6 +33,7 @@ cases! { "inbox/chunks":
         chunks_of_a_message_that_came_whole_afterwards_leave_no_dead_letter,
         a_chunk_that_could_not_be_kept_is_kept_later_and_leaves_no_failure,
         missing_chunks_expire_for_all_to_see,
+        a_consumer_leaves_the_incomplete_messages_of_another,
         hostile_chunks_are_refused_and_harm_nobody,
         a_damaged_whole_is_dead_lettered_before_any_effect,
         a_failing_message_dies_whole_and_is_redriven_whole,
@@ -188,6 +189,46 @@ async fn racing_consumers_of_chunks_apply_once<DB: TestDatabase>(database: &Data
     }
     assert_eq!(DB::effects(&database.pool, "billing").await.len(), 10);
     assert_nothing_waits(&inbox).await;
+}
+
+/// Keeps the first chunk of a message for a consumer.
+async fn keep_one<DB: TestDatabase>(inbox: &Inbox<DB>, name: &str, chunk: &Message) {
+    let mut tx = inbox.begin().await.unwrap();
+    let gathered = tx.gather(&consumer(name), &Tenant::none(), chunk).await.unwrap();
+    assert!(matches!(gathered, Gathered::Kept { .. }), "{gathered:?}");
+    tx.commit().await.unwrap();
+}
+
+async fn incomplete_of<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<String> {
+    let incomplete = inbox.incomplete(NonZeroU32::MAX).await.unwrap();
+    incomplete.into_iter().map(|waiting| waiting.consumer).collect()
+}
+
+/// One consumer has stopped, and another one in the same inbox goes on. What was confirmed to the
+/// broker for the first one must be there when it comes back.
+async fn a_consumer_leaves_the_incomplete_messages_of_another<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    keep_one(&inbox, "mail", &chunks_of(&large("one"))[0]).await;
+    keep_one(&inbox, "billing", &chunks_of(&large("two"))[0]).await;
+    two_days_pass(database).await;
+    let broker = Broker::new(Vec::new());
+    let often = Some(Duration::from_millis(20));
+    let running = start(builder(&inbox, &broker, Effect::works()).maintain_interval(often));
+    while incomplete_of(&inbox).await != ["mail"] {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    running.stop().await;
+    let letters = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap();
+    assert!(matches!(&letters[..], [letter] if letter.consumer == "billing"), "{letters:?}");
+    // The inbox would no longer admit it.
+    for _ in 0..8 {
+        two_days_pass(database).await;
+    }
+    let running = start(builder(&inbox, &broker, Effect::works()).maintain_interval(often));
+    while !incomplete_of(&inbox).await.is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    running.stop().await;
 }
 
 async fn a_crash_between_chunks_is_harmless<DB: TestDatabase>(database: &Database<DB>) {
