@@ -33,7 +33,7 @@ pub(super) async fn outcome(place: &OutboxPlace, id: &MessageRef) -> Result<Opti
 fn told(record: &AuditRecord, entry: Option<&FoundEntry>) -> String {
     let by = format!("by {} at {}", record.actor, seconds::text(record.at));
     let verb = match record.action.as_str() {
-        "discard" => return format!("discarded {by}: it is never published"),
+        "discard" => return format!("discarded {by}: it is not sent again"),
         "requeue" => "requeued",
         "edit" => "edited",
         other => other,
@@ -109,8 +109,8 @@ mod tests {
     #[test]
     fn only_what_was_published_is_said_to_be() {
         let cases = [
-            ("discard", Some(entry(None)), "discarded by ann", "never published"),
-            ("discard", None, "discarded by ann", "never published"),
+            ("discard", Some(entry(None)), "discarded by ann", "not sent again"),
+            ("discard", None, "discarded by ann", "not sent again"),
             ("requeue", Some(entry(None)), "requeued by ann", "published since"),
             ("requeue", Some(entry(Some(ExceptionState::Dead))), "requeued by ann", "dead again"),
             ("requeue", Some(entry(Some(ExceptionState::Retrying))), "requeued by ann", "automatically"),

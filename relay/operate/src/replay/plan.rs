@@ -298,7 +298,7 @@ fn meaning(standing: Standing) -> String {
         Standing::Waiting => {
             String::from("the relay has not published it yet, but will publish it automatically")
         }
-        Standing::Discarded => String::from("discarded: it was never published"),
+        Standing::Discarded => String::from("discarded: no attempt was confirmed"),
         Standing::Edited => String::from(
             "an operator edited it: the published content is not stored, and its row has different content",
         ),
