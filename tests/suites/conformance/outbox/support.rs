@@ -188,19 +188,10 @@ pub async fn database_with(how: &str) -> Option<String> {
 }
 
 /// Runs a case on its own database, and removes the database.
-pub(crate) async fn each<DB: TestDialect>(case: impl AsyncFnOnce(Database<DB>) -> Database<DB>) {
+pub(crate) async fn each<DB: TestDialect>(case: impl AsyncFnOnce(&Database<DB>)) {
     let database = DB::create().await.expect("listed only when it is there");
-    case(database).await.close().await;
-}
-
-pub async fn on<DB: TestDialect, F: Future<Output = Database<DB>>>(
-    name: &str,
-    test: impl FnOnce(Database<DB>) -> F,
-) {
-    if let Some(database) = DB::create().await {
-        eprintln!("{name}: on {}", DB::NAME);
-        test(database).await.close().await;
-    }
+    case(&database).await;
+    database.close().await;
 }
 
 pub async fn granted(checkpoint_store: &mut Box<dyn CheckpointStore>) -> (Lease, Cursor) {
