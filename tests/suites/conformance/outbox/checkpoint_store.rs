@@ -461,12 +461,12 @@ async fn what_was_given_up_stays_known_and_nothing_else_does<DB: TestDialect>(db
         audit("shipping", 4, message_id(4), "discard"),
         audit("main", 5, message_id(5), "discard"),
     ] {
-        DB::sql(&mut connection, &statement).await.unwrap();
+        DB::execute(&mut connection, &statement).await.unwrap();
     }
     let resolve = [1, 2, 3, 4].map(|id| ExceptionChange::Resolve(EntryId(id)));
     assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &resolve).await.unwrap(), Fenced::Held);
     let passed = format!("UPDATE outbox_relay SET cursor = '{{\"base\":\"{position}\",\"progress\":null}}'");
-    DB::sql(&mut connection, &passed).await.unwrap();
+    DB::execute(&mut connection, &passed).await.unwrap();
     drop(connection);
 
     let mut rows = match ReadOnly::open(&db.url, true, "a test").await.unwrap() {

@@ -101,9 +101,9 @@ async fn a_rollback_and_a_savepoint_leave_nothing<DB: TestDialect>(db: &Database
 
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
     tx.enqueue(NewMessage::new("orders").key("kept")).await.unwrap();
-    DB::sql(tx.connection(), "SAVEPOINT inner_one").await.unwrap();
+    DB::execute(tx.connection(), "SAVEPOINT inner_one").await.unwrap();
     tx.enqueue(NewMessage::new("orders").key("dropped")).await.unwrap();
-    DB::sql(tx.connection(), "ROLLBACK TO SAVEPOINT inner_one").await.unwrap();
+    DB::execute(tx.connection(), "ROLLBACK TO SAVEPOINT inner_one").await.unwrap();
     tx.commit().await.unwrap();
 
     let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
@@ -150,7 +150,7 @@ async fn rows_of_plain_sql_are_read<DB: TestDialect>(db: &Database<DB>) {
     for wrong in ["('', 'x')", "(NULL, 'x')"] {
         let mut connection = db.admin.acquire().await.unwrap();
         let insert = format!("INSERT INTO outbox_message (topic, key) VALUES {wrong}");
-        assert!(DB::sql(&mut connection, &insert).await.is_err(), "{wrong}");
+        assert!(DB::execute(&mut connection, &insert).await.is_err(), "{wrong}");
     }
     let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     let entries = Follower::new(db.reader().await, cursor).all().await;

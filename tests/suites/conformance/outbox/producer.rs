@@ -12,6 +12,7 @@ use outbox::{
     Rollback, TransactionError, trace,
 };
 use sqlx::{AssertSqlSafe, Executor, Postgres, Sqlite};
+use tests::Dialect as _;
 
 cases! { "outbox/producer":
     every {
@@ -230,7 +231,7 @@ async fn sizes_are_checked_per_topic<DB: TestDialect>(db: &Database<DB>) {
 async fn a_failed_enqueue_makes_commit_refuse<DB: TestDialect>(db: &Database<DB>) {
     db.run("CREATE TABLE business (n integer)").await;
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
-    DB::sql(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
+    DB::execute(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
     assert!(matches!(tx.enqueue(NewMessage::new("")).await, Err(EnqueueError::Invalid(_))));
     let error = tx.enqueue(NewMessage::new("orders")).await.unwrap_err();
     assert!(matches!(error, EnqueueError::Poisoned { .. }), "{error}");
@@ -360,7 +361,7 @@ async fn fail_with_conflict<DB: TestDialect>(
     raise: Option<&str>,
 ) -> sqlx::Error {
     match raise {
-        Some(raise) => DB::sql(connection, raise).await.unwrap_err(),
+        Some(raise) => DB::execute(connection, raise).await.unwrap_err(),
         // A connection that wants to write while another one writes.
         None => busy().await,
     }
@@ -432,9 +433,9 @@ async fn a_transaction_that_was_ended_in_sql_stores_no_staged_message<DB: TestDi
     for ends in DB::ENDS_TRANSACTION {
         for (staged, messages) in staged.iter().enumerate() {
             let mut tx = db.outbox.begin(&db.pool).await.unwrap();
-            DB::sql(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
+            DB::execute(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
             // An error of it is swallowed.
-            drop(DB::sql(tx.connection(), ends).await);
+            drop(DB::execute(tx.connection(), ends).await);
             for message in messages {
                 tx.stage(message.clone()).unwrap();
             }
@@ -442,15 +443,15 @@ async fn a_transaction_that_was_ended_in_sql_stores_no_staged_message<DB: TestDi
             assert!(matches!(error, CommitError::Ended), "{ends}, {staged}: {error:?}");
         }
         let mut tx = db.outbox.begin(&db.pool).await.unwrap();
-        drop(DB::sql(tx.connection(), ends).await);
+        drop(DB::execute(tx.connection(), ends).await);
         tx.rollback().await.unwrap();
     }
     assert_eq!(db.rows().await, 1, "the known one");
     assert_eq!(db.number("SELECT count(*) FROM business").await, 0);
     // A savepoint that SQL begins and does not end does no harm.
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
-    DB::sql(tx.connection(), "SAVEPOINT mine").await.unwrap();
-    DB::sql(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
+    DB::execute(tx.connection(), "SAVEPOINT mine").await.unwrap();
+    DB::execute(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
     tx.stage(new()).unwrap();
     tx.stage(named(known, "a")).unwrap();
     tx.commit().await.unwrap();
@@ -555,7 +556,7 @@ async fn functions_for_other_languages_enqueue_and_explain(db: &Database<Postgre
         ("outbox_enqueue('orders', '', traceparent => 'x')", "traceparent \"x\""),
     ] {
         let mut connection = db.pool.acquire().await.unwrap();
-        let error = Postgres::sql(&mut connection, &format!("SELECT {call}")).await.unwrap_err();
+        let error = Postgres::execute(&mut connection, &format!("SELECT {call}")).await.unwrap_err();
         assert!(error.to_string().contains(expected), "{call}: {error}");
     }
     // The library refuses these names with the same words.
@@ -566,7 +567,7 @@ async fn functions_for_other_languages_enqueue_and_explain(db: &Database<Postgre
         let expected = HeaderName::new(name).unwrap_err().to_string();
         for call in ["outbox_enqueue('orders', ''", "outbox_enqueue_json('orders', '{}'"] {
             let call = format!("SELECT {call}, headers => '{{\"{name}\": \"x\"}}')");
-            let error = Postgres::sql(&mut connection, &call).await.unwrap_err();
+            let error = Postgres::execute(&mut connection, &call).await.unwrap_err();
             assert!(error.to_string().contains(&expected), "{call}: {error}");
         }
     }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::outbox::support::{Database, Follower, SMALL, TestDialect, database_with, granted, relay, source};
+use crate::outbox::support::{Database, Follower, SMALL, TestDialect, granted, relay, source};
 use message::{Headers, SizeLimit};
 use outbox::NewMessage;
 use outbox_log::admin::{ChosenEntry, Decision, OperatorDecision};
@@ -15,6 +15,7 @@ use outbox_log::{
     Lease, LogOptions, LogReader, PageLimit, Parked, QueueName, RowLimit,
 };
 use sqlx::{Postgres, Sqlite};
+use tests::{Dialect as _, copies};
 
 cases! { "outbox/rows":
     every {
@@ -349,7 +350,7 @@ async fn bytes_that_are_no_utf8_in_a_text(db: &Database<Sqlite>) {
 async fn an_id_that_a_row_brings_along_is_refused(db: &Database<Sqlite>) {
     let copied = async |id: i64| {
         let sql = format!("INSERT INTO outbox_message (id, topic, payload) VALUES ({id}, 'orders', x'00')");
-        Sqlite::sql(&mut db.admin.acquire().await.unwrap(), &sql).await.map_err(|error| error.to_string())
+        Sqlite::execute(&mut db.admin.acquire().await.unwrap(), &sql).await.map_err(|error| error.to_string())
     };
     for id in [i64::MIN, -1, 0, i64::MAX] {
         let refused = copied(id).await.unwrap_err();
@@ -367,7 +368,7 @@ async fn an_id_that_a_row_brings_along_is_refused(db: &Database<Sqlite>) {
 
 async fn bytes_that_are_no_utf8_in_a_database_without_encoding() {
     let how = "ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
-    let db = Database::<Postgres>::at(database_with(how).await.unwrap()).await;
+    let db = Database::<Postgres>::at(copies::postgres(how).await.unwrap()).await;
     no_utf8(&db, |hex| format!("convert_from('\\x{hex}', 'SQL_ASCII')")).await;
     db.close().await;
 }
@@ -450,7 +451,7 @@ async fn no_utf8<DB: TestDialect>(db: &Database<DB>, text: impl Fn(&str) -> Stri
 /// escapes.
 async fn an_error_is_stored_in_a_database_of_any_encoding() {
     let how = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
-    let db = Database::<Postgres>::at(database_with(how).await.unwrap()).await;
+    let db = Database::<Postgres>::at(copies::postgres(how).await.unwrap()).await;
     let headers = "jsonb_build_object('h', repeat('x', 9000))";
     insert(&db, "topic, key, headers, payload", &format!("'orders', chr(233), {headers}, ''")).await;
     let mut store = db.checkpoint_store("a").await;

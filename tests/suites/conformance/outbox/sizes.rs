@@ -229,7 +229,7 @@ async fn a_call_with_half_a_million_messages_is_stored_whole_and_in_order<DB: Te
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
     if DB::NAME != "SQLite" {
         // The session is idle while half a million messages are made.
-        DB::sql(tx.connection(), "SET LOCAL idle_in_transaction_session_timeout = 0").await.unwrap();
+        DB::execute(tx.connection(), "SET LOCAL idle_in_transaction_session_timeout = 0").await.unwrap();
     }
     let ids = enqueue(&mut tx, 100 * STATEMENT_ROWS).await;
     tx.commit().await.unwrap();
