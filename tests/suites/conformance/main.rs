@@ -32,10 +32,10 @@ macro_rules! cases {
                     }),
                 )*)?
                 $($($crate::case($suite, Backend::Postgres, stringify!($on_postgres), || {
-                    super::each::<sqlx::Postgres>($on_postgres)
+                    super::on::<sqlx::Postgres>($on_postgres)
                 }),)*)?
                 $($($crate::case($suite, Backend::Sqlite, stringify!($on_sqlite), || {
-                    super::each::<sqlx::Sqlite>($on_sqlite)
+                    super::on::<sqlx::Sqlite>($on_sqlite)
                 }),)*)?
                 $($($crate::case($suite, Backend::Postgres, stringify!($postgres), $postgres),)*)?
                 $($($crate::case($suite, Backend::Sqlite, stringify!($sqlite), $sqlite),)*)?
@@ -50,7 +50,7 @@ macro_rules! cases {
             )*]));)?
             $(trials.extend(tests::trial::at_night(vec![$(
                 $crate::case($suite, Backend::Postgres, stringify!($on_postgres_at_night), || {
-                    super::each::<sqlx::Postgres>($on_postgres_at_night)
+                    super::on::<sqlx::Postgres>($on_postgres_at_night)
                 }),
             )*]));)?
             $(trials.extend(tests::trial::at_night(vec![$(
