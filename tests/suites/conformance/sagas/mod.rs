@@ -203,6 +203,14 @@ impl Worker {
     }
 }
 
+/// Starts a new saga `a` with this code and input, and a worker for it.
+async fn begun<DB: Tables>(db: &Database<DB>, code: SagasBuilder<DB>, input: i64) -> (Sagas<DB>, Worker) {
+    let sagas = code.open().await.unwrap();
+    start(db, &sagas, "a", input).await;
+    let worker = Worker::of(&sagas);
+    (sagas, worker)
+}
+
 async fn show<DB: Tables>(sagas: &Sagas<DB>, name: &str) -> (SagaRecord, Vec<StepRecord>) {
     sagas.show(&id(name)).await.unwrap().expect("the saga is there")
 }
