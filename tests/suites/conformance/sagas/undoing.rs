@@ -99,7 +99,7 @@ async fn a_failing_undo_is_tried_again_and_then_stuck<DB: Tables>(db: Database<D
     assert_eq!(effects(&db).await, [""; 0], "what came before it waits for it");
 }
 
-/// A deferred constraint is checked only at commit.
+/// A deferred constraint is checked only at commit: the parcel of the refund does not exist.
 async fn an_undo_whose_commit_fails_is_tried_again_and_then_stuck<DB: Tables>(db: Database<DB>) {
     db.execute("CREATE TABLE parcel (id bigint PRIMARY KEY)").await.unwrap();
     db.execute(
@@ -110,7 +110,10 @@ async fn an_undo_whose_commit_fails_is_tried_again_and_then_stuck<DB: Tables>(db
     db.let_use(Role::Service, "refund").await.unwrap();
     let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
         saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?))
-            .undo(async |tx, (): &()| Ok(DB::refund(tx).await?))
+            .undo(async |tx, (): &()| {
+                let refund = Template::new("INSERT INTO refund (parcel) VALUES (7)").render();
+                Ok(Query::<DB>::new(&refund).run(tx).await.map(drop)?)
+            })
             .await?;
         Err::<(), _>(Stop::because("closed"))
     });
