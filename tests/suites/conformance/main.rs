@@ -4,15 +4,19 @@
 //!
 //! The broker seams have their own binary, `brokers`.
 
-/// Makes one trial for each case and database. Each case under `every` runs on both databases, on
-/// its own database; the other cases bring theirs. Cases `at_night` wait for a clock, measure
-/// times, or take a minute.
+/// Makes one trial for each case and database. Cases under `every` run on both backends, those
+/// under `on_postgres` and `on_sqlite` on one; each gets a database of its own. Cases under
+/// `postgres` and `sqlite` bring theirs. Cases `at_night` wait for a clock, measure times, or take
+/// a minute.
 macro_rules! cases {
     ($suite:literal:
         $(every { $($every:ident),* $(,)? })?
+        $(on_postgres { $($on_postgres:ident),* $(,)? })?
+        $(on_sqlite { $($on_sqlite:ident),* $(,)? })?
         $(postgres { $($postgres:ident),* $(,)? })?
         $(sqlite { $($sqlite:ident),* $(,)? })?
         $(every_at_night { $($every_at_night:ident),* $(,)? })?
+        $(on_postgres_at_night { $($on_postgres_at_night:ident),* $(,)? })?
         $(postgres_at_night { $($postgres_at_night:ident),* $(,)? })?
     ) => {
         pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
@@ -27,6 +31,12 @@ macro_rules! cases {
                         super::each::<sqlx::Sqlite>($every)
                     }),
                 )*)?
+                $($($crate::case($suite, Backend::Postgres, stringify!($on_postgres), || {
+                    super::on::<sqlx::Postgres>($on_postgres)
+                }),)*)?
+                $($($crate::case($suite, Backend::Sqlite, stringify!($on_sqlite), || {
+                    super::on::<sqlx::Sqlite>($on_sqlite)
+                }),)*)?
                 $($($crate::case($suite, Backend::Postgres, stringify!($postgres), $postgres),)*)?
                 $($($crate::case($suite, Backend::Sqlite, stringify!($sqlite), $sqlite),)*)?
             ];
@@ -36,6 +46,11 @@ macro_rules! cases {
                 }),
                 $crate::case($suite, Backend::Sqlite, stringify!($every_at_night), || {
                     super::each::<sqlx::Sqlite>($every_at_night)
+                }),
+            )*]));)?
+            $(trials.extend(tests::trial::at_night(vec![$(
+                $crate::case($suite, Backend::Postgres, stringify!($on_postgres_at_night), || {
+                    super::on::<sqlx::Postgres>($on_postgres_at_night)
                 }),
             )*]));)?
             $(trials.extend(tests::trial::at_night(vec![$(

@@ -76,7 +76,7 @@ async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
     const EFFECT: &str = "INSERT INTO effect";
     const FIND: &str = "SELECT fingerprint, source, result, processed_at, dead_letter FROM inbox_message";
     const LOOK_AND_COMMIT: &str = "SELECT CASE WHEN";
-    let database = Postgres::create().await.ok_or("listed only when it is there")?;
+    let database = Postgres::create().await;
     let options = (*database.pool.connect_options()).clone();
     let (log_capture, port) =
         LogCapture::before(&stage, &format!("{}:{}", options.get_host(), options.get_port())).await?;

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use inbox::{Dialect, Inbox, InboxOptions};
 use message::Message;
+use migrations::query::Query;
 use migrations::{Identifier, Line, Migrator, Template};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{Pool, Postgres, Sqlite};
-use tests::{Role, copies, roles};
+use tests::{Backend, Role, copies, roles};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -38,12 +39,14 @@ impl<DB: Dialect> Database<DB> {
 pub trait TestDatabase: Dialect + Sized {
     /// Whether a commit can begin the next transaction.
     const CHAINS: bool;
-    /// Creates a database. Returns `None` if this run has no such server.
-    async fn create() -> Option<Database<Self>>;
+    /// Creates a database.
+    async fn create() -> Database<Self>;
     /// Creates the tables of an outbox, with the rights to enqueue.
     async fn add_outbox(database: &Database<Self>);
     /// Returns the topics of all messages in the outbox, sorted.
-    async fn enqueued(database: &Database<Self>) -> Vec<String>;
+    async fn enqueued(database: &Database<Self>) -> Vec<String> {
+        texts(&database.admin, query(ENQUEUED), "topic").await
+    }
     /// Removes a database.
     async fn remove(database: Database<Self>);
     /// Writes an effect.
@@ -51,11 +54,15 @@ pub trait TestDatabase: Dialect + Sized {
         connection: &mut Self::Connection,
         consumer: &str,
         message: &Message,
-    ) -> Result<(), sqlx::Error>;
+    ) -> Result<(), sqlx::Error> {
+        query::<Self>(INSERT).bind(consumer).bind(&payload(message)).run(connection).await.map(drop)
+    }
     /// Runs any statement, for misuse.
     async fn sql(connection: &mut Self::Connection, sql: &'static str) -> Result<(), sqlx::Error>;
     /// Returns the payloads of all effects of a consumer, in the order in which they were written.
-    async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String>;
+    async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String> {
+        texts(pool, query(SELECT).bind(consumer), "payload").await
+    }
     /// Returns a pool for another consumer, whose waits for a lock a test can observe.
     async fn rival(database: &Database<Self>) -> Pool<Self>;
     /// Returns the server's number of the session that runs a transaction, or 0 if it has none.
@@ -73,11 +80,20 @@ fn payload(message: &Message) -> String {
     String::from_utf8(message.payload.to_vec()).unwrap()
 }
 
+fn query<DB: TestDatabase>(sql: &'static str) -> Query<DB> {
+    Query::new(&Template::new(sql).render())
+}
+
+async fn texts<DB: TestDatabase>(pool: &Pool<DB>, query: Query<DB>, column: &str) -> Vec<String> {
+    let mut connection = pool.acquire().await.unwrap();
+    query.rows(&mut connection).await.unwrap().iter().map(|row| row.get(column).unwrap()).collect()
+}
+
 #[async_trait::async_trait]
 impl TestDatabase for Sqlite {
     const CHAINS: bool = false;
 
-    async fn create() -> Option<Database<Self>> {
+    async fn create() -> Database<Self> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("inbox.sqlite");
         copies::migrated_sqlite(&[Line::Inbox], &file).await.unwrap();
@@ -88,7 +104,7 @@ impl TestDatabase for Sqlite {
         let pool = outbox::pool_options::<Self>().max_connections(8).connect_with(options).await.unwrap();
         let table = "CREATE TABLE effect (id INTEGER PRIMARY KEY, consumer TEXT, payload TEXT)";
         sqlx::query(table).execute(&pool).await.unwrap();
-        Some(Database { admin: pool.clone(), pool, schema: None, _folder: Some(folder) })
+        Database { admin: pool.clone(), pool, schema: None, _folder: Some(folder) }
     }
 
     async fn add_outbox(database: &Database<Self>) {
@@ -96,28 +112,12 @@ impl TestDatabase for Sqlite {
         Migrator::<Self>::new(Line::Outbox).up(&mut connection).await.unwrap();
     }
 
-    async fn enqueued(database: &Database<Self>) -> Vec<String> {
-        sqlx::query_scalar(ENQUEUED).fetch_all(&database.pool).await.unwrap()
-    }
-
     async fn remove(database: Database<Self>) {
         database.pool.close().await;
     }
 
-    async fn apply(
-        connection: &mut Self::Connection,
-        consumer: &str,
-        message: &Message,
-    ) -> Result<(), sqlx::Error> {
-        sqlx::query(INSERT).bind(consumer).bind(payload(message)).execute(&mut *connection).await.map(drop)
-    }
-
     async fn sql(connection: &mut Self::Connection, sql: &'static str) -> Result<(), sqlx::Error> {
         sqlx::query(sql).execute(&mut *connection).await.map(drop)
-    }
-
-    async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String> {
-        sqlx::query_scalar(SELECT).bind(consumer.to_owned()).fetch_all(pool).await.unwrap()
     }
 
     /// SQLite does not report which connections wait. These connections time out soon, so that the
@@ -136,23 +136,13 @@ impl TestDatabase for Sqlite {
     }
 }
 
-impl Database<Postgres> {
-    pub async fn drop_schema(&self) {
-        let Some(schema) = &self.schema else { return };
-        let drop = Template::new("DROP SCHEMA {name} CASCADE").identifier("name", schema).render();
-        self.pool.close().await;
-        sqlx::query(&drop).execute(&self.admin).await.unwrap();
-        self.admin.close().await;
-    }
-}
-
 #[async_trait::async_trait]
 impl TestDatabase for Postgres {
     const CHAINS: bool = true;
 
     /// Creates a schema for this test, separate from those of other tests and earlier runs.
-    async fn create() -> Option<Database<Self>> {
-        let url = std::env::var("OUTBOX_POSTGRES_URL").ok()?;
+    async fn create() -> Database<Self> {
+        let url = Backend::Postgres.address().unwrap();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("inbox_test_{}_{number}_{:08x}", std::process::id(), rand::random::<u32>());
         let schema = Identifier::new(name).unwrap();
@@ -178,7 +168,7 @@ impl TestDatabase for Postgres {
         }
         drop(connection);
         let pool = pool_of(&Role::Consumer.url(&url).unwrap()).await;
-        Some(Database { admin, pool, schema: Some(schema), _folder: None })
+        Database { admin, pool, schema: Some(schema), _folder: None }
     }
 
     async fn add_outbox(database: &Database<Self>) {
@@ -189,28 +179,16 @@ impl TestDatabase for Postgres {
         roles::grant_outbox_to(&mut connection, Role::Consumer, schema).await.unwrap();
     }
 
-    async fn enqueued(database: &Database<Self>) -> Vec<String> {
-        sqlx::query_scalar(ENQUEUED).fetch_all(&database.admin).await.unwrap()
-    }
-
     async fn remove(database: Database<Self>) {
-        database.drop_schema().await;
-    }
-
-    async fn apply(
-        connection: &mut Self::Connection,
-        consumer: &str,
-        message: &Message,
-    ) -> Result<(), sqlx::Error> {
-        sqlx::query(INSERT).bind(consumer).bind(payload(message)).execute(&mut *connection).await.map(drop)
+        let Some(schema) = &database.schema else { return };
+        let drop = Template::new("DROP SCHEMA {name} CASCADE").identifier("name", schema).render();
+        database.pool.close().await;
+        sqlx::query(&drop).execute(&database.admin).await.unwrap();
+        database.admin.close().await;
     }
 
     async fn sql(connection: &mut Self::Connection, sql: &'static str) -> Result<(), sqlx::Error> {
         sqlx::query(sql).execute(&mut *connection).await.map(drop)
-    }
-
-    async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String> {
-        sqlx::query_scalar(SELECT).bind(consumer.to_owned()).fetch_all(pool).await.unwrap()
     }
 
     async fn rival(database: &Database<Self>) -> Pool<Self> {

@@ -33,14 +33,14 @@ cases! { "inbox/failures":
         a_tenant_read_from_the_payload_of_a_chunk_is_explained,
         a_redrive_that_is_requested_is_carried_out_once,
     }
-    postgres {
+    on_postgres {
         a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres,
         a_hung_statement_ends_with_its_handler_on_postgres,
         a_table_that_changes_under_a_handler_counts_no_attempt_on_postgres,
         a_session_that_became_read_only_is_not_lent_again_on_postgres,
         processes_carry_out_different_requests_at_once_on_postgres,
     }
-    postgres_at_night {
+    on_postgres_at_night {
         a_database_host_that_is_gone_stops_no_consumer_on_postgres,
     }
 }
@@ -285,8 +285,7 @@ impl Handler<Postgres> for Runs {
 
 /// Goal: a message that always exceeds `statement_timeout` (57014, once taken for an outage) does
 /// not hold its key for ever.
-async fn a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres() {
-    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+async fn a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;
     for (round, batch) in BATCHES.into_iter().enumerate() {
         let broker =
@@ -307,14 +306,12 @@ async fn a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres() {
         let effects = Postgres::effects(&database.pool, "billing").await;
         assert!(effects.contains(&format!("behind {round}")), "{effects:?}");
     }
-    database.drop_schema().await;
 }
 
 /// Goal: the server cancels the statement of a handler that was ended, so that the next attempt
 /// does not wait for its locks. Oracle: the dead letter within the test's deadline, while the
 /// statement would take an hour.
-async fn a_hung_statement_ends_with_its_handler_on_postgres() {
-    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+async fn a_hung_statement_ends_with_its_handler_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;
     let broker = Broker::new([message("slow"), message("fine")]);
     let consuming = builder(&inbox, &broker, Effect::works())
@@ -332,14 +329,12 @@ async fn a_hung_statement_ends_with_its_handler_on_postgres() {
         AND pid <> pg_backend_pid()";
     let sleeping: i64 = sqlx::query_scalar(sleeping).fetch_one(&database.admin).await.unwrap();
     assert_eq!(sleeping, 0);
-    database.drop_schema().await;
 }
 
 /// Goal: a host that disappears silently, with requests on their way to it, stops no consumer once
 /// another host answers at its address. Oracle: the effects, with a pool of two connections.
 /// Without TLS: sqlx waits for the peer when it closes a TLS connection.
-async fn a_database_host_that_is_gone_stops_no_consumer_on_postgres() {
-    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+async fn a_database_host_that_is_gone_stops_no_consumer_on_postgres(database: &Database<Postgres>) {
     let there = (*database.pool.connect_options()).clone();
     let upstream = format!("{}:{}", there.get_host(), there.get_port());
     let wire = proxy::Proxy::start(0, upstream).await.unwrap();
@@ -368,7 +363,6 @@ async fn a_database_host_that_is_gone_stops_no_consumer_on_postgres() {
     .await;
     broker.drained().await;
     running.stop().await;
-    <Postgres as TestDatabase>::remove(database).await;
 }
 
 /// Reads all columns of a table with a statement that the session prepares once.
@@ -389,8 +383,7 @@ impl Handler<Postgres> for ReadsAll {
 
 /// Goal: a migration beside running consumers dead-letters nothing. Oracle: the effects and dead
 /// letters of a consumer that gives each message one attempt, over one connection.
-async fn a_table_that_changes_under_a_handler_counts_no_attempt_on_postgres() {
-    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+async fn a_table_that_changes_under_a_handler_counts_no_attempt_on_postgres(database: &Database<Postgres>) {
     let admin = async |statement: &'static str| {
         sqlx::query(statement).execute(&database.admin).await.unwrap();
     };
@@ -409,13 +402,11 @@ async fn a_table_that_changes_under_a_handler_counts_no_attempt_on_postgres() {
     running.stop().await;
     assert_eq!(dead_letters(&inbox).await, []);
     assert_eq!(Postgres::effects(&database.pool, "billing").await, ["before", "after"]);
-    database.drop_schema().await;
 }
 
 /// Goal: after a failover that closes no connection, a pool does not stay on the old primary.
 /// Oracle: the server process behind the next connection from the pool.
-async fn a_session_that_became_read_only_is_not_lent_again_on_postgres() {
-    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+async fn a_session_that_became_read_only_is_not_lent_again_on_postgres(database: &Database<Postgres>) {
     let options = (*database.pool.connect_options()).clone();
     let pool = outbox::pool_options::<Postgres>().max_connections(1).connect_with(options).await.unwrap();
     let process =
@@ -425,7 +416,6 @@ async fn a_session_that_became_read_only_is_not_lent_again_on_postgres() {
     sqlx::query("SET default_transaction_read_only = on").execute(&pool).await.unwrap();
     assert_ne!(process().await, first);
     pool.close().await;
-    database.drop_schema().await;
 }
 
 /// Blocks on one message until the test lets it go on.
@@ -448,8 +438,7 @@ impl Handler<Postgres> for Waits {
 
 /// Goal: a process does not wait for another one's redrive, but finds work of its own. Oracle: the
 /// second request is carried out while the first one's handler waits for exactly that.
-async fn processes_carry_out_different_requests_at_once_on_postgres() {
-    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+async fn processes_carry_out_different_requests_at_once_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;
     let rejects = Effect::new(|_, _| Err(HandlerError::reject("not yet")));
     let broker = Broker::new([message("slow"), message("quick")]);
@@ -480,5 +469,4 @@ async fn processes_carry_out_different_requests_at_once_on_postgres() {
     let outcomes: Vec<_> =
         inbox.decisions(std::num::NonZeroU32::MAX).await.unwrap().into_iter().map(|it| it.outcome).collect();
     assert_eq!(outcomes, [Some(String::from("applied")), Some(String::from("applied"))]);
-    database.drop_schema().await;
 }

@@ -35,7 +35,7 @@ cases! { "inbox/guard":
         a_chained_transaction_is_one_of_its_own,
         a_result_is_not_stored_from_another_transaction,
     }
-    postgres {
+    on_postgres {
         a_swallowed_error_on_postgres_gives_no_proof,
         a_commit_without_an_answer_is_unknown_on_postgres,
         a_deferred_trigger_that_fails_is_the_cause_on_postgres,
@@ -485,11 +485,7 @@ async fn a_result_is_not_stored_from_another_transaction<DB: TestDatabase>(datab
 }
 
 /// PostgreSQL aborts a transaction on any error, and answers its COMMIT with a silent rollback.
-async fn a_swallowed_error_on_postgres_gives_no_proof() {
-    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
-        println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
-        return;
-    };
+async fn a_swallowed_error_on_postgres_gives_no_proof(database: &Database<sqlx::Postgres>) {
     let inbox = database.inbox().await;
     let mut tx = inbox.begin().await.unwrap();
     let message = message("swallowed");
@@ -498,16 +494,11 @@ async fn a_swallowed_error_on_postgres_gives_no_proof() {
     assert!(matches!(tx.commit().await, Err(CommitError::RolledBack { source: Some(_), .. })));
     let confirmed = inbox.confirm(&consumer("billing"), &Tenant::none(), &message).await;
     assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })));
-    database.drop_schema().await;
 }
 
 /// The server disconnects in the middle of COMMIT, because a deferred trigger ends the session the
 /// first time.
-async fn a_commit_without_an_answer_is_unknown_on_postgres() {
-    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
-        println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
-        return;
-    };
+async fn a_commit_without_an_answer_is_unknown_on_postgres(database: &Database<sqlx::Postgres>) {
     for statement in [
         "CREATE SEQUENCE commits",
         "GRANT USAGE ON SEQUENCE commits TO PUBLIC",
@@ -529,16 +520,11 @@ async fn a_commit_without_an_answer_is_unknown_on_postgres() {
     assert!(consume(&inbox, "billing", &message).await.0);
     assert!(!consume(&inbox, "billing", &message).await.0);
     assert_eq!(sqlx::Postgres::effects(&database.pool, "billing").await, ["unknown"]);
-    database.drop_schema().await;
 }
 
 /// Goal: an error of a service's own trigger is not mistaken for a transaction that has ended, nor
 /// the reverse, whatever its code. Oracle: the cause that the commit names.
-async fn a_deferred_trigger_that_fails_is_the_cause_on_postgres() {
-    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
-        println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
-        return;
-    };
+async fn a_deferred_trigger_that_fails_is_the_cause_on_postgres(database: &Database<sqlx::Postgres>) {
     let inbox = database.inbox().await;
     for (work, told) in [
         ("PERFORM 1 / 0", "division by zero"),
@@ -565,7 +551,6 @@ async fn a_deferred_trigger_that_fails_is_the_cause_on_postgres() {
         let cause = message::error_text::chain(&*cause).to_string();
         assert!(cause.contains(told), "{work}: {cause}");
     }
-    database.drop_schema().await;
 }
 
 /// Goal: after sqlx has ended a transaction unnoticed by the handler, no inbox row is stored

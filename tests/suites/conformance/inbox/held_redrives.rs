@@ -34,7 +34,7 @@ cases! { "inbox/held_redrives":
         requests_that_cannot_be_read_block_no_others,
         processes_that_meet_at_held_messages_count_no_end,
     }
-    postgres {
+    on_postgres {
         a_requested_redrive_that_loses_a_conflict_is_tried_again_on_postgres,
         a_failure_after_the_handler_began_is_counted_and_ends_no_look_on_postgres,
         a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres,
@@ -320,8 +320,9 @@ async fn held_first<DB: TestDatabase + Dialect>(inbox: &Inbox<DB>, payloads: &[&
 /// session was idle too long or its dead letter could not be closed. That counts as for a delivery,
 /// and the consumer still looks at the other keys. Oracle: the message is dead while others
 /// succeed, and a key behind it takes effect.
-async fn a_failure_after_the_handler_began_is_counted_and_ends_no_look_on_postgres() {
-    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+async fn a_failure_after_the_handler_began_is_counted_and_ends_no_look_on_postgres(
+    database: &Database<Postgres>,
+) {
     let inbox = database.inbox().await;
     let place = database.schema.as_ref().unwrap();
     let refuse = "CREATE FUNCTION {place}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
@@ -350,15 +351,13 @@ async fn a_failure_after_the_handler_began_is_counted_and_ends_no_look_on_postgr
     let letters = dead_letters(&inbox).await;
     assert!(letters.iter().all(|letter| letter.attempts == 3), "{letters:?}");
     assert!(of(&letters, "b").error.contains("lost"), "{}", of(&letters, "b").error);
-    assert!(effects(&database).await.contains(&String::from("c")));
-    <Postgres as TestDatabase>::remove(database).await;
+    assert!(effects(database).await.contains(&String::from("c")));
 }
 
 /// Goal: the server cancels the statement of a held message whose handler was ended, so that the
 /// next attempt finds the dead letter unlocked. Oracle: the dead letter and the server's sessions,
 /// while the statement would take an hour.
-async fn a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres() {
-    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+async fn a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;
     held_first(&inbox, &["a"]).await;
     let broker = Broker::new([]);
@@ -379,14 +378,12 @@ async fn a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres() 
         AND pid <> pg_backend_pid()";
     let sleeping: i64 = sqlx::query_scalar(sleeping).fetch_one(&database.admin).await.unwrap();
     assert_eq!(sleeping, 0);
-    <Postgres as TestDatabase>::remove(database).await;
 }
 
 /// Goal: a handler that goes on after a failed statement is given up at the maximum of attempts,
 /// even when nothing else succeeds. This holds for a delivery and for a held message. Oracle: the
 /// dead letters.
-async fn a_swallowed_error_is_the_messages_own_failure_on_postgres() {
-    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+async fn a_swallowed_error_is_the_messages_own_failure_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;
     held_first(&inbox, &["a"]).await;
     let broker = Broker::new([message("b")]);
@@ -405,7 +402,6 @@ async fn a_swallowed_error_is_the_messages_own_failure_on_postgres() {
     .await;
     running.stop().await;
     assert!(dead_letters(&inbox).await.iter().all(|letter| letter.attempts == 3));
-    <Postgres as TestDatabase>::remove(database).await;
 }
 
 /// Runs statements as the administrator. `{place}` stands for the schema, with a dot.
@@ -459,8 +455,7 @@ async fn processes_that_meet_at_held_messages_count_no_end<DB: TestDatabase>(dat
 /// Goal: a redrive that an operator requested, and that loses against other transactions when it is
 /// admitted and when it commits, is tried again. Oracle: one request leads to the effect, while the
 /// first two of each are lost.
-async fn a_requested_redrive_that_loses_a_conflict_is_tried_again_on_postgres() {
-    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+async fn a_requested_redrive_that_loses_a_conflict_is_tried_again_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;
     let lose = "CREATE FUNCTION {place}lose() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN \
         IF nextval(TG_ARGV[0]::regclass) <= 2 THEN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END IF; \
@@ -471,7 +466,7 @@ async fn a_requested_redrive_that_loses_a_conflict_is_tried_again_on_postgres() 
         DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.resolution IS NOT NULL) \
         EXECUTE FUNCTION {place}lose('{place}commits')";
     let sequences = ["CREATE SEQUENCE {place}admissions", "CREATE SEQUENCE {place}commits"];
-    administer(&database, &[sequences[0], sequences[1], lose, at_admission, at_commit]).await;
+    administer(database, &[sequences[0], sequences[1], lose, at_admission, at_commit]).await;
     // Without an inbox row, so that it is admitted when it is redriven.
     dead(&inbox, &message("late"), Reason::TooOld).await;
     let letters = dead_letters(&inbox).await;
@@ -483,7 +478,6 @@ async fn a_requested_redrive_that_loses_a_conflict_is_tried_again_on_postgres() 
     let decisions = decisions().await;
     let [decision] = &decisions[..] else { panic!("{decisions:?}") };
     assert_eq!(decision.outcome.as_deref(), Some("applied"));
-    assert_eq!(effects(&database).await, ["late"]);
+    assert_eq!(effects(database).await, ["late"]);
     assert!(dead_letters(&inbox).await.is_empty());
-    <Postgres as TestDatabase>::remove(database).await;
 }

@@ -15,7 +15,7 @@ use sqlx::postgres::PgPoolOptions;
 use tests::Outcome;
 
 cases! { "inbox/locks":
-    postgres {
+    on_postgres {
         a_call_locks_the_days_of_its_messages_alone_on_postgres,
     }
 }
@@ -112,13 +112,12 @@ async fn call(inbox: &Inbox<Postgres>, call: &str, payloads: PayloadComparison) 
 /// Goal: neither a comparison of contents, nor a batch, nor a cached plan makes a call lock days
 /// without any of its messages. Oracle: another session holds all other days as the sweep does, and
 /// no call waits for it; the locks of an open transaction, as PostgreSQL lists them.
-async fn a_call_locks_the_days_of_its_messages_alone_on_postgres() {
-    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+async fn a_call_locks_the_days_of_its_messages_alone_on_postgres(database: &Database<Postgres>) {
     drop(database.inbox().await);
     let mut met = Vec::new();
     for payloads in [PayloadComparison::Bytes, PayloadComparison::CanonicalJson] {
         let mut sweep = database.admin.begin().await.unwrap();
-        lock_other_days(&database, &mut sweep).await;
+        lock_other_days(database, &mut sweep).await;
         // One connection, which keeps its plans.
         let options = (*database.pool.connect_options()).clone().options([("lock_timeout", "100ms")]);
         let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
@@ -136,7 +135,6 @@ async fn a_call_locks_the_days_of_its_messages_alone_on_postgres() {
         sweep.rollback().await.unwrap();
     }
     assert!(met.is_empty(), "calls that need other days:\n{}", met.join("\n"));
-    database.drop_schema().await;
 }
 
 /// Locks all days except yesterday, today and tomorrow.

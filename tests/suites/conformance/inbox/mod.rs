@@ -93,8 +93,13 @@ pub fn message_of(at: OffsetDateTime, payload: &str) -> Message {
 }
 
 /// Runs a case on its own database, and removes the database.
-pub(crate) async fn each<DB: TestDatabase>(case: impl AsyncFnOnce(&Database<DB>)) {
-    let database = DB::create().await.expect("listed only when it is there");
-    tokio::time::timeout(DEADLINE, case(&database)).await.unwrap();
+pub(crate) async fn on<DB: TestDatabase>(case: impl AsyncFnOnce(&Database<DB>)) {
+    let database = DB::create().await;
+    case(&database).await;
     DB::remove(database).await;
+}
+
+/// Does the same within a deadline.
+pub(crate) async fn each<DB: TestDatabase>(case: impl AsyncFnOnce(&Database<DB>)) {
+    on::<DB>(async |database| tokio::time::timeout(DEADLINE, case(database)).await.unwrap()).await;
 }

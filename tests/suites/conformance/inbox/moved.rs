@@ -17,15 +17,17 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::inbox::broker::Broker;
-use crate::inbox::database::TestDatabase;
+use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::failures::{dead_letters, until};
 use crate::inbox::message;
 
 cases! { "inbox/moved":
-    postgres {
-        a_message_that_moves_stops_no_process_and_counts_none_on_postgres,
+    on_postgres {
         a_process_that_has_not_begun_yet_is_not_counted_as_ended_on_postgres,
         a_message_that_moves_takes_effect_at_repeatable_read_on_postgres,
+    }
+    postgres {
+        a_message_that_moves_stops_no_process_and_counts_none_on_postgres,
     }
 }
 
@@ -90,50 +92,50 @@ fn process(inbox: &Inbox<Postgres>, broker: &Broker, handler: &Long) -> JoinHand
 /// worker; the count in the database; the effects.
 async fn a_message_that_moves_stops_no_process_and_counts_none_on_postgres() {
     for is_ended in [false, true] {
-        let Some(database) = <Postgres as TestDatabase>::create().await else { return };
-        // A short timeout, so that a process that hangs soon fails.
-        let options = InboxOptions { call_timeout: Duration::from_secs(5), ..database.options() };
-        let inbox = Inbox::<Postgres>::open(database.pool.clone(), options).await.unwrap();
-        let broker = Broker::new([message("moves")]);
-        let handler =
-            Long { begun: Arc::new(watch::channel(0).0), may_end: Arc::new(watch::channel(false).0) };
-        let mut begun = handler.begun.subscribe();
-        let mut processes = vec![process(&inbox, &broker, &handler)];
-        begun.wait_for(|begun| *begun == 1).await.unwrap();
-        let mut expected = vec![String::from("moves")];
-        for number in 2..=7 {
-            processes.push(process(&inbox, &broker, &handler));
-            broker.subscribed_at_least(number).await;
-            let beside = format!("beside {number}");
-            broker.send(Ok(message(&beside)));
-            broker.settled_at_least(expected.len()).await;
-            expected.push(beside);
-        }
-        expected.sort_unstable();
-        let ends = async || ends_in(&database.admin).await;
-        assert_eq!(ends().await, [0]);
-        if is_ended {
-            processes[0].abort();
-            begun.wait_for(|begun| *begun == 2).await.unwrap();
-            assert_eq!(ends().await, [1]);
-        }
-        handler.may_end.send_replace(true);
-        broker.drained().await;
-        let mut effects = <Postgres as TestDatabase>::effects(&database.pool, "billing").await;
-        effects.sort_unstable();
-        assert_eq!(effects, expected);
-        none_in_hand(&database.admin).await;
-        assert_eq!(dead_letters(&inbox).await, []);
-        processes.iter().for_each(JoinHandle::abort);
-        <Postgres as TestDatabase>::remove(database).await;
+        super::on(async |database| a_message_moves(database, is_ended).await).await;
     }
+}
+
+async fn a_message_moves(database: &Database<Postgres>, is_ended: bool) {
+    // A short timeout, so that a process that hangs soon fails.
+    let options = InboxOptions { call_timeout: Duration::from_secs(5), ..database.options() };
+    let inbox = Inbox::<Postgres>::open(database.pool.clone(), options).await.unwrap();
+    let broker = Broker::new([message("moves")]);
+    let handler = Long { begun: Arc::new(watch::channel(0).0), may_end: Arc::new(watch::channel(false).0) };
+    let mut begun = handler.begun.subscribe();
+    let mut processes = vec![process(&inbox, &broker, &handler)];
+    begun.wait_for(|begun| *begun == 1).await.unwrap();
+    let mut expected = vec![String::from("moves")];
+    for number in 2..=7 {
+        processes.push(process(&inbox, &broker, &handler));
+        broker.subscribed_at_least(number).await;
+        let beside = format!("beside {number}");
+        broker.send(Ok(message(&beside)));
+        broker.settled_at_least(expected.len()).await;
+        expected.push(beside);
+    }
+    expected.sort_unstable();
+    let ends = async || ends_in(&database.admin).await;
+    assert_eq!(ends().await, [0]);
+    if is_ended {
+        processes[0].abort();
+        begun.wait_for(|begun| *begun == 2).await.unwrap();
+        assert_eq!(ends().await, [1]);
+    }
+    handler.may_end.send_replace(true);
+    broker.drained().await;
+    let mut effects = <Postgres as TestDatabase>::effects(&database.pool, "billing").await;
+    effects.sort_unstable();
+    assert_eq!(effects, expected);
+    none_in_hand(&database.admin).await;
+    assert_eq!(dead_letters(&inbox).await, []);
+    processes.iter().for_each(JoinHandle::abort);
 }
 
 /// Goal: other processes that get a message while it is handled do not abort its transaction, where
 /// transactions see the rows as they were at their beginning. Oracle: how often it was handled, and
 /// its effects.
-async fn a_message_that_moves_takes_effect_at_repeatable_read_on_postgres() {
-    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+async fn a_message_that_moves_takes_effect_at_repeatable_read_on_postgres(database: &Database<Postgres>) {
     let connect = (*database.pool.connect_options()).clone();
     let connect = connect.options([("default_transaction_isolation", "repeatable read")]);
     let pool = PgPoolOptions::new().max_connections(8).connect_with(connect).await.unwrap();
@@ -158,14 +160,12 @@ async fn a_message_that_moves_takes_effect_at_repeatable_read_on_postgres() {
     none_in_hand(&database.admin).await;
     assert_eq!(dead_letters(&inbox).await, []);
     processes.iter().for_each(JoinHandle::abort);
-    <Postgres as TestDatabase>::remove(database).await;
 }
 
 /// Goal: a process that has noted a message to be in hand, and waits for a connection to begin, is
 /// not counted as ended by another process that gets the message. Oracle: the count in the database
 /// while it waits and when it handles the message; the effects.
-async fn a_process_that_has_not_begun_yet_is_not_counted_as_ended_on_postgres() {
-    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+async fn a_process_that_has_not_begun_yet_is_not_counted_as_ended_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;
     let broker = Broker::new([message("moves")]);
     let handler = Long { begun: Arc::new(watch::channel(0).0), may_end: Arc::new(watch::channel(false).0) };
@@ -198,5 +198,4 @@ async fn a_process_that_has_not_begun_yet_is_not_counted_as_ended_on_postgres() 
     assert_eq!(<Postgres as TestDatabase>::effects(&database.pool, "billing").await, ["moves"]);
     none_in_hand(&database.admin).await;
     [slow_process, other_process].iter().for_each(JoinHandle::abort);
-    <Postgres as TestDatabase>::remove(database).await;
 }

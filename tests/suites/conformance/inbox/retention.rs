@@ -24,12 +24,14 @@ cases! { "inbox/retention":
         a_part_of_maintenance_that_fails_keeps_no_other_back,
         a_missing_schema_says_what_to_run,
     }
-    postgres {
+    on_postgres {
         a_day_is_created_beside_an_open_transaction_on_postgres,
         creating_a_day_gives_way_and_tries_again_on_postgres,
         a_role_that_may_not_create_days_says_so_on_postgres,
-        days_are_forgotten_beside_open_transactions_on_postgres,
         a_clock_that_jumps_ahead_forgets_nothing_on_postgres,
+    }
+    postgres {
+        days_are_forgotten_beside_open_transactions_on_postgres,
     }
 }
 
@@ -127,12 +129,11 @@ async fn a_missing_schema_says_what_to_run<DB: TestDatabase>(database: &Database
 /// today, and the answer of another process.
 async fn days_are_forgotten_beside_open_transactions_on_postgres() {
     for payloads in [PayloadComparison::Bytes, PayloadComparison::CanonicalJson] {
-        days_are_forgotten_beside_an_open_transaction(payloads).await;
+        super::on(async |database| days_are_forgotten(database, payloads).await).await;
     }
 }
 
-async fn days_are_forgotten_beside_an_open_transaction(payloads: PayloadComparison) {
-    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else { return };
+async fn days_are_forgotten(database: &Database<sqlx::Postgres>, payloads: PayloadComparison) {
     let options = InboxOptions { payloads, ..database.options() };
     let long = Inbox::<sqlx::Postgres>::open(database.pool.clone(), options).await.unwrap();
     let now = long.window().now;
@@ -159,7 +160,6 @@ async fn days_are_forgotten_beside_an_open_transaction(payloads: PayloadComparis
         assert!(format!("{busy:?}").contains("lock timeout"), "{busy:?}");
     }
     assert_eq!(empty().await, 0, "dropped");
-    database.drop_schema().await;
 }
 
 /// Goal: a part of maintenance that fails does not prevent the other parts, and is counted. Oracle:
@@ -214,8 +214,7 @@ async fn an_operator_does_not_begin_the_memory_of_an_inbox<DB: TestDatabase>(dat
 /// Goal: a single reading of a database clock that is far ahead forgets nothing. Oracle: a message
 /// of some days ago is still a duplicate when the clock is right again, and a chunk still waits for
 /// the others.
-async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres() {
-    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else { return };
+async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres(database: &Database<sqlx::Postgres>) {
     let schema = database.schema.clone().unwrap();
     let admin = async |statement: &'static str| {
         let statement = migrations::Template::new(statement).schema(Some(&schema)).render();
@@ -244,15 +243,10 @@ async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres() {
     assert!(matches!(error, OpenError::ClocksDiffer { .. }), "{error}");
     assert!(!consume(&right, &remembered).await.unwrap(), "a duplicate as before");
     assert_eq!(right.incomplete(NonZeroU32::MAX).await.unwrap().len(), 1, "no chunk was given up");
-    database.drop_schema().await;
 }
 
 /// The creation of a day must neither wait for consumers at work nor block them.
-async fn a_day_is_created_beside_an_open_transaction_on_postgres() {
-    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
-        println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
-        return;
-    };
+async fn a_day_is_created_beside_an_open_transaction_on_postgres(database: &Database<sqlx::Postgres>) {
     let long = InboxOptions { retention: 30 * DAY, ..database.options() };
     let inbox = database.inbox().await;
     let now = inbox.window().now;
@@ -270,14 +264,12 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres() {
     let wide = opened.await.expect("not blocked by the open transaction").unwrap();
     assert!(consume(&wide, &message_of(now - 20 * DAY, "earlier day")).await.unwrap());
     assert_eq!(tx.commit().await.unwrap().len(), 1);
-    database.drop_schema().await;
 }
 
 /// Goal: a process that needs a day while a lock is in its way waits for a bounded time, and then
 /// tries again. Oracle: two waits of one opening, of which the server ends the first; the day is
 /// there once the lock is released.
-async fn creating_a_day_gives_way_and_tries_again_on_postgres() {
-    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else { return };
+async fn creating_a_day_gives_way_and_tries_again_on_postgres(database: &Database<sqlx::Postgres>) {
     let inbox = database.inbox().await;
     let schema = database.schema.clone().unwrap();
     let tomorrow = inbox::day::Day::of(inbox.window().now).next();
@@ -302,16 +294,11 @@ async fn creating_a_day_gives_way_and_tries_again_on_postgres() {
     let exists = "SELECT to_regclass($1) IS NOT NULL";
     let found = sqlx::query_scalar(exists).bind(part.as_str()).fetch_one(&database.admin).await;
     assert!(found.unwrap_or(false), "{part} is there again");
-    database.drop_schema().await;
 }
 
 /// A consumer without the owner's rights runs while the days exist, and reports what is missing
 /// when they do not.
-async fn a_role_that_may_not_create_days_says_so_on_postgres() {
-    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
-        println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
-        return;
-    };
+async fn a_role_that_may_not_create_days_says_so_on_postgres(database: &Database<sqlx::Postgres>) {
     drop(database.inbox().await);
     let role = database.schema.clone().unwrap();
     for template in [
@@ -340,5 +327,4 @@ async fn a_role_that_may_not_create_days_says_so_on_postgres() {
         let revoke = migrations::Template::new(template).identifier("role", &role).render();
         sqlx::query(&revoke).execute(&database.admin).await.unwrap();
     }
-    database.drop_schema().await;
 }

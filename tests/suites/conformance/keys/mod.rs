@@ -16,6 +16,8 @@ mod unknown_commit;
 use idempotency::{Claim, ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use libtest_mimic::Trial;
 use message::Fingerprint;
+use migrations::Template;
+use migrations::query::Query;
 use sqlx::{Postgres, Sqlite};
 use tests::{Backend, Database, Dialect, Role, Stage, trial};
 
@@ -77,7 +79,10 @@ trait Keys: Dialect {
     fn apply(
         connection: &mut Self::Connection,
         payload: String,
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        let insert = Template::new("INSERT INTO effect (payload) VALUES ($1)").render();
+        async move { Query::<Self>::new(&insert).bind(&payload).run(connection).await.map(drop) }
+    }
 }
 
 impl Keys for Postgres {
@@ -88,14 +93,6 @@ impl Keys for Postgres {
     const AGE: &str = "UPDATE idempotency_key SET claimed_at = claimed_at - interval '23 hours', \
         expires_at = expires_at - interval '23 hours'";
     const EFFECTS: &str = "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, payload text)";
-
-    async fn apply(connection: &mut Self::Connection, payload: String) -> Result<(), sqlx::Error> {
-        sqlx::query("INSERT INTO effect (payload) VALUES ($1)")
-            .bind(payload)
-            .execute(connection)
-            .await
-            .map(drop)
-    }
 }
 
 impl Keys for Sqlite {
@@ -105,14 +102,6 @@ impl Keys for Sqlite {
     const AGE: &str = "UPDATE idempotency_key SET claimed_at = claimed_at - 82800000000, \
         expires_at = expires_at - 82800000000";
     const EFFECTS: &str = "CREATE TABLE effect (id INTEGER PRIMARY KEY, payload TEXT)";
-
-    async fn apply(connection: &mut Self::Connection, payload: String) -> Result<(), sqlx::Error> {
-        sqlx::query("INSERT INTO effect (payload) VALUES ($1)")
-            .bind(payload)
-            .execute(connection)
-            .await
-            .map(drop)
-    }
 }
 
 /// Runs a case on a database of its own, then looks for malformed rows.

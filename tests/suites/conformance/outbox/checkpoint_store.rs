@@ -36,7 +36,7 @@ cases! { "outbox/checkpoint_store":
         status_tells_holder_backlog_and_exceptions,
         what_keeps_a_relay_from_its_broker_stands_beside_its_cursor,
     }
-    postgres {
+    on_postgres {
         a_decision_whose_answer_is_lost_is_unknown,
         the_transaction_that_holds_rows_back_is_named,
         a_prepared_transaction_that_holds_rows_back_is_named,
@@ -44,9 +44,7 @@ cases! { "outbox/checkpoint_store":
     }
 }
 
-async fn a_held_lease_is_busy_and_an_expired_one_is_taken_over<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+async fn a_held_lease_is_busy_and_an_expired_one_is_taken_over<DB: TestDialect>(db: &Database<DB>) {
     let (mut a, mut b) = (db.checkpoint_store("a").await, db.checkpoint_store("b").await);
     let (first, _) = granted(&mut a).await;
     let Acquired::Busy { holder, expires_in } = b.acquire(TTL).await.unwrap() else {
@@ -63,7 +61,6 @@ async fn a_held_lease_is_busy_and_an_expired_one_is_taken_over<DB: TestDialect>(
         panic!("busy")
     };
     assert_eq!((lease.epoch, taken_over_from.as_deref()), (again.epoch + 1, Some("a")));
-    db
 }
 
 /// The epochs of a relay that was forgotten begin again. A write of its holder that arrives only now
@@ -84,8 +81,8 @@ async fn a_forgotten_holder_writes_nothing_under_the_same_name<DB: TestDialect>(
 }
 
 async fn a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+    db: &Database<DB>,
+) {
     let ttl = Duration::from_secs(1);
     let mut old = db.checkpoint_store("old").await;
     assert!(matches!(old.acquire(ttl).await.unwrap(), Acquired::Granted { .. }));
@@ -108,10 +105,9 @@ async fn a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length<DB: Te
         }
     }
     assert!(begun.elapsed() >= ttl, "a holder that lives would have renewed it meanwhile");
-    db
 }
 
-async fn a_fenced_holder_changes_nothing<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn a_fenced_holder_changes_nothing<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue((0..3).map(|n| NewMessage::new("orders").json(&n))).await;
     let (mut a, mut b) = (db.checkpoint_store("a").await, db.checkpoint_store("b").await);
     let (zombie, cursor) = granted(&mut a).await;
@@ -128,17 +124,15 @@ async fn a_fenced_holder_changes_nothing<DB: TestDialect>(db: Database<DB>) -> D
     let (_, stored) = granted(&mut b).await;
     assert_eq!(stored, cursor);
     assert_eq!(b.checkpoint(lease.epoch, &cursor, &[]).await.unwrap(), Fenced::Lost);
-    db
 }
 
-async fn a_released_lease_is_free_at_once<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn a_released_lease_is_free_at_once<DB: TestDialect>(db: &Database<DB>) {
     let (mut a, mut b) = (db.checkpoint_store("a").await, db.checkpoint_store("b").await);
     let (lease, cursor) = granted(&mut a).await;
     assert_eq!(a.release(lease.epoch).await.unwrap(), Fenced::Held);
     assert_eq!(a.checkpoint(lease.epoch, &cursor, &[]).await.unwrap(), Fenced::Lost);
     let Acquired::Granted { taken_over_from, .. } = b.acquire(TTL).await.unwrap() else { panic!("busy") };
     assert_eq!(taken_over_from, None);
-    db
 }
 
 /// Returns the message id of an entry: a parked message has the id of its row.
@@ -174,7 +168,7 @@ async fn with_parked<DB: TestDialect>(
     (checkpoint_store, lease.epoch, cursor)
 }
 
-async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: &Database<DB>) {
     let hour = Some(Duration::from_secs(3600));
     let park = |id, state, due_in| ExceptionChange::Park(parked(id, state, due_in));
     let changes = [
@@ -184,7 +178,7 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: Database<DB
         park(4, ExceptionState::Dead, None),
         park(99, ExceptionState::Retrying, None),
     ];
-    let (mut checkpoint_store, epoch, cursor) = with_parked(&db, &changes).await;
+    let (mut checkpoint_store, epoch, cursor) = with_parked(db, &changes).await;
     let mut reader = db.reader().await;
     let due = reader.read_due(None, SMALL).await.unwrap();
     // Both were parked at the same time or one after the other, so their order varies.
@@ -221,10 +215,9 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: Database<DB
         3,
         "copies go with what they belong to"
     );
-    db
 }
 
-async fn held_entries_are_read_by_their_key_in_pages<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn held_entries_are_read_by_their_key_in_pages<DB: TestDialect>(db: &Database<DB>) {
     let message = |n: i64| match n % 3 {
         0 => NewMessage::new("orders").json(&n),
         key => NewMessage::new("orders").key(format!("key-{key}")).json(&n),
@@ -261,12 +254,11 @@ async fn held_entries_are_read_by_their_key_in_pages<DB: TestDialect>(db: Databa
     let tiny = PageLimit { bytes_max: 1, ..limit };
     let pages = reader.read_held(&[ask(0, 1), ask(2, 1)], tiny).await.unwrap();
     assert_eq!((pages[0].exceptions.len(), pages[0].exhausted, pages[1].exhausted), (1, false, false));
-    db
 }
 
 async fn a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+    db: &Database<DB>,
+) {
     let at = time::OffsetDateTime::now_utc() + Duration::from_secs(600);
     let scheduled = NewMessage::new("orders").key("key-1").json(&1).deliver_at(at);
     db.enqueue([scheduled.id(message_id(1))]).await;
@@ -277,10 +269,9 @@ async fn a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked<DB: 
     assert_eq!(checkpoint_store.checkpoint(lease.epoch, &cursor, &[late]).await.unwrap(), Fenced::Held);
     let next = db.reader().await.read_due(None, SMALL).await.unwrap().next_in.unwrap();
     assert!(next > Duration::from_secs(500) && next <= Duration::from_secs(600), "{next:?}");
-    db
 }
 
-async fn the_last_change_of_an_entry_counts<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn the_last_change_of_an_entry_counts<DB: TestDialect>(db: &Database<DB>) {
     let park = |id, state| ExceptionChange::Park(parked(id, state, None));
     let resolve = |id| ExceptionChange::Resolve(EntryId(id));
     let changes = [
@@ -290,16 +281,15 @@ async fn the_last_change_of_an_entry_counts<DB: TestDialect>(db: Database<DB>) -
         park(2, ExceptionState::Held),
         park(2, ExceptionState::Dead),
     ];
-    with_parked(&db, &changes).await;
+    with_parked(db, &changes).await;
     let stuck = db.reader().await.stuck(EntryId(0), 10).await.unwrap();
     assert_eq!(stuck.iter().map(|e| (e.id.0, e.state)).collect::<Vec<_>>(), [(2, ExceptionState::Dead)]);
-    db
 }
 
-async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: &Database<DB>) {
     let park = |id, state| ExceptionChange::Park(parked(id, state, None));
     let changes = [1, 2, 3].map(|id| park(id, ExceptionState::Dead));
-    let (mut checkpoint_store, epoch, cursor) = with_parked(&db, &changes).await;
+    let (mut checkpoint_store, epoch, cursor) = with_parked(db, &changes).await;
     let held = [park(4, ExceptionState::Held)];
     assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &held).await.unwrap(), Fenced::Held);
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
@@ -341,15 +331,12 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<
         [(3, "requeue", "ops"), (3, "edit", "ops"), (2, "discard", "ops"), (1, "requeue", "ops")]
     );
     assert!(audit[1].digest_before.is_some() && audit[1].digest_before != audit[1].digest_after);
-    db
 }
 
 /// Goal: an entry that is retried in vain until an operator acts can be discarded or edited between
 /// two retries. While the relay may be sending it, it cannot. Oracle: the verdicts, and the entries
 /// that the relay reads as due: the discarded one, and the edited one with its new content.
-async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialect>(db: &Database<DB>) {
     let park = |id, due_in, fault| {
         let parked = parked(id, ExceptionState::Retrying, Some(Duration::from_secs(due_in)));
         ExceptionChange::Park(Parked { fault: Some(fault), ..parked })
@@ -357,7 +344,7 @@ async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialec
     let (operator, broker) = (message::Fault::Operator, message::Fault::Broker);
     let changes =
         [park(1, 3600, operator), park(2, 0, operator), park(3, 3600, broker), park(4, 3600, operator)];
-    with_parked(&db, &changes).await;
+    with_parked(db, &changes).await;
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
     let decide = async |ids: &[i64], decision| {
         let chosen: Vec<_> = ids.iter().copied().map(chosen).collect();
@@ -384,39 +371,34 @@ async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialec
     let audit = admin.audit(&relay(), 10).await.unwrap();
     let actions: Vec<_> = audit.iter().map(|r| (r.id.0, r.action.as_str())).collect();
     assert_eq!(actions, [(4, "edit"), (1, "discard")]);
-    db
 }
 
 /// Goal: when the session breaks at the commit, no error claims that nothing was done. Oracle: the
 /// error of a commit in which the server ends the session.
-async fn a_decision_whose_answer_is_lost_is_unknown() {
-    crate::outbox::support::on("a_lost_decision", |db: Database<sqlx::Postgres>| async move {
-        let dead = [1, 2].map(|id| ExceptionChange::Park(parked(id, ExceptionState::Dead, None)));
-        with_parked(&db, &dead).await;
-        db.run(
-            "CREATE FUNCTION ends() RETURNS trigger LANGUAGE plpgsql AS \
-                'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'",
-        )
-        .await;
-        db.run(
-            "CREATE CONSTRAINT TRIGGER ends AFTER INSERT ON outbox_audit DEFERRABLE INITIALLY DEFERRED \
-                FOR EACH ROW EXECUTE FUNCTION ends()",
-        )
-        .await;
-        let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
-        let decree = OperatorDecision {
-            decision: Decision::Requeue,
-            actor: "ops".into(),
-            note: "a test".into(),
-            selection: None,
-        };
-        let error = admin.decide(&relay(), &[chosen(1), chosen(2)], decree).await.unwrap_err();
-        assert!(matches!(error, DecideError::Unknown(_)), "{error}");
-        assert!(error.to_string().contains("list the messages again"), "{error}");
-        assert_eq!(error.fault(), message::Fault::Broker);
-        db
-    })
+async fn a_decision_whose_answer_is_lost_is_unknown(db: &Database<sqlx::Postgres>) {
+    let dead = [1, 2].map(|id| ExceptionChange::Park(parked(id, ExceptionState::Dead, None)));
+    with_parked(db, &dead).await;
+    db.run(
+        "CREATE FUNCTION ends() RETURNS trigger LANGUAGE plpgsql AS \
+            'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'",
+    )
     .await;
+    db.run(
+        "CREATE CONSTRAINT TRIGGER ends AFTER INSERT ON outbox_audit DEFERRABLE INITIALLY DEFERRED \
+            FOR EACH ROW EXECUTE FUNCTION ends()",
+    )
+    .await;
+    let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
+    let decree = OperatorDecision {
+        decision: Decision::Requeue,
+        actor: "ops".into(),
+        note: "a test".into(),
+        selection: None,
+    };
+    let error = admin.decide(&relay(), &[chosen(1), chosen(2)], decree).await.unwrap_err();
+    assert!(matches!(error, DecideError::Unknown(_)), "{error}");
+    assert!(error.to_string().contains("list the messages again"), "{error}");
+    assert_eq!(error.fault(), message::Fault::Broker);
 }
 
 /// Names a parked entry as an operator does.
@@ -428,12 +410,10 @@ fn chosen(id: i64) -> ChosenEntry {
 /// holds the message that the operator saw. A place that meanwhile holds another message is left
 /// alone. Oracle: the verdict on each, the states, and one line of the audit for each entry that
 /// was decided.
-async fn a_decision_reaches_the_messages_that_were_chosen_and_no_others<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+async fn a_decision_reaches_the_messages_that_were_chosen_and_no_others<DB: TestDialect>(db: &Database<DB>) {
     let park = |id, state| ExceptionChange::Park(parked(id, state, None));
     let changes = [1, 2, 3].map(|id| park(id, ExceptionState::Dead));
-    let (mut checkpoint_store, epoch, cursor) = with_parked(&db, &changes).await;
+    let (mut checkpoint_store, epoch, cursor) = with_parked(db, &changes).await;
     let held = [park(4, ExceptionState::Held)];
     assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &held).await.unwrap(), Fenced::Held);
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
@@ -458,17 +438,14 @@ async fn a_decision_reaches_the_messages_that_were_chosen_and_no_others<DB: Test
     let audit = admin.audit(&relay(), 10).await.unwrap();
     let lines: Vec<_> = audit.iter().map(|line| (line.id.0, line.message_id.clone())).collect();
     assert_eq!(lines, [1, 3].map(|id| (id, message_id(id).to_string())), "the latest first");
-    db
 }
 
 /// Goal: once the relay has carried out a discard, exactly that message is known as given up.
 /// Oracle: the stage of each row and the list, for four kinds of entries: discarded; taken back;
 /// discarded only by another relay; in the place of another message that was discarded.
-async fn what_was_given_up_stays_known_and_nothing_else_does<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+async fn what_was_given_up_stays_known_and_nothing_else_does<DB: TestDialect>(db: &Database<DB>) {
     let changes = [1, 2, 3, 4].map(|id| ExceptionChange::Park(parked(id, ExceptionState::Dead, None)));
-    let (mut checkpoint_store, epoch, cursor) = with_parked(&db, &changes).await;
+    let (mut checkpoint_store, epoch, cursor) = with_parked(db, &changes).await;
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
     let decree = OperatorDecision {
         decision: Decision::Discard,
@@ -502,12 +479,12 @@ async fn what_was_given_up_stays_known_and_nothing_else_does<DB: TestDialect>(
         audit("shipping", 4, message_id(4), "discard"),
         audit("main", 5, message_id(5), "discard"),
     ] {
-        DB::sql(&mut connection, &statement).await.unwrap();
+        DB::execute(&mut connection, &statement).await.unwrap();
     }
     let resolve = [1, 2, 3, 4].map(|id| ExceptionChange::Resolve(EntryId(id)));
     assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &resolve).await.unwrap(), Fenced::Held);
     let passed = format!("UPDATE outbox_relay SET cursor = '{{\"base\":\"{position}\",\"progress\":null}}'");
-    DB::sql(&mut connection, &passed).await.unwrap();
+    DB::execute(&mut connection, &passed).await.unwrap();
     drop(connection);
 
     let mut rows = match ReadOnly::open(&db.url, true, "a test").await.unwrap() {
@@ -522,12 +499,11 @@ async fn what_was_given_up_stays_known_and_nothing_else_does<DB: TestDialect>(
         assert_eq!(stage(5), Stage::Ahead, "the cursor was set back: it is owed again");
     }
     assert_eq!(listed().await.first(), Some(&told(1)), "taken up");
-    db
 }
 
 /// Two operators see a pause. One ends it, a third operator pauses again for another reason, and
 /// then the other one's decision arrives.
-async fn only_the_pause_that_was_meant_ends<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn only_the_pause_that_was_meant_ends<DB: TestDialect>(db: &Database<DB>) {
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
     let scope = PauseScope::Topic("orders".into());
     let pauses = async || admin.pauses(&relay()).await.unwrap();
@@ -548,14 +524,13 @@ async fn only_the_pause_that_was_meant_ends<DB: TestDialect>(db: Database<DB>) -
         admin.operations(&relay(), 10).await.unwrap().into_iter().map(|it| it.note).collect();
     let told = ["whichever", "again", "emptied", "the topic is full", "looked", "look first"];
     assert_eq!(notes, told, "what was not done is not told");
-    db
 }
 
-async fn status_tells_holder_backlog_and_exceptions<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn status_tells_holder_backlog_and_exceptions<DB: TestDialect>(db: &Database<DB>) {
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
     assert_eq!(admin.relays().await.unwrap(), []);
     let changes = [ExceptionChange::Park(parked(1, ExceptionState::Dead, None))];
-    let (mut checkpoint_store, epoch, cursor) = with_parked(&db, &changes).await;
+    let (mut checkpoint_store, epoch, cursor) = with_parked(db, &changes).await;
     let status = admin.relays().await.unwrap().remove(0);
     assert_eq!((status.relay.as_str(), status.epoch), ("main", epoch));
     let holder = status.holder.unwrap();
@@ -575,15 +550,12 @@ async fn status_tells_holder_backlog_and_exceptions<DB: TestDialect>(db: Databas
     let backlog = admin.relays().await.unwrap().remove(0).backlog;
     assert_eq!((backlog.entries_max, backlog.oldest), (0, None));
     assert_eq!(admin.blocker().await.unwrap(), None);
-    db
 }
 
 /// Goal: the note that the leader makes about its broker is visible until the trouble is over, and
 /// does not move the cursor. Oracle: status and extent; the cursor that the next holder gets; a
 /// note of a fenced holder.
-async fn what_keeps_a_relay_from_its_broker_stands_beside_its_cursor<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+async fn what_keeps_a_relay_from_its_broker_stands_beside_its_cursor<DB: TestDialect>(db: &Database<DB>) {
     let (admin, entries) =
         outbox_log::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let known = async || {
@@ -592,7 +564,7 @@ async fn what_keeps_a_relay_from_its_broker_stands_beside_its_cursor<DB: TestDia
         assert_eq!(status.broker_trouble, extent.broker_trouble());
         (status.broker_trouble, status.cursor)
     };
-    let (mut store, epoch, cursor) = with_parked(&db, &[]).await;
+    let (mut store, epoch, cursor) = with_parked(db, &[]).await;
     assert_eq!(known().await, (None, cursor.clone()));
     let since = time::OffsetDateTime::from_unix_timestamp(1_700_000_000).unwrap();
     let text = "no \u{e9} \u{2026} \"transaction\": \u{1} \0 here; look there";
@@ -611,109 +583,91 @@ async fn what_keeps_a_relay_from_its_broker_stands_beside_its_cursor<DB: TestDia
     next.note_trouble(lease.epoch, None).await.unwrap();
     store.note_trouble(epoch, Some(trouble)).await.unwrap();
     assert_eq!(known().await, (None, cursor));
-    db
 }
 
 /// Goal: an operator sees whether another process would take over. Oracle: the sessions that the
 /// case opens and ends, also for the longest name.
-async fn processes_that_wait_for_the_lease_are_counted() {
-    crate::outbox::support::on("processes_that_wait", |db: Database<sqlx::Postgres>| async move {
-        let log = outbox_log::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
-        let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
-        for name in [String::from("main"), "m".repeat(63)] {
-            let name = outbox_log::RelayName::new(name).unwrap();
-            let counted = async |wanted: u64| {
-                // A dropped session ends a moment later.
-                while admin.relay(&name).await.unwrap().unwrap().standbys != Some(wanted) {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-            };
-            let mut leader = log.checkpoint_store(&name, "a").await.unwrap();
-            assert!(matches!(leader.acquire(TTL).await.unwrap(), Acquired::Granted { .. }));
-            counted(0).await;
-            let mut standby = log.checkpoint_store(&name, "b").await.unwrap();
-            assert!(matches!(standby.acquire(TTL).await.unwrap(), Acquired::Busy { .. }));
-            counted(1).await;
-            drop(standby);
-            counted(0).await;
-        }
-        db
-    })
-    .await;
+async fn processes_that_wait_for_the_lease_are_counted(db: &Database<sqlx::Postgres>) {
+    let log = outbox_log::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    for name in [String::from("main"), "m".repeat(63)] {
+        let name = outbox_log::RelayName::new(name).unwrap();
+        let counted = async |wanted: u64| {
+            // A dropped session ends a moment later.
+            while admin.relay(&name).await.unwrap().unwrap().standbys != Some(wanted) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let mut leader = log.checkpoint_store(&name, "a").await.unwrap();
+        assert!(matches!(leader.acquire(TTL).await.unwrap(), Acquired::Granted { .. }));
+        counted(0).await;
+        let mut standby = log.checkpoint_store(&name, "b").await.unwrap();
+        assert!(matches!(standby.acquire(TTL).await.unwrap(), Acquired::Busy { .. }));
+        counted(1).await;
+        drop(standby);
+        counted(0).await;
+    }
 }
 
-async fn the_transaction_that_holds_rows_back_is_named() {
-    crate::outbox::support::on(
-        "the_transaction_that_holds_rows_back",
-        |db: Database<sqlx::Postgres>| async move {
-            // The sessions of other users are visible only with `pg_read_all_stats`.
-            let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
-            let mut tx = db.outbox.begin(&db.pool).await.unwrap();
-            tx.enqueue(NewMessage::new("orders")).await.unwrap();
-            let pid: i32 =
-                sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(tx.connection()).await.unwrap();
-            let blocker = admin.blocker().await.unwrap().unwrap();
-            assert_eq!((blocker.pid, blocker.state.as_deref()), (pid, Some("idle in transaction")));
-            assert!(blocker.age.is_some());
-            // The relay's role does not see the age: it is unknown, not zero.
-            let relay =
-                admin::open(&tests::Role::Relay.url(&db.url).unwrap(), source(), LogOptions::default());
-            let seen = relay.unwrap().blocker().await.unwrap().unwrap();
-            assert_eq!((seen.pid, &seen.transaction), (pid, &blocker.transaction));
-            assert_eq!((seen.state, seen.age), (None, None));
+async fn the_transaction_that_holds_rows_back_is_named(db: &Database<sqlx::Postgres>) {
+    // The sessions of other users are visible only with `pg_read_all_stats`.
+    let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
+    let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+    tx.enqueue(NewMessage::new("orders")).await.unwrap();
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(tx.connection()).await.unwrap();
+    let blocker = admin.blocker().await.unwrap().unwrap();
+    assert_eq!((blocker.pid, blocker.state.as_deref()), (pid, Some("idle in transaction")));
+    assert!(blocker.age.is_some());
+    // The relay's role does not see the age: it is unknown, not zero.
+    let relay = admin::open(&tests::Role::Relay.url(&db.url).unwrap(), source(), LogOptions::default());
+    let seen = relay.unwrap().blocker().await.unwrap().unwrap();
+    assert_eq!((seen.pid, &seen.transaction), (pid, &blocker.transaction));
+    assert_eq!((seen.state, seen.age), (None, None));
 
-            // Once committed, its row is the oldest that is not settled, although its id is below
-            // the cursor.
-            db.enqueue([NewMessage::new("orders")]).await;
-            let mut checkpoint_store = db.checkpoint_store("a").await;
-            let (lease, cursor) = granted(&mut checkpoint_store).await;
-            let mut follower = Follower::new(db.reader().await, cursor);
-            assert_eq!(follower.all().await.len(), 1);
-            assert_eq!(
-                checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(),
-                Fenced::Held
-            );
-            assert_eq!(admin.relays().await.unwrap().remove(0).backlog.oldest, None);
-            tx.commit().await.unwrap();
-            let backlog = admin.relays().await.unwrap().remove(0).backlog;
-            assert_eq!((backlog.entries_max, backlog.oldest.unwrap().0), (1, EntryId(1)));
-            db
-        },
-    )
-    .await;
+    // Once committed, its row is the oldest that is not settled, although its id is below
+    // the cursor.
+    db.enqueue([NewMessage::new("orders")]).await;
+    let mut checkpoint_store = db.checkpoint_store("a").await;
+    let (lease, cursor) = granted(&mut checkpoint_store).await;
+    let mut follower = Follower::new(db.reader().await, cursor);
+    assert_eq!(follower.all().await.len(), 1);
+    assert_eq!(
+        checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(),
+        Fenced::Held
+    );
+    assert_eq!(admin.relays().await.unwrap().remove(0).backlog.oldest, None);
+    tx.commit().await.unwrap();
+    let backlog = admin.relays().await.unwrap().remove(0).backlog;
+    assert_eq!((backlog.entries_max, backlog.oldest.unwrap().0), (1, EntryId(1)));
 }
 
 /// Goal: an orphan of two-phase commit, which belongs to no session, is named as what holds rows
 /// back. Oracle: its gid and age, for an operator and for the role of the relay; the older of it
 /// and an open transaction is named.
-async fn a_prepared_transaction_that_holds_rows_back_is_named() {
-    crate::outbox::support::on("a_prepared_transaction", |db: Database<sqlx::Postgres>| async move {
-        let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
-        let relay = admin::open(&tests::Role::Relay.url(&db.url).unwrap(), source(), LogOptions::default());
-        let relay = relay.unwrap();
-        let gid = format!("orphan-{}", db.url.rsplit('/').next().unwrap());
-        // Its transaction id is the smaller one, although it is prepared after the other has begun.
-        let mut prepared = db.pool.acquire().await.unwrap();
-        let begin = "BEGIN; INSERT INTO outbox_message (topic, payload) VALUES ('orders', '')";
-        sqlx::raw_sql(begin).execute(&mut *prepared).await.unwrap();
-        let mut open = db.outbox.begin(&db.pool).await.unwrap();
-        open.enqueue(NewMessage::new("orders")).await.unwrap();
-        let prepare = format!("PREPARE TRANSACTION '{gid}'");
-        sqlx::raw_sql(sqlx::AssertSqlSafe(prepare)).execute(&mut *prepared).await.unwrap();
+async fn a_prepared_transaction_that_holds_rows_back_is_named(db: &Database<sqlx::Postgres>) {
+    let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
+    let relay = admin::open(&tests::Role::Relay.url(&db.url).unwrap(), source(), LogOptions::default());
+    let relay = relay.unwrap();
+    let gid = format!("orphan-{}", db.url.rsplit('/').next().unwrap());
+    // Its transaction id is the smaller one, although it is prepared after the other has begun.
+    let mut prepared = db.pool.acquire().await.unwrap();
+    let begin = "BEGIN; INSERT INTO outbox_message (topic, payload) VALUES ('orders', '')";
+    sqlx::raw_sql(begin).execute(&mut *prepared).await.unwrap();
+    let mut open = db.outbox.begin(&db.pool).await.unwrap();
+    open.enqueue(NewMessage::new("orders")).await.unwrap();
+    let prepare = format!("PREPARE TRANSACTION '{gid}'");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(prepare)).execute(&mut *prepared).await.unwrap();
 
-        for who in [&admin, &relay] {
-            let blocker = who.blocker().await.unwrap().unwrap();
-            assert_eq!((blocker.pid, blocker.state.as_deref()), (0, Some("prepared")));
-            assert!(blocker.application_name.contains(&gid), "{blocker:?}");
-            assert!(blocker.age.is_some());
-        }
-        let roll_back = format!("ROLLBACK PREPARED '{gid}'");
-        sqlx::raw_sql(sqlx::AssertSqlSafe(roll_back)).execute(&mut *prepared).await.unwrap();
-        let blocker = admin.blocker().await.unwrap().unwrap();
-        assert!(blocker.pid != 0 && blocker.state.as_deref() == Some("idle in transaction"), "{blocker:?}");
-        open.rollback().await.unwrap();
-        assert_eq!(admin.blocker().await.unwrap(), None);
-        db
-    })
-    .await;
+    for who in [&admin, &relay] {
+        let blocker = who.blocker().await.unwrap().unwrap();
+        assert_eq!((blocker.pid, blocker.state.as_deref()), (0, Some("prepared")));
+        assert!(blocker.application_name.contains(&gid), "{blocker:?}");
+        assert!(blocker.age.is_some());
+    }
+    let roll_back = format!("ROLLBACK PREPARED '{gid}'");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(roll_back)).execute(&mut *prepared).await.unwrap();
+    let blocker = admin.blocker().await.unwrap().unwrap();
+    assert!(blocker.pid != 0 && blocker.state.as_deref() == Some("idle in transaction"), "{blocker:?}");
+    open.rollback().await.unwrap();
+    assert_eq!(admin.blocker().await.unwrap(), None);
 }

@@ -53,48 +53,43 @@ async fn shown<DB: TestDialect>(db: &Database<DB>, entry: &Entry) -> [(bool, boo
 /// Goal: an operator who asks about a message learns what was decided about it, although ids were
 /// given out again after a sequence was set back, and a rebase gave the entry another one. Oracle:
 /// what each question answers before and after the decisions name other ids.
-async fn a_decision_counts_whatever_id_its_entry_had<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn a_decision_counts_whatever_id_its_entry_had<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(2)).await;
-    let mut main = Relay::new(&db, &relay()).await;
+    let mut main = Relay::new(db, &relay()).await;
     let entries = main.follower.all().await;
     let park = |entry| ExceptionChange::Park(parked(entry, ExceptionState::Dead));
     main.pass(&entries.iter().map(park).collect::<Vec<_>>()).await;
-    decide(&db, &entries[0], Decision::Discard).await;
-    decide(&db, &entries[1], edit()).await;
-    decide(&db, &entries[1], Decision::Requeue).await;
+    decide(db, &entries[0], Decision::Discard).await;
+    decide(db, &entries[1], edit()).await;
+    decide(db, &entries[1], Decision::Requeue).await;
     main.pass(&entries.iter().map(|entry| ExceptionChange::Resolve(entry.id)).collect::<Vec<_>>()).await;
     for _ in 0..2 {
-        assert_eq!(shown(&db, &entries[0]).await, [(true, false); 3]);
-        assert_eq!(shown(&db, &entries[1]).await, [(false, true); 3]);
+        assert_eq!(shown(db, &entries[0]).await, [(true, false); 3]);
+        assert_eq!(shown(db, &entries[1]).await, [(false, true); 3]);
         db.run("UPDATE outbox_audit SET id = id + 900").await;
     }
-    db
 }
 
 /// Goal: what the next relay of the name publishes is not taken for what an operator wrote, because
 /// the edited copy went with the former relay. Oracle: what each question answers before the relay
 /// is forgotten, after it, and after another edit.
-async fn an_edit_is_withdrawn_with_its_relay<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn an_edit_is_withdrawn_with_its_relay<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(1)).await;
-    let mut main = Relay::new(&db, &relay()).await;
+    let mut main = Relay::new(db, &relay()).await;
     let entry = main.follower.all().await.remove(0);
     for round in 0..2 {
         main.pass(&[ExceptionChange::Park(parked(&entry, ExceptionState::Dead))]).await;
-        decide(&db, &entry, edit()).await;
-        decide(&db, &entry, Decision::Requeue).await;
+        decide(db, &entry, edit()).await;
+        decide(db, &entry, Decision::Requeue).await;
         main.pass(&[ExceptionChange::Resolve(entry.id)]).await;
-        assert_eq!(shown(&db, &entry).await, [(false, true); 3], "round {round}");
+        assert_eq!(shown(db, &entry).await, [(false, true); 3], "round {round}");
 
         assert_eq!(main.checkpoint_store.release(main.epoch).await.unwrap(), Fenced::Held);
-        open(&db).forget(&relay(), false).await.unwrap();
-        main = Relay::new(&db, &relay()).await;
+        open(db).forget(&relay(), false).await.unwrap();
+        main = Relay::new(db, &relay()).await;
         assert_eq!(main.pass(&[]).await.len(), 1);
         // Broker and inboxes may still have the edited content: a comparison takes either.
-        assert_eq!(
-            shown(&db, &entry).await,
-            [(false, false), (false, false), (false, true)],
-            "round {round}"
-        );
+        assert_eq!(shown(db, &entry).await, [(false, false), (false, false), (false, true)], "round {round}");
     }
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let audit = admin.audit(&relay(), 10).await.unwrap();
@@ -104,17 +99,16 @@ async fn an_edit_is_withdrawn_with_its_relay<DB: TestDialect>(db: Database<DB>) 
 
     // Nothing is left to withdraw.
     assert_eq!(main.checkpoint_store.release(main.epoch).await.unwrap(), Fenced::Held);
-    open(&db).forget(&relay(), false).await.unwrap();
+    open(db).forget(&relay(), false).await.unwrap();
     assert_eq!(admin.audit(&relay(), 10).await.unwrap().len(), 6);
-    db
 }
 
 /// Goal: a relay that is made later under the name of one that was forgotten publishes. Oracle: the
 /// pauses of both, and of another relay.
-async fn a_relay_that_is_forgotten_leaves_no_pause<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn a_relay_that_is_forgotten_leaves_no_pause<DB: TestDialect>(db: &Database<DB>) {
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let other = outbox_log::RelayName::new("other").unwrap();
-    let mut main = Relay::new(&db, &relay()).await;
+    let mut main = Relay::new(db, &relay()).await;
     main.pass(&[]).await;
     for name in [&relay(), &other] {
         for scope in [PauseScope::Pipeline, PauseScope::Topic(String::from("orders"))] {
@@ -122,18 +116,17 @@ async fn a_relay_that_is_forgotten_leaves_no_pause<DB: TestDialect>(db: Database
         }
     }
     assert_eq!(main.checkpoint_store.release(main.epoch).await.unwrap(), Fenced::Held);
-    open(&db).forget(&relay(), false).await.unwrap();
+    open(db).forget(&relay(), false).await.unwrap();
     assert_eq!(admin.pauses(&relay()).await.unwrap().len(), 0);
     assert_eq!(admin.pauses(&other).await.unwrap().len(), 2);
-    db
 }
 
 /// Goal: retention of decisions never stops, however many of the oldest may not go, or were made
 /// while the clock was ahead. Oracle: what calls have removed, each of which looks at 1,000, while
 /// the log has the message of the oldest 2,500, and afterwards.
-async fn decisions_that_may_not_go_keep_no_others<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn decisions_that_may_not_go_keep_no_others<DB: TestDialect>(db: &Database<DB>) {
     const KEEP: Duration = Duration::from_secs(400 * 86_400);
-    let retention = open(&db);
+    let retention = open(db);
     db.enqueue(messages(1)).await;
     let earlier = match DB::DIALECT {
         migrations::Dialect::Sqlite => {
@@ -167,5 +160,4 @@ async fn decisions_that_may_not_go_keep_no_others<DB: TestDialect>(db: Database<
     db.run("DELETE FROM outbox_message").await;
     assert_eq!(after(8).await, 2_500);
     assert_eq!(db.number("SELECT count(*) FROM outbox_audit").await, 3_500);
-    db
 }

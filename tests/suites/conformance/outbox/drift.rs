@@ -31,8 +31,8 @@ fn named(id: MessageId) -> NewMessage {
 }
 
 pub(super) async fn ids_outside_the_window_are_refused_with_both_times_and_counted<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+    db: &Database<DB>,
+) {
     let counted = |reason| Counters::installed().value("outbox_ids_refused_total", &[("reason", reason)]);
     let before = (counted("too_old"), counted("too_far_ahead"));
     let now = OffsetDateTime::now_utc();
@@ -60,10 +60,9 @@ pub(super) async fn ids_outside_the_window_are_refused_with_both_times_and_count
         db.enqueue([named(inside)]).await;
     }
     assert_eq!(db.rows().await, 3);
-    db
 }
 
-async fn a_refusal_leaves_nothing_of_its_batch<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn a_refusal_leaves_nothing_of_its_batch<DB: TestDialect>(db: &Database<DB>) {
     let now = OffsetDateTime::now_utc();
     let mut tx = db.pool.begin().await.unwrap();
     let batch = [NewMessage::new("orders"), named(made_at(now)), named(made_at(now - 30 * DAY))];
@@ -73,10 +72,9 @@ async fn a_refusal_leaves_nothing_of_its_batch<DB: TestDialect>(db: Database<DB>
     // here nothing was sent.
     tx.commit().await.unwrap();
     assert_eq!(db.rows().await, 0);
-    db
 }
 
-async fn the_window_is_what_the_producer_says<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn the_window_is_what_the_producer_says<DB: TestDialect>(db: &Database<DB>) {
     let now = OffsetDateTime::now_utc();
     let narrow = DriftWindow::new(DAY, Duration::ZERO).unwrap();
     let wide = Outbox::<DB>::builder().ids_accepted(DriftWindow::WIDEST).build();
@@ -93,14 +91,11 @@ async fn the_window_is_what_the_producer_says<DB: TestDialect>(db: Database<DB>)
     let mut tx = db.pool.begin().await.unwrap();
     narrow.enqueue(&mut tx, NewMessage::new("orders")).await.unwrap();
     tx.rollback().await.unwrap();
-    db
 }
 
 /// A producer dies before or after its commit. A new producer does not know which, and repeats the
 /// whole work.
-async fn a_derived_id_that_is_made_again_after_a_crash_is_recognised<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+async fn a_derived_id_that_is_made_again_after_a_crash_is_recognised<DB: TestDialect>(db: &Database<DB>) {
     let placed_at = OffsetDateTime::now_utc() - DAY / 24;
     let command = |payload: &str| {
         let id = MessageId::derived(placed_at, ["order-7", "place", payload]).unwrap();
@@ -122,5 +117,4 @@ async fn a_derived_id_that_is_made_again_after_a_crash_is_recognised<DB: TestDia
         );
     }
     assert_eq!(db.rows().await, 3);
-    db
 }

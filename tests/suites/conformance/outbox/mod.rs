@@ -30,7 +30,7 @@ mod transaction_ids;
 pub(crate) mod unknown_commit;
 
 use libtest_mimic::Trial;
-pub(crate) use support::each;
+pub(crate) use support::{each, each as on};
 
 pub(crate) fn trials() -> Vec<Trial> {
     [

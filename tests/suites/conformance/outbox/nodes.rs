@@ -73,7 +73,7 @@ async fn lapse<DB: TestDialect>(db: &Database<DB>, number: u16) {
     assert_eq!(db.run(&sql).await, 1);
 }
 
-async fn nodes_that_race_get_numbers_of_their_own<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn nodes_that_race_get_numbers_of_their_own<DB: TestDialect>(db: &Database<DB>) {
     // All nodes see the same time, so that only number and epoch distinguish their ids.
     let clock = Hands::new();
     let racing: Vec<_> = (0..24)
@@ -94,34 +94,30 @@ async fn nodes_that_race_get_numbers_of_their_own<DB: TestDialect>(db: Database<
         node.close().await.unwrap();
     }
     assert_eq!(db.number("SELECT count(*) FROM outbox_node WHERE holder IS NULL").await, 24);
-    db
 }
 
-async fn a_number_given_back_is_given_out_under_a_larger_epoch<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+async fn a_number_given_back_is_given_out_under_a_larger_epoch<DB: TestDialect>(db: &Database<DB>) {
     let clock = Hands::new();
-    let first = node(&db, &clock).await;
+    let first = node(db, &clock).await;
     let clone = first.clone();
     assert_eq!((first.number(), clone.number()), (Some((0, 1)), Some((0, 1))));
     first.close().await.unwrap();
     assert_eq!(clone.next(), Err(Stale::NoNumber));
     assert!(matches!(clone.renew().await, Err(NodeError::Closed)));
-    let second = node(&db, &clock).await;
+    let second = node(db, &clock).await;
     assert_eq!(second.number(), Some((0, 2)));
     drop(second);
     // When the last handle is dropped, the number is released. No epoch is used again.
     let free = async || db.number("SELECT count(*) FROM outbox_node WHERE holder IS NULL").await == 1;
     tests::eventually("the number is free", || async { Ok(when(free().await)) }).await.unwrap();
-    assert_eq!(node(&db, &clock).await.number(), Some((0, 3)));
-    db
+    assert_eq!(node(db, &clock).await.number(), Some((0, 3)));
 }
 
 pub(super) async fn a_node_whose_lease_has_ended_stops_before_its_number_is_free<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+    db: &Database<DB>,
+) {
     let clock = Hands::new();
-    let node_0 = node(&db, &clock).await;
+    let node_0 = node(db, &clock).await;
     clock.pass(NODE_LEASE_DEFAULT * 9 / 10 - Duration::from_millis(1));
     let last = node_0.next().unwrap();
     clock.pass(Duration::from_millis(1));
@@ -129,20 +125,17 @@ pub(super) async fn a_node_whose_lease_has_ended_stops_before_its_number_is_free
     assert_eq!(stale, Stale::Expired { number: 0, epoch: 1, ago: Duration::ZERO });
     assert_eq!(node_0.batch(3).unwrap_err(), stale);
     // The database's clock says that the number is still reserved for its holder.
-    assert_eq!(node(&db, &clock).await.number(), Some((1, 1)));
+    assert_eq!(node(db, &clock).await.number(), Some((1, 1)));
     node_0.renew().await.unwrap();
     assert_eq!(node_0.number(), Some((0, 1)));
     assert!(node_0.next().unwrap() > last);
-    db
 }
 
-pub(super) async fn a_stopped_node_makes_no_id_of_its_successor<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+pub(super) async fn a_stopped_node_makes_no_id_of_its_successor<DB: TestDialect>(db: &Database<DB>) {
     let (clock, stopped_clock) = (Hands::new(), Hands::new());
-    let stopped = node(&db, &stopped_clock).await;
-    lapse(&db, 0).await;
-    let successor = node(&db, &clock).await;
+    let stopped = node(db, &stopped_clock).await;
+    lapse(db, 0).await;
+    let successor = node(db, &clock).await;
     assert_eq!((stopped.number(), successor.number()), (Some((0, 1)), Some((0, 2))));
 
     // When the stopped process continues, it still believes in its lease, because its clocks stood
@@ -157,12 +150,11 @@ pub(super) async fn a_stopped_node_makes_no_id_of_its_successor<DB: TestDialect>
     successor.renew().await.unwrap();
     assert_eq!((stopped.number(), successor.number()), (Some((1, 1)), Some((0, 2))));
     assert!(stopped.next().unwrap() > late[BATCH_MAX - 1]);
-    db
 }
 
-async fn the_clock_may_step_back<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn the_clock_may_step_back<DB: TestDialect>(db: &Database<DB>) {
     let clock = Hands::new();
-    let node = node(&db, &clock).await;
+    let node = node(db, &clock).await;
     let mut last = node.next().unwrap();
     for _ in 0..20 {
         clock.since_1970.fetch_sub(2_500, Ordering::Relaxed);
@@ -174,12 +166,11 @@ async fn the_clock_may_step_back<DB: TestDialect>(db: Database<DB>) -> Database<
     assert!(matches!(node.next(), Err(Stale::Behind { behind }) if behind == Duration::from_millis(60_001)));
     clock.pass(Duration::from_secs(1));
     assert!(node.next().unwrap() > last);
-    db
 }
 
-async fn messages_carry_the_ids_of_their_node<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn messages_carry_the_ids_of_their_node<DB: TestDialect>(db: &Database<DB>) {
     let clock = Hands::new();
-    let node = node(&db, &clock).await;
+    let node = node(db, &clock).await;
     let outbox = Outbox::<DB>::builder().ids(node.clone()).build();
     let mut tx = outbox.begin(&db.pool).await.unwrap();
     let one = tx.enqueue(NewMessage::new("orders")).await.unwrap().message_id();
@@ -195,10 +186,9 @@ async fn messages_carry_the_ids_of_their_node<DB: TestDialect>(db: Database<DB>)
     assert!(error.fault() == Fault::Broker && error.is_retryable());
     assert!(tests::trial::chain(&error).contains("lease on number 0 (epoch 1)"), "{error}");
     tx.rollback().await.unwrap();
-    db
 }
 
-async fn all_numbers_in_use_is_told<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn all_numbers_in_use_is_told<DB: TestDialect>(db: &Database<DB>) {
     let forever = match DB::DIALECT {
         Kind::Postgres => "'infinity'",
         Kind::Sqlite => "9000000000000000000",
@@ -211,12 +201,11 @@ async fn all_numbers_in_use_is_told<DB: TestDialect>(db: Database<DB>) -> Databa
     let error = NodeIds::open(db.pool.clone(), options()).await.unwrap_err();
     assert!(matches!(error, NodeError::AllTaken) && error.fault() == Fault::Operator, "{error}");
     // The last number is reused like any other number, but an exhausted epoch is not.
-    lapse(&db, 65_535).await;
+    lapse(db, 65_535).await;
     let last = NodeIds::open(db.pool.clone(), options()).await.unwrap();
     assert_eq!(last.number(), Some((65_535, 8)));
     last.close().await.unwrap();
     db.run("UPDATE outbox_node SET epoch = 4294967295").await;
     let error = NodeIds::open(db.pool.clone(), options()).await.unwrap_err();
     assert!(matches!(error, NodeError::AllTaken), "{error}");
-    db
 }

@@ -5,13 +5,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::outbox::support::{Database, Follower, TestDialect, granted, on};
+use crate::outbox::support::{Database, Follower, TestDialect, granted};
 use message::{HeaderName, MessageId, SizeLimit, Topic, TraceContext};
 use outbox::{
     CommitError, Dialect, EnqueueError, Enqueued, NewMessage, OnDuplicate, Outbox, OutboxTransaction,
     Rollback, TransactionError, trace,
 };
 use sqlx::{AssertSqlSafe, Executor, Postgres, Sqlite};
+use tests::Dialect as _;
 
 cases! { "outbox/producer":
     every {
@@ -36,12 +37,12 @@ cases! { "outbox/producer":
         a_transaction_that_was_ended_in_sql_stores_no_staged_message,
         a_conflict_that_is_swallowed_runs_again,
     }
-    postgres {
+    on_postgres {
         a_swallowed_error_does_not_turn_commit_into_a_silent_rollback,
         functions_for_other_languages_enqueue_and_explain,
         two_transactions_racing_for_one_id_store_it_once,
     }
-    sqlite {
+    on_sqlite {
         a_full_disk_spoils_no_connection_on_sqlite,
     }
 }
@@ -55,9 +56,7 @@ fn named(id: MessageId, payload: &'static str) -> NewMessage {
     NewMessage::new("orders").id(id).payload(payload)
 }
 
-async fn a_batch_answers_in_order_and_recognises_duplicates<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+async fn a_batch_answers_in_order_and_recognises_duplicates<DB: TestDialect>(db: &Database<DB>) {
     let [a, b, c] = [MessageId::new(), MessageId::new(), MessageId::new()];
     db.enqueue([named(b, "b")]).await;
     let mut tx = db.pool.begin().await.unwrap();
@@ -66,15 +65,14 @@ async fn a_batch_answers_in_order_and_recognises_duplicates<DB: TestDialect>(
     tx.commit().await.unwrap();
     use Enqueued::{Duplicate, Stored};
     assert_eq!(answers, [Stored(c), Duplicate(b), Stored(a), Duplicate(c)]);
-    let ids: Vec<_> = entries(&db).await.iter().map(|e| e.message.as_ref().unwrap().id).collect();
+    let ids: Vec<_> = entries(db).await.iter().map(|e| e.message.as_ref().unwrap().id).collect();
     assert_eq!(ids, [b, c, a]);
     let mut tx = db.pool.begin().await.unwrap();
     assert!(db.outbox.enqueue_batch(&mut tx, [] as [NewMessage; 0]).await.unwrap().is_empty());
     tx.rollback().await.unwrap();
-    db
 }
 
-async fn the_same_id_with_another_content_is_an_error<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn the_same_id_with_another_content_is_an_error<DB: TestDialect>(db: &Database<DB>) {
     let id = MessageId::new();
     db.enqueue([named(id, "a")]).await;
     for other in [named(id, "b"), named(id, "a").kind("other"), named(id, "a").content_type("text/plain")] {
@@ -84,10 +82,9 @@ async fn the_same_id_with_another_content_is_an_error<DB: TestDialect>(db: Datab
         assert!(matches!(tx.commit().await, Err(CommitError::Poisoned { .. })));
     }
     assert_eq!(db.rows().await, 1);
-    db
 }
 
-async fn a_duplicate_is_an_error_when_asked_for<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn a_duplicate_is_an_error_when_asked_for<DB: TestDialect>(db: &Database<DB>) {
     let strict = Outbox::<DB>::builder().on_duplicate(OnDuplicate::Error).build();
     let id = MessageId::new();
     db.enqueue([named(id, "a")]).await;
@@ -95,11 +92,10 @@ async fn a_duplicate_is_an_error_when_asked_for<DB: TestDialect>(db: Database<DB
     let error = tx.enqueue(named(id, "a")).await.unwrap_err();
     assert!(matches!(error, EnqueueError::DuplicateId { .. }), "{error}");
     tx.rollback().await.unwrap();
-    db
 }
 
 /// Ids that the outbox generates name different facts, whatever their content.
-async fn an_id_that_is_made_twice_is_an_error<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn an_id_that_is_made_twice_is_an_error<DB: TestDialect>(db: &Database<DB>) {
     #[derive(Debug)]
     struct Stuck(MessageId);
     impl message::token::IdGenerator for Stuck {
@@ -129,10 +125,9 @@ async fn an_id_that_is_made_twice_is_an_error<DB: TestDialect>(db: Database<DB>)
     let error = outbox.enqueue_batch(&mut tx, [order(), named(MessageId::new(), "b")]).await.unwrap_err();
     assert!(matches!(error, EnqueueError::NotUnique { .. }), "{error}");
     drop(tx);
-    db
 }
 
-async fn everything_of_a_message_arrives<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn everything_of_a_message_arrives<DB: TestDialect>(db: &Database<DB>) {
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let context = TraceContext::new(parent, Some("a=b".into())).unwrap();
     let soon = time::OffsetDateTime::now_utc() + time::Duration::hours(1);
@@ -145,7 +140,7 @@ async fn everything_of_a_message_arrives<DB: TestDialect>(db: Database<DB>) -> D
         .content_type("text/plain; charset=utf-8")
         .payload(&b"\x00\xff'{}"[..])])
         .await;
-    let entry = entries(&db).await.remove(0);
+    let entry = entries(db).await.remove(0);
     let wait = entry.deliver_in.unwrap();
     assert!(wait.as_secs() > 3_500 && wait.as_secs() <= 3_600, "{wait:?}");
     let message = entry.message.unwrap();
@@ -155,7 +150,6 @@ async fn everything_of_a_message_arrives<DB: TestDialect>(db: Database<DB>) -> D
     assert_eq!(message.trace, Some(context));
     assert_eq!(message.content_type.as_str(), "text/plain; charset=utf-8");
     assert_eq!(&message.payload[..], b"\x00\xff'{}");
-    db
 }
 
 #[derive(Clone, serde::Serialize)]
@@ -175,7 +169,7 @@ impl message::Event for OrderPlaced {
 
 /// Events are enqueued in every way: immediately, staged, in a batch, and in the caller's own
 /// transaction.
-async fn an_event_brings_its_topic_kind_and_key<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn an_event_brings_its_topic_kind_and_key<DB: TestDialect>(db: &Database<DB>) {
     let event = |order| OrderPlaced { order, customer: String::from("acme") };
     // The event is moved into the work, which uses it by reference.
     let given = event(1);
@@ -191,7 +185,7 @@ async fn an_event_brings_its_topic_kind_and_key<DB: TestDialect>(db: Database<DB
     db.outbox.enqueue(&mut tx, &event(3)).await.unwrap();
     db.outbox.enqueue_batch(&mut tx, &[event(4), event(5)]).await.unwrap();
     tx.commit().await.unwrap();
-    for (entry, order) in entries(&db).await.into_iter().zip(1..=5) {
+    for (entry, order) in entries(db).await.into_iter().zip(1..=5) {
         let message = entry.message.unwrap();
         assert_eq!((message.topic.as_str(), message.kind.as_str()), ("orders", "order.placed"));
         assert_eq!(message.key.unwrap().as_str(), format!("order-{order}"));
@@ -199,10 +193,9 @@ async fn an_event_brings_its_topic_kind_and_key<DB: TestDialect>(db: Database<DB
         assert_eq!(message.payload, format!(r#"{{"order":{order},"customer":"acme"}}"#));
     }
     assert_eq!(db.rows().await, 5);
-    db
 }
 
-async fn missing_tables_are_named_with_the_remedy<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn missing_tables_are_named_with_the_remedy<DB: TestDialect>(db: &Database<DB>) {
     db.run("ALTER TABLE outbox_message RENAME TO elsewhere").await;
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
     let error = tx.enqueue(NewMessage::new("orders")).await.unwrap_err();
@@ -211,10 +204,9 @@ async fn missing_tables_are_named_with_the_remedy<DB: TestDialect>(db: Database<
     assert!(!error.is_retryable());
     drop(tx);
     db.run("ALTER TABLE elsewhere RENAME TO outbox_message").await;
-    db
 }
 
-async fn a_business_reason_rolls_back<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn a_business_reason_rolls_back<DB: TestDialect>(db: &Database<DB>) {
     let work = async |tx: &mut OutboxTransaction<DB>| {
         tx.enqueue(NewMessage::new("orders")).await?;
         Err::<(), _>(Rollback::because("over the limit"))
@@ -222,10 +214,9 @@ async fn a_business_reason_rolls_back<DB: TestDialect>(db: Database<DB>) -> Data
     let done = db.outbox.transaction(&db.pool, work).await;
     let Err(TransactionError::Work(Rollback::Because(reason))) = done else { panic!("{done:?}") };
     assert_eq!((reason.as_str(), db.rows().await), ("over the limit", 0));
-    db
 }
 
-async fn sizes_are_checked_per_topic<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn sizes_are_checked_per_topic<DB: TestDialect>(db: &Database<DB>) {
     let big = SizeLimit { destination: "the archive", message_bytes_max: 4 << 20 };
     let archive = Topic::new("archive").unwrap();
     let outbox = Outbox::<DB>::builder().topic_limit(archive, big).build();
@@ -235,13 +226,12 @@ async fn sizes_are_checked_per_topic<DB: TestDialect>(db: Database<DB>) -> Datab
     let error = outbox.enqueue(&mut tx, NewMessage::new("orders").payload(payload)).await.unwrap_err();
     assert!(error.to_string().contains("every broker takes at most 1000000"), "{error}");
     tx.rollback().await.unwrap();
-    db
 }
 
-async fn a_failed_enqueue_makes_commit_refuse<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn a_failed_enqueue_makes_commit_refuse<DB: TestDialect>(db: &Database<DB>) {
     db.run("CREATE TABLE business (n integer)").await;
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
-    DB::sql(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
+    DB::execute(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
     assert!(matches!(tx.enqueue(NewMessage::new("")).await, Err(EnqueueError::Invalid(_))));
     let error = tx.enqueue(NewMessage::new("orders")).await.unwrap_err();
     assert!(matches!(error, EnqueueError::Poisoned { .. }), "{error}");
@@ -252,11 +242,10 @@ async fn a_failed_enqueue_makes_commit_refuse<DB: TestDialect>(db: Database<DB>)
         "{error}"
     );
     assert_eq!(db.number("SELECT count(*) FROM business").await, 0);
-    db
 }
 
 /// A batch is several statements. A future that is dropped in between has stored part of it.
-async fn an_enqueue_that_is_dropped_makes_commit_refuse<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn an_enqueue_that_is_dropped_makes_commit_refuse<DB: TestDialect>(db: &Database<DB>) {
     let orders = |count: usize| std::iter::repeat_with(|| NewMessage::new("orders")).take(count);
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
     tx.enqueue_batch(orders(2)).await.unwrap();
@@ -271,22 +260,20 @@ async fn an_enqueue_that_is_dropped_makes_commit_refuse<DB: TestDialect>(db: Dat
     assert!(matches!(refused, CommitError::Poisoned { retryable: false, .. }), "{refused}");
     assert!(refused.to_string().contains("dropped"), "{refused}");
     assert_eq!(db.rows().await, 0);
-    db
 }
 
-async fn staged_messages_are_stored_at_commit<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn staged_messages_are_stored_at_commit<DB: TestDialect>(db: &Database<DB>) {
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
     let first = tx.stage(NewMessage::new("orders").key("a")).unwrap();
     tx.enqueue(NewMessage::new("orders").key("b")).await.unwrap();
     tx.stage(NewMessage::new("orders").key("c")).unwrap();
     tx.commit().await.unwrap();
-    let entries = entries(&db).await;
+    let entries = entries(db).await;
     assert_eq!(entries.iter().map(|e| e.key().unwrap()).collect::<Vec<_>>(), ["b", "a", "c"]);
     assert_eq!(entries[1].message_id(), first.to_string());
-    db
 }
 
-async fn a_dropped_caller_does_not_stop_its_transaction<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn a_dropped_caller_does_not_stop_its_transaction<DB: TestDialect>(db: &Database<DB>) {
     let (started, has_started) = tokio::sync::oneshot::channel();
     let (go, may_go) = tokio::sync::oneshot::channel::<()>();
     let signals = Arc::new(std::sync::Mutex::new(Some((started, may_go))));
@@ -309,7 +296,6 @@ async fn a_dropped_caller_does_not_stop_its_transaction<DB: TestDialect>(db: Dat
     go.send(()).unwrap();
     wake.notified().await;
     assert_eq!(db.rows().await, 1);
-    db
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -322,7 +308,7 @@ enum Business {
     Conflict(#[source] sqlx::Error),
 }
 
-async fn an_error_of_the_work_rolls_back<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn an_error_of_the_work_rolls_back<DB: TestDialect>(db: &Database<DB>) {
     let done: Result<(), _> = db
         .outbox
         .transaction(&db.pool, async |tx: &mut OutboxTransaction<DB>| {
@@ -332,19 +318,17 @@ async fn an_error_of_the_work_rolls_back<DB: TestDialect>(db: Database<DB>) -> D
         .await;
     assert!(matches!(done, Err(TransactionError::Work(Business::OutOfStock))));
     assert_eq!(db.rows().await, 0);
-    db
 }
 
-async fn a_commit_wakes_the_relay<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn a_commit_wakes_the_relay<DB: TestDialect>(db: &Database<DB>) {
     let wake = db.outbox.wake_up().notify();
     db.enqueue([NewMessage::new("orders")]).await;
     wake.notified().await;
-    db
 }
 
 /// The work fails with the database's own conflict error. On PostgreSQL a statement raises it; on
 /// SQLite a second connection causes it.
-async fn a_conflict_runs_again_with_the_same_ids<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn a_conflict_runs_again_with_the_same_ids<DB: TestDialect>(db: &Database<DB>) {
     let attempts = Arc::new(AtomicUsize::new(0));
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
     let (counted, noted) = (Arc::clone(&attempts), Arc::clone(&seen));
@@ -370,7 +354,6 @@ async fn a_conflict_runs_again_with_the_same_ids<DB: TestDialect>(db: Database<D
     let seen = seen.lock().unwrap().clone();
     assert_eq!((seen.len(), seen[0], seen[1]), (3, seen[2], seen[2]));
     assert_eq!(db.rows().await, 2);
-    db
 }
 
 async fn fail_with_conflict<DB: TestDialect>(
@@ -378,7 +361,7 @@ async fn fail_with_conflict<DB: TestDialect>(
     raise: Option<&str>,
 ) -> sqlx::Error {
     match raise {
-        Some(raise) => DB::sql(connection, raise).await.unwrap_err(),
+        Some(raise) => DB::execute(connection, raise).await.unwrap_err(),
         // A connection that wants to write while another one writes.
         None => busy().await,
     }
@@ -396,21 +379,18 @@ async fn busy() -> sqlx::Error {
     two.execute("BEGIN IMMEDIATE").await.unwrap_err()
 }
 
-async fn traces_are_captured_and_carried_into_the_task<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn traces_are_captured_and_carried_into_the_task<DB: TestDialect>(db: &Database<DB>) {
     let context = TraceContext::new("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", None).unwrap();
     let work = db.outbox.transaction(&db.pool, async |tx: &mut OutboxTransaction<DB>| {
         tx.enqueue(NewMessage::new("orders")).await.map(|_| ())
     });
     trace::scope(context.clone(), work).await.unwrap();
-    assert_eq!(entries(&db).await[0].message.as_ref().unwrap().trace, Some(context));
-    db
+    assert_eq!(entries(db).await[0].message.as_ref().unwrap().trace, Some(context));
 }
 
 /// Goal: after sqlx has ended a transaction unnoticed by the caller, no message is stored on its
 /// own, and no commit succeeds. Oracle: the rows, and every error.
-async fn a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+async fn a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing<DB: TestDialect>(db: &Database<DB>) {
     for before in ["nothing", "enqueued", "staged"] {
         let mut tx = db.outbox.begin(&db.pool).await.unwrap();
         match before {
@@ -440,14 +420,11 @@ async fn a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing<DB: Test
     savepoint.commit().await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(db.rows().await, 1);
-    db
 }
 
 /// Goal: after a statement has ended the transaction unnoticed by the client, the staged messages
 /// do not leave without the business rows. Oracle: the rows, and every error.
-async fn a_transaction_that_was_ended_in_sql_stores_no_staged_message<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+async fn a_transaction_that_was_ended_in_sql_stores_no_staged_message<DB: TestDialect>(db: &Database<DB>) {
     db.run("CREATE TABLE business (n integer PRIMARY KEY)").await;
     let known = MessageId::new();
     db.enqueue([named(known, "a")]).await;
@@ -456,9 +433,9 @@ async fn a_transaction_that_was_ended_in_sql_stores_no_staged_message<DB: TestDi
     for ends in DB::ENDS_TRANSACTION {
         for (staged, messages) in staged.iter().enumerate() {
             let mut tx = db.outbox.begin(&db.pool).await.unwrap();
-            DB::sql(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
+            DB::execute(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
             // An error of it is swallowed.
-            drop(DB::sql(tx.connection(), ends).await);
+            drop(DB::execute(tx.connection(), ends).await);
             for message in messages {
                 tx.stage(message.clone()).unwrap();
             }
@@ -466,25 +443,24 @@ async fn a_transaction_that_was_ended_in_sql_stores_no_staged_message<DB: TestDi
             assert!(matches!(error, CommitError::Ended), "{ends}, {staged}: {error:?}");
         }
         let mut tx = db.outbox.begin(&db.pool).await.unwrap();
-        drop(DB::sql(tx.connection(), ends).await);
+        drop(DB::execute(tx.connection(), ends).await);
         tx.rollback().await.unwrap();
     }
     assert_eq!(db.rows().await, 1, "the known one");
     assert_eq!(db.number("SELECT count(*) FROM business").await, 0);
     // A savepoint that SQL begins and does not end does no harm.
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
-    DB::sql(tx.connection(), "SAVEPOINT mine").await.unwrap();
-    DB::sql(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
+    DB::execute(tx.connection(), "SAVEPOINT mine").await.unwrap();
+    DB::execute(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
     tx.stage(new()).unwrap();
     tx.stage(named(known, "a")).unwrap();
     tx.commit().await.unwrap();
     assert_eq!((db.rows().await, db.number("SELECT count(*) FROM business").await), (2, 1));
-    db
 }
 
 /// Goal: work that ignores a conflict and meets it again in its next call runs again. Oracle: the
 /// number of its runs, and the rows.
-async fn a_conflict_that_is_swallowed_runs_again<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn a_conflict_that_is_swallowed_runs_again<DB: TestDialect>(db: &Database<DB>) {
     let tries = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&tries);
     let id = MessageId::new();
@@ -503,147 +479,122 @@ async fn a_conflict_that_is_swallowed_runs_again<DB: TestDialect>(db: Database<D
     };
     db.outbox.transaction(&db.pool, work).await.unwrap();
     assert_eq!((tries.load(Ordering::Relaxed), db.rows().await), (2, 1));
-    db
 }
 
-async fn a_swallowed_error_does_not_turn_commit_into_a_silent_rollback() {
-    on("a_swallowed_error", |db: Database<Postgres>| async move {
-        for staged in [false, true] {
-            let mut tx = db.outbox.begin(&db.pool).await.unwrap();
-            if staged {
-                tx.stage(NewMessage::new("orders")).unwrap();
-            } else {
-                tx.enqueue(NewMessage::new("orders")).await.unwrap();
-            }
-            assert!(tx.connection().execute("SELECT * FROM no_such_table").await.is_err());
-            let error = tx.commit().await.unwrap_err();
-            assert!(matches!(error, CommitError::Aborted(_)), "{error:?}");
-        }
+async fn a_swallowed_error_does_not_turn_commit_into_a_silent_rollback(db: &Database<Postgres>) {
+    for staged in [false, true] {
         let mut tx = db.outbox.begin(&db.pool).await.unwrap();
-        tx.enqueue(NewMessage::new("orders")).await.unwrap();
-        tx.connection().execute("ROLLBACK").await.unwrap();
+        if staged {
+            tx.stage(NewMessage::new("orders")).unwrap();
+        } else {
+            tx.enqueue(NewMessage::new("orders")).await.unwrap();
+        }
+        assert!(tx.connection().execute("SELECT * FROM no_such_table").await.is_err());
         let error = tx.commit().await.unwrap_err();
-        assert!(matches!(error, CommitError::Ended), "{error:?}");
-        assert_eq!(db.rows().await, 0);
-        db
-    })
-    .await;
+        assert!(matches!(error, CommitError::Aborted(_)), "{error:?}");
+    }
+    let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+    tx.enqueue(NewMessage::new("orders")).await.unwrap();
+    tx.connection().execute("ROLLBACK").await.unwrap();
+    let error = tx.commit().await.unwrap_err();
+    assert!(matches!(error, CommitError::Ended), "{error:?}");
+    assert_eq!(db.rows().await, 0);
 }
 
 /// SQLite ends a transaction by itself when the disk is full, and its client does not notice.
-async fn a_full_disk_spoils_no_connection_on_sqlite() {
-    on("a_full_disk", |db: Database<Sqlite>| async move {
-        let options = (*db.pool.connect_options()).clone();
-        let one = outbox::pool_options::<Sqlite>().max_connections(1).connect_with(options).await.unwrap();
-        for is_committed in [false, true] {
-            let mut tx = db.outbox.begin(&one).await.unwrap();
-            let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut *tx).await.unwrap();
-            let limit = format!("PRAGMA max_page_count = {}", pages + 4);
-            sqlx::query(AssertSqlSafe(limit)).execute(&mut *tx).await.unwrap();
-            let large = NewMessage::new("orders").payload("x".repeat(100_000));
-            tx.enqueue(large).await.unwrap_err();
-            if is_committed {
-                tx.commit().await.unwrap_err();
-            } else {
-                drop(tx);
-            }
-            // The pool uses the same connection or its replacement.
-            let mut tx = db.outbox.begin(&one).await.unwrap();
-            sqlx::query("PRAGMA max_page_count = 1000000").execute(&mut *tx).await.unwrap();
-            tx.enqueue(NewMessage::new("orders")).await.unwrap();
-            tx.commit().await.unwrap();
+async fn a_full_disk_spoils_no_connection_on_sqlite(db: &Database<Sqlite>) {
+    let options = (*db.pool.connect_options()).clone();
+    let one = outbox::pool_options::<Sqlite>().max_connections(1).connect_with(options).await.unwrap();
+    for is_committed in [false, true] {
+        let mut tx = db.outbox.begin(&one).await.unwrap();
+        let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut *tx).await.unwrap();
+        let limit = format!("PRAGMA max_page_count = {}", pages + 4);
+        sqlx::query(AssertSqlSafe(limit)).execute(&mut *tx).await.unwrap();
+        let large = NewMessage::new("orders").payload("x".repeat(100_000));
+        tx.enqueue(large).await.unwrap_err();
+        if is_committed {
+            tx.commit().await.unwrap_err();
+        } else {
+            drop(tx);
         }
-        assert_eq!(db.rows().await, 2);
-        one.close().await;
-        db
-    })
-    .await;
+        // The pool uses the same connection or its replacement.
+        let mut tx = db.outbox.begin(&one).await.unwrap();
+        sqlx::query("PRAGMA max_page_count = 1000000").execute(&mut *tx).await.unwrap();
+        tx.enqueue(NewMessage::new("orders")).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    assert_eq!(db.rows().await, 2);
+    one.close().await;
 }
 
-async fn functions_for_other_languages_enqueue_and_explain() {
-    on("functions_for_other_languages", |db: Database<Postgres>| async move {
-        db.produce(
-            "SELECT outbox_enqueue_json('orders', '{\"a\": 1}', key => 'k', kind => 'order.placed', \
-             headers => '{\"tenant\": \"acme\"}')",
-        )
-        .await;
-        db.produce(
-            "SELECT outbox_enqueue('orders', 'bytes', traceparent => \
-                '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01')",
-        )
-        .await;
-        let entries = entries(&db).await;
-        let message = entries[0].message.as_ref().unwrap();
-        assert_eq!((message.kind.as_str(), message.headers.get("tenant")), ("order.placed", Some("acme")));
-        assert!(entries[1].message.as_ref().unwrap().trace.is_some());
-        for (call, expected) in [
-            ("outbox_enqueue(repeat('t', 256), '')", "topic has 256 bytes; it must have 1 to 255"),
-            ("outbox_enqueue('or ders', '')", "topic \"or ders\" has characters"),
-            ("outbox_enqueue('orders', NULL)", "must not be null"),
-            ("outbox_enqueue('orders', '', headers => '[]')", "headers are a JSON array"),
-            ("outbox_enqueue('orders', '', headers => '{\"a\": 1}')", "header \"a\" must be a text"),
-            (
-                "outbox_enqueue('orders', '', headers => '{\"a\": \"1\\n2\"}')",
-                "header \"a\" has a control character",
-            ),
-            ("outbox_enqueue('orders', '', message_id => gen_random_uuid())", "is not a version 7 UUID"),
-            ("outbox_enqueue('orders', '', traceparent => 'x')", "traceparent \"x\""),
-        ] {
-            let mut connection = db.pool.acquire().await.unwrap();
-            let error = Postgres::sql(&mut connection, &format!("SELECT {call}")).await.unwrap_err();
-            assert!(error.to_string().contains(expected), "{call}: {error}");
+async fn functions_for_other_languages_enqueue_and_explain(db: &Database<Postgres>) {
+    db.produce(
+        "SELECT outbox_enqueue_json('orders', '{\"a\": 1}', key => 'k', kind => 'order.placed', \
+         headers => '{\"tenant\": \"acme\"}')",
+    )
+    .await;
+    db.produce(
+        "SELECT outbox_enqueue('orders', 'bytes', traceparent => \
+            '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01')",
+    )
+    .await;
+    let entries = entries(db).await;
+    let message = entries[0].message.as_ref().unwrap();
+    assert_eq!((message.kind.as_str(), message.headers.get("tenant")), ("order.placed", Some("acme")));
+    assert!(entries[1].message.as_ref().unwrap().trace.is_some());
+    for (call, expected) in [
+        ("outbox_enqueue(repeat('t', 256), '')", "topic has 256 bytes; it must have 1 to 255"),
+        ("outbox_enqueue('or ders', '')", "topic \"or ders\" has characters"),
+        ("outbox_enqueue('orders', NULL)", "must not be null"),
+        ("outbox_enqueue('orders', '', headers => '[]')", "headers are a JSON array"),
+        ("outbox_enqueue('orders', '', headers => '{\"a\": 1}')", "header \"a\" must be a text"),
+        (
+            "outbox_enqueue('orders', '', headers => '{\"a\": \"1\\n2\"}')",
+            "header \"a\" has a control character",
+        ),
+        ("outbox_enqueue('orders', '', message_id => gen_random_uuid())", "is not a version 7 UUID"),
+        ("outbox_enqueue('orders', '', traceparent => 'x')", "traceparent \"x\""),
+    ] {
+        let mut connection = db.pool.acquire().await.unwrap();
+        let error = Postgres::execute(&mut connection, &format!("SELECT {call}")).await.unwrap_err();
+        assert!(error.to_string().contains(expected), "{call}: {error}");
+    }
+    // The library refuses these names with the same words.
+    for name in
+        ["ce_id", "Ce-Source", "CLOUDEVENTS_type", "Content-Type", "traceparent", "TraceState", "MESSAGE-ID"]
+    {
+        let mut connection = db.pool.acquire().await.unwrap();
+        let expected = HeaderName::new(name).unwrap_err().to_string();
+        for call in ["outbox_enqueue('orders', ''", "outbox_enqueue_json('orders', '{}'"] {
+            let call = format!("SELECT {call}, headers => '{{\"{name}\": \"x\"}}')");
+            let error = Postgres::execute(&mut connection, &call).await.unwrap_err();
+            assert!(error.to_string().contains(&expected), "{call}: {error}");
         }
-        // The library refuses these names with the same words.
-        for name in [
-            "ce_id",
-            "Ce-Source",
-            "CLOUDEVENTS_type",
-            "Content-Type",
-            "traceparent",
-            "TraceState",
-            "MESSAGE-ID",
-        ] {
-            let mut connection = db.pool.acquire().await.unwrap();
-            let expected = HeaderName::new(name).unwrap_err().to_string();
-            for call in ["outbox_enqueue('orders', ''", "outbox_enqueue_json('orders', '{}'"] {
-                let call = format!("SELECT {call}, headers => '{{\"{name}\": \"x\"}}')");
-                let error = Postgres::sql(&mut connection, &call).await.unwrap_err();
-                assert!(error.to_string().contains(&expected), "{call}: {error}");
-            }
-        }
-        for name in ["ce", "cent", "content-type-2", "my-traceparent"] {
-            db.produce(&format!(
-                "SELECT outbox_enqueue('orders', '', headers => '{{\"{name}\": \"a\\tb\"}}')"
-            ))
+    }
+    for name in ["ce", "cent", "content-type-2", "my-traceparent"] {
+        db.produce(&format!("SELECT outbox_enqueue('orders', '', headers => '{{\"{name}\": \"a\\tb\"}}')"))
             .await;
-        }
-        db
-    })
-    .await;
+    }
 }
 
-async fn two_transactions_racing_for_one_id_store_it_once() {
-    on("two_transactions_racing_for_one_id", |db: Database<Postgres>| async move {
-        let id = MessageId::new();
-        let mut first = db.outbox.begin(&db.pool).await.unwrap();
-        first.enqueue(named(id, "a")).await.unwrap();
-        let (outbox, pool) = (db.outbox.clone(), db.pool.clone());
-        let second = tokio::spawn(async move {
-            let mut tx = outbox.begin(&pool).await.unwrap();
-            let answer = tx.enqueue(named(id, "a")).await.unwrap();
-            tx.commit().await.unwrap();
-            answer
-        });
-        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
-        while db.number(waiting).await == 0 {
-            tokio::task::yield_now().await;
-        }
-        first.commit().await.unwrap();
-        assert_eq!(second.await.unwrap(), Enqueued::Duplicate(id));
-        assert_eq!(db.rows().await, 1);
-        db
-    })
-    .await;
+async fn two_transactions_racing_for_one_id_store_it_once(db: &Database<Postgres>) {
+    let id = MessageId::new();
+    let mut first = db.outbox.begin(&db.pool).await.unwrap();
+    first.enqueue(named(id, "a")).await.unwrap();
+    let (outbox, pool) = (db.outbox.clone(), db.pool.clone());
+    let second = tokio::spawn(async move {
+        let mut tx = outbox.begin(&pool).await.unwrap();
+        let answer = tx.enqueue(named(id, "a")).await.unwrap();
+        tx.commit().await.unwrap();
+        answer
+    });
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
+    while db.number(waiting).await == 0 {
+        tokio::task::yield_now().await;
+    }
+    first.commit().await.unwrap();
+    assert_eq!(second.await.unwrap(), Enqueued::Duplicate(id));
+    assert_eq!(db.rows().await, 1);
 }
 
 fn _the_trait_is_usable_in_bounds<DB: Dialect>(outbox: &Outbox<DB>) -> Outbox<DB> {

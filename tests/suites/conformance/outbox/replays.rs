@@ -14,13 +14,13 @@ use sqlx::Postgres;
 
 use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::shared_ids::{made_ago, set_sequence, shared};
-use crate::outbox::support::{Database, TestDialect, each, relay};
+use crate::outbox::support::{Database, TestDialect, relay};
 
 cases! { "outbox/replays":
     every {
         a_message_that_leaves_after_the_plan_is_not_sent,
     }
-    postgres {
+    on_postgres {
         of_two_rows_with_one_id_only_the_named_message_is_sent,
         no_row_is_skipped_where_a_batch_ends_between_two_rows_of_one_id,
     }
@@ -71,13 +71,13 @@ impl Scene {
 /// Goal: a replay sends what its plan has counted. A parked message that leaves in between is not
 /// sent, and does not hide that a planned one was removed. Oracle: the broker's log, and the
 /// report.
-async fn a_message_that_leaves_after_the_plan_is_not_sent<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn a_message_that_leaves_after_the_plan_is_not_sent<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(10)).await;
-    let mut main = Relay::new(&db, &relay()).await;
+    let mut main = Relay::new(db, &relay()).await;
     let entries = main.follower.all().await;
     let park = |place: usize| ExceptionChange::Park(parked(&entries[place], ExceptionState::Dead));
     main.pass(&[park(3), park(4)]).await;
-    let scene = Scene::of(&db);
+    let scene = Scene::of(db);
 
     let planned = scene.plan(&ReplayFilter::default()).await;
     assert_eq!(planned.chosen, 8);
@@ -96,46 +96,37 @@ async fn a_message_that_leaves_after_the_plan_is_not_sent<DB: TestDialect>(db: D
     let error = report.error.unwrap().to_string();
     assert!(error.contains("1 of 9 planned messages"), "{error}");
     assert_eq!(scene.keys()[8..], ["key-1", "key-2", "key-3", "key-5", "key-6", "key-7", "key-8", "key-9"]);
-    db
 }
 
 /// Goal: a message that an operator names is sent, and not another one that has got its id after a
 /// sequence was set back. Oracle: the broker's log.
-async fn of_two_rows_with_one_id_only_the_named_message_is_sent() {
-    each(async |db: Database<Postgres>| {
-        db.enqueue(made_ago(3, 0..10)).await;
-        let mut main = Relay::new(&db, &relay()).await;
-        let named = main.follower.all().await.remove(4).message_id();
-        main.pass(&[]).await;
-        set_sequence(&db, 4).await;
-        db.enqueue(made_ago(0, 10..12)).await;
-        assert_eq!(Relay::new(&db, &relay()).await.pass(&[]).await.len(), 2);
-        assert_eq!(shared(&db).await, 2, "every relay has passed the rows, so they keep their ids");
-        let scene = Scene::of(&db);
-        let filter = ReplayFilter { ids: vec![named.parse().unwrap()], ..ReplayFilter::default() };
-        let planned = scene.plan(&filter).await;
-        assert_eq!(planned.chosen, 1);
-        assert_eq!(scene.carry_out(&planned).await.published, 1);
-        assert_eq!(scene.keys(), ["4"]);
-        db
-    })
-    .await;
+async fn of_two_rows_with_one_id_only_the_named_message_is_sent(db: &Database<Postgres>) {
+    db.enqueue(made_ago(3, 0..10)).await;
+    let mut main = Relay::new(db, &relay()).await;
+    let named = main.follower.all().await.remove(4).message_id();
+    main.pass(&[]).await;
+    set_sequence(db, 4).await;
+    db.enqueue(made_ago(0, 10..12)).await;
+    assert_eq!(Relay::new(db, &relay()).await.pass(&[]).await.len(), 2);
+    assert_eq!(shared(db).await, 2, "every relay has passed the rows, so they keep their ids");
+    let scene = Scene::of(db);
+    let filter = ReplayFilter { ids: vec![named.parse().unwrap()], ..ReplayFilter::default() };
+    let planned = scene.plan(&filter).await;
+    assert_eq!(planned.chosen, 1);
+    assert_eq!(scene.carry_out(&planned).await.published, 1);
+    assert_eq!(scene.keys(), ["4"]);
 }
 
 /// A batch of the log has 1,000 rows.
-async fn no_row_is_skipped_where_a_batch_ends_between_two_rows_of_one_id() {
-    each(async |db: Database<Postgres>| {
-        db.enqueue(made_ago(3, 0..1_001)).await;
-        Relay::new(&db, &relay()).await.pass(&[]).await;
-        set_sequence(&db, 999).await;
-        db.enqueue(made_ago(0, 1_001..1_002)).await;
-        assert_eq!(Relay::new(&db, &relay()).await.pass(&[]).await.len(), 1);
-        assert_eq!(shared(&db).await, 1);
-        let scene = Scene::of(&db);
-        let planned = scene.plan(&ReplayFilter::default()).await;
-        assert_eq!(planned.chosen, 1_002);
-        assert_eq!(scene.carry_out(&planned).await.published, 1_002);
-        db
-    })
-    .await;
+async fn no_row_is_skipped_where_a_batch_ends_between_two_rows_of_one_id(db: &Database<Postgres>) {
+    db.enqueue(made_ago(3, 0..1_001)).await;
+    Relay::new(db, &relay()).await.pass(&[]).await;
+    set_sequence(db, 999).await;
+    db.enqueue(made_ago(0, 1_001..1_002)).await;
+    assert_eq!(Relay::new(db, &relay()).await.pass(&[]).await.len(), 1);
+    assert_eq!(shared(db).await, 1);
+    let scene = Scene::of(db);
+    let planned = scene.plan(&ReplayFilter::default()).await;
+    assert_eq!(planned.chosen, 1_002);
+    assert_eq!(scene.carry_out(&planned).await.published, 1_002);
 }

@@ -10,14 +10,14 @@ use sqlx::Postgres;
 use tokio::time::{Instant, sleep};
 
 use crate::outbox::retention::{Relay, held_back, messages, open};
-use crate::outbox::support::{Database, TestDialect, on, relay};
+use crate::outbox::support::{Database, TestDialect, relay};
 
 cases! { "outbox/retention_clocks":
     every {
         a_lease_from_a_clock_that_was_ahead_does_not_keep_its_relay,
         a_row_with_an_earlier_time_ends_the_history_of_no_other,
     }
-    postgres {
+    on_postgres {
         history_that_is_old_by_one_clock_is_held_back_by_the_clocks,
     }
 }
@@ -35,33 +35,27 @@ const TEN_DAYS_AHEAD: &str = "
 
 /// Goal: what `segments` says can go is what `expire` removes, and the clocks are named where they
 /// hold history back. Oracle: both answers for times on each side of the difference, and the rows.
-async fn history_that_is_old_by_one_clock_is_held_back_by_the_clocks() {
-    on("history_that_is_old_by_one_clock", |db: Database<Postgres>| async move {
-        let retention = open(&db);
-        db.enqueue(messages(10)).await;
-        Relay::new(&db, &relay()).await.pass(&[]).await;
-        db.run(TEN_DAYS_AHEAD).await;
-        let reasons = held_back(&retention, DAY).await;
-        let [HeldBack::Clocks(ahead)] = reasons[..] else { panic!("{reasons:?}") };
-        assert!(ahead.abs_diff(10 * DAY) < Duration::from_secs(60), "{ahead:?}");
-        assert!(reasons[0].needs_attention());
-        assert_eq!(held_back(&retention, 20 * DAY).await, [HeldBack::Young], "it is young by both clocks");
-        assert_eq!(retention.expire(DAY).await.unwrap().segments, 0);
-        assert_eq!(db.rows().await, 10);
-        assert_eq!(held_back(&retention, Duration::ZERO).await, [], "it is old by both clocks");
-        assert_eq!(retention.expire(Duration::ZERO).await.unwrap().segments, 1);
-        assert_eq!(db.rows().await, 0);
-        db
-    })
-    .await;
+async fn history_that_is_old_by_one_clock_is_held_back_by_the_clocks(db: &Database<Postgres>) {
+    let retention = open(db);
+    db.enqueue(messages(10)).await;
+    Relay::new(db, &relay()).await.pass(&[]).await;
+    db.run(TEN_DAYS_AHEAD).await;
+    let reasons = held_back(&retention, DAY).await;
+    let [HeldBack::Clocks(ahead)] = reasons[..] else { panic!("{reasons:?}") };
+    assert!(ahead.abs_diff(10 * DAY) < Duration::from_secs(60), "{ahead:?}");
+    assert!(reasons[0].needs_attention());
+    assert_eq!(held_back(&retention, 20 * DAY).await, [HeldBack::Young], "it is young by both clocks");
+    assert_eq!(retention.expire(DAY).await.unwrap().segments, 0);
+    assert_eq!(db.rows().await, 10);
+    assert_eq!(held_back(&retention, Duration::ZERO).await, [], "it is old by both clocks");
+    assert_eq!(retention.expire(Duration::ZERO).await.unwrap().segments, 1);
+    assert_eq!(db.rows().await, 0);
 }
 
 /// Goal: a row that says that it was enqueued long ago, for example one that was moved from another
 /// table, removes nothing that is young. Oracle: the rows.
-async fn a_row_with_an_earlier_time_ends_the_history_of_no_other<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
-    let retention = open(&db);
+async fn a_row_with_an_earlier_time_ends_the_history_of_no_other<DB: TestDialect>(db: &Database<DB>) {
+    let retention = open(db);
     db.enqueue(messages(3)).await;
     let (payload, long_ago) = match DB::NAME {
         "SQLite" => ("x'00'", "1700000000000000"),
@@ -71,24 +65,21 @@ async fn a_row_with_an_earlier_time_ends_the_history_of_no_other<DB: TestDialect
         "INSERT INTO outbox_message (topic, payload, enqueued_at) VALUES ('orders', {payload}, {long_ago})"
     ))
     .await;
-    assert_eq!(Relay::new(&db, &relay()).await.pass(&[]).await.len(), 4);
+    assert_eq!(Relay::new(db, &relay()).await.pass(&[]).await.len(), 4);
     retention.expire(DAY).await.unwrap();
     assert_eq!(db.rows().await, 4);
     retention.expire(Duration::ZERO).await.unwrap();
     assert_eq!(db.rows().await, 0);
-    db
 }
 
 /// Goal: a relay that renewed its lease while a clock was ahead, and then ended, can be forgotten
 /// after the length of its lease; one that renews it meanwhile cannot. Oracle: the answers, the
 /// time they take, and the cursors.
-async fn a_lease_from_a_clock_that_was_ahead_does_not_keep_its_relay<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+async fn a_lease_from_a_clock_that_was_ahead_does_not_keep_its_relay<DB: TestDialect>(db: &Database<DB>) {
     const LENGTH: Duration = Duration::from_secs(2);
     let (ended, alive) = (RelayName::new("ended").unwrap(), RelayName::new("alive").unwrap());
     for name in [&ended, &alive] {
-        drop(Relay::new(&db, name).await);
+        drop(Relay::new(db, name).await);
     }
     let day = if db.directory.is_some() { "86400000000" } else { "interval '1 day'" };
     let renewed = |name: &RelayName| {
@@ -98,7 +89,7 @@ async fn a_lease_from_a_clock_that_was_ahead_does_not_keep_its_relay<DB: TestDia
     };
     db.run(&renewed(&ended)).await;
     db.run(&renewed(&alive)).await;
-    let retention = open(&db);
+    let retention = open(db);
     let since = Instant::now();
     retention.forget(&ended, false).await.unwrap();
     assert!(since.elapsed() >= LENGTH, "it was not watched");
@@ -109,5 +100,4 @@ async fn a_lease_from_a_clock_that_was_ahead_does_not_keep_its_relay<DB: TestDia
     assert!(matches!(refused, Err(ForgetError::Leading { ref holder, .. }) if holder == "a"), "{refused:?}");
     assert_eq!(db.number("SELECT count(*) FROM outbox_relay WHERE relay = 'alive'").await, 1);
     assert_eq!(db.number("SELECT count(*) FROM outbox_relay").await, 1);
-    db
 }

@@ -10,10 +10,10 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Postgres};
 use tests::Role;
 use tests::roles::grant;
 
-use crate::outbox::support::{Database, granted, on, relay, source};
+use crate::outbox::support::{Database, granted, relay, source};
 
 cases! { "roles":
-    postgres {
+    on_postgres {
         every_role_is_refused_what_it_does_not_need,
         a_fingerprint_made_by_the_database_is_the_toolkits_own,
         functions_with_the_owners_rights_do_one_thing_only,
@@ -170,203 +170,167 @@ async fn with_every_line(db: &Database<Postgres>) {
     admin.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC").await.unwrap();
 }
 
-async fn every_role_is_refused_what_it_does_not_need() {
-    on("every_role_is_refused", |db: Database<Postgres>| async move {
-        with_every_line(&db).await;
-        db.run("CREATE TABLE business (n integer)").await;
-        db.enqueue([NewMessage::new("orders").payload("private")]).await;
-        for (role, forbidden) in [
-            (Role::Producer, &PRODUCER[..]),
-            (Role::Relay, &RELAY),
-            (Role::Consumer, &CONSUMER),
-            (Role::Service, &SERVICE),
-            (Role::Observer, &OBSERVER),
-        ] {
-            let mut connection = as_role(&db, role).await;
-            for sql in forbidden {
-                assert_eq!(refusal(&mut connection, sql).await, DENIED, "{role:?}: {sql}");
-            }
-            connection.close().await.unwrap();
+async fn every_role_is_refused_what_it_does_not_need(db: &Database<Postgres>) {
+    with_every_line(db).await;
+    db.run("CREATE TABLE business (n integer)").await;
+    db.enqueue([NewMessage::new("orders").payload("private")]).await;
+    for (role, forbidden) in [
+        (Role::Producer, &PRODUCER[..]),
+        (Role::Relay, &RELAY),
+        (Role::Consumer, &CONSUMER),
+        (Role::Service, &SERVICE),
+        (Role::Observer, &OBSERVER),
+    ] {
+        let mut connection = as_role(db, role).await;
+        for sql in forbidden {
+            assert_eq!(refusal(&mut connection, sql).await, DENIED, "{role:?}: {sql}");
         }
-        assert_eq!(db.rows().await, 1);
-        db
-    })
-    .await;
+        connection.close().await.unwrap();
+    }
+    assert_eq!(db.rows().await, 1);
 }
 
 /// A second enqueue of an id is recognised by its fingerprint, whatever the type, content type and
 /// payload.
-async fn a_fingerprint_made_by_the_database_is_the_toolkits_own() {
-    on("a_fingerprint_made_by_the_database", |db: Database<Postgres>| async move {
-        db.produce("INSERT INTO outbox_message (topic, payload) VALUES ('orders', '\\x00ff')").await;
-        db.produce("INSERT INTO outbox_message (topic, kind, content_type, payload) VALUES ('t', 'ä.ö', 'a/b', '')")
-            .await;
-        let expected = [
-            message::Fingerprint::of_parts("orders", "application/json", &[0, 255]),
-            message::Fingerprint::of_parts("ä.ö", "a/b", b""),
-        ];
-        let found: Vec<[u8; 32]> = sqlx::query_scalar(
-            "SELECT s.fingerprint FROM outbox_message AS m, outbox_stored(ARRAY[m.message_id]) AS s ORDER BY m.id",
-        )
-        .fetch_all(&db.admin)
-        .await
-        .unwrap();
-        assert_eq!(found, expected.map(|fingerprint| *fingerprint.as_bytes()));
-        db
-    })
+async fn a_fingerprint_made_by_the_database_is_the_toolkits_own(db: &Database<Postgres>) {
+    db.produce("INSERT INTO outbox_message (topic, payload) VALUES ('orders', '\\x00ff')").await;
+    db.produce(
+        "INSERT INTO outbox_message (topic, kind, content_type, payload) VALUES ('t', 'ä.ö', 'a/b', '')",
+    )
     .await;
+    let expected = [
+        message::Fingerprint::of_parts("orders", "application/json", &[0, 255]),
+        message::Fingerprint::of_parts("ä.ö", "a/b", b""),
+    ];
+    let found: Vec<[u8; 32]> = sqlx::query_scalar(
+        "SELECT s.fingerprint FROM outbox_message AS m, outbox_stored(ARRAY[m.message_id]) AS s ORDER BY m.id",
+    )
+    .fetch_all(&db.admin)
+    .await
+    .unwrap();
+    assert_eq!(found, expected.map(|fingerprint| *fingerprint.as_bytes()));
 }
 
-async fn functions_with_the_owners_rights_do_one_thing_only() {
-    on("functions_with_the_owners_rights", |db: Database<Postgres>| async move {
-        with_every_line(&db).await;
-        let mut relay = as_role(&db, Role::Relay).await;
-        // This cluster must not rewrite the rows, because nothing was restored.
-        assert_eq!(refusal(&mut relay, "SELECT outbox_rebase_rows()").await, "55000");
-        // Each row has its own id.
-        db.enqueue([NewMessage::new("orders"), NewMessage::new("orders")]).await;
-        let renumber = "SELECT outbox_renumber_rows('1:1:', 0)";
-        let renumbered: i64 = sqlx::query_scalar(renumber).fetch_one(&mut relay).await.unwrap();
-        assert_eq!((renumbered, db.number("SELECT max(id) FROM outbox_message").await), (0, 2));
-        let mut consumer = as_role(&db, Role::Consumer).await;
-        for (call, code) in [
-            ("inbox_expire_days(current_date + 2)", "22023"),
-            ("inbox_create_days(current_date, current_date + 1000)", "22023"),
-            ("inbox_create_days('0001-01-01', current_date)", "22023"),
-            ("inbox_create_days(current_date, current_date)", ""),
-        ] {
-            assert_eq!(refusal(&mut consumer, &format!("SELECT {call}")).await, code, "{call}");
-        }
-        assert_eq!(
-            db.number("SELECT count(*) FROM pg_inherits WHERE inhparent = 'inbox_message'::regclass").await,
-            1
-        );
-        relay.close().await.unwrap();
-        consumer.close().await.unwrap();
-        db
-    })
-    .await;
+async fn functions_with_the_owners_rights_do_one_thing_only(db: &Database<Postgres>) {
+    with_every_line(db).await;
+    let mut relay = as_role(db, Role::Relay).await;
+    // This cluster must not rewrite the rows, because nothing was restored.
+    assert_eq!(refusal(&mut relay, "SELECT outbox_rebase_rows()").await, "55000");
+    // Each row has its own id.
+    db.enqueue([NewMessage::new("orders"), NewMessage::new("orders")]).await;
+    let renumber = "SELECT outbox_renumber_rows('1:1:', 0)";
+    let renumbered: i64 = sqlx::query_scalar(renumber).fetch_one(&mut relay).await.unwrap();
+    assert_eq!((renumbered, db.number("SELECT max(id) FROM outbox_message").await), (0, 2));
+    let mut consumer = as_role(db, Role::Consumer).await;
+    for (call, code) in [
+        ("inbox_expire_days(current_date + 2)", "22023"),
+        ("inbox_create_days(current_date, current_date + 1000)", "22023"),
+        ("inbox_create_days('0001-01-01', current_date)", "22023"),
+        ("inbox_create_days(current_date, current_date)", ""),
+    ] {
+        assert_eq!(refusal(&mut consumer, &format!("SELECT {call}")).await, code, "{call}");
+    }
+    assert_eq!(
+        db.number("SELECT count(*) FROM pg_inherits WHERE inhparent = 'inbox_message'::regclass").await,
+        1
+    );
+    relay.close().await.unwrap();
+    consumer.close().await.unwrap();
 }
 
 /// A consumer's own `search_path` and temporary tables do not affect a function that runs with more
 /// rights.
-async fn nobody_puts_other_tables_before_the_functions() {
-    on("nobody_puts_other_tables", |db: Database<Postgres>| async move {
-        with_every_line(&db).await;
-        let mut consumer = as_role(&db, Role::Consumer).await;
-        for sql in [
-            "CREATE TEMP TABLE inbox_retention (retained_from timestamptz)",
-            "INSERT INTO inbox_retention VALUES (now() + interval '1 year')",
-            "CREATE TEMP TABLE inbox_message (message_id uuid)",
-            "SET search_path = pg_temp, public",
-            "SELECT public.inbox_create_days(current_date, current_date)",
-        ] {
-            assert_eq!(refusal(&mut consumer, sql).await, "", "{sql}");
-        }
-        let real = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'public.inbox_message'::regclass";
-        assert_eq!(db.number(real).await, 1);
-        consumer.close().await.unwrap();
-        db
-    })
-    .await;
+async fn nobody_puts_other_tables_before_the_functions(db: &Database<Postgres>) {
+    with_every_line(db).await;
+    let mut consumer = as_role(db, Role::Consumer).await;
+    for sql in [
+        "CREATE TEMP TABLE inbox_retention (retained_from timestamptz)",
+        "INSERT INTO inbox_retention VALUES (now() + interval '1 year')",
+        "CREATE TEMP TABLE inbox_message (message_id uuid)",
+        "SET search_path = pg_temp, public",
+        "SELECT public.inbox_create_days(current_date, current_date)",
+    ] {
+        assert_eq!(refusal(&mut consumer, sql).await, "", "{sql}");
+    }
+    let real = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'public.inbox_message'::regclass";
+    assert_eq!(db.number(real).await, 1);
+    consumer.close().await.unwrap();
 }
 
-async fn the_script_takes_away_what_it_does_not_grant() {
-    on("the_script_takes_away", |db: Database<Postgres>| async move {
-        let user = Role::Producer.user();
-        db.run(&format!("GRANT ALL ON outbox_message TO {user}; GRANT SELECT ON outbox_message TO PUBLIC"))
-            .await;
-        let mut producer = as_role(&db, Role::Producer).await;
-        assert_eq!(refusal(&mut producer, "DELETE FROM outbox_message").await, "");
-        grant(&mut db.admin.acquire().await.unwrap(), &[Line::Outbox], None).await.unwrap();
-        for sql in ["DELETE FROM outbox_message", "SELECT payload FROM outbox_message"] {
-            assert_eq!(refusal(&mut producer, sql).await, DENIED, "{sql}");
-        }
-        producer.close().await.unwrap();
-        db
-    })
-    .await;
+async fn the_script_takes_away_what_it_does_not_grant(db: &Database<Postgres>) {
+    let user = Role::Producer.user();
+    db.run(&format!("GRANT ALL ON outbox_message TO {user}; GRANT SELECT ON outbox_message TO PUBLIC")).await;
+    let mut producer = as_role(db, Role::Producer).await;
+    assert_eq!(refusal(&mut producer, "DELETE FROM outbox_message").await, "");
+    grant(&mut db.admin.acquire().await.unwrap(), &[Line::Outbox], None).await.unwrap();
+    for sql in ["DELETE FROM outbox_message", "SELECT payload FROM outbox_message"] {
+        assert_eq!(refusal(&mut producer, sql).await, DENIED, "{sql}");
+    }
+    producer.close().await.unwrap();
 }
 
 /// Two services share a database; each has its own schema and role.
-async fn services_with_a_schema_each_cannot_touch_each_others_keys() {
-    on("services_with_a_schema_each", |db: Database<Postgres>| async move {
-        let services = [("shop_a", Role::Service), ("shop_b", Role::Consumer)];
-        for (schema, role) in services {
-            db.run(&format!("CREATE SCHEMA {schema}")).await;
-            let schema = Identifier::new(schema).unwrap();
-            let line = Migrator::<Postgres>::new(Line::Idempotency).schema(Some(schema.clone()));
-            line.up(&mut db.admin.acquire().await.unwrap()).await.unwrap();
-            let mut roles = Roles::standard();
-            roles.claimant = Identifier::new(role.user()).unwrap();
-            roles.observer = Identifier::new(Role::Observer.user()).unwrap();
-            roles.migrator = Identifier::new("outbox_test_migrator").unwrap();
-            db.run(roles.script(Line::Idempotency, Some(&schema)).as_str()).await;
+async fn services_with_a_schema_each_cannot_touch_each_others_keys(db: &Database<Postgres>) {
+    let services = [("shop_a", Role::Service), ("shop_b", Role::Consumer)];
+    for (schema, role) in services {
+        db.run(&format!("CREATE SCHEMA {schema}")).await;
+        let schema = Identifier::new(schema).unwrap();
+        let line = Migrator::<Postgres>::new(Line::Idempotency).schema(Some(schema.clone()));
+        line.up(&mut db.admin.acquire().await.unwrap()).await.unwrap();
+        let mut roles = Roles::standard();
+        roles.claimant = Identifier::new(role.user()).unwrap();
+        roles.observer = Identifier::new(Role::Observer.user()).unwrap();
+        roles.migrator = Identifier::new("outbox_test_migrator").unwrap();
+        db.run(roles.script(Line::Idempotency, Some(&schema)).as_str()).await;
+    }
+    for ((own, role), (other, _)) in services.into_iter().zip(services.into_iter().rev()) {
+        let mut service = as_role(db, role).await;
+        for sql in [
+            "SELECT key FROM $.idempotency_key",
+            "INSERT INTO $.idempotency_key (scope, operation, key, fingerprint, state, attempt, holder, claimed_at, expires_at) \
+             VALUES ('s', 'o', 'k', sha256('x'), 'released', 1, gen_random_uuid(), now(), now())",
+            "UPDATE $.idempotency_key SET state = 'released'",
+            "DELETE FROM $.idempotency_key",
+        ] {
+            assert_eq!(refusal(&mut service, &sql.replace('$', own)).await, "", "{role:?}: {sql}");
+            assert_eq!(refusal(&mut service, &sql.replace('$', other)).await, DENIED, "{role:?}: {sql}");
         }
-        for ((own, role), (other, _)) in services.into_iter().zip(services.into_iter().rev()) {
-            let mut service = as_role(&db, role).await;
-            for sql in [
-                "SELECT key FROM $.idempotency_key",
-                "INSERT INTO $.idempotency_key (scope, operation, key, fingerprint, state, attempt, holder, claimed_at, expires_at) \
-                 VALUES ('s', 'o', 'k', sha256('x'), 'released', 1, gen_random_uuid(), now(), now())",
-                "UPDATE $.idempotency_key SET state = 'released'",
-                "DELETE FROM $.idempotency_key",
-            ] {
-                assert_eq!(refusal(&mut service, &sql.replace('$', own)).await, "", "{role:?}: {sql}");
-                assert_eq!(refusal(&mut service, &sql.replace('$', other)).await, DENIED, "{role:?}: {sql}");
-            }
-            service.close().await.unwrap();
-        }
-        db
-    })
-    .await;
+        service.close().await.unwrap();
+    }
 }
 
-async fn an_observer_sees_states_and_no_content() {
-    on("an_observer_sees_states", |db: Database<Postgres>| async move {
-        db.enqueue([NewMessage::new("orders")]).await;
-        let mut checkpoint_store = db.checkpoint_store("a").await;
-        let (lease, _) = granted(&mut checkpoint_store).await;
-        let url = Role::Observer.url(&db.url).unwrap();
-        let admin = outbox_log::admin::open(url.as_str(), source(), LogOptions::default()).unwrap();
-        let relays = admin.relays().await.unwrap();
-        assert_eq!((relays.len(), relays[0].backlog.entries_max), (1, 1));
-        // The lease is free.
-        assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
-        let log = outbox_log::open(url.as_str(), source(), LogOptions::default()).unwrap();
-        let taken =
-            log.checkpoint_store(&relay(), "observer").await.unwrap().acquire(super::support::TTL).await;
-        assert!(taken.is_err(), "an observer leads nothing");
-        db
-    })
-    .await;
+async fn an_observer_sees_states_and_no_content(db: &Database<Postgres>) {
+    db.enqueue([NewMessage::new("orders")]).await;
+    let mut checkpoint_store = db.checkpoint_store("a").await;
+    let (lease, _) = granted(&mut checkpoint_store).await;
+    let url = Role::Observer.url(&db.url).unwrap();
+    let admin = outbox_log::admin::open(url.as_str(), source(), LogOptions::default()).unwrap();
+    let relays = admin.relays().await.unwrap();
+    assert_eq!((relays.len(), relays[0].backlog.entries_max), (1, 1));
+    // The lease is free.
+    assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
+    let log = outbox_log::open(url.as_str(), source(), LogOptions::default()).unwrap();
+    let taken = log.checkpoint_store(&relay(), "observer").await.unwrap().acquire(super::support::TTL).await;
+    assert!(taken.is_err(), "an observer leads nothing");
 }
 
 /// Names from configuration that contain SQL. Oracle: the type refuses them, and an accepted name
 /// is always one quoted identifier.
-async fn hostile_names_are_refused_before_anything_runs() {
-    on("hostile_names", |db: Database<Postgres>| async move {
-        for name in tests::hostile::NAMES {
-            let refused = Identifier::new(name);
-            assert!(refused.is_err(), "{name:?}");
-            let told = refused.unwrap_err().to_string();
-            assert!(told.contains("1 to 63 characters"), "{told}");
-        }
-        // Accepted names, even the longest or a reserved word, mean one schema each.
-        for name in ["select".to_owned(), "x".repeat(63)] {
-            let name = Identifier::new(name).unwrap();
-            let create = Template::new("CREATE SCHEMA {name}").identifier("name", &name).render();
-            let mut connection = db.admin.acquire().await.unwrap();
-            connection.execute(&create).await.unwrap();
-            Migrator::<Postgres>::new(Line::Outbox)
-                .schema(Some(name.clone()))
-                .up(&mut connection)
-                .await
-                .unwrap();
-            grant(&mut connection, &[Line::Outbox], Some(&name)).await.unwrap();
-        }
-        assert_eq!(db.rows().await, 0);
-        db
-    })
-    .await;
+async fn hostile_names_are_refused_before_anything_runs(db: &Database<Postgres>) {
+    for name in tests::hostile::NAMES {
+        let refused = Identifier::new(name);
+        assert!(refused.is_err(), "{name:?}");
+        let told = refused.unwrap_err().to_string();
+        assert!(told.contains("1 to 63 characters"), "{told}");
+    }
+    // Accepted names, even the longest or a reserved word, mean one schema each.
+    for name in ["select".to_owned(), "x".repeat(63)] {
+        let name = Identifier::new(name).unwrap();
+        let create = Template::new("CREATE SCHEMA {name}").identifier("name", &name).render();
+        let mut connection = db.admin.acquire().await.unwrap();
+        connection.execute(&create).await.unwrap();
+        Migrator::<Postgres>::new(Line::Outbox).schema(Some(name.clone())).up(&mut connection).await.unwrap();
+        grant(&mut connection, &[Line::Outbox], Some(&name)).await.unwrap();
+    }
+    assert_eq!(db.rows().await, 0);
 }

@@ -5,9 +5,7 @@
 
 use std::time::Duration;
 
-use crate::outbox::support::{
-    Database, Follower, SMALL, TestDialect, database_with, each, granted, relay, source,
-};
+use crate::outbox::support::{Database, Follower, SMALL, TestDialect, granted, relay, source};
 use message::{Headers, SizeLimit};
 use outbox::NewMessage;
 use outbox_log::admin::{ChosenEntry, Decision, OperatorDecision};
@@ -17,6 +15,7 @@ use outbox_log::{
     Lease, LogOptions, LogReader, PageLimit, Parked, QueueName, RowLimit,
 };
 use sqlx::{Postgres, Sqlite};
+use tests::{Dialect as _, copies};
 
 cases! { "outbox/rows":
     every {
@@ -26,14 +25,16 @@ cases! { "outbox/rows":
         headers_count_in_a_page_as_payloads_do,
         operators_see_rows_of_any_size,
     }
-    postgres {
+    on_postgres {
         headers_that_the_server_cannot_write_are_refused,
-        bytes_that_are_no_utf8_in_a_database_without_encoding,
-        an_error_is_stored_in_a_database_of_any_encoding,
     }
-    sqlite {
+    on_sqlite {
         bytes_that_are_no_utf8_in_a_text,
         an_id_that_a_row_brings_along_is_refused,
+    }
+    postgres {
+        bytes_that_are_no_utf8_in_a_database_without_encoding,
+        an_error_is_stored_in_a_database_of_any_encoding,
     }
 }
 
@@ -110,17 +111,14 @@ fn check_large<'e>(entries: impl IntoIterator<Item = &'e Entry>) {
 
 /// Goal: a row that is larger than the destination accepts becomes an invalid entry that states its
 /// lengths. Oracle: its neighbours are read with their payloads, in pages of any size.
-async fn a_row_that_is_too_large_is_refused_by_its_lengths<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
-    write_large(&db).await;
+async fn a_row_that_is_too_large_is_refused_by_its_lengths<DB: TestDialect>(db: &Database<DB>) {
+    write_large(db).await;
     let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     for entries_max in [1, 2, 100] {
         let mut follower = Follower::new(db.reader().await, cursor.clone());
         follower.limit = PageLimit { entries_max, ..LIMIT };
         check_large(&follower.all().await);
     }
-    db
 }
 
 fn parked(entry: &Entry, state: ExceptionState) -> ExceptionChange {
@@ -197,14 +195,12 @@ fn entries(exceptions: &[Exception]) -> impl Iterator<Item = &Entry> {
 /// Goal: a row that was too large in the log is also too large as a parked entry, and is not lost.
 /// Oracle: the same reasons in the pages of due and held entries, even when the log no longer has
 /// the rows; nothing is left of a resolved entry.
-async fn what_is_too_large_stays_unread_where_it_is_parked<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
-    write_large(&db).await;
+async fn what_is_too_large_stays_unread_where_it_is_parked<DB: TestDialect>(db: &Database<DB>) {
+    write_large(db).await;
     let state = |entry: &Entry| {
         if entry.id.0 % 2 == 1 { ExceptionState::Retrying } else { ExceptionState::Held }
     };
-    let (lease, cursor, _) = park_all(&db, state).await;
+    let (lease, cursor, _) = park_all(db, state).await;
     let retention = outbox_log::retention::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
     retention.expire(Duration::ZERO).await.unwrap();
     let mut reader = db.reader().await;
@@ -222,14 +218,13 @@ async fn what_is_too_large_stays_unread_where_it_is_parked<DB: TestDialect>(
     if DB::NAME == "SQLite" {
         assert_eq!(db.rows().await, 0, "history goes when nothing is parked any more");
     }
-    db
 }
 
 /// Goal: an operator replaces content that is too large. Oracle: the entry is a message with the
 /// new content, and the audit has its digest.
-async fn an_edit_mends_a_row_that_is_too_large<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
-    write_large(&db).await;
-    park_all(&db, |_| ExceptionState::Dead).await;
+async fn an_edit_mends_a_row_that_is_too_large<DB: TestDialect>(db: &Database<DB>) {
+    write_large(db).await;
+    park_all(db, |_| ExceptionState::Dead).await;
     let (admin, _) = outbox_log::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
     let decide = async |id: i64, decision| {
         let (actor, note) = (String::from("ann"), String::from("a test"));
@@ -254,12 +249,11 @@ async fn an_edit_mends_a_row_that_is_too_large<DB: TestDialect>(db: Database<DB>
     let audit = admin.audit(&relay(), 10).await.unwrap();
     let edits: Vec<_> = audit.iter().filter(|record| record.action == "edit").collect();
     assert!(edits.len() == 2 && edits.iter().all(|record| record.digest_after.is_some()), "{edits:?}");
-    db
 }
 
 /// Goal: long headers of small messages fill a page as long payloads do. Oracle: no page of the
 /// log, of due or of held entries exceeds its limit, and together the pages return every entry.
-async fn headers_count_in_a_page_as_payloads_do<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn headers_count_in_a_page_as_payloads_do<DB: TestDialect>(db: &Database<DB>) {
     const COUNT: usize = 24;
     let long = |n: usize| {
         let message = NewMessage::new("orders").key(format!("key-{}", n % 2)).payload(vec![0; n]);
@@ -277,7 +271,7 @@ async fn headers_count_in_a_page_as_payloads_do<DB: TestDialect>(db: Database<DB
         count += page.len();
     }
     assert_eq!(count, COUNT);
-    let (_, _, all) = park_all(&db, |entry| match entry.key() {
+    let (_, _, all) = park_all(db, |entry| match entry.key() {
         Some("key-0") => ExceptionState::Retrying,
         _ => ExceptionState::Held,
     })
@@ -288,13 +282,12 @@ async fn headers_count_in_a_page_as_payloads_do<DB: TestDialect>(db: Database<DB
     let mut found = due(&mut reader, limit).await;
     found.extend(held(&mut reader, &["key-1"], limit).await);
     assert_eq!(entries(&found).filter(|entry| entry.message.is_ok()).count(), COUNT);
-    db
 }
 
 /// Goal: commands show rows of any size, in answers of bounded size. Oracle: the sizes of the rows;
 /// their contents within the limit, and a reason beyond it.
-async fn operators_see_rows_of_any_size<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
-    write_large(&db).await;
+async fn operators_see_rows_of_any_size<DB: TestDialect>(db: &Database<DB>) {
+    write_large(db).await;
     let long = |n: usize| {
         let message = NewMessage::new("orders").payload(vec![0; n]);
         (0..100).fold(message, |message, header| message.header(format!("h{header}"), "x".repeat(8_000)))
@@ -321,76 +314,63 @@ async fn operators_see_rows_of_any_size<DB: TestDialect>(db: Database<DB>) -> Da
     assert_eq!((story.len(), story[0].payload_bytes), (1, Some(40 << 20)));
     let ids: Vec<_> = found.iter().take(6).map(|entry| (entry.id, entry.message_id)).collect();
     check_large(&entries.contents(&ids, LIMIT.row).await.unwrap());
-    db
 }
 
 /// Goal: headers whose text is longer than the server can produce (1 GiB) do not fail the page.
 /// Oracle: the entry and its neighbour, in the log and parked; an edit repairs it.
-async fn headers_that_the_server_cannot_write_are_refused() {
-    each::<Postgres>(async |db| {
-        let headers = r"jsonb_build_object('h', repeat(E'\x01', 200000000))";
-        insert(&db, "topic, key, headers, payload", &format!("'orders', 'a', {headers}, '1'")).await;
-        insert(&db, "topic, key, payload", "'orders', 'b', '2'").await;
-        let (_, _, entries) = park_all(&db, |_| ExceptionState::Dead).await;
-        assert!(
-            problem(&entries[0]).unwrap().contains("headers of more than 134217728 bytes"),
-            "{entries:?}"
-        );
-        assert!(entries[1].message.is_ok());
-        let (admin, log) =
-            outbox_log::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
-        assert_eq!(log.find(&relay(), EntryRef::Id(EntryId(1))).await.unwrap().len(), 1);
-        for decision in [Decision::Requeue, Decision::Edit { payload: None, headers: Some(Headers::new()) }] {
-            let is_edit = decision != Decision::Requeue;
-            if is_edit {
-                assert!(problem(&due(&mut db.reader().await, LIMIT).await[0].entry).is_some());
-                db.run("UPDATE outbox_exception SET state = 'dead' WHERE id = 1").await;
-            }
-            let (actor, note) = (String::from("ann"), String::from("a test"));
-            let decree = OperatorDecision { decision, actor, note, selection: None };
-            let dead = admin.list(&relay(), ExceptionState::Dead, EntryId(0), 1).await.unwrap();
-            let verdicts = admin.decide(&relay(), &[ChosenEntry::from(&dead[0])], decree).await.unwrap();
-            assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
+async fn headers_that_the_server_cannot_write_are_refused(db: &Database<Postgres>) {
+    let headers = r"jsonb_build_object('h', repeat(E'\x01', 200000000))";
+    insert(db, "topic, key, headers, payload", &format!("'orders', 'a', {headers}, '1'")).await;
+    insert(db, "topic, key, payload", "'orders', 'b', '2'").await;
+    let (_, _, entries) = park_all(db, |_| ExceptionState::Dead).await;
+    assert!(problem(&entries[0]).unwrap().contains("headers of more than 134217728 bytes"), "{entries:?}");
+    assert!(entries[1].message.is_ok());
+    let (admin, log) = outbox_log::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
+    assert_eq!(log.find(&relay(), EntryRef::Id(EntryId(1))).await.unwrap().len(), 1);
+    for decision in [Decision::Requeue, Decision::Edit { payload: None, headers: Some(Headers::new()) }] {
+        let is_edit = decision != Decision::Requeue;
+        if is_edit {
+            assert!(problem(&due(&mut db.reader().await, LIMIT).await[0].entry).is_some());
+            db.run("UPDATE outbox_exception SET state = 'dead' WHERE id = 1").await;
         }
-        db
-    })
-    .await;
+        let (actor, note) = (String::from("ann"), String::from("a test"));
+        let decree = OperatorDecision { decision, actor, note, selection: None };
+        let dead = admin.list(&relay(), ExceptionState::Dead, EntryId(0), 1).await.unwrap();
+        let verdicts = admin.decide(&relay(), &[ChosenEntry::from(&dead[0])], decree).await.unwrap();
+        assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
+    }
 }
 
-async fn bytes_that_are_no_utf8_in_a_text() {
-    each::<Sqlite>(async |db| no_utf8(db, |hex| format!("CAST(x'{hex}' AS TEXT)")).await).await;
+async fn bytes_that_are_no_utf8_in_a_text(db: &Database<Sqlite>) {
+    no_utf8(db, |hex| format!("CAST(x'{hex}' AS TEXT)")).await;
 }
 
 /// Goal: no row gets an id that relays have passed, and none uses up the ids. Oracle: the refusals,
 /// and the entries that a relay reads.
-async fn an_id_that_a_row_brings_along_is_refused() {
-    each::<Sqlite>(async |db| {
-        let copied = async |id: i64| {
-            let sql =
-                format!("INSERT INTO outbox_message (id, topic, payload) VALUES ({id}, 'orders', x'00')");
-            Sqlite::sql(&mut db.admin.acquire().await.unwrap(), &sql).await.map_err(|error| error.to_string())
-        };
-        for id in [i64::MIN, -1, 0, i64::MAX] {
-            let refused = copied(id).await.unwrap_err();
-            assert!(refused.contains("leave the column out"), "{id}: {refused}");
-        }
-        insert(&db, "topic, payload", "'orders', x'00'), ('orders', x'01'), ('orders', x'02'").await;
-        db.run("DELETE FROM outbox_message WHERE id = 2").await;
-        assert!(copied(2).await.is_err(), "retention has removed the row with this id");
-        assert_eq!(copied(4).await, Ok(1), "the sequence of a restored file can be behind its rows");
-        insert(&db, "topic, payload", "'orders', x'03'").await;
-        let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
-        let entries = Follower::new(db.reader().await, cursor).all().await;
-        assert_eq!(entries.iter().map(|entry| entry.id.0).collect::<Vec<_>>(), [1, 3, 4, 5]);
-        db
-    })
-    .await;
+async fn an_id_that_a_row_brings_along_is_refused(db: &Database<Sqlite>) {
+    let copied = async |id: i64| {
+        let sql = format!("INSERT INTO outbox_message (id, topic, payload) VALUES ({id}, 'orders', x'00')");
+        Sqlite::execute(&mut db.admin.acquire().await.unwrap(), &sql).await.map_err(|error| error.to_string())
+    };
+    for id in [i64::MIN, -1, 0, i64::MAX] {
+        let refused = copied(id).await.unwrap_err();
+        assert!(refused.contains("leave the column out"), "{id}: {refused}");
+    }
+    insert(db, "topic, payload", "'orders', x'00'), ('orders', x'01'), ('orders', x'02'").await;
+    db.run("DELETE FROM outbox_message WHERE id = 2").await;
+    assert!(copied(2).await.is_err(), "retention has removed the row with this id");
+    assert_eq!(copied(4).await, Ok(1), "the sequence of a restored file can be behind its rows");
+    insert(db, "topic, payload", "'orders', x'03'").await;
+    let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
+    let entries = Follower::new(db.reader().await, cursor).all().await;
+    assert_eq!(entries.iter().map(|entry| entry.id.0).collect::<Vec<_>>(), [1, 3, 4, 5]);
 }
 
 async fn bytes_that_are_no_utf8_in_a_database_without_encoding() {
     let how = "ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
-    let db = Database::<Postgres>::at(database_with(how).await.unwrap()).await;
-    no_utf8(db, |hex| format!("convert_from('\\x{hex}', 'SQL_ASCII')")).await.close().await;
+    let db = Database::<Postgres>::at(copies::postgres(how).await.unwrap()).await;
+    no_utf8(&db, |hex| format!("convert_from('\\x{hex}', 'SQL_ASCII')")).await;
+    db.close().await;
 }
 
 const COLUMNS: [&str; 5] = ["topic", "key", "kind", "content_type", "headers"];
@@ -398,18 +378,18 @@ const COLUMNS: [&str; 5] = ["topic", "key", "kind", "content_type", "headers"];
 /// Goal: bytes that are not UTF-8 stop only their own row, whichever column has them. Oracle: the
 /// rows in between are messages; the reason names the column; the row can be parked and found by
 /// its key, but is still not a message afterwards.
-async fn no_utf8<DB: TestDialect>(db: Database<DB>, text: impl Fn(&str) -> String) -> Database<DB> {
+async fn no_utf8<DB: TestDialect>(db: &Database<DB>, text: impl Fn(&str) -> String) {
     let (payload, cast) = if DB::NAME == "SQLite" { ("x'7b7d'", "") } else { ("'{}'", "::jsonb") };
     for column in COLUMNS {
         // {"a":"\xff"}
         let value = text("7b2261223a22ff227d");
         match column {
-            "topic" => insert(&db, "topic, payload", &format!("{value}, {payload}")).await,
+            "topic" => insert(db, "topic, payload", &format!("{value}, {payload}")).await,
             "headers" => {
-                insert(&db, "topic, headers, payload", &format!("'orders', {value}{cast}, {payload}")).await;
+                insert(db, "topic, headers, payload", &format!("'orders', {value}{cast}, {payload}")).await;
             }
             _ => {
-                insert(&db, &format!("topic, {column}, payload"), &format!("'orders', {value}, {payload}"))
+                insert(db, &format!("topic, {column}, payload"), &format!("'orders', {value}, {payload}"))
                     .await;
             }
         }
@@ -419,7 +399,7 @@ async fn no_utf8<DB: TestDialect>(db: Database<DB>, text: impl Fn(&str) -> Strin
         let is_invalid = entry.message.is_err();
         if is_invalid && entry.key().is_some() { ExceptionState::Held } else { ExceptionState::Retrying }
     };
-    let (_, _, all) = park_all(&db, state).await;
+    let (_, _, all) = park_all(db, state).await;
     let valid: Vec<_> = all.iter().filter_map(|entry| entry.message.as_ref().ok()).collect();
     assert_eq!(valid.len(), COLUMNS.len());
     assert!(valid.iter().all(|message| message.key.as_ref().unwrap().as_str() == "caf\u{e9}"));
@@ -465,14 +445,13 @@ async fn no_utf8<DB: TestDialect>(db: Database<DB>, text: impl Fn(&str) -> Strin
     .await;
     let discarded = admin.list(&relay(), ExceptionState::Discarded, EntryId(0), 100).await.unwrap();
     assert_eq!(discarded.len(), 2 * COLUMNS.len());
-    db
 }
 
 /// Goal: an error text with any character does not stop a checkpoint. Oracle: it is stored, with
 /// escapes.
 async fn an_error_is_stored_in_a_database_of_any_encoding() {
     let how = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
-    let db = Database::<Postgres>::at(database_with(how).await.unwrap()).await;
+    let db = Database::<Postgres>::at(copies::postgres(how).await.unwrap()).await;
     let headers = "jsonb_build_object('h', repeat('x', 9000))";
     insert(&db, "topic, key, headers, payload", &format!("'orders', chr(233), {headers}, ''")).await;
     let mut store = db.checkpoint_store("a").await;

@@ -139,9 +139,7 @@ fn rows() -> Vec<Row> {
 /// sends anything. All other messages are stored whole and fit a relay with the same limit,
 /// whatever its source. Oracle: the errors while the table is missing, because any statement would
 /// report that; the entries that the log's reader returns.
-async fn a_part_of_any_size_is_stored_whole_or_refused_unsent<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+async fn a_part_of_any_size_is_stored_whole_or_refused_unsent<DB: TestDialect>(db: &Database<DB>) {
     let outbox = Outbox::<DB>::builder().limit(LIMIT).build();
     let (refused, stored): (Vec<Row>, Vec<Row>) = rows().into_iter().partition(|(_, text)| text.is_some());
     db.run("ALTER TABLE outbox_message RENAME TO elsewhere").await;
@@ -178,7 +176,6 @@ async fn a_part_of_any_size_is_stored_whole_or_refused_unsent<DB: TestDialect>(
     for ((parts, _), entry) in stored.iter().chain(&stored).zip(&entries) {
         parts.arrived_as(entry);
     }
-    db
 }
 
 /// Asserts that the log holds exactly these messages, in this order.
@@ -206,9 +203,7 @@ async fn enqueue<DB: TestDialect>(tx: &mut outbox::OutboxTransaction<DB>, count:
 
 /// Goal: one call stores a batch of any length, even if one statement cannot hold its messages or
 /// bytes. Oracle: the answers, and the entries that the log's reader returns, in order.
-async fn a_batch_of_any_length_is_stored_whole_and_in_order<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+async fn a_batch_of_any_length_is_stored_whole_and_in_order<DB: TestDialect>(db: &Database<DB>) {
     let mut ids = Vec::new();
     for count in [0, 1, STATEMENT_ROWS, STATEMENT_ROWS + 1] {
         let mut tx = db.outbox.begin(&db.pool).await.unwrap();
@@ -222,23 +217,21 @@ async fn a_batch_of_any_length_is_stored_whole_and_in_order<DB: TestDialect>(
     let answers = tx.enqueue_batch(large).await.unwrap();
     tx.commit().await.unwrap();
     ids.extend(answers.into_iter().map(|answer| answer.message_id().to_string()));
-    holds(&db, &ids).await;
+    holds(db, &ids).await;
     let largest = "SELECT count(*) FROM outbox_message WHERE length(payload) = 900000";
     assert_eq!(db.number(largest).await, 40);
-    db
 }
 
 /// Goal: one call stores a hundred times as much as one statement holds. Oracle: as above.
 async fn a_call_with_half_a_million_messages_is_stored_whole_and_in_order<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+    db: &Database<DB>,
+) {
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
     if DB::NAME != "SQLite" {
         // The session is idle while half a million messages are made.
-        DB::sql(tx.connection(), "SET LOCAL idle_in_transaction_session_timeout = 0").await.unwrap();
+        DB::execute(tx.connection(), "SET LOCAL idle_in_transaction_session_timeout = 0").await.unwrap();
     }
     let ids = enqueue(&mut tx, 100 * STATEMENT_ROWS).await;
     tx.commit().await.unwrap();
-    holds(&db, &ids).await;
-    db
+    holds(db, &ids).await;
 }

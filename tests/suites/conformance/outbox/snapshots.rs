@@ -14,7 +14,7 @@ cases! { "migrations/snapshots":
     }
 }
 
-async fn every_line_is_as_described<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn every_line_is_as_described<DB: TestDialect>(db: &Database<DB>) {
     let mut connection = db.admin.acquire().await.unwrap();
     for line in Line::ALL {
         let migrator = Migrator::<DB>::new(line);
@@ -28,5 +28,4 @@ async fn every_line_is_as_described<DB: TestDialect>(db: Database<DB>) -> Databa
         assert_eq!(found, std::fs::read_to_string(&path).unwrap(), "run with UPDATE_SNAPSHOTS=1 and review");
     }
     drop(connection);
-    db
 }

@@ -1,6 +1,6 @@
-//! A database for each test: always an SQLite file, and PostgreSQL when `OUTBOX_POSTGRES_URL` is
-//! set. On PostgreSQL, producers and relays connect as the roles with the fewest rights.
-#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
+//! A database for each test. On PostgreSQL, producers and relays connect as the roles with the
+//! fewest rights.
+#![allow(clippy::unwrap_used, unreachable_pub, reason = "a test fails by panicking")]
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,29 +8,24 @@ use std::time::Duration;
 
 use message::Source;
 use migrations::{Line, Migrator};
-use outbox::{Dialect, NewMessage, Outbox};
+use outbox::{NewMessage, Outbox};
 use outbox_log::{
     Acquired, CheckpointStore, Cursor, Difference, Entry, EntryId, Lease, LogOptions, LogReader, LogStore,
     Mark, PageLimit, RelayName, RowLimit,
 };
-use sqlx::{AssertSqlSafe, Connection as _, Executor, PgConnection, Pool, Postgres, Sqlite};
+use sqlx::{Connection as _, PgConnection, Pool, Postgres, Sqlite};
 use tests::{Role, copies, roles};
 
 pub const TTL: Duration = Duration::from_secs(30);
 
-/// Operations that tests need in addition to the toolkit's own API.
-pub trait TestDialect: Dialect {
+/// A backend whose databases have the tables of the outbox alone.
+pub trait TestDialect: tests::Dialect {
     /// Statements that end a transaction without the client's knowledge, after a row of `business`
     /// with the number 1.
     const ENDS_TRANSACTION: [&str; 2];
 
-    fn create() -> impl Future<Output = Option<Database<Self>>> + Send;
-    fn sql(
-        connection: &mut Self::Connection,
-        sql: &str,
-    ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
-    fn number(connection: &mut Self::Connection, sql: &str) -> impl Future<Output = i64> + Send;
-    fn url_of(role: Role, admin: &str) -> String;
+    /// Creates a database with the tables of the outbox.
+    fn create() -> impl Future<Output = Database<Self>> + Send;
 }
 
 pub struct Database<DB: TestDialect> {
@@ -57,31 +52,31 @@ impl<DB: TestDialect> Database<DB> {
     /// Opens the migrated database at a URL.
     async fn open(url: String, directory: Option<tempfile::TempDir>) -> Self {
         let admin = outbox::pool::<DB>(&url).await.unwrap();
-        let pool = outbox::pool::<DB>(&DB::url_of(Role::Producer, &url)).await.unwrap();
-        let relay = DB::url_of(Role::Relay, &url);
+        let pool = outbox::pool::<DB>(&DB::url_of(Role::Producer, &url).unwrap()).await.unwrap();
+        let relay = DB::url_of(Role::Relay, &url).unwrap();
         let log = outbox_log::open(relay.as_str(), source(), LogOptions::default()).unwrap();
         Self { url, admin, pool, outbox: Outbox::new(), log, directory }
     }
 
     /// Returns the relay's URL.
     pub fn relay_url(&self) -> String {
-        DB::url_of(Role::Relay, &self.url)
+        DB::url_of(Role::Relay, &self.url).unwrap()
     }
 
     pub async fn run(&self, sql: &str) -> u64 {
         let mut connection = self.admin.acquire().await.unwrap();
-        DB::sql(&mut connection, sql).await.unwrap()
+        DB::execute(&mut connection, sql).await.unwrap()
     }
 
     /// Runs SQL as a producer without the toolkit does. Returns the number of affected rows.
     pub async fn produce(&self, sql: &str) -> u64 {
         let mut connection = self.pool.acquire().await.unwrap();
-        DB::sql(&mut connection, sql).await.unwrap()
+        DB::execute(&mut connection, sql).await.unwrap()
     }
 
     pub async fn number(&self, sql: &str) -> i64 {
         let mut connection = self.admin.acquire().await.unwrap();
-        DB::number(&mut connection, sql).await
+        DB::integers(&mut connection, sql).await.unwrap()[0]
     }
 
     pub async fn rows(&self) -> i64 {
@@ -135,72 +130,27 @@ impl Database<Postgres> {
 impl TestDialect for Sqlite {
     const ENDS_TRANSACTION: [&str; 2] = ["ROLLBACK", "INSERT OR ROLLBACK INTO business VALUES (1)"];
 
-    async fn create() -> Option<Database<Self>> {
+    async fn create() -> Database<Self> {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("outbox.db");
         copies::migrated_sqlite(&[Line::Outbox], &file).await.unwrap();
-        Some(Database::open(format!("sqlite:{}?mode=rwc", file.display()), Some(directory)).await)
-    }
-
-    async fn sql(connection: &mut Self::Connection, sql: &str) -> Result<u64, sqlx::Error> {
-        Ok(connection.execute(AssertSqlSafe(sql)).await?.rows_affected())
-    }
-
-    async fn number(connection: &mut Self::Connection, sql: &str) -> i64 {
-        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.unwrap()
-    }
-
-    fn url_of(_: Role, admin: &str) -> String {
-        admin.to_owned()
+        Database::open(format!("sqlite:{}?mode=rwc", file.display()), Some(directory)).await
     }
 }
 
 impl TestDialect for Postgres {
     const ENDS_TRANSACTION: [&str; 2] = ["ROLLBACK", "ROLLBACK AND CHAIN"];
 
-    async fn create() -> Option<Database<Self>> {
-        if std::env::var_os("OUTBOX_POSTGRES_URL").is_none() {
-            eprintln!("PostgreSQL: not run, OUTBOX_POSTGRES_URL is not set");
-            return None;
-        }
-        let url = copies::migrated_postgres(&[Line::Outbox]).await.unwrap();
-        Some(Database::of_services(url).await)
+    async fn create() -> Database<Self> {
+        Database::of_services(copies::migrated_postgres(&[Line::Outbox]).await.unwrap()).await
     }
-
-    async fn sql(connection: &mut Self::Connection, sql: &str) -> Result<u64, sqlx::Error> {
-        Ok(connection.execute(AssertSqlSafe(sql)).await?.rows_affected())
-    }
-
-    async fn number(connection: &mut Self::Connection, sql: &str) -> i64 {
-        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.unwrap()
-    }
-
-    fn url_of(role: Role, admin: &str) -> String {
-        role.url(admin).unwrap()
-    }
-}
-
-/// Creates an empty database on the server of `OUTBOX_POSTGRES_URL`, with these options of `CREATE
-/// DATABASE`. Returns its URL.
-pub async fn database_with(how: &str) -> Option<String> {
-    std::env::var_os("OUTBOX_POSTGRES_URL")?;
-    Some(copies::postgres(how).await.unwrap())
 }
 
 /// Runs a case on its own database, and removes the database.
-pub(crate) async fn each<DB: TestDialect>(case: impl AsyncFnOnce(Database<DB>) -> Database<DB>) {
-    let database = DB::create().await.expect("listed only when it is there");
-    case(database).await.close().await;
-}
-
-pub async fn on<DB: TestDialect, F: Future<Output = Database<DB>>>(
-    name: &str,
-    test: impl FnOnce(Database<DB>) -> F,
-) {
-    if let Some(database) = DB::create().await {
-        eprintln!("{name}: on {}", DB::NAME);
-        test(database).await.close().await;
-    }
+pub(crate) async fn each<DB: TestDialect>(case: impl AsyncFnOnce(&Database<DB>)) {
+    let database = <DB as TestDialect>::create().await;
+    case(&database).await;
+    database.close().await;
 }
 
 pub async fn granted(checkpoint_store: &mut Box<dyn CheckpointStore>) -> (Lease, Cursor) {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::outbox::support::{Database, Follower, granted, on, source};
+use crate::outbox::support::{Database, Follower, granted, source};
 use message::MessageId;
 use outbox::{
     CommitError, CommitOutcome, EnqueueError, NewMessage, Outbox, OutboxTransaction, TransactionError,
@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 cases! { "outbox/unknown_commit":
-    postgres {
+    on_postgres {
         a_commit_that_happened_is_recognised_and_not_run_again,
         a_commit_that_never_arrived_is_run_again,
         without_a_message_the_outcome_stays_unknown,
@@ -26,7 +26,7 @@ cases! { "outbox/unknown_commit":
         messages_rolled_back_to_a_savepoint_prove_nothing,
         a_transaction_whose_status_is_gone_is_not_said_to_have_failed,
     }
-    sqlite {
+    on_sqlite {
         what_retention_may_have_removed_is_not_said_to_have_failed,
     }
 }
@@ -115,133 +115,104 @@ async fn place(
         .await
 }
 
-async fn a_commit_that_happened_is_recognised_and_not_run_again() {
-    on("a_commit_that_happened", |db: Database<Postgres>| async move {
-        let (pool, left) = cut_pool(&db, Cut::After, 1).await;
-        let runs = Arc::new(AtomicUsize::new(0));
-        place(&db.outbox, &pool, &runs).await.unwrap();
-        assert_eq!((runs.load(Ordering::SeqCst), left.load(Ordering::SeqCst)), (1, 0));
-        assert_eq!(db.rows().await, 1);
-        pool.close().await;
-        db
-    })
-    .await;
+async fn a_commit_that_happened_is_recognised_and_not_run_again(db: &Database<Postgres>) {
+    let (pool, left) = cut_pool(db, Cut::After, 1).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    place(&db.outbox, &pool, &runs).await.unwrap();
+    assert_eq!((runs.load(Ordering::SeqCst), left.load(Ordering::SeqCst)), (1, 0));
+    assert_eq!(db.rows().await, 1);
+    pool.close().await;
 }
 
-async fn a_commit_that_never_arrived_is_run_again() {
-    on("a_commit_that_never_arrived", |db: Database<Postgres>| async move {
-        let (pool, left) = cut_pool(&db, Cut::Before, 2).await;
-        let runs = Arc::new(AtomicUsize::new(0));
-        place(&db.outbox, &pool, &runs).await.unwrap();
-        assert_eq!((runs.load(Ordering::SeqCst), left.load(Ordering::SeqCst)), (3, 0));
-        assert_eq!(db.rows().await, 1);
-        pool.close().await;
-        db
-    })
-    .await;
+async fn a_commit_that_never_arrived_is_run_again(db: &Database<Postgres>) {
+    let (pool, left) = cut_pool(db, Cut::Before, 2).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    place(&db.outbox, &pool, &runs).await.unwrap();
+    assert_eq!((runs.load(Ordering::SeqCst), left.load(Ordering::SeqCst)), (3, 0));
+    assert_eq!(db.rows().await, 1);
+    pool.close().await;
 }
 
-async fn without_a_message_the_outcome_stays_unknown() {
-    on("without_a_message", |db: Database<Postgres>| async move {
-        db.run("CREATE TABLE business (n integer)").await;
-        let (pool, _) = cut_pool(&db, Cut::After, 1).await;
-        let done = db.outbox.transaction(&pool, async |tx: &mut OutboxTransaction<Postgres>| {
-            sqlx::query("INSERT INTO business VALUES (1)").execute(tx.connection()).await?;
-            Ok::<_, sqlx::Error>(())
-        });
-        let error = done.await.unwrap_err();
-        assert!(matches!(error, TransactionError::Unknown { .. }), "{error:?}");
-        pool.close().await;
-        db
-    })
-    .await;
+async fn without_a_message_the_outcome_stays_unknown(db: &Database<Postgres>) {
+    db.run("CREATE TABLE business (n integer)").await;
+    let (pool, _) = cut_pool(db, Cut::After, 1).await;
+    let done = db.outbox.transaction(&pool, async |tx: &mut OutboxTransaction<Postgres>| {
+        sqlx::query("INSERT INTO business VALUES (1)").execute(tx.connection()).await?;
+        Ok::<_, sqlx::Error>(())
+    });
+    let error = done.await.unwrap_err();
+    assert!(matches!(error, TransactionError::Unknown { .. }), "{error:?}");
+    pool.close().await;
 }
 
-async fn a_caller_with_its_own_transaction_resolves_it_itself() {
-    on("a_caller_with_its_own_transaction", |db: Database<Postgres>| async move {
-        for (cut, expected) in
-            [(Cut::After, CommitOutcome::Committed), (Cut::Before, CommitOutcome::NotCommitted)]
-        {
-            let (pool, _) = cut_pool(&db, cut, 1).await;
-            let mut tx = db.outbox.begin(&pool).await.unwrap();
+async fn a_caller_with_its_own_transaction_resolves_it_itself(db: &Database<Postgres>) {
+    for (cut, expected) in
+        [(Cut::After, CommitOutcome::Committed), (Cut::Before, CommitOutcome::NotCommitted)]
+    {
+        let (pool, _) = cut_pool(db, cut, 1).await;
+        let mut tx = db.outbox.begin(&pool).await.unwrap();
+        tx.enqueue(NewMessage::new("orders")).await.unwrap();
+        let error = tx.commit().await.unwrap_err();
+        let CommitError::Unknown { commit, .. } = error else { panic!("{error:?}") };
+        assert_eq!(commit.message_ids.len(), 1);
+        assert_eq!(db.outbox.resolve(&db.pool, &commit).await.unwrap(), expected);
+        pool.close().await;
+    }
+}
+
+async fn messages_rolled_back_to_a_savepoint_prove_nothing(db: &Database<Postgres>) {
+    for (cut, kept, expected) in [
+        (Cut::After, true, CommitOutcome::Committed),
+        (Cut::After, false, CommitOutcome::Unrecognisable),
+        (Cut::Before, false, CommitOutcome::NotCommitted),
+    ] {
+        let (pool, _) = cut_pool(db, cut, 1).await;
+        let mut tx = db.outbox.begin(&pool).await.unwrap();
+        if kept {
             tx.enqueue(NewMessage::new("orders")).await.unwrap();
-            let error = tx.commit().await.unwrap_err();
-            let CommitError::Unknown { commit, .. } = error else { panic!("{error:?}") };
-            assert_eq!(commit.message_ids.len(), 1);
-            assert_eq!(db.outbox.resolve(&db.pool, &commit).await.unwrap(), expected);
-            pool.close().await;
         }
-        db
-    })
-    .await;
-}
-
-async fn messages_rolled_back_to_a_savepoint_prove_nothing() {
-    on("messages_rolled_back_to_a_savepoint", |db: Database<Postgres>| async move {
-        for (cut, kept, expected) in [
-            (Cut::After, true, CommitOutcome::Committed),
-            (Cut::After, false, CommitOutcome::Unrecognisable),
-            (Cut::Before, false, CommitOutcome::NotCommitted),
-        ] {
-            let (pool, _) = cut_pool(&db, cut, 1).await;
-            let mut tx = db.outbox.begin(&pool).await.unwrap();
-            if kept {
-                tx.enqueue(NewMessage::new("orders")).await.unwrap();
-            }
-            sqlx::query("SAVEPOINT inner_one").execute(tx.connection()).await.unwrap();
-            tx.enqueue(NewMessage::new("orders")).await.unwrap();
-            sqlx::query("ROLLBACK TO SAVEPOINT inner_one").execute(tx.connection()).await.unwrap();
-            let CommitError::Unknown { commit, .. } = tx.commit().await.unwrap_err() else { panic!("known") };
-            assert_eq!(db.outbox.resolve(&db.pool, &commit).await.unwrap(), expected);
-            pool.close().await;
-        }
-        db
-    })
-    .await;
+        sqlx::query("SAVEPOINT inner_one").execute(tx.connection()).await.unwrap();
+        tx.enqueue(NewMessage::new("orders")).await.unwrap();
+        sqlx::query("ROLLBACK TO SAVEPOINT inner_one").execute(tx.connection()).await.unwrap();
+        let CommitError::Unknown { commit, .. } = tx.commit().await.unwrap_err() else { panic!("known") };
+        assert_eq!(db.outbox.resolve(&db.pool, &commit).await.unwrap(), expected);
+        pool.close().await;
+    }
 }
 
 /// Retention has removed the rows, and the server no longer knows the status of the transaction.
-async fn a_transaction_whose_status_is_gone_is_not_said_to_have_failed() {
-    on("a_transaction_whose_status_is_gone", |db: Database<Postgres>| async move {
-        // The transaction is older than every transaction whose status the server still has.
-        let commit =
-            UnknownCommit { message_ids: vec![MessageId::new()], transaction: Some(String::from("4")) };
-        let known = "SELECT count(pg_xact_status('4'::xid8))";
-        assert_eq!(db.number(known).await, 0, "the cluster was made with a log that begins later");
-        let outcome = db.outbox.resolve(&db.pool, &commit).await.unwrap();
-        assert_eq!(outcome, CommitOutcome::Unrecognisable);
-        // The server does not know this id: it crashed after assigning it.
-        let ahead = UnknownCommit { transaction: Some(String::from("4000000000")), ..commit };
-        assert_eq!(db.outbox.resolve(&db.pool, &ahead).await.unwrap(), CommitOutcome::NotCommitted);
-        db
-    })
-    .await;
+async fn a_transaction_whose_status_is_gone_is_not_said_to_have_failed(db: &Database<Postgres>) {
+    // The transaction is older than every transaction whose status the server still has.
+    let commit = UnknownCommit { message_ids: vec![MessageId::new()], transaction: Some(String::from("4")) };
+    let known = "SELECT count(pg_xact_status('4'::xid8))";
+    assert_eq!(db.number(known).await, 0, "the cluster was made with a log that begins later");
+    let outcome = db.outbox.resolve(&db.pool, &commit).await.unwrap();
+    assert_eq!(outcome, CommitOutcome::Unrecognisable);
+    // The server does not know this id: it crashed after assigning it.
+    let ahead = UnknownCommit { transaction: Some(String::from("4000000000")), ..commit };
+    assert_eq!(db.outbox.resolve(&db.pool, &ahead).await.unwrap(), CommitOutcome::NotCommitted);
 }
 
 /// The producer asks for the outcome after the messages of the commit were published and removed.
-async fn what_retention_may_have_removed_is_not_said_to_have_failed() {
-    on("what_retention_may_have_removed", |db: Database<Sqlite>| async move {
-        let old: MessageId = "0190b5a2-0000-7000-8000-000000000001".parse().unwrap();
-        let ahead: MessageId = "0f90b5a2-0000-7000-8000-000000000001".parse().unwrap();
-        let commit = |id| UnknownCommit { message_ids: vec![id], transaction: None };
-        let outcome = async |id| db.outbox.resolve(&db.pool, &commit(id)).await.unwrap();
-        for id in [old, ahead, MessageId::new()] {
-            assert_eq!(outcome(id).await, CommitOutcome::NotCommitted, "nothing was ever removed");
-        }
-        db.enqueue([NewMessage::new("orders").payload("removed")]).await;
-        let mut store = db.checkpoint_store("a").await;
-        let (lease, cursor) = granted(&mut store).await;
-        let mut follower = Follower::new(db.reader().await, cursor);
-        assert_eq!(follower.all().await.len(), 1);
-        let stored = store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap();
-        assert_eq!(stored, Fenced::Held);
-        let retention =
-            outbox_log::retention::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
-        assert_eq!(retention.expire(std::time::Duration::ZERO).await.unwrap().rows, Some(1));
-        assert_eq!(outcome(old).await, CommitOutcome::Unrecognisable);
-        assert_eq!(outcome(ahead).await, CommitOutcome::Unrecognisable, "above all that is noted");
-        assert_eq!(outcome(MessageId::new()).await, CommitOutcome::NotCommitted);
-        db
-    })
-    .await;
+async fn what_retention_may_have_removed_is_not_said_to_have_failed(db: &Database<Sqlite>) {
+    let old: MessageId = "0190b5a2-0000-7000-8000-000000000001".parse().unwrap();
+    let ahead: MessageId = "0f90b5a2-0000-7000-8000-000000000001".parse().unwrap();
+    let commit = |id| UnknownCommit { message_ids: vec![id], transaction: None };
+    let outcome = async |id| db.outbox.resolve(&db.pool, &commit(id)).await.unwrap();
+    for id in [old, ahead, MessageId::new()] {
+        assert_eq!(outcome(id).await, CommitOutcome::NotCommitted, "nothing was ever removed");
+    }
+    db.enqueue([NewMessage::new("orders").payload("removed")]).await;
+    let mut store = db.checkpoint_store("a").await;
+    let (lease, cursor) = granted(&mut store).await;
+    let mut follower = Follower::new(db.reader().await, cursor);
+    assert_eq!(follower.all().await.len(), 1);
+    let stored = store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap();
+    assert_eq!(stored, Fenced::Held);
+    let retention =
+        outbox_log::retention::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    assert_eq!(retention.expire(std::time::Duration::ZERO).await.unwrap().rows, Some(1));
+    assert_eq!(outcome(old).await, CommitOutcome::Unrecognisable);
+    assert_eq!(outcome(ahead).await, CommitOutcome::Unrecognisable, "above all that is noted");
+    assert_eq!(outcome(MessageId::new()).await, CommitOutcome::NotCommitted);
 }

@@ -49,16 +49,11 @@ async fn a_name_that_cannot_be_used_is_stuck<DB: Tables>(db: Database<DB>) {
 
 /// Runs a saga with one step and a pause.
 async fn step_then_pause<DB: Tables>(db: &Database<DB>) {
-    let old = sagas(db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step("one", async |_| Ok(String::from("s3cret"))).await?;
-            saga.sleep("pause", Duration::from_secs(3_600)).await
-        })
-        .open()
-        .await
-        .unwrap();
-    start(db, &old, "a", 7).await;
-    let worker = Worker::of(&old);
+    let code = sagas(db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("one", async |_| Ok(String::from("s3cret"))).await?;
+        saga.sleep("pause", Duration::from_secs(3_600)).await
+    });
+    let (old, worker) = begun(db, code, 7).await;
     until(&old, "a", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
     worker.stop().await;
     db.execute(DB::NOW).await.unwrap();
@@ -155,16 +150,10 @@ async fn a_call_that_the_code_lost_is_not_forgotten<DB: Tables>(db: Database<DB>
         Arc::new(|_, place| Box::pin(async move { place == saga::crash_points::AFTER_CALL }));
     let bank = Bank::default();
     let here = bank.clone();
-    let old = sagas(&db)
-        .hook(vanish)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
-            saga.call("charge", async |key| here.charge(key, cents).await).await
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &old, "a", 7).await;
-    let worker = Worker::of(&old);
+    let code = sagas(&db).hook(vanish).saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
+        saga.call("charge", async |key| here.charge(key, cents).await).await
+    });
+    let (old, worker) = begun(&db, code, 7).await;
     eventually("the call", async || Ok((bank.account("checkout/a/charge").charges == 1).then_some(())))
         .await
         .unwrap();

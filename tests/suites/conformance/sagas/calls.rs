@@ -15,18 +15,13 @@ saga_cases! { "saga/calls":
 async fn a_call_goes_along_with_its_key_and_is_stored<DB: Tables>(db: Database<DB>) {
     let bank = Bank::default();
     let here = bank.clone();
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
-            let key = saga.key("charge").to_string();
-            let charged: i64 = saga.call("charge", async |key| here.charge(key, cents).await).await?;
-            saga.sleep("pause", Duration::ZERO).await?;
-            Ok((key, charged))
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 1250).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
+        let key = saga.key("charge").to_string();
+        let charged: i64 = saga.call("charge", async |key| here.charge(key, cents).await).await?;
+        saga.sleep("pause", Duration::ZERO).await?;
+        Ok((key, charged))
+    });
+    let (sagas, worker) = begun(&db, code, 1250).await;
     assert_eq!(finished(&sagas, "a").await, "[\"checkout/a/charge\",1250]");
     worker.stop().await;
     assert_eq!(bank.account("checkout/a/charge"), Account { charges: 1, refunds: 0, cents: 1250 });
@@ -40,16 +35,10 @@ async fn a_call_whose_worker_is_gone_is_made_again_under_its_key<DB: Tables>(db:
         Box::pin(async move { vanishes })
     });
     let here = bank.clone();
-    let sagas = sagas(&db)
-        .hook(hook)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
-            saga.call("charge", async |key| here.charge(key, cents).await).await
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 5).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).hook(hook).saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
+        saga.call("charge", async |key| here.charge(key, cents).await).await
+    });
+    let (sagas, worker) = begun(&db, code, 5).await;
     eventually("the worker is gone", async || {
         Ok((bank.account("checkout/a/charge").charges == 1).then_some(()))
     })
@@ -66,21 +55,16 @@ async fn a_call_whose_worker_is_gone_is_made_again_under_its_key<DB: Tables>(db:
 
 async fn a_call_is_announced_before_it_is_made<DB: Tables>(db: Database<DB>) {
     let there = db.clone();
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            let look = "SELECT state FROM saga_step WHERE name = 'charge'";
-            let seen: Vec<String> = saga
-                .call("charge", async |_| {
-                    there.texts(look).await.map_err(|error| StepError::stop(error.to_string()))
-                })
-                .await?;
-            Ok(seen)
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 5).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        let look = "SELECT state FROM saga_step WHERE name = 'charge'";
+        let seen: Vec<String> = saga
+            .call("charge", async |_| {
+                there.texts(look).await.map_err(|error| StepError::stop(error.to_string()))
+            })
+            .await?;
+        Ok(seen)
+    });
+    let (sagas, worker) = begun(&db, code, 5).await;
     assert_eq!(finished(&sagas, "a").await, "[\"calling\"]", "another connection sees it");
     worker.stop().await;
 }
@@ -88,24 +72,19 @@ async fn a_call_is_announced_before_it_is_made<DB: Tables>(db: Database<DB>) {
 async fn a_call_that_is_given_up_is_undone<DB: Tables>(db: Database<DB>) {
     let bank = Bank::default();
     let here = bank.clone();
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
-            saga.call("charge", async |key| {
-                here.charge(key, cents).await?;
-                Err::<i64, _>(StepError::retry("the answer was lost"))
-            })
-            .undo(async |key, charge: Option<&i64>| {
-                assert_eq!(charge, None, "nobody knows it");
-                here.refund(key).await
-            })
-            .retry(Retry::times(4).within(Duration::from_secs(60)))
-            .await
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
+        saga.call("charge", async |key| {
+            here.charge(key, cents).await?;
+            Err::<i64, _>(StepError::retry("the answer was lost"))
         })
-        .open()
+        .undo(async |key, charge: Option<&i64>| {
+            assert_eq!(charge, None, "nobody knows it");
+            here.refund(key).await
+        })
+        .retry(Retry::times(4).within(Duration::from_secs(60)))
         .await
-        .unwrap();
-    start(&db, &sagas, "a", 5).await;
-    let worker = Worker::of(&sagas);
+    });
+    let (sagas, worker) = begun(&db, code, 5).await;
     let reason = undone(&sagas, "a").await;
     assert!(
         reason.contains("given up after 4 attempts") && reason.contains("the answer was lost"),
@@ -145,15 +124,10 @@ async fn a_call_that_was_refused_at_once_is_not_undone<DB: Tables>(db: Database<
 }
 
 async fn a_call_without_a_policy_is_stuck_after_the_limit<DB: Tables>(db: Database<DB>) {
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.call("charge", async |_| Err::<i64, _>(StepError::retry("the bank is away"))).await
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 5).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.call("charge", async |_| Err::<i64, _>(StepError::retry("the bank is away"))).await
+    });
+    let (sagas, worker) = begun(&db, code, 5).await;
     let told = stuck(&sagas, "a").await;
     assert!(told.contains("charge: the bank is away"), "{told}");
     worker.stop().await;

@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use inbox::Backoff;
 use libtest_mimic::Trial;
+use migrations::Template;
+use migrations::query::Query;
 use outbox::Outbox;
 use saga::{
     SagaId, SagaRecord, Sagas, SagasBuilder, Started, State, StepError, StepKey, StepRecord, WorkerOptions,
@@ -87,13 +89,11 @@ trait Tables: Dialect {
     fn apply(
         connection: &mut Self::Connection,
         what: String,
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-    /// Writes a refund of a parcel that does not exist.
-    fn refund(connection: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        let insert = Template::new("INSERT INTO effect (what) VALUES ($1)").render();
+        async move { Query::<Self>::new(&insert).bind(&what).run(connection).await.map(drop) }
+    }
 }
-
-const APPLY: &str = "INSERT INTO effect (what) VALUES ($1)";
-const REFUND: &str = "INSERT INTO refund (parcel) VALUES (7)";
 
 impl Tables for Postgres {
     const NOW: &str = "SELECT FROM saga WHERE wake_at IS NOT NULL ORDER BY type, id FOR NO KEY UPDATE;
@@ -103,14 +103,6 @@ impl Tables for Postgres {
     const AGE: &str = "UPDATE saga SET ended_at = ended_at - interval '1 year'";
     const AHEAD: &str = "UPDATE saga SET wake_at = wake_at + interval '2 days'";
     const HOURS_AHEAD: &str = "UPDATE saga SET wake_at = wake_at + interval '4 hours'";
-
-    async fn apply(connection: &mut Self::Connection, what: String) -> Result<(), sqlx::Error> {
-        sqlx::query(APPLY).bind(what).execute(connection).await.map(drop)
-    }
-
-    async fn refund(connection: &mut Self::Connection) -> Result<(), sqlx::Error> {
-        sqlx::query(REFUND).execute(connection).await.map(drop)
-    }
 }
 
 impl Tables for Sqlite {
@@ -120,14 +112,6 @@ impl Tables for Sqlite {
     const AGE: &str = "UPDATE saga SET ended_at = 1 WHERE ended_at IS NOT NULL";
     const AHEAD: &str = "UPDATE saga SET wake_at = wake_at + 172800000000";
     const HOURS_AHEAD: &str = "UPDATE saga SET wake_at = wake_at + 14400000000";
-
-    async fn apply(connection: &mut Self::Connection, what: String) -> Result<(), sqlx::Error> {
-        sqlx::query(APPLY).bind(what).execute(connection).await.map(drop)
-    }
-
-    async fn refund(connection: &mut Self::Connection) -> Result<(), sqlx::Error> {
-        sqlx::query(REFUND).execute(connection).await.map(drop)
-    }
 }
 
 /// Runs a case on a database of its own.
@@ -201,6 +185,14 @@ impl Worker {
         self.stop.cancel();
         self.running.await.unwrap();
     }
+}
+
+/// Starts a new saga `a` with this code and input, and a worker for it.
+async fn begun<DB: Tables>(db: &Database<DB>, code: SagasBuilder<DB>, input: i64) -> (Sagas<DB>, Worker) {
+    let sagas = code.open().await.unwrap();
+    start(db, &sagas, "a", input).await;
+    let worker = Worker::of(&sagas);
+    (sagas, worker)
 }
 
 async fn show<DB: Tables>(sagas: &Sagas<DB>, name: &str) -> (SagaRecord, Vec<StepRecord>) {

@@ -54,9 +54,7 @@ fn failing<DB: Tables>(db: &Database<DB>, failures: Counter, until: u32) -> Saga
 }
 
 async fn a_stuck_saga_is_listed_and_goes_on_after_a_retry<DB: Tables>(db: Database<DB>) {
-    let sagas = failing(&db, Counter::default(), 3).open().await.unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let (sagas, worker) = begun(&db, failing(&db, Counter::default(), 3), 0).await;
     stuck(&sagas, "a").await;
     let operator = operator(&db).await;
     let mut query = SagaQuery::open(some());
@@ -76,18 +74,13 @@ async fn a_stuck_saga_is_listed_and_goes_on_after_a_retry<DB: Tables>(db: Databa
 }
 
 async fn a_waiting_saga_is_cancelled_at_once<DB: Tables>(db: Database<DB>) {
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?))
-                .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo one")).await?))
-                .await?;
-            saga.sleep("pause", Duration::from_secs(3_600)).await
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?))
+            .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo one")).await?))
+            .await?;
+        saga.sleep("pause", Duration::from_secs(3_600)).await
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     until(&sagas, "a", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
     operator(&db).await.cancel(&id("a"), &alice()).await.unwrap();
     assert_eq!(undone(&sagas, "a").await, "cancelled by alice: ticket 7");
@@ -162,33 +155,26 @@ async fn a_saga_cancelled_while_it_finishes_is_undone<DB: Tables>(db: Database<D
 
 async fn a_saga_cancelled_while_its_last_attempt_fails_is_undone<DB: Tables>(db: Database<DB>) {
     let (operator, attempts) = (operator(&db).await, Counter::default());
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?))
-                .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo one")).await?))
-                .await?;
-            saga.call("two", async |_: &StepKey| {
-                if attempts.up() == fast().attempts_max {
-                    operator.cancel(&id("a"), &alice()).await.unwrap();
-                }
-                Err::<(), _>(StepError::retry("no"))
-            })
-            .await
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?))
+            .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo one")).await?))
+            .await?;
+        saga.call("two", async |_: &StepKey| {
+            if attempts.up() == fast().attempts_max {
+                operator.cancel(&id("a"), &alice()).await.unwrap();
+            }
+            Err::<(), _>(StepError::retry("no"))
         })
-        .open()
         .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     assert_eq!(undone(&sagas, "a").await, "cancelled by alice: ticket 7");
     worker.stop().await;
     assert_eq!(effects(&db).await, ["one", "undo one"]);
 }
 
 async fn a_saga_cancelled_after_its_end_stays_as_it_is<DB: Tables>(db: Database<DB>) {
-    let sagas = failing(&db, Counter::default(), 0).open().await.unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let (sagas, worker) = begun(&db, failing(&db, Counter::default(), 0), 0).await;
     finished(&sagas, "a").await;
     worker.stop().await;
     let told = operator(&db).await.cancel(&id("a"), &alice()).await.unwrap_err().to_string();
@@ -197,21 +183,16 @@ async fn a_saga_cancelled_after_its_end_stays_as_it_is<DB: Tables>(db: Database<
 }
 
 async fn a_failing_undo_is_skipped<DB: Tables>(db: Database<DB>) {
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step("one", async |_| Ok(()))
-                .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo one")).await?))
-                .await?;
-            saga.step("two", async |_| Ok(()))
-                .undo(async |_, (): &()| Err(StepError::stop("the parcel has left")))
-                .await?;
-            Err::<(), _>(saga::Stop::because("closed"))
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("one", async |_| Ok(()))
+            .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo one")).await?))
+            .await?;
+        saga.step("two", async |_| Ok(()))
+            .undo(async |_, (): &()| Err(StepError::stop("the parcel has left")))
+            .await?;
+        Err::<(), _>(saga::Stop::because("closed"))
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     stuck(&sagas, "a").await;
     let operator = operator(&db).await;
     let told = operator.skip(&id("a"), "three", None, &alice()).await.unwrap_err().to_string();
@@ -228,9 +209,7 @@ async fn a_failing_undo_is_skipped<DB: Tables>(db: Database<DB>) {
 }
 
 async fn a_failing_step_is_given_a_result<DB: Tables>(db: Database<DB>) {
-    let sagas = failing(&db, Counter::default(), u32::MAX).open().await.unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let (sagas, worker) = begun(&db, failing(&db, Counter::default(), u32::MAX), 0).await;
     stuck(&sagas, "a").await;
     operator(&db).await.skip(&id("a"), "two", Some(&77.into()), &alice()).await.unwrap();
     assert_eq!(finished(&sagas, "a").await, "77");
@@ -238,18 +217,13 @@ async fn a_failing_step_is_given_a_result<DB: Tables>(db: Database<DB>) {
 }
 
 async fn a_step_of_any_kind_is_given_a_result_before_it_began<DB: Tables>(db: Database<DB>) {
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.sleep("pause", saga::SPAN_MAX * 2).await?;
-            let parcel: String =
-                saga.request("ship", &replies::ShipOrder { order: 7 }).within(saga::SPAN_MAX * 2).await?;
-            Ok(parcel)
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.sleep("pause", saga::SPAN_MAX * 2).await?;
+        let parcel: String =
+            saga.request("ship", &replies::ShipOrder { order: 7 }).within(saga::SPAN_MAX * 2).await?;
+        Ok(parcel)
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     let operator = operator(&db).await;
     assert!(stuck(&sagas, "a").await.contains("pause"));
     operator.skip(&id("a"), "pause", Some(&().into()), &alice()).await.unwrap();
@@ -264,9 +238,7 @@ async fn a_step_of_any_kind_is_given_a_result_before_it_began<DB: Tables>(db: Da
 
 /// Otherwise the saga would continue, and repeat by itself what the operator did by hand.
 async fn a_misspelt_step_is_not_given_a_result<DB: Tables>(db: Database<DB>) {
-    let sagas = failing(&db, Counter::default(), 3).open().await.unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let (sagas, worker) = begun(&db, failing(&db, Counter::default(), 3), 0).await;
     stuck(&sagas, "a").await;
     let (operator, by_hand) = (operator(&db).await, serde_json::Value::from(77));
     for name in ["tow", "three", "no"] {
@@ -284,17 +256,12 @@ async fn a_misspelt_step_is_not_given_a_result<DB: Tables>(db: Database<DB>) {
 /// The saga is stuck in its code between steps, so there is no step that an operator could have
 /// done by hand.
 async fn no_name_is_given_a_result_between_steps<DB: Tables>(db: Database<DB>) {
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, price: i64| {
-            saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?)).await?;
-            let price = u8::try_from(price).expect("expected by a test");
-            saga.step("two", async move |_| Ok(price)).await
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 1_000).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, price: i64| {
+        saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?)).await?;
+        let price = u8::try_from(price).expect("expected by a test");
+        saga.step("two", async move |_| Ok(price)).await
+    });
+    let (sagas, worker) = begun(&db, code, 1_000).await;
     stuck(&sagas, "a").await;
     let operator = operator(&db).await;
     for name in ["two", "tow", "one"] {
@@ -307,9 +274,7 @@ async fn no_name_is_given_a_result_between_steps<DB: Tables>(db: Database<DB>) {
 }
 
 async fn a_result_that_does_not_fit_is_replaced<DB: Tables>(db: Database<DB>) {
-    let sagas = failing(&db, Counter::default(), u32::MAX).open().await.unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let (sagas, worker) = begun(&db, failing(&db, Counter::default(), u32::MAX), 0).await;
     stuck(&sagas, "a").await;
     let operator = operator(&db).await;
     let refused = operator.skip(&id("a"), "two", None, &alice()).await.unwrap_err();
@@ -328,21 +293,16 @@ async fn a_result_that_does_not_fit_is_replaced<DB: Tables>(db: Database<DB>) {
 }
 
 async fn a_panicking_step_is_given_a_result<DB: Tables>(db: Database<DB>) {
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, input: i64| {
-            let one: i64 = saga
-                .step("one", async move |_| match input {
-                    0 => panic!("no rate"),
-                    rate => Ok(rate),
-                })
-                .await?;
-            Ok(one)
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, input: i64| {
+        let one: i64 = saga
+            .step("one", async move |_| match input {
+                0 => panic!("no rate"),
+                rate => Ok(rate),
+            })
+            .await?;
+        Ok(one)
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     assert!(stuck(&sagas, "a").await.contains("no rate"));
     operator(&db).await.skip(&id("a"), "one", Some(&5.into()), &alice()).await.unwrap();
     assert_eq!(finished(&sagas, "a").await, "5");
@@ -416,16 +376,10 @@ async fn of_two_cancels_of_a_saga_in_hand_one_counts<DB: Tables>(db: Database<DB
             false
         })
     });
-    let sagas = sagas(&db)
-        .hook(hook)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
-            saga.call("charge", async |_| Ok(cents)).undo(async |_, _: Option<&i64>| Ok(())).await
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 5).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).hook(hook).saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
+        saga.call("charge", async |_| Ok(cents)).undo(async |_, _: Option<&i64>| Ok(())).await
+    });
+    let (sagas, worker) = begun(&db, code, 5).await;
     assert_eq!(undone(&sagas, "a").await, "cancelled by alice: ticket 7");
     worker.stop().await;
 }

@@ -61,9 +61,7 @@ async fn waits<DB: Tables>(sagas: &Sagas<DB>, name: &str) {
 }
 
 async fn a_request_leaves_by_the_outbox_with_its_key<DB: Tables>(db: Database<DB>) {
-    let sagas = sagas(&db).saga("checkout", 1, ship::<DB>).open().await.unwrap();
-    start(&db, &sagas, "a", 7).await;
-    let worker = Worker::of(&sagas);
+    let (sagas, worker) = begun(&db, sagas(&db).saga("checkout", 1, ship::<DB>), 7).await;
     waits(&sagas, "a").await;
     // When the saga runs again, it does not send again.
     db.execute(DB::NOW).await.unwrap();
@@ -75,9 +73,7 @@ async fn a_request_leaves_by_the_outbox_with_its_key<DB: Tables>(db: Database<DB
 }
 
 async fn a_reply_wakes_the_saga<DB: Tables>(db: Database<DB>) {
-    let sagas = sagas(&db).saga("checkout", 1, ship::<DB>).open().await.unwrap();
-    start(&db, &sagas, "a", 7).await;
-    let worker = Worker::of(&sagas);
+    let (sagas, worker) = begun(&db, sagas(&db).saga("checkout", 1, ship::<DB>), 7).await;
     waits(&sagas, "a").await;
     assert_eq!(show(&sagas, "a").await.0.wake_at, None, "no process waits");
     assert_eq!(reply(&db, &sagas, "a", "P-1").await, Replied::Kept);
@@ -145,21 +141,16 @@ async fn a_reply_for_another_step_while_the_saga_goes_to_wait_runs_nothing<DB: T
 }
 
 async fn a_reply_before_a_cancellation_reaches_the_undo<DB: Tables>(db: Database<DB>) {
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, order: i64| {
-            let parcel: String = saga
-                .request("ship", &ShipOrder { order })
-                .undo(async |tx, parcel: Option<&String>| {
-                    Ok(DB::apply(tx, format!("cancel shipping, {parcel:?}")).await?)
-                })
-                .await?;
-            Ok(parcel)
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 7).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, order: i64| {
+        let parcel: String = saga
+            .request("ship", &ShipOrder { order })
+            .undo(async |tx, parcel: Option<&String>| {
+                Ok(DB::apply(tx, format!("cancel shipping, {parcel:?}")).await?)
+            })
+            .await?;
+        Ok(parcel)
+    });
+    let (sagas, worker) = begun(&db, code, 7).await;
     waits(&sagas, "a").await;
     worker.stop().await;
     assert_eq!(reply(&db, &sagas, "a", "P-1").await, Replied::Kept);
@@ -205,9 +196,8 @@ async fn a_saga_that_waits_is_not_kept_by_a_late_renewal<DB: Tables>(db: Databas
             false
         })
     });
-    let sagas = sagas(&db).options(options).hook(hook).saga("checkout", 1, ship::<DB>).open().await.unwrap();
-    start(&db, &sagas, "a", 7).await;
-    let worker = Worker::of(&sagas);
+    let (sagas, worker) =
+        begun(&db, sagas(&db).options(options).hook(hook).saga("checkout", 1, ship::<DB>), 7).await;
     waits(&sagas, "a").await;
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     let saga = show(&sagas, "a").await.0;
@@ -228,16 +218,11 @@ async fn a_second_reply_is_suppressed<DB: Tables>(db: Database<DB>) {
 
 /// While a call is being retried, a needless wake-up would be an attempt without its backoff.
 async fn a_reply_for_another_step_wakes_nobody<DB: Tables>(db: Database<DB>) {
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async |saga: &mut Run<DB>, order: i64| {
-            saga.sleep("grace", Duration::from_secs(3_600)).await?;
-            ship(saga, order).await
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 7).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async |saga: &mut Run<DB>, order: i64| {
+        saga.sleep("grace", Duration::from_secs(3_600)).await?;
+        ship(saga, order).await
+    });
+    let (sagas, worker) = begun(&db, code, 7).await;
     let sleeps = |saga: &SagaRecord| saga.waits_for.as_deref() == Some("grace") && saga.worker.is_none();
     let asleep = until(&sagas, "a", "asleep", sleeps).await;
     worker.stop().await;
@@ -370,23 +355,18 @@ async fn a_reply_of_a_service_that_did_not_get_the_request_is_refused<DB: Tables
 }
 
 async fn a_request_without_a_reply_in_time_is_undone<DB: Tables>(db: Database<DB>) {
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, order: i64| {
-            let shipped: Result<String, Stop> = saga
-                .request("ship", &ShipOrder { order })
-                .undo(async |tx, parcel: Option<&String>| {
-                    Ok(DB::apply(tx, format!("cancel shipping, {parcel:?}")).await?)
-                })
-                .within(Duration::from_secs(3_600))
-                .await;
-            let stop = shipped.unwrap_err();
-            Err::<(), _>(if stop.is_timeout() { Stop::because("no parcel came") } else { stop })
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 7).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, order: i64| {
+        let shipped: Result<String, Stop> = saga
+            .request("ship", &ShipOrder { order })
+            .undo(async |tx, parcel: Option<&String>| {
+                Ok(DB::apply(tx, format!("cancel shipping, {parcel:?}")).await?)
+            })
+            .within(Duration::from_secs(3_600))
+            .await;
+        let stop = shipped.unwrap_err();
+        Err::<(), _>(if stop.is_timeout() { Stop::because("no parcel came") } else { stop })
+    });
+    let (sagas, worker) = begun(&db, code, 7).await;
     waits(&sagas, "a").await;
     db.execute(DB::NOW).await.unwrap();
     sagas.wake();
@@ -397,16 +377,11 @@ async fn a_request_without_a_reply_in_time_is_undone<DB: Tables>(db: Database<DB
 }
 
 async fn a_reply_that_does_not_fit_is_stuck_and_stays<DB: Tables>(db: Database<DB>) {
-    let old = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, order: i64| {
-            let parcel: i64 = saga.request("ship", &ShipOrder { order }).await?;
-            Ok(parcel)
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &old, "a", 7).await;
-    let worker = Worker::of(&old);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, order: i64| {
+        let parcel: i64 = saga.request("ship", &ShipOrder { order }).await?;
+        Ok(parcel)
+    });
+    let (old, worker) = begun(&db, code, 7).await;
     waits(&old, "a").await;
     assert_eq!(reply(&db, &old, "a", "P-1").await, Replied::Kept);
     let told = stuck(&old, "a").await;

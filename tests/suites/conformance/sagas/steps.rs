@@ -22,25 +22,20 @@ saga_cases! { "saga/steps":
 async fn effect_message_result_and_progress_commit_together<DB: Tables>(db: Database<DB>) {
     let tries = Counter::default();
     let counter = tries.clone();
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, input: i64| {
-            let done: i64 = saga
-                .step("reserve", async |tx| {
-                    DB::apply(tx, format!("reserve {input}")).await?;
-                    tx.enqueue(NewMessage::new("stock").payload("reserved")).await?;
-                    match counter.up() {
-                        1 => Err(StepError::retry("the first try fails after its effect")),
-                        _ => Ok(input * 2),
-                    }
-                })
-                .await?;
-            Ok(done)
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 21).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, input: i64| {
+        let done: i64 = saga
+            .step("reserve", async |tx| {
+                DB::apply(tx, format!("reserve {input}")).await?;
+                tx.enqueue(NewMessage::new("stock").payload("reserved")).await?;
+                match counter.up() {
+                    1 => Err(StepError::retry("the first try fails after its effect")),
+                    _ => Ok(input * 2),
+                }
+            })
+            .await?;
+        Ok(done)
+    });
+    let (sagas, worker) = begun(&db, code, 21).await;
     assert_eq!(finished(&sagas, "a").await, "42");
     worker.stop().await;
     assert_eq!(tries.get(), 2);
@@ -51,21 +46,16 @@ async fn effect_message_result_and_progress_commit_together<DB: Tables>(db: Data
 async fn a_result_is_returned_on_every_later_run<DB: Tables>(db: Database<DB>) {
     let (first, second) = (Counter::default(), Counter::default());
     let (one, two) = (first.clone(), second.clone());
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            let number: u32 = saga.step("first", async |_| Ok(one.up())).await?;
-            saga.step("second", async |tx| match two.up() {
-                1 | 2 => Err(StepError::retry("not yet")),
-                _ => Ok(DB::apply(tx, format!("with {number}")).await?),
-            })
-            .await?;
-            Ok(number)
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        let number: u32 = saga.step("first", async |_| Ok(one.up())).await?;
+        saga.step("second", async |tx| match two.up() {
+            1 | 2 => Err(StepError::retry("not yet")),
+            _ => Ok(DB::apply(tx, format!("with {number}")).await?),
         })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+        .await?;
+        Ok(number)
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     assert_eq!(finished(&sagas, "a").await, "1");
     worker.stop().await;
     assert_eq!((first.get(), second.get()), (1, 3), "the first ran once");
@@ -73,18 +63,13 @@ async fn a_result_is_returned_on_every_later_run<DB: Tables>(db: Database<DB>) {
 }
 
 async fn steps_are_found_by_name_and_may_be_reordered<DB: Tables>(db: Database<DB>) {
-    let old = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            let a: i64 = saga.step("a", async |_| Ok(1)).await?;
-            let b: i64 = saga.step("b", async |_| Ok(2)).await?;
-            saga.sleep("pause", Duration::from_secs(3_600)).await?;
-            Ok(a * 10 + b)
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &old, "a", 0).await;
-    let worker = Worker::of(&old);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        let a: i64 = saga.step("a", async |_| Ok(1)).await?;
+        let b: i64 = saga.step("b", async |_| Ok(2)).await?;
+        saga.sleep("pause", Duration::from_secs(3_600)).await?;
+        Ok(a * 10 + b)
+    });
+    let (old, worker) = begun(&db, code, 0).await;
     until(&old, "a", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
     worker.stop().await;
     let new = sagas(&db)
@@ -107,21 +92,16 @@ async fn steps_are_found_by_name_and_may_be_reordered<DB: Tables>(db: Database<D
 async fn a_failure_is_tried_again_and_then_stuck<DB: Tables>(db: Database<DB>) {
     let tries = Counter::default();
     let counter = tries.clone();
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step("before", async |tx| Ok(DB::apply(tx, String::from("before")).await?)).await?;
-            saga.step::<(), _, _>("fails", async |tx| {
-                counter.up();
-                DB::apply(tx, String::from("never")).await?;
-                Err(StepError::retry("the shelf is locked"))
-            })
-            .await
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("before", async |tx| Ok(DB::apply(tx, String::from("before")).await?)).await?;
+        saga.step::<(), _, _>("fails", async |tx| {
+            counter.up();
+            DB::apply(tx, String::from("never")).await?;
+            Err(StepError::retry("the shelf is locked"))
         })
-        .open()
         .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     let told = stuck(&sagas, "a").await;
     assert!(told.contains("fails") && told.contains("the shelf is locked"), "{told}");
     worker.stop().await;
@@ -134,22 +114,17 @@ async fn a_failure_is_tried_again_and_then_stuck<DB: Tables>(db: Database<DB>) {
 async fn a_conflict_is_tried_again_and_not_counted<DB: Tables>(db: Database<DB>) {
     let tries = Counter::default();
     let counter = tries.clone();
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step("conflict", async |tx| {
-                DB::apply(tx, String::from("once")).await?;
-                if counter.up() <= 7 {
-                    return Err(outbox::EnqueueError::Concurrent { id: message::MessageId::new() }.into());
-                }
-                Ok(())
-            })
-            .await
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("conflict", async |tx| {
+            DB::apply(tx, String::from("once")).await?;
+            if counter.up() <= 7 {
+                return Err(outbox::EnqueueError::Concurrent { id: message::MessageId::new() }.into());
+            }
+            Ok(())
         })
-        .open()
         .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     finished(&sagas, "a").await;
     worker.stop().await;
     assert_eq!(tries.get(), 8);
@@ -162,20 +137,14 @@ async fn a_step_that_always_loses_a_conflict_is_counted_and_then_stuck<DB: Table
     let counter = tries.clone();
     let mut options = fast();
     options.attempts_max = 1;
-    let sagas = sagas(&db)
-        .options(options)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step::<(), _, _>("hot", async |_| {
-                counter.up();
-                Err(outbox::EnqueueError::Concurrent { id: message::MessageId::new() }.into())
-            })
-            .await
+    let code = sagas(&db).options(options).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step::<(), _, _>("hot", async |_| {
+            counter.up();
+            Err(outbox::EnqueueError::Concurrent { id: message::MessageId::new() }.into())
         })
-        .open()
         .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     let told = stuck(&sagas, "a").await;
     assert!(told.contains("hot") && told.contains("lost against other transactions"), "{told}");
     worker.stop().await;
@@ -269,25 +238,20 @@ async fn a_step_that_fails_as_an_outage_does_is_let_go_and_counted<DB: Tables>(d
 async fn a_refused_step_may_be_caught<DB: Tables>(db: Database<DB>) {
     let tries = Counter::default();
     let counter = tries.clone();
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            let card: Result<(), Stop> = saga
-                .step("card", async |tx| {
-                    counter.up();
-                    DB::apply(tx, String::from("never")).await?;
-                    Err(StepError::stop("the card has expired"))
-                })
-                .await;
-            let reason = card.unwrap_err().reason().to_owned();
-            saga.sleep("pause", Duration::ZERO).await?;
-            saga.step("invoice", async |tx| Ok(DB::apply(tx, String::from("invoice")).await?)).await?;
-            Ok(reason)
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        let card: Result<(), Stop> = saga
+            .step("card", async |tx| {
+                counter.up();
+                DB::apply(tx, String::from("never")).await?;
+                Err(StepError::stop("the card has expired"))
+            })
+            .await;
+        let reason = card.unwrap_err().reason().to_owned();
+        saga.sleep("pause", Duration::ZERO).await?;
+        saga.step("invoice", async |tx| Ok(DB::apply(tx, String::from("invoice")).await?)).await?;
+        Ok(reason)
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     assert_eq!(finished(&sagas, "a").await, "\"the card has expired\"");
     worker.stop().await;
     assert_eq!(tries.get(), 1, "a refusal is an outcome, and is stored");
@@ -330,24 +294,19 @@ async fn a_refusal_of_a_shared_helper_undoes_the_saga<DB: Tables>(db: Database<D
 async fn a_step_that_is_dropped_fails_the_run<DB: Tables>(db: Database<DB>) {
     let tries = Counter::default();
     let (counter, tries_so_far) = (tries.clone(), tries.clone());
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            let slow = saga.step("slow", async |tx| {
-                if counter.up() == 1 {
-                    std::future::pending::<()>().await;
-                }
-                Ok(DB::apply(tx, String::from("slow")).await?)
-            });
-            // A misuse: the answer to the first attempt is lost.
-            let limit = Duration::from_millis(if tries_so_far.get() == 0 { 500 } else { 30_000 });
-            let _ = tokio::time::timeout(limit, slow).await;
-            saga.step("next", async |tx| Ok(DB::apply(tx, String::from("next")).await?)).await
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        let slow = saga.step("slow", async |tx| {
+            if counter.up() == 1 {
+                std::future::pending::<()>().await;
+            }
+            Ok(DB::apply(tx, String::from("slow")).await?)
+        });
+        // A misuse: the answer to the first attempt is lost.
+        let limit = Duration::from_millis(if tries_so_far.get() == 0 { 500 } else { 30_000 });
+        let _ = tokio::time::timeout(limit, slow).await;
+        saga.step("next", async |tx| Ok(DB::apply(tx, String::from("next")).await?)).await
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     finished(&sagas, "a").await;
     worker.stop().await;
     assert_eq!(effects(&db).await, ["slow", "next"]);

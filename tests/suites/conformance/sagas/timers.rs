@@ -35,16 +35,11 @@ async fn a_pause_holds_no_process_and_ends_once<DB: Tables>(db: Database<DB>) {
 }
 
 async fn a_pause_that_is_over_at_once_goes_on<DB: Tables>(db: Database<DB>) {
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.sleep("none", Duration::ZERO).await?;
-            saga.sleep("short", Duration::from_millis(30)).await
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.sleep("none", Duration::ZERO).await?;
+        saga.sleep("short", Duration::from_millis(30)).await
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     finished(&sagas, "a").await;
     worker.stop().await;
 }
@@ -75,17 +70,12 @@ async fn a_century_is_accepted_and_more_is_refused<DB: Tables>(db: Database<DB>)
 async fn a_pause_that_is_woken_too_early_waits_on<DB: Tables>(db: Database<DB>) {
     let runs = Counter::default();
     let counter = runs.clone();
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            counter.up();
-            saga.sleep("pause", Duration::from_secs(3_600)).await?;
-            saga.step("after", async |tx| Ok(DB::apply(tx, String::from("after")).await?)).await
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        counter.up();
+        saga.sleep("pause", Duration::from_secs(3_600)).await?;
+        saga.step("after", async |tx| Ok(DB::apply(tx, String::from("after")).await?)).await
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     until(&sagas, "a", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
     let early = "UPDATE saga SET wake_at = started_at";
     db.execute(early).await.unwrap();
@@ -136,16 +126,10 @@ async fn sagas_that_a_clock_ahead_has_postponed_are_woken<DB: Tables>(db: Databa
 async fn a_long_pause_of_another_process_is_kept<DB: Tables>(db: Database<DB>) {
     let mut options = fast();
     options.attempts_max = 1_000_000;
-    let sagas = sagas(&db)
-        .options(options)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step("pay", async |_| Err::<i64, _>(StepError::retry("the bank is away"))).await
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).options(options).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("pay", async |_| Err::<i64, _>(StepError::retry("the bank is away"))).await
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     until(&sagas, "a", "failed", |saga| saga.attempts > 0).await;
     worker.stop().await;
     let (failed, _) = show(&sagas, "a").await;

@@ -130,9 +130,7 @@ async fn a_paused_worker_changes_nothing_after_its_lease<DB: Tables>(db: Databas
 /// The worker that took the saga has not begun its step yet, so only the epoch shows the loss.
 async fn a_worker_whose_saga_was_taken_commits_no_step<DB: Tables>(db: Database<DB>) {
     let (hook, is_there, go_on) = paused_at(crash_points::AFTER_CLAIM);
-    let sagas = by(&db, "the paused one").hook(hook).open().await.unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let (sagas, worker) = begun(&db, by(&db, "the paused one").hook(hook), 0).await;
     is_there.notified().await;
     db.execute("UPDATE saga SET epoch = epoch + 1, worker = 'the other one'").await.unwrap();
     go_on.notify_one();
@@ -147,17 +145,14 @@ async fn a_paused_worker_does_not_call_after_its_lease<DB: Tables>(db: Database<
     let here = bank.clone();
     let mut options = fast();
     options.lease = Duration::from_secs(1);
-    let paused = sagas(&db)
-        .options(options)
-        .hook(hook)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
+    let code = sagas(&db).options(options).hook(hook).saga(
+        "checkout",
+        1,
+        async move |saga: &mut Run<DB>, cents: i64| {
             saga.call("charge", async |key| here.charge(key, cents).await).await
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &paused, "a", 5).await;
-    let worker = Worker::of(&paused);
+        },
+    );
+    let (paused, worker) = begun(&db, code, 5).await;
     is_there.notified().await;
     // Another worker has taken the saga, so this one cannot renew its lease.
     db.execute("UPDATE saga SET epoch = epoch + 1").await.unwrap();
@@ -194,9 +189,7 @@ async fn a_living_worker_keeps_a_long_step<DB: Tables>(db: Database<DB>) {
 async fn another_worker_goes_on_after_a_crash<DB: Tables>(db: Database<DB>) {
     let vanish: saga::Hook =
         Arc::new(|_, place| Box::pin(async move { place == crash_points::AFTER_STEP_COMMIT }));
-    let crashing = by(&db, "the first").hook(vanish).open().await.unwrap();
-    start(&db, &crashing, "a", 0).await;
-    let worker = Worker::of(&crashing);
+    let (crashing, worker) = begun(&db, by(&db, "the first").hook(vanish), 0).await;
     eventually("the step is there", async || Ok((effects(&db).await.len() == 1).then_some(())))
         .await
         .unwrap();
@@ -233,9 +226,7 @@ async fn what_ends_its_workers_is_stuck<DB: Tables>(db: Database<DB>) {
         }
         Box::pin(async move { dies })
     });
-    let crashing = two_steps(sagas(&db)).hook(vanish).open().await.unwrap();
-    start(&db, &crashing, "a", 0).await;
-    let worker = Worker::of(&crashing);
+    let (crashing, worker) = begun(&db, two_steps(sagas(&db)).hook(vanish), 0).await;
     for death in 1..=10 {
         eventually("its worker is gone", async || Ok((kills.get() == death).then_some(()))).await.unwrap();
         // The lease ends. From the second time on, a short pause follows.
@@ -271,7 +262,7 @@ async fn what_was_stored_ends_the_failures_before_it<DB: Tables>(db: Database<DB
         }
         Box::pin(async move { dies })
     });
-    let crashing = sagas(&db)
+    let code = sagas(&db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
             let step = saga.step("one", async |_| match counter.up() {
                 3 => Ok(()),
@@ -279,12 +270,8 @@ async fn what_was_stored_ends_the_failures_before_it<DB: Tables>(db: Database<DB
             });
             step.await
         })
-        .hook(vanish)
-        .open()
-        .await
-        .unwrap();
-    start(&db, &crashing, "a", 0).await;
-    let worker = Worker::of(&crashing);
+        .hook(vanish);
+    let (crashing, worker) = begun(&db, code, 0).await;
     eventually("its worker is gone", async || Ok((reached.get() == 1).then_some(()))).await.unwrap();
     worker.stop().await;
     let saga = show(&crashing, "a").await.0;
@@ -294,21 +281,16 @@ async fn what_was_stored_ends_the_failures_before_it<DB: Tables>(db: Database<DB
 async fn a_stopping_worker_lets_its_sagas_go<DB: Tables>(db: Database<DB>) {
     let (began, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (there, on) = (Arc::clone(&began), Arc::clone(&goes_on));
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step("one", async |tx| {
-                there.notify_one();
-                on.notified().await;
-                Ok(DB::apply(tx, String::from("one")).await?)
-            })
-            .await?;
-            saga.step("two", async |tx| Ok(DB::apply(tx, String::from("two")).await?)).await
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("one", async |tx| {
+            there.notify_one();
+            on.notified().await;
+            Ok(DB::apply(tx, String::from("one")).await?)
         })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+        .await?;
+        saga.step("two", async |tx| Ok(DB::apply(tx, String::from("two")).await?)).await
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
     began.notified().await;
     worker.stop.cancel();
     worker.has_noticed.cancelled().await;

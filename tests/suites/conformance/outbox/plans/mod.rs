@@ -19,10 +19,10 @@ use sqlx::{AssertSqlSafe, Postgres};
 
 use self::cases::{EXCLUDED, Fixture, LOG, PARKED, cases};
 use self::touched::Sessions;
-use crate::outbox::support::{Database, granted, on};
+use crate::outbox::support::{Database, granted};
 
 cases! { "outbox/plans":
-    postgres {
+    on_postgres {
         a_checkpoint_touches_what_it_changes,
         no_statement_follows_the_statistics,
     }
@@ -74,46 +74,42 @@ async fn fill(db: &Database<Postgres>) {
 /// generic and custom plans. The statements are prepared in three ways: while the tables are empty
 /// and never analysed; while statistics say that all tables are empty; and while statistics say
 /// that all are full, although the tables beside the log have been emptied.
-async fn no_statement_follows_the_statistics() {
-    on("no_statement_follows_the_statistics", |db: Database<Postgres>| async move {
-        let listed = inventory::statements();
-        let names: BTreeSet<&str> = listed.iter().map(|listed| listed.name.as_str()).collect();
-        let fixture = Fixture::read(&db).await;
-        let measured = cases(&fixture).into_iter().map(|case| case.statement);
-        let known: BTreeSet<&str> = measured.chain(EXCLUDED.iter().map(|(name, _)| *name)).collect();
-        assert_eq!(names, known, "each statement has a case, or a reason in EXCLUDED why it has none");
+async fn no_statement_follows_the_statistics(db: &Database<Postgres>) {
+    let listed = inventory::statements();
+    let names: BTreeSet<&str> = listed.iter().map(|listed| listed.name.as_str()).collect();
+    let fixture = Fixture::read(db).await;
+    let measured = cases(&fixture).into_iter().map(|case| case.statement);
+    let known: BTreeSet<&str> = measured.chain(EXCLUDED.iter().map(|(name, _)| *name)).collect();
+    assert_eq!(names, known, "each statement has a case, or a reason in EXCLUDED why it has none");
 
-        without_autovacuum(&db).await;
-        let mut found = Vec::new();
-        db.run("INSERT INTO outbox_relay (relay, epoch, cursor) VALUES ('main', 0, '{}')").await;
-        let mut sessions = Sessions::open(&db, &listed).await;
-        sessions.measure("planned while empty", 0, &fixture, &mut Vec::new()).await;
-        // The measurements were rolled back, but have consumed ids.
-        db.run("ALTER SEQUENCE outbox_message_id_seq RESTART").await;
-        fill(&db).await;
-        db.run("UPDATE outbox_relay SET epoch = 1, holder = 'a', lease_until = now() + interval '1 day'").await;
-        let fixture = Fixture::read(&db).await;
-        sessions.measure("planned while empty", 0, &fixture, &mut found).await;
+    without_autovacuum(db).await;
+    let mut found = Vec::new();
+    db.run("INSERT INTO outbox_relay (relay, epoch, cursor) VALUES ('main', 0, '{}')").await;
+    let mut sessions = Sessions::open(db, &listed).await;
+    sessions.measure("planned while empty", 0, &fixture, &mut Vec::new()).await;
+    // The measurements were rolled back, but have consumed ids.
+    db.run("ALTER SEQUENCE outbox_message_id_seq RESTART").await;
+    fill(db).await;
+    db.run("UPDATE outbox_relay SET epoch = 1, holder = 'a', lease_until = now() + interval '1 day'").await;
+    let fixture = Fixture::read(db).await;
+    sessions.measure("planned while empty", 0, &fixture, &mut found).await;
 
-        db.run(
-            "UPDATE pg_class SET relpages = 1, reltuples = 0 WHERE relname ~ '^outbox_' AND relkind IN ('r', 'i') \
-             AND relnamespace = 'public'::regnamespace",
-        )
-        .await;
-        let mut sessions = Sessions::open(&db, &listed).await;
-        sessions.measure("statistics say empty", 0, &fixture, &mut found).await;
-
-        db.run("ANALYZE").await;
-        let mut sessions = Sessions::open(&db, &listed).await;
-        sessions.measure("planned while full", 0, &fixture, &mut Vec::new()).await;
-        for table in BESIDE {
-            db.run(&format!("DELETE FROM {table}")).await;
-        }
-        sessions.measure("planned while full", PARKED, &fixture, &mut found).await;
-        assert!(found.is_empty(), "{} of them:\n{}", found.len(), found.join("\n"));
-        db
-    })
+    db.run(
+        "UPDATE pg_class SET relpages = 1, reltuples = 0 WHERE relname ~ '^outbox_' AND relkind IN ('r', 'i') \
+         AND relnamespace = 'public'::regnamespace",
+    )
     .await;
+    let mut sessions = Sessions::open(db, &listed).await;
+    sessions.measure("statistics say empty", 0, &fixture, &mut found).await;
+
+    db.run("ANALYZE").await;
+    let mut sessions = Sessions::open(db, &listed).await;
+    sessions.measure("planned while full", 0, &fixture, &mut Vec::new()).await;
+    for table in BESIDE {
+        db.run(&format!("DELETE FROM {table}")).await;
+    }
+    sessions.measure("planned while full", PARKED, &fixture, &mut found).await;
+    assert!(found.is_empty(), "{} of them:\n{}", found.len(), found.join("\n"));
 }
 
 /// Rows that finished sessions have read from the tables of parked entries.
@@ -126,70 +122,66 @@ const STORES: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_na
 /// Goal: a checkpoint reads only the rows that it changes, although its statement was planned while
 /// nothing was parked. Oracle: the server's count of the rows that the session has read, while
 /// 40,000 other entries are parked.
-async fn a_checkpoint_touches_what_it_changes() {
+async fn a_checkpoint_touches_what_it_changes(db: &Database<Postgres>) {
     const OTHERS: i64 = 40_000;
     const EACH: i64 = 100;
-    on("a_checkpoint_touches_what_it_changes", |db: Database<Postgres>| async move {
-        without_autovacuum(&db).await;
-        let mut store = db.checkpoint_store("a").await;
-        let (lease, cursor) = granted(&mut store).await;
-        let first = [ExceptionChange::Resolve(EntryId(1))];
-        assert_eq!(store.checkpoint(lease.epoch, &cursor, &first).await.unwrap(), Fenced::Held);
+    without_autovacuum(db).await;
+    let mut store = db.checkpoint_store("a").await;
+    let (lease, cursor) = granted(&mut store).await;
+    let first = [ExceptionChange::Resolve(EntryId(1))];
+    assert_eq!(store.checkpoint(lease.epoch, &cursor, &first).await.unwrap(), Fenced::Held);
 
-        db.run(&format!(
-            "INSERT INTO outbox_message (topic, key, payload) SELECT 'orders', 'key-' || n % 40, '\\x00' \
-             FROM generate_series(1, {}) AS n",
-            OTHERS + 5 * EACH
-        ))
-        .await;
-        for insert in [
-            "outbox_exception (relay, id, message_id, topic, key, state) SELECT 'main', id, message_id, topic, key, 'held'",
-            "outbox_parked (relay, id, content_type, payload, enqueued_at) SELECT 'main', id, content_type, payload, \
-             enqueued_at",
-        ] {
-            db.run(&format!("INSERT INTO {insert} FROM outbox_message WHERE id <= {OTHERS}")).await;
-        }
-        let rows: Vec<(i64, String)> = sqlx::query_as(AssertSqlSafe(format!(
-            "SELECT id, message_id::text FROM outbox_message WHERE id > {OTHERS} ORDER BY id"
-        )))
-        .fetch_all(&db.admin)
-        .await
-        .unwrap();
-        db.run("SELECT pg_stat_force_next_flush()").await;
-        let before = db.number(READ).await;
-        let (mut changed, park) = (0, |(id, message_id): &(i64, String), attempts| {
-            ExceptionChange::Park(Parked {
-                id: EntryId(*id),
-                message_id: message_id.clone(),
-                topic: String::from("orders"),
-                key: Some(String::from("key-1")),
-                state: ExceptionState::Held,
-                attempts,
-                due_in: None,
-                fault: None,
-                error: None,
-            })
-        });
-        for rows in rows.chunks(usize::try_from(EACH).unwrap()) {
-            let resolved = rows.iter().map(|(id, _)| ExceptionChange::Resolve(EntryId(*id))).collect();
-            let park = |attempts| rows.iter().map(|row| park(row, attempts)).collect::<Vec<_>>();
-            for changes in [park(0), park(1), resolved] {
-                assert_eq!(store.checkpoint(lease.epoch, &cursor, &changes).await.unwrap(), Fenced::Held);
-                changed += EACH;
-            }
-        }
-        drop(store);
-        while db.number(STORES).await > 0 {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, OTHERS);
-        assert_eq!(db.number("SELECT count(*) FROM outbox_parked").await, OTHERS);
-        // The counts above have also read each of the other entries.
-        db.run("SELECT pg_stat_force_next_flush()").await;
-        let read = db.number(READ).await - before;
-        eprintln!("{changed} changes beside {OTHERS} parked entries: {read} rows read");
-        assert!(read <= 10 * changed + 2 * OTHERS, "{changed} changes: {read} rows read");
-        db
-    })
+    db.run(&format!(
+        "INSERT INTO outbox_message (topic, key, payload) SELECT 'orders', 'key-' || n % 40, '\\x00' \
+         FROM generate_series(1, {}) AS n",
+        OTHERS + 5 * EACH
+    ))
     .await;
+    for insert in [
+        "outbox_exception (relay, id, message_id, topic, key, state) SELECT 'main', id, message_id, topic, key, 'held'",
+        "outbox_parked (relay, id, content_type, payload, enqueued_at) SELECT 'main', id, content_type, payload, \
+         enqueued_at",
+    ] {
+        db.run(&format!("INSERT INTO {insert} FROM outbox_message WHERE id <= {OTHERS}")).await;
+    }
+    let rows: Vec<(i64, String)> = sqlx::query_as(AssertSqlSafe(format!(
+        "SELECT id, message_id::text FROM outbox_message WHERE id > {OTHERS} ORDER BY id"
+    )))
+    .fetch_all(&db.admin)
+    .await
+    .unwrap();
+    db.run("SELECT pg_stat_force_next_flush()").await;
+    let before = db.number(READ).await;
+    let (mut changed, park) = (0, |(id, message_id): &(i64, String), attempts| {
+        ExceptionChange::Park(Parked {
+            id: EntryId(*id),
+            message_id: message_id.clone(),
+            topic: String::from("orders"),
+            key: Some(String::from("key-1")),
+            state: ExceptionState::Held,
+            attempts,
+            due_in: None,
+            fault: None,
+            error: None,
+        })
+    });
+    for rows in rows.chunks(usize::try_from(EACH).unwrap()) {
+        let resolved = rows.iter().map(|(id, _)| ExceptionChange::Resolve(EntryId(*id))).collect();
+        let park = |attempts| rows.iter().map(|row| park(row, attempts)).collect::<Vec<_>>();
+        for changes in [park(0), park(1), resolved] {
+            assert_eq!(store.checkpoint(lease.epoch, &cursor, &changes).await.unwrap(), Fenced::Held);
+            changed += EACH;
+        }
+    }
+    drop(store);
+    while db.number(STORES).await > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, OTHERS);
+    assert_eq!(db.number("SELECT count(*) FROM outbox_parked").await, OTHERS);
+    // The counts above have also read each of the other entries.
+    db.run("SELECT pg_stat_force_next_flush()").await;
+    let read = db.number(READ).await - before;
+    eprintln!("{changed} changes beside {OTHERS} parked entries: {read} rows read");
+    assert!(read <= 10 * changed + 2 * OTHERS, "{changed} changes: {read} rows read");
 }
