@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use crate::inbox::database::{Database, TestDatabase};
+use crate::inbox::database::Database;
 use crate::inbox::failures::dead_letters;
 use crate::inbox::held_keys::signature;
 use crate::inbox::runner::Effect;

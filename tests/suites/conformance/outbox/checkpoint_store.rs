@@ -63,11 +63,9 @@ async fn a_held_lease_is_busy_and_an_expired_one_is_taken_over<DB: TestDialect>(
     assert_eq!((lease.epoch, taken_over_from.as_deref()), (again.epoch + 1, Some("a")));
 }
 
-/// The epochs of a relay that was forgotten begin again. A write of its holder that arrives only now
-/// is refused although the epoch is the same.
-async fn a_forgotten_holder_writes_nothing_under_the_same_name<DB: TestDialect>(
-    db: Database<DB>,
-) -> Database<DB> {
+/// The epochs of a relay that was forgotten begin again. A write of its holder that arrives only
+/// now is refused although the epoch is the same.
+async fn a_forgotten_holder_writes_nothing_under_the_same_name<DB: TestDialect>(db: &Database<DB>) {
     let (mut a, mut b) = (db.checkpoint_store("a").await, db.checkpoint_store("b").await);
     let (old, cursor) = granted(&mut a).await;
     db.run("DELETE FROM outbox_relay").await;
@@ -77,7 +75,6 @@ async fn a_forgotten_holder_writes_nothing_under_the_same_name<DB: TestDialect>(
     assert_eq!(a.renew(old.epoch, TTL).await.unwrap(), Fenced::Lost);
     assert_eq!(a.release(old.epoch).await.unwrap(), Fenced::Lost);
     assert_eq!(b.renew(new.epoch, TTL).await.unwrap(), Fenced::Held);
-    db
 }
 
 async fn a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length<DB: TestDialect>(

@@ -85,22 +85,18 @@ async fn a_sequence_that_reserves_ids_is_refused(db: &Database<Postgres>) {
 }
 
 /// The search path of a role begins with a schema of its name as soon as that exists.
-async fn a_schema_that_would_hide_the_tables_is_refused() {
-    on("hidden_tables", |db: Database<Postgres>| async move {
-        let mut connection = PgConnection::connect(&db.url).await.unwrap();
-        for statement in ["CREATE SCHEMA later", "SET search_path = later, public"] {
-            connection.execute(statement).await.unwrap();
-        }
-        // Nothing is pending, so nothing would be created.
-        assert!(Migrator::<Postgres>::new(Line::Outbox).up(&mut connection).await.unwrap().is_empty());
-        let error = Migrator::<Postgres>::new(Line::Saga).up(&mut connection).await.unwrap_err();
-        let MigrateError::Hidden { found, first } = &error else { panic!("{error}") };
-        assert_eq!((found.as_str(), first.as_str()), ("public", "later"));
-        let schema = Some(Identifier::new("later").unwrap());
-        let there = Migrator::<Postgres>::new(Line::Saga).schema(schema).up(&mut connection).await.unwrap();
-        assert_eq!(there.len(), 1);
-        connection.close().await.unwrap();
-        db
-    })
-    .await;
+async fn a_schema_that_would_hide_the_tables_is_refused(db: &Database<Postgres>) {
+    let mut connection = PgConnection::connect(&db.url).await.unwrap();
+    for statement in ["CREATE SCHEMA later", "SET search_path = later, public"] {
+        connection.execute(statement).await.unwrap();
+    }
+    // Nothing is pending, so nothing would be created.
+    assert!(Migrator::<Postgres>::new(Line::Outbox).up(&mut connection).await.unwrap().is_empty());
+    let error = Migrator::<Postgres>::new(Line::Saga).up(&mut connection).await.unwrap_err();
+    let MigrateError::Hidden { found, first } = &error else { panic!("{error}") };
+    assert_eq!((found.as_str(), first.as_str()), ("public", "later"));
+    let schema = Some(Identifier::new("later").unwrap());
+    let there = Migrator::<Postgres>::new(Line::Saga).schema(schema).up(&mut connection).await.unwrap();
+    assert_eq!(there.len(), 1);
+    connection.close().await.unwrap();
 }

@@ -153,7 +153,7 @@ async fn a_call_that_the_code_lost_is_not_forgotten<DB: Tables>(db: Database<DB>
     let code = sagas(&db).hook(vanish).saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
         saga.call("charge", async |key| here.charge(key, cents).await).await
     });
-    let (old, worker) = begun(&db, code, 7).await;
+    let (_, worker) = begun(&db, code, 7).await;
     eventually("the call", async || Ok((bank.account("checkout/a/charge").charges == 1).then_some(())))
         .await
         .unwrap();

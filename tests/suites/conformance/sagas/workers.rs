@@ -130,7 +130,7 @@ async fn a_paused_worker_changes_nothing_after_its_lease<DB: Tables>(db: Databas
 /// The worker that took the saga has not begun its step yet, so only the epoch shows the loss.
 async fn a_worker_whose_saga_was_taken_commits_no_step<DB: Tables>(db: Database<DB>) {
     let (hook, is_there, go_on) = paused_at(crash_points::AFTER_CLAIM);
-    let (sagas, worker) = begun(&db, by(&db, "the paused one").hook(hook), 0).await;
+    let (_, worker) = begun(&db, by(&db, "the paused one").hook(hook), 0).await;
     is_there.notified().await;
     db.execute("UPDATE saga SET epoch = epoch + 1, worker = 'the other one'").await.unwrap();
     go_on.notify_one();
@@ -152,7 +152,7 @@ async fn a_paused_worker_does_not_call_after_its_lease<DB: Tables>(db: Database<
             saga.call("charge", async |key| here.charge(key, cents).await).await
         },
     );
-    let (paused, worker) = begun(&db, code, 5).await;
+    let (_, worker) = begun(&db, code, 5).await;
     is_there.notified().await;
     // Another worker has taken the saga, so this one cannot renew its lease.
     db.execute("UPDATE saga SET epoch = epoch + 1").await.unwrap();
@@ -189,7 +189,7 @@ async fn a_living_worker_keeps_a_long_step<DB: Tables>(db: Database<DB>) {
 async fn another_worker_goes_on_after_a_crash<DB: Tables>(db: Database<DB>) {
     let vanish: saga::Hook =
         Arc::new(|_, place| Box::pin(async move { place == crash_points::AFTER_STEP_COMMIT }));
-    let (crashing, worker) = begun(&db, by(&db, "the first").hook(vanish), 0).await;
+    let (_, worker) = begun(&db, by(&db, "the first").hook(vanish), 0).await;
     eventually("the step is there", async || Ok((effects(&db).await.len() == 1).then_some(())))
         .await
         .unwrap();
