@@ -124,6 +124,7 @@ pub(super) fn group(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use message::chunk::CHUNKS_MAX;
     use message::{EventType, OrderingKey, Receipts, Ticket};
 
     fn item(group: Option<&str>, bytes: usize) -> Item {
@@ -185,7 +186,7 @@ mod tests {
         let whole = deduplication(&message);
         assert_eq!(whole, deduplication(&message));
         let mut ids = HashSet::from([whole]);
-        for (index, count) in [(0, 1), (0, 2), (1, 2), (u32::MAX - 1, u32::MAX)] {
+        for (index, count) in [(0, 1), (0, 2), (1, 2), (CHUNKS_MAX - 1, CHUNKS_MAX)] {
             let bytes = u64::from(count) * 2;
             let chunk = message::Chunk::new(index, count, bytes, Fingerprint::of(&message)).unwrap();
             message.chunk = Some(Box::new(chunk));

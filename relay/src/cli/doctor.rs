@@ -159,7 +159,10 @@ mod tests {
 
     #[test]
     fn problems_alone_are_listed_and_everything_is_counted() {
-        let checks = vec![Finding::pass("tables", "outbox", "current"), Finding::fail("rights", "relay", "none", "grant")];
+        let checks = vec![
+            Finding::pass("tables", "outbox", "current"),
+            Finding::fail("rights", "relay", "none", "grant"),
+        ];
         let pipelines = vec![PipelineReport { pipeline: String::from("orders"), checks }];
         let report = Report { go_live: Vec::new(), pipelines };
         let (all, problems) = (report.shown(false), report.shown(true));
