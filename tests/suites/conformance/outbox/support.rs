@@ -56,7 +56,7 @@ pub fn pipeline(name: &RelayName, url: &str) -> PipelineConfig {
     let kafka = serde_json::json!({ "bootstrap_servers": ["127.0.0.1:1"] });
     PipelineConfig {
         name: name.clone(),
-        source: source(),
+        source: Source::new(format!("/{}", name.as_str())).unwrap(),
         database: operate::Database::new(Secret::Text(url.into()), LogOptions::default()),
         retention: Retention::default(),
         audit_retention: Retention::default(),
