@@ -153,6 +153,8 @@ mod tests {
     use super::*;
     use sqlx::{Postgres, Sqlite};
 
+    const HIDDEN: &str = "in a later schema of the search_path";
+
     #[test]
     fn the_printed_script_is_one_transaction_with_its_bookkeeping() {
         let schema = Identifier::new("app").unwrap();
@@ -161,8 +163,8 @@ mod tests {
         assert!(script.starts_with("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"), "{script}");
         assert!(script.contains(r#"CREATE TABLE "app".outbox_message"#), "{script}");
         assert!(script.contains("VALUES ('outbox', 1, '0001_outbox', '"), "{script}");
-        assert!(script.ends_with("COMMIT;\n") && !script.contains("{schema}") && !script.contains("DO $$"));
-        assert!(Migrator::<Postgres>::new(Line::Outbox).sql(1..=1).unwrap().contains("DO $$"));
+        assert!(script.ends_with("COMMIT;\n") && !script.contains("{schema}") && !script.contains(HIDDEN));
+        assert!(Migrator::<Postgres>::new(Line::Outbox).sql(1..=1).unwrap().contains(HIDDEN));
     }
 
     #[test]
