@@ -6,18 +6,19 @@ mod symptom;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::future::{join_all, try_join3};
-use outbox_log::admin::{self, Blocker, COUNTED_MAX, RelayStatus};
+use futures_util::StreamExt as _;
+use futures_util::future::try_join;
+use futures_util::stream::FuturesOrdered;
+use outbox_log::admin::{self, Blocker, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, Picture, RelayStatus};
 use outbox_log::retention::{self, HeldBack, Segment};
-use outbox_log::{BrokerTrouble, LogError};
+use outbox_log::{BrokerTrouble, ExceptionState, LogError};
 use serde::Serialize;
 use time::OffsetDateTime;
 
 use super::cause::Cause;
 use super::error::OperateError;
 use super::operator::{Operator, Role};
-use super::pause::{PauseLine, pauses};
-use super::places::Places;
+use super::pause::PauseLine;
 use super::seconds::{self, age};
 use crate::settings::PipelineConfig;
 
@@ -235,11 +236,48 @@ pub async fn status(
     pipelines: impl IntoIterator<Item = &PipelineConfig>,
     operator: &Operator,
 ) -> Result<Vec<PipelineStatus>, OperateError> {
-    operator.permit(Role::Viewer, "view pipelines")?;
-    Ok(join_all(pipelines.into_iter().map(|pipeline| look(pipeline, operator))).await)
+    status_at(pipelines, operator, Depth::WithHistory).await
 }
 
-async fn look(pipeline: &PipelineConfig, operator: &Operator) -> PipelineStatus {
+/// What a status includes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// Everything but the age and the size of the outbox, in one session for each pipeline.
+    WithoutHistory,
+    /// Everything, in two sessions for each pipeline.
+    WithHistory,
+}
+
+/// Maximum number of pipelines that are looked at at once, so that a look at thousands of them is
+/// no flood of sessions.
+const LOOKS_MAX: usize = 16;
+
+/// Like [`status`], with a chosen depth. Cancel-safe.
+///
+/// # Errors
+/// As for [`status`].
+pub async fn status_at(
+    pipelines: impl IntoIterator<Item = &PipelineConfig>,
+    operator: &Operator,
+    depth: Depth,
+) -> Result<Vec<PipelineStatus>, OperateError> {
+    operator.permit(Role::Viewer, "view pipelines")?;
+    let pipelines: Vec<&PipelineConfig> = pipelines.into_iter().collect();
+    let mut statuses = Vec::with_capacity(pipelines.len());
+    let mut looks = FuturesOrdered::new();
+    for pipeline in pipelines {
+        if looks.len() >= LOOKS_MAX {
+            statuses.extend(looks.next().await);
+        }
+        looks.push_back(look(pipeline, depth));
+    }
+    while let Some(status) = looks.next().await {
+        statuses.push(status);
+    }
+    Ok(statuses)
+}
+
+async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
     let name = pipeline.name.as_str();
     let asked = async {
         let (address, options) = (pipeline.database.address(), pipeline.database.options().clone());
@@ -247,20 +285,28 @@ async fn look(pipeline: &PipelineConfig, operator: &Operator) -> PipelineStatus 
         let history = retention::open(address, pipeline.source.clone(), options)?;
         // Without retention, nothing expires.
         let keep = pipeline.retention.keep().unwrap_or(FOREVER);
-        let all = try_join3(admin.relay(&pipeline.name), admin.blocker(), history.segments(keep)).await;
-        let (relay, blocker, segments) = all.map_err(|error: LogError| OperateError::from(error))?;
-        let problem = match relay {
+        let segments = async {
+            match depth {
+                Depth::WithHistory => history.segments(keep).await,
+                Depth::WithoutHistory => Ok(Vec::new()),
+            }
+        };
+        let all = try_join(admin.picture(&pipeline.name), segments).await;
+        let (picture, segments) = all.map_err(|error: LogError| OperateError::from(error))?;
+        let problem = match picture.relay {
             Some(_) => None,
             None => unknown(&admin.relays().await?),
         };
-        let paused = pauses(&Places::new().outbox(pipeline), operator).await?;
-        Ok::<_, OperateError>((relay, problem, blocker, segments, paused))
+        Ok::<_, OperateError>((picture, problem, segments))
     };
     let is_transactional = pipeline.broker.is_transactional();
     match asked.await {
-        Ok((relay, problem, blocker, segments, paused)) => {
-            PipelineStatus { is_transactional, paused, problem, ..PipelineStatus::of(name, relay, blocker) }
-                .with(&segments)
+        Ok((picture, problem, segments)) => {
+            let Picture { relay, blocker, pauses, errors } = picture;
+            let paused = pauses.into_iter().map(|pause| PauseLine::of(&pipeline.name, pause)).collect();
+            let status = PipelineStatus::of(name, relay, blocker).with(&segments);
+            let causes = causes(&errors, &status.exceptions);
+            PipelineStatus { is_transactional, paused, problem, causes, ..status }
         }
         Err(error) => PipelineStatus {
             state: "unknown",
@@ -270,6 +316,23 @@ async fn look(pipeline: &PipelineConfig, operator: &Operator) -> PipelineStatus 
             ..PipelineStatus::of(name, None, None)
         },
     }
+}
+
+/// Returns the most frequent error of each state. It was read from a sample if more messages are in
+/// the state than were looked at.
+fn causes(
+    errors: &[CountedError],
+    exceptions: &BTreeMap<&'static str, u64>,
+) -> BTreeMap<&'static str, Cause> {
+    let looked_at = 2 * u64::from(ERRORS_LOOKED_AT);
+    let states = [ExceptionState::Dead, ExceptionState::Retrying];
+    let causes = states.into_iter().filter_map(|state| {
+        let of_state = errors.iter().filter(|counted| counted.state == state);
+        let counted = of_state.map(|counted| (counted.error.clone(), counted.count));
+        let is_sample = exceptions.get(state.as_str()).is_some_and(|count| *count > looked_at);
+        Some((state.as_str(), Cause::of(counted, is_sample)?))
+    });
+    causes.collect()
 }
 
 /// Returns the problem of a name under which no relay has led, if others have led: it may be
@@ -416,8 +479,7 @@ impl PipelineStatus {
         }
         for pause in &self.paused {
             let since = (OffsetDateTime::now_utc() - pause.since).as_seconds_f64();
-            let PauseLine { paused, actor, reason, .. } = pause;
-            add(Symptom::Paused, false, Some(since), format!("{paused} is paused by {actor}: {reason}"));
+            add(Symptom::Paused, false, Some(since), pause.told());
         }
         if let Some(OpenTransaction { pid: 0, application_name, age_seconds, .. }) = &self.held_back_by {
             let quoted = application_name.replace('\'', "''");

@@ -7,17 +7,33 @@ use sqlx::{PgConnection, Row as _};
 
 use super::statements::{BACKLOG, BLOCKER, PRESENT, RELAYS};
 use crate::admin::entry::due;
-use crate::admin::status::{Backlog, Blocker, CursorHistory, Holder, RelayStatus};
+use crate::admin::status::{Backlog, Blocker, CursorHistory, Holder, Picture, RelayStatus};
 use crate::postgres::history::History;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::store::PostgresLog;
 use crate::{Cursor, EntryId, LogError, RelayName, row, stored};
 
 impl PostgresLog {
-    /// Returns all relays, or one.
-    pub(super) async fn status(&self, only: Option<&RelayName>) -> Result<Vec<RelayStatus>, LogError> {
-        let failed = || LogError::during("describe the relays");
+    /// Reads one relay, and what keeps its entries.
+    pub(super) async fn read_picture(&self, relay: &RelayName) -> Result<Picture, LogError> {
         let mut connection = self.look().await?;
+        let found = self.status(&mut connection, Some(relay)).await?.pop();
+        let errors = match &found {
+            Some(status) => self.tables.errors(&mut connection, relay, &status.exceptions).await?,
+            None => Vec::new(),
+        };
+        let blocker = self.read_blocker(&mut connection).await?;
+        let pauses = self.tables.pauses(&mut connection, relay).await?;
+        Ok(Picture { relay: found, blocker, pauses, errors })
+    }
+
+    /// Reads all relays, or one.
+    pub(super) async fn status(
+        &self,
+        connection: &mut PgConnection,
+        only: Option<&RelayName>,
+    ) -> Result<Vec<RelayStatus>, LogError> {
+        let failed = || LogError::during("describe the relays");
         let relays = self.render(RELAYS);
         let rows = sqlx::query(&relays).bind(only.map(RelayName::as_str));
         let rows = rows.fetch_all(&mut *connection).await.map_err(failed())?;
@@ -30,8 +46,8 @@ impl PostgresLog {
             let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
             let cursor: String = row.try_get("cursor").map_err(failed())?;
             let (cursor, broker_trouble) = (stored::read(&cursor)?, stored::read_trouble(&cursor));
-            let (summary, age) = self.tables.parked(&mut connection, &relay).await?;
-            let backlog = summary.add_to(self.backlog(&mut connection, &cursor).await?, age);
+            let (summary, age) = self.tables.parked(&mut *connection, &relay).await?;
+            let backlog = summary.add_to(self.backlog(&mut *connection, &cursor).await?, age);
             relays.push(RelayStatus {
                 relay,
                 epoch: row.try_get("epoch").map_err(failed())?,
@@ -53,10 +69,13 @@ impl PostgresLog {
         Ok(relays)
     }
 
-    /// Returns the transaction that has been open for longest after it wrote to the outbox.
-    pub(super) async fn read_blocker(&self) -> Result<Option<Blocker>, LogError> {
+    /// Reads the transaction that has been open for longest after it wrote to the outbox.
+    pub(super) async fn read_blocker(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<Option<Blocker>, LogError> {
         let failed = || LogError::during("look for open transactions");
-        let found = sqlx::query(&self.render(BLOCKER)).fetch_optional(&mut *self.look().await?).await;
+        let found = sqlx::query(&self.render(BLOCKER)).fetch_optional(connection).await;
         let Some(row) = found.map_err(failed())? else { return Ok(None) };
         blocker(&row).map(Some).map_err(failed())
     }
