@@ -167,7 +167,11 @@ impl Rights {
     fn read_grant(&mut self, mut words: Words<'_>) -> Option<()> {
         let privileges = words.list(|words| {
             let privilege = words.next()?;
-            Some((privilege, words.in_parentheses()))
+            let columns = match words.expect("(") {
+                Some(()) => Some(words.until_closed()?),
+                None => None,
+            };
+            Some((privilege, columns))
         })?;
         words.expect("ON")?;
         let (kind, objects) = words.objects()?;
@@ -182,7 +186,7 @@ impl Rights {
                     };
                     match columns {
                         None => self.granted.push(right(None)),
-                        Some(columns) if kind == ObjectKind::Table && privilege != "DELETE" => {
+                        Some(columns) if !columns.is_empty() && has_columns(kind, privilege) => {
                             self.granted.extend(columns.iter().map(|column| right(Some(column.clone()))));
                         }
                         Some(_) => return None,
@@ -203,6 +207,11 @@ impl Rights {
         }
         Some(())
     }
+}
+
+/// Returns whether a privilege may be for single columns.
+fn has_columns(kind: ObjectKind, privilege: &str) -> bool {
+    kind == ObjectKind::Table && privilege != "DELETE"
 }
 
 fn known(is_known: bool, statement: &str) -> Result<(), UnknownStatement> {
@@ -255,13 +264,13 @@ impl<'t> Words<'t> {
         Some(elements)
     }
 
-    /// Reads a list of words in parentheses, which may be empty, if there is one.
-    fn in_parentheses(&mut self) -> Option<Vec<String>> {
-        self.expect("(")?;
+    /// Reads the rest of a list in parentheses, which may be empty.
+    fn until_closed(&mut self) -> Option<Vec<String>> {
         if self.expect(")").is_some() {
             return Some(Vec::new());
         }
-        let elements = self.list(|words| words.next().map(str::to_owned))?;
+        let is_name = |word: &&str| !matches!(*word, "(" | ")" | ",");
+        let elements = self.list(|words| words.words.next_if(is_name).map(str::to_owned))?;
         self.expect(")")?;
         Some(elements)
     }
@@ -275,7 +284,8 @@ impl<'t> Words<'t> {
         let objects = self.list(|words| {
             let name = words.next()?.strip_prefix("{schema}")?;
             if kind == Function {
-                return Some(format!("{name}({})", words.in_parentheses()?.join(", ")));
+                words.expect("(")?;
+                return Some(format!("{name}({})", words.until_closed()?.join(", ")));
             }
             (name.is_empty() == (kind == Schema)).then(|| name.to_owned())
         })?;
@@ -406,6 +416,8 @@ mod tests {
             "GRANT SELECT ON {schema}t TO {relay} WITH GRANT OPTION;",
             "GRANT SELECT, ON {schema}t TO {relay};",
             "GRANT SELECT (a ON {schema}t TO {relay};",
+            "GRANT SELECT () ON {schema}t TO {relay};",
+            "GRANT SELECT (a,)) ON {schema}t TO {relay};",
             "GRANT SELECT ON ALL TABLES IN SCHEMA {schema}t TO {relay};",
             "GRANT DELETE (a) ON {schema}t TO {relay};",
             "GRANT TRUNCATE ON {schema}t TO {relay};",
