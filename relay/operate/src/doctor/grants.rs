@@ -17,8 +17,8 @@ const NAMED_MAX: usize = 5;
 const OF_SERVICES: [&str; 4] = ["producer", "consumer", "claimant", "worker"];
 
 /// Compares the rights of the roles in a database with those that `relay migrate roles` grants and
-/// revokes: for the relay's role, for each of `names` that exists, and for `PUBLIC`. Covers only the
-/// lines whose tables the database has; empty on SQLite, and if the database cannot be reached.
+/// revokes: for the relay's role, for each of `names` that exists, and for `PUBLIC`. Covers the
+/// lines whose tables the database has. Empty on SQLite, and if the database cannot be reached.
 /// Writes nothing. Cancel-safe.
 pub async fn examine_grants(database: &Database, names: &RoleNames) -> Vec<Finding> {
     #[cfg(feature = "postgres")]

@@ -4,8 +4,11 @@
 //! The scripts (`sql/postgres/roles`) are the only list of rights. This module reads the few forms
 //! of statements that they use, and refuses every other form, so that no right is overlooked.
 
+mod words;
+
 use crate::line::Line;
-use crate::roles::{Roles, template};
+use crate::roles::template;
+use words::Words;
 
 /// The kind of an object that has rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -228,85 +231,6 @@ fn between<'t>(line: &'t str, [beginning, end]: [&str; 2]) -> Option<&'t str> {
     line.strip_prefix(beginning)?.strip_suffix(end)
 }
 
-/// The words of a statement that are not read yet. Parentheses and commas are words.
-struct Words<'t> {
-    words: std::iter::Peekable<std::vec::IntoIter<&'t str>>,
-}
-
-impl<'t> Words<'t> {
-    fn of(text: &'t str) -> Self {
-        let is_mark = |c| matches!(c, '(' | ')' | ',');
-        let of_word = |word: &'t str| {
-            word.split_inclusive(is_mark).flat_map(move |piece| {
-                let (word, mark) = piece.split_at(piece.trim_end_matches(is_mark).len());
-                [word, mark]
-            })
-        };
-        let words: Vec<&str> =
-            text.split_whitespace().flat_map(of_word).filter(|word| !word.is_empty()).collect();
-        Self { words: words.into_iter().peekable() }
-    }
-
-    fn next(&mut self) -> Option<&'t str> {
-        self.words.next()
-    }
-
-    fn expect(&mut self, word: &str) -> Option<()> {
-        self.words.next_if(|next| *next == word).map(drop)
-    }
-
-    /// Reads elements with commas between them.
-    fn list<T>(&mut self, mut element: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
-        let mut elements = vec![element(self)?];
-        while self.expect(",").is_some() {
-            elements.push(element(self)?);
-        }
-        Some(elements)
-    }
-
-    /// Reads the rest of a list in parentheses, which may be empty.
-    fn until_closed(&mut self) -> Option<Vec<String>> {
-        if self.expect(")").is_some() {
-            return Some(Vec::new());
-        }
-        let is_name = |word: &&str| !matches!(*word, "(" | ")" | ",");
-        let elements = self.list(|words| words.words.next_if(is_name).map(str::to_owned))?;
-        self.expect(")")?;
-        Some(elements)
-    }
-
-    fn objects(&mut self) -> Option<(ObjectKind, Vec<String>)> {
-        use ObjectKind::{Function, Partitions, Schema, Sequence, Table};
-        let named =
-            [("SCHEMA", Schema), ("PARTITIONS", Partitions), ("SEQUENCE", Sequence), ("FUNCTION", Function)];
-        let found = named.into_iter().find(|(word, _)| self.expect(word).is_some());
-        let kind = found.map_or(Table, |(_, kind)| kind);
-        let objects = self.list(|words| {
-            let name = words.next()?.strip_prefix("{schema}")?;
-            if kind == Function {
-                words.expect("(")?;
-                return Some(format!("{name}({})", words.until_closed()?.join(", ")));
-            }
-            (name.is_empty() == (kind == Schema)).then(|| name.to_owned())
-        })?;
-        Some((kind, objects))
-    }
-
-    /// Reads the roles, which end a statement.
-    fn roles(mut self) -> Option<Vec<&'static str>> {
-        let standard = Roles::standard();
-        let roles = self.list(|words| {
-            let word = words.next()?;
-            if word == "PUBLIC" {
-                return Some(PUBLIC);
-            }
-            let name = word.strip_prefix('{')?.strip_suffix('}')?;
-            standard.named().into_iter().map(|(role, _)| role).find(|role| *role == name)
-        })?;
-        self.next().is_none().then_some(roles)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -320,8 +244,8 @@ mod tests {
         Rights::read(&format!("{begin}{in_block}\n{end}{after}\nCOMMIT;\n"))
     }
 
-    /// Every word of every statement is a word of SQL or is in a row. Oracle: the text of the script,
-    /// cut without this module.
+    /// Every word of every statement is a word of SQL or is in a row. Oracle: the text of the
+    /// script, cut without this module.
     #[test]
     fn every_statement_of_every_script_is_in_the_list() {
         let sql = ["GRANT", "REVOKE", "ALL", "ON", "TO", "FROM", "FUNCTION", "SEQUENCE", "PUBLIC", "schema"];
@@ -364,7 +288,7 @@ mod tests {
             let rights = Rights::of(line).unwrap();
             let revoked: BTreeSet<&Revoked> = rights.revoked.iter().collect();
             for right in &rights.granted {
-                // PUBLIC may execute functions that do no harm, and uses the schema as its owner decides.
+                // PUBLIC may execute functions that do no harm. The schema is the owner's.
                 if matches!(right.kind, ObjectKind::Schema | ObjectKind::Function) {
                     continue;
                 }
