@@ -6,11 +6,11 @@ use outbox::connect::{dialect_of, postgres_options};
 use outbox_log::LogError;
 use secrecy::ExposeSecret as _;
 use serde::Serialize;
+use sqlx::Connection as _;
 use sqlx::postgres::PgRow;
-use sqlx::{Connection as _, FromRow as _};
 use tokio::time::timeout;
 
-use super::postgres::{connect, settled};
+use super::postgres::{connect, get, settled};
 use super::{TIME_LIMIT, Unreachable, asked};
 use crate::Database;
 use crate::doctor::facts::{RoleFacts, RoleNames, WrongGrant};
@@ -33,19 +33,6 @@ struct Listed {
 struct Named<'a> {
     part: &'static str,
     role_name: Option<&'a str>,
-}
-
-/// A role with one wrong right, or with none.
-#[derive(sqlx::FromRow)]
-struct Row {
-    part: String,
-    role_name: String,
-    there: bool,
-    superuser: bool,
-    rights: i64,
-    object: Option<String>,
-    privilege: Option<String>,
-    remedy: Option<String>,
 }
 
 /// Gathers the roles of the lines that the database has; none on SQLite.
@@ -115,24 +102,28 @@ fn json(rows: &impl Serialize) -> Result<String, Unreachable> {
     serde_json::to_string(rows).map_err(|error| Unreachable::operator(error.to_string()))
 }
 
-/// Groups rows, which are in the order of their parts, by role.
+/// Groups rows, which are in the order of their parts, by role. A row has one wrong right, or none.
 fn roles(rows: &[PgRow]) -> Result<Vec<RoleFacts>, Unreachable> {
     let mut roles: Vec<RoleFacts> = Vec::new();
     for row in rows {
-        let row = Row::from_row(row).map_err(Unreachable::asking)?;
-        if roles.last().is_none_or(|role| role.part != row.part) {
-            roles.push(RoleFacts {
-                part: row.part,
-                role: row.role_name,
-                there: row.there,
-                superuser: row.superuser,
-                rights: usize::try_from(row.rights).unwrap_or_default(),
-                wrong: Vec::new(),
-            });
+        let part: String = get(row, "part")?;
+        let wrong = wrong(row)?;
+        match roles.last_mut().filter(|role| role.part == part) {
+            Some(role) => role.wrong.extend(wrong),
+            None => roles.push(RoleFacts {
+                part,
+                role: get(row, "role_name")?,
+                there: get(row, "there")?,
+                superuser: get(row, "superuser")?,
+                rights: usize::try_from(get::<i64>(row, "rights")?).unwrap_or_default(),
+                wrong: Vec::from_iter(wrong),
+            }),
         }
-        let wrong = row.object.zip(row.privilege);
-        let wrong = wrong.map(|(object, privilege)| WrongGrant { object, privilege, remedy: row.remedy });
-        roles.last_mut().map(|role| &mut role.wrong).into_iter().for_each(|list| list.extend(wrong.clone()));
     }
     Ok(roles)
+}
+
+fn wrong(row: &PgRow) -> Result<Option<WrongGrant>, Unreachable> {
+    let Some(object) = get(row, "object")? else { return Ok(None) };
+    Ok(Some(WrongGrant { object, privilege: get(row, "privilege")?, remedy: get(row, "remedy")? }))
 }

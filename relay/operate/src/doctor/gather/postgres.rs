@@ -195,7 +195,7 @@ fn skew(clock: f64, before: SystemTime, took: Duration) -> Skew {
     Skew { by, uncertainty: took / 2 }
 }
 
-fn get<'r, T>(row: &'r PgRow, name: &str) -> Result<T, Unreachable>
+pub(super) fn get<'r, T>(row: &'r PgRow, name: &str) -> Result<T, Unreachable>
 where
     T: sqlx::Decode<'r, Postgres> + sqlx::Type<Postgres>,
 {
