@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::facts::{RoleFacts, RoleNames, WrongGrant};
+use super::gather::Unreachable;
 #[cfg(feature = "postgres")]
-use super::gather;
+use super::gather::grants::gather;
 use super::report::Finding;
 use crate::Database;
 
@@ -21,27 +22,27 @@ const OF_SERVICES: [&str; 4] = ["producer", "consumer", "claimant", "worker"];
 /// lines whose tables the database has. Empty on SQLite, and if the database cannot be reached.
 /// Writes nothing. Cancel-safe.
 pub async fn examine_grants(database: &Database, names: &RoleNames) -> Vec<Finding> {
-    #[cfg(feature = "postgres")]
-    return match gather::grants::gather(database, names).await {
+    match gather(database, names).await {
         Ok(roles) => check(&roles),
         // The check of the connection reports it.
-        Err(gather::Unreachable { unavailable: true, .. }) => Vec::new(),
-        Err(gather::Unreachable { reason, .. }) => {
+        Err(Unreachable { unavailable: true, .. }) => Vec::new(),
+        Err(Unreachable { reason, .. }) => {
             let remedy = "no right was checked: correct what the reason names";
             vec![Finding::unknown(CHECK, "database", reason, remedy)]
         }
-    };
-    #[cfg(not(feature = "postgres"))]
-    {
-        let _ = (database, names);
-        Vec::new()
     }
+}
+
+/// Gathers nothing: SQLite has no roles.
+#[cfg(not(feature = "postgres"))]
+async fn gather(_: &Database, _: &RoleNames) -> Result<Vec<RoleFacts>, Unreachable> {
+    Ok(Vec::new())
 }
 
 /// Returns the rights that the relay's own role lacks. Empty if they cannot be read.
 #[cfg(feature = "postgres")]
 pub(super) async fn lacking_of_relay(database: &Database) -> Option<Finding> {
-    let roles = gather::grants::gather(database, &RoleNames::default()).await.ok()?;
+    let roles = gather(database, &RoleNames::default()).await.ok()?;
     lacking(roles.iter().find(|role| role.part == "relay")?)
 }
 
