@@ -196,8 +196,8 @@ pub struct SelectedPage {
 }
 
 impl SelectedPage {
-    /// Makes a page from a range. `is_cut` when it ends before the range because the headers are too
-    /// large, behind all rows of its last id.
+    /// Makes a page from a range. `is_cut` when it ends before the range because the headers are
+    /// too large, behind all rows of its last id.
     ///
     /// The next page begins above an id, so no page ends between two rows of one id. Where a full
     /// page may do so, the rows of its last id are left to the next one.

@@ -88,8 +88,8 @@ pub struct Machine {
     events: Vec<Event>,
 }
 
-/// Progress of reading the log. Invariant: no entry at or below `highest` that is still in the window
-/// or among the changes has the id of another one, or `shared` names it.
+/// Progress of reading the log. Invariant: two entries in the window or among the changes have
+/// different ids, or `shared` names their id.
 #[derive(Debug, Default)]
 struct Read {
     /// The last entry that was read, until the cursor has passed it.

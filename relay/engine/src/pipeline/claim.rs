@@ -20,7 +20,7 @@ use crate::transactions::{Continued, Recovering, Recovery};
 const STANDBY_PAUSE_MAX: Duration = Duration::from_millis(200);
 const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
 
-/// What a term leaves for the next one to settle before it leads.
+/// Tasks that a term leaves for the next one to settle before it leads.
 #[derive(Default)]
 pub(super) struct Open {
     /// An id that two entries share. Nothing is published before each has its own: otherwise every

@@ -1,4 +1,4 @@
-//! What a pipeline is doing, for whoever watches it.
+//! The state of a pipeline, for whoever watches it.
 
 use message::Fault;
 

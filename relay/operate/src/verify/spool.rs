@@ -271,7 +271,7 @@ impl Spool {
     }
 }
 
-/// What the numbers in the file mean.
+/// The names that the file has numbers for.
 struct Words<'a> {
     topics: &'a Names,
     kinds: &'a Names,

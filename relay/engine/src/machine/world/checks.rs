@@ -1,4 +1,4 @@
-//! What must hold at any moment, and at the end.
+//! Properties that hold at any moment, and at the end.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
