@@ -9,7 +9,9 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::try_join;
 use futures_util::stream::FuturesOrdered;
-use outbox_log::admin::{self, Blocker, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, Picture, RelayStatus};
+use outbox_log::admin::{
+    self, Blocker, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, Picture, Process, RelayStatus,
+};
 use outbox_log::retention::{self, HeldBack, Segment};
 use outbox_log::{BrokerTrouble, ExceptionState, LogError};
 use serde::Serialize;
@@ -40,6 +42,10 @@ pub struct PipelineStatus {
     /// The number of processes that wait for the lease; `None` where the database does not show
     /// them (SQLite).
     pub standbys: Option<u64>,
+    /// The processes that lead or wait for the lease; `None` where the database does not show them
+    /// (SQLite).
+    #[serde(skip)]
+    pub processes: Option<Vec<Process>>,
     /// The remaining time of the lease.
     pub lease_remaining_seconds: Option<f64>,
     /// The age of the last checkpoint.
@@ -302,11 +308,11 @@ async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
     let is_transactional = pipeline.broker.is_transactional();
     match asked.await {
         Ok((picture, problem, segments)) => {
-            let Picture { relay, blocker, pauses, errors } = picture;
+            let Picture { relay, blocker, pauses, errors, processes } = picture;
             let paused = pauses.into_iter().map(|pause| PauseLine::of(&pipeline.name, pause)).collect();
             let status = PipelineStatus::of(name, relay, blocker).with(&segments);
             let causes = causes(&errors, &status.exceptions);
-            PipelineStatus { is_transactional, paused, problem, causes, ..status }
+            PipelineStatus { is_transactional, paused, problem, causes, processes, ..status }
         }
         Err(error) => PipelineStatus {
             state: "unknown",
@@ -368,6 +374,7 @@ impl PipelineStatus {
             holder: lease.map(|holder| holder.name.clone()),
             epoch: relay.as_ref().map(|relay| relay.epoch),
             standbys: relay.as_ref().and_then(|relay| relay.standbys),
+            processes: None,
             lease_remaining_seconds: seconds(remaining),
             checkpoint_age_seconds: seconds(relay.as_ref().map(|relay| relay.checkpoint_age)),
             cursor_system_identifier: history.map(|history| history.system_identifier.clone()),

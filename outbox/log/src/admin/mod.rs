@@ -7,7 +7,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`status`] | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`], [`Picture`] |
+//! | [`status`] | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`], [`Picture`], [`Process`] |
 //! | [`entry`] | [`ListedEntry`], [`AuditRecord`] |
 //! | [`operation`] | [`Operation`]: all other operations |
 //! | [`decision`] | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`DecideError`] |
@@ -28,7 +28,7 @@ pub use entry::{AuditRecord, ListedEntry};
 pub use operation::Operation;
 pub use status::{
     Backlog, Blocker, COUNTED_MAX, CountedError, CursorHistory, ERRORS_LOOKED_AT, Holder, ParkedCount,
-    Picture, RelayStatus,
+    Picture, Process, RelayStatus,
 };
 
 use crate::address::Address;

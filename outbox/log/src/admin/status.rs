@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use time::OffsetDateTime;
+
 use crate::{BrokerTrouble, Cursor, EntryId, ExceptionState, Pause};
 
 /// One relay: its holder, its progress, its parked entries.
@@ -64,6 +66,22 @@ pub struct Picture {
     /// The errors of retrying and dead entries: of up to [`ERRORS_LOOKED_AT`] entries with the
     /// smallest ids, and as many with the largest ones, of each state.
     pub errors: Vec<CountedError>,
+    /// The processes that lead or wait for the lease, at most 200; `None` where the database does
+    /// not know its sessions (SQLite).
+    pub processes: Option<Vec<Process>>,
+}
+
+/// A process of a relay, as its session shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Whether it took the lease last; otherwise it waits for it.
+    pub is_leader: bool,
+    /// Its version.
+    pub version: String,
+    /// The address that it connects from; `None` for this machine, and where the server hides it.
+    pub address: Option<String>,
+    /// When it connected; `None` where the server hides it, from roles without `pg_read_all_stats`.
+    pub since: Option<OffsetDateTime>,
 }
 
 /// Number of entries from each end whose errors a [`Picture`] counts.

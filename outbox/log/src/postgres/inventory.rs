@@ -12,6 +12,7 @@ pub const ONE_PLAN: &str = ONE_PLAN_HERE;
 /// Statements that are constants of their modules.
 const CONSTANTS: [(&str, &str); 19] = [
     ("admin.RELAYS", admin::statements::RELAYS),
+    ("admin.PROCESSES", admin::statements::PROCESSES),
     ("admin.PRESENT", admin::statements::PRESENT),
     ("admin.BACKLOG", admin::statements::BACKLOG),
     ("admin.BLOCKER", admin::statements::BLOCKER),

@@ -5,9 +5,9 @@ use std::time::Duration;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 
-use super::statements::{BACKLOG, BLOCKER, PRESENT, RELAYS};
+use super::statements::{BACKLOG, BLOCKER, PRESENT, PROCESSES, RELAYS};
 use crate::admin::entry::due;
-use crate::admin::status::{Backlog, Blocker, CursorHistory, Holder, Picture, RelayStatus};
+use crate::admin::status::{Backlog, Blocker, CursorHistory, Holder, Picture, Process, RelayStatus};
 use crate::postgres::history::History;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::store::PostgresLog;
@@ -24,7 +24,20 @@ impl PostgresLog {
         };
         let blocker = self.read_blocker(&mut connection).await?;
         let pauses = self.tables.pauses(&mut connection, relay).await?;
-        Ok(Picture { relay: found, blocker, pauses, errors })
+        let processes = Some(self.processes(&mut connection, relay).await?);
+        Ok(Picture { relay: found, blocker, pauses, errors, processes })
+    }
+
+    /// Reads the processes that lead or wait for the lease.
+    async fn processes(
+        &self,
+        connection: &mut PgConnection,
+        relay: &RelayName,
+    ) -> Result<Vec<Process>, LogError> {
+        let failed = || LogError::during("look for the processes of a relay");
+        let rows = sqlx::query(&self.render(PROCESSES)).bind(relay.as_str());
+        let rows = rows.fetch_all(connection).await.map_err(failed())?;
+        rows.iter().map(|row| process(row).map_err(failed())).collect()
     }
 
     /// Reads all relays, or one.
@@ -102,6 +115,16 @@ impl PostgresLog {
         let entries_max = if oldest.is_none() { 0 } else { u64::try_from(ahead).unwrap_or_default() };
         Ok(Backlog { entries_max: entries_max.max(at_least), oldest, parked: 0, oldest_parked: None })
     }
+}
+
+fn process(row: &PgRow) -> Result<Process, sqlx::Error> {
+    let role: String = row.try_get("role")?;
+    Ok(Process {
+        is_leader: role == "leads",
+        version: row.try_get("version")?,
+        address: row.try_get("address")?,
+        since: row.try_get("backend_start")?,
+    })
 }
 
 fn blocker(row: &PgRow) -> Result<Blocker, sqlx::Error> {

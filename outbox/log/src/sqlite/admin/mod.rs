@@ -38,7 +38,7 @@ impl LogAdmin for SqliteLog {
             None => Vec::new(),
         };
         let pauses = self.tables.pauses(&mut connection, relay).await?;
-        Ok(Picture { relay: found, blocker: None, pauses, errors })
+        Ok(Picture { relay: found, blocker: None, pauses, errors, processes: None })
     }
 
     async fn list(

@@ -8,13 +8,17 @@ use maud::{Markup, html};
 use operate::Operator;
 use operate::pause::PauseLine;
 use operate::status::PipelineStatus;
+use outbox_log::admin::Process;
 
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, ago, badge, bytes, cell, count, lasting, may_decide, maybe, whole};
+use super::super::layout::{
+    Frame, Tab, ago, badge, bytes, cell, count, lasting, may_decide, maybe, maybe_since, whole,
+};
+use super::super::list::{Column, Kind, column, list};
 use super::super::trouble::Subject;
 use super::card::{card, plots, resume};
 use super::overview::{hour, own};
@@ -52,6 +56,7 @@ pub(crate) async fn show(
             p class="good-line" { "Nothing blocks publishing." }
         }
         @if !status.paused.is_empty() { (pauses(&operator, status)) }
+        @if let Some(processes) = &status.processes { (processes_of(status, processes)) }
         section class="card" { (facts(status)) }
         @if let Some(hour) = hour(&picture, name) {
             h2 { "The last hour" }
@@ -76,6 +81,37 @@ fn pauses(operator: &Operator, status: &PipelineStatus) -> Markup {
             p class="faint" { "and " (count((status.paused.len() - PAUSES_MAX) as u64)) " more" }
         }
     }
+}
+
+const PROCESSES: [Column; 5] = [
+    column("Role", Kind::Name),
+    column("Version", Kind::Text),
+    column("Address", Kind::Text),
+    column("Connected", Kind::Time),
+    column("Process", Kind::Why),
+];
+
+fn processes_of(status: &PipelineStatus, processes: &[Process]) -> Markup {
+    html! {
+        h2 { "Processes" }
+        @if processes.is_empty() { p class="empty" { "No relay runs this pipeline." } }
+        @else { (list("Processes", &PROCESSES, processes.iter().map(|process| process_row(status, process)))) }
+    }
+}
+
+fn process_row(status: &PipelineStatus, process: &Process) -> Vec<Markup> {
+    let address = match (&process.address, process.since) {
+        (Some(address), _) => address.as_str(),
+        (None, Some(_)) => "same machine",
+        (None, None) => "hidden (needs pg_read_all_stats)",
+    };
+    vec![
+        html! { (if process.is_leader { "leads" } else { "standby" }) },
+        cell(&process.version),
+        cell(address),
+        maybe_since(process.since),
+        maybe(status.holder.as_deref().filter(|_| process.is_leader)),
+    ]
 }
 
 fn facts(status: &PipelineStatus) -> Markup {

@@ -230,6 +230,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
 
     add(Relay, "admin.RELAYS", "all", 1, 0, s("NULL"));
     add(Relay, "admin.RELAYS", "one", 1, 0, s("'main'"));
+    add(Relay, "admin.PROCESSES", "", 1, 0, s("'main'"));
     add(Relay, "admin.PRESENT", "", 1, 0, s(""));
     add(Relay, "tables.counts", "", MANY, 0, format!("'main',{MANY}"));
     add(Relay, "tables.parked_age", "", 1, 0, s("'main',4000"));
