@@ -74,9 +74,9 @@ fn add_word(text: &mut String, word: &str) {
         let run = uuid_length(rest).unwrap_or_else(|| run_length(rest));
         let (taken, others) = rest.split_at(run);
         if taken.contains('-') || is_hex_id(taken) {
-            add_mark(text)
+            add_mark(text);
         } else {
-            add_without_digits(text, taken)
+            add_without_digits(text, taken);
         }
         rest = others;
     }

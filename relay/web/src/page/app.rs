@@ -116,7 +116,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/keys", get(keys::show))
         .route("/keys/confirm", post(keys::confirm))
         .route("/keys/decide", post(keys::decide))
-        .route("/sagas", get(sagas::list))
+        .route("/sagas", get(sagas::show_all))
         .route("/saga", get(sagas::show))
         .route("/saga/decide", post(sagas::decide))
         .route("/audit", get(audit::show))

@@ -63,7 +63,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Sets the time of what the page shows; without it, the present.
-    pub(crate) fn as_of(self, at: OffsetDateTime) -> Self {
+    pub(crate) fn taken_at(self, at: OffsetDateTime) -> Self {
         Self { at, ..self }
     }
 

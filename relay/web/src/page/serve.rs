@@ -134,7 +134,7 @@ impl Page {
         let Self { listener, tls, bounds, app } = self;
         let mut observing = JoinSet::new();
         let observed = Arc::clone(&app);
-        observing.spawn(async move { observed.observer.keep().await });
+        observing.spawn(async move { Box::pin(observed.observer.keep()).await });
         let service = TowerToHyperService::new(routes(app));
         let answer = |stream, admitted| answer(stream, admitted, tls.clone(), service.clone());
         listener::serve(listener, "the page", bounds, answer).await;

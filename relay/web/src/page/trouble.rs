@@ -49,16 +49,30 @@ impl<'a> Subject<'a> {
         self.own.is_some() || self.waits.iter().any(is_grave)
     }
 
-    fn rank(&self) -> (bool, Symptom, Reverse<Duration>, &'a str) {
+    fn rank(&self) -> Rank<'a> {
         let worst = self.waits.first();
-        let symptom = worst.map_or(Symptom::NoLeader, |wait| wait.symptom);
-        let lasts = worst.and_then(|wait| wait.lasts).unwrap_or_default();
-        (!self.is_grave(), symptom, Reverse(lasts), self.name())
+        Rank {
+            is_fine: !self.is_sick(),
+            passes: !self.is_grave(),
+            symptom: worst.map_or(Symptom::NoLeader, |wait| wait.symptom),
+            lasts: Reverse(worst.and_then(|wait| wait.lasts).unwrap_or_default()),
+            name: self.name(),
+        }
     }
 }
 
+/// The place of a subject, smallest first.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Rank<'a> {
+    is_fine: bool,
+    passes: bool,
+    symptom: Symptom,
+    lasts: Reverse<Duration>,
+    name: &'a str,
+}
+
 /// Sorts subjects: those that need an operator before those that pass, then by symptom, then the
-/// longest first, then by name.
+/// longest first, then by name. Those that are fine are last.
 pub(crate) fn sort(subjects: &mut [Subject<'_>]) {
     subjects.sort_by(|one, other| one.rank().cmp(&other.rank()));
 }
@@ -215,9 +229,8 @@ mod tests {
         ];
         let mut subjects: Vec<Subject<'_>> = all.iter().map(|it| Subject::pipeline(it, None)).collect();
         sort(&mut subjects);
-        subjects.retain(Subject::is_sick);
         let names: Vec<&str> = subjects.iter().map(Subject::name).collect();
-        assert_eq!(names, ["away", "alone", "old", "young", "again"]);
+        assert_eq!(names, ["away", "alone", "old", "young", "again", "quiet"]);
         assert!(subjects[3].is_grave() && !subjects[4].is_grave());
         assert_eq!(badge_text(&subjects[2].waits[0]), "dead 9");
     }

@@ -16,6 +16,7 @@ use super::super::beside::Beside;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, cell, count, whole};
+use super::super::links::Links;
 use super::super::observe::Picture;
 use super::super::samples::Hour;
 use super::super::trouble::{Of, Subject, sort, summary};
@@ -38,42 +39,59 @@ pub(crate) async fn show(
 ) -> Result<Html, Problem> {
     query.check()?;
     let (picture, beside) = tokio::join!(app.observer.picture(), app.observer.beside());
-    let mut subjects = subjects(&app, &picture, &beside);
-    sort(&mut subjects);
-    let told = summary(&subjects, beside.away.len());
-    let is_long = subjects.len() > FILTER_FROM;
-    let part = query.text("q");
-    subjects.retain(|subject| part.is_empty() || subject.name().contains(part));
-    let sick = subjects.iter().filter(|subject| subject.is_sick()).count();
-    let (sick, fine) = subjects.split_at(sick);
-    let fine = piece(&query, fine)?;
-    let body = html! {
-        p class="lead" { (told) }
-        (away(&beside.away))
-        @if is_long {
-            form class="filter" method="get" action="/" role="search" aria-label="Filter by name" {
-                label { "Part of the name" input name="q" type="search" value=(part) maxlength="255"; }
-                button { "Filter" }
-            }
-        }
-        @for subject in sick.iter().take(CARDS_MAX) { (card(&app.links, &operator, subject, picture.at)) }
-        @if sick.len() > CARDS_MAX {
-            p class="notice" { "and " (count((sick.len() - CARDS_MAX) as u64)) " more: filter by name." }
-        }
-        @if !fine.rows.is_empty() {
-            h2 { "Fine" }
-            ul class="fine" { @for subject in fine.rows { li { (line(subject, &picture)) } } }
-            (fine.links("/", &[("q", part)]))
-        }
-        (last_hour(&subjects, &picture))
-    };
-    Ok(Html(Frame::new(Tab::Overview, "Overview").as_of(picture.at).live(&uri).page(&body)))
+    let own = |status: &PipelineStatus| own(&app, status);
+    let look = Look { links: &app.links, operator: &operator, picture: &picture, beside: &beside };
+    let body = look.body(&own, &query)?;
+    Ok(Html(Frame::new(Tab::Overview, "Overview").taken_at(picture.at).live(&uri).page(&body)))
 }
 
-/// Returns all pipelines and consumers, those that are fine last once they are sorted.
-fn subjects<'a>(app: &App, picture: &'a Picture, beside: &'a Beside) -> Vec<Subject<'a>> {
-    let pipelines = picture.pipelines.iter().map(|(status, _)| Subject::pipeline(status, own(app, status)));
-    pipelines.chain(beside.consumers.iter().map(Subject::consumer)).collect()
+/// What the overview shows, and to whom.
+struct Look<'a> {
+    links: &'a Links,
+    operator: &'a Operator,
+    picture: &'a Picture,
+    beside: &'a Beside,
+}
+
+impl Look<'_> {
+    fn body(
+        &self,
+        own: &dyn Fn(&PipelineStatus) -> Option<String>,
+        query: &Fields,
+    ) -> Result<Markup, Problem> {
+        let Self { links, operator, picture, beside } = *self;
+        let pipelines = picture.pipelines.iter().map(|(status, _)| Subject::pipeline(status, own(status)));
+        let mut subjects: Vec<_> = pipelines.chain(beside.consumers.iter().map(Subject::consumer)).collect();
+        sort(&mut subjects);
+        let told = summary(&subjects, beside.away.len());
+        let is_long = subjects.len() > FILTER_FROM;
+        let part = query.text("q");
+        subjects.retain(|subject| part.is_empty() || subject.name().contains(part));
+        // Those that are fine are behind the others.
+        let sick = subjects.iter().filter(|subject| subject.is_sick()).count();
+        let (sick, fine) = subjects.split_at(sick);
+        let fine = piece(query, fine)?;
+        Ok(html! {
+            p class="lead" { (told) }
+            (away(&beside.away))
+            @if is_long {
+                form class="filter" method="get" action="/" role="search" aria-label="Filter by name" {
+                    label { "Part of the name" input name="q" type="search" value=(part) maxlength="255"; }
+                    button { "Filter" }
+                }
+            }
+            @for subject in sick.iter().take(CARDS_MAX) { (card(links, operator, subject, picture.at)) }
+            @if sick.len() > CARDS_MAX {
+                p class="notice" { "and " (count((sick.len() - CARDS_MAX) as u64)) " more: filter by name." }
+            }
+            @if !fine.rows.is_empty() {
+                h2 { "Fine" }
+                ul class="fine" { @for subject in fine.rows { li { (line(subject, picture)) } } }
+                (fine.links("/", &[("q", part)]))
+            }
+            (last_hour(&subjects, picture))
+        })
+    }
 }
 
 /// Returns why this process does not publish, if its database does not show it.
@@ -152,7 +170,42 @@ fn last_hour(subjects: &[Subject<'_>], picture: &Picture) -> Markup {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use operate::Role as Right;
+    use time::OffsetDateTime;
+
+    #[test]
+    fn ten_thousand_pipelines_are_a_page_of_bounded_size() {
+        let long = "n".repeat(50);
+        let status = |index: usize| PipelineStatus {
+            state: "leading",
+            exceptions: BTreeMap::from([("dead", (index % 2) as u64)]),
+            ..PipelineStatus::of(&format!("{long}-{index:05}"), None, None)
+        };
+        let hour =
+            || Hour { lag: vec![Some(1.5); 60], throughput: vec![Some(1.5); 60], enqueued: vec![None; 60] };
+        let pipelines = (0..10_000).map(|index| (status(index), hour())).collect();
+        let picture = Picture { at: OffsetDateTime::UNIX_EPOCH, pipelines };
+        let operator = Operator::new("ann", Right::Operator);
+        let look = Look {
+            links: &Links::sample(),
+            operator: &operator,
+            picture: &picture,
+            beside: &Beside::default(),
+        };
+        let text = |query: &str| {
+            let fields = serde_json::from_value(serde_json::json!([["q", query]])).unwrap();
+            look.body(&|_| None, &fields).unwrap().into_string()
+        };
+        let all = text("");
+        assert!(all.len() < 200_000, "{} bytes", all.len());
+        assert!(all.contains("5,000 of 10,000 pipelines need you: 5,000 messages are dead."), "{all}");
+        assert!(all.contains("and 4,950 more: filter by name."));
+        let one = text("-00007");
+        assert!(one.matches("class=\"card sick").count() == 1 && !one.contains("more: filter"), "{one}");
+    }
 
     #[test]
     fn a_pipeline_that_ends_again_and_again_is_told() {

@@ -63,7 +63,7 @@ pub(crate) async fn show(
             section class="card" { (plots(status, hour)) }
         }
     };
-    Ok(Html(Frame::new(Tab::Overview, name).as_of(picture.at).live(&uri).page(&body)))
+    Ok(Html(Frame::new(Tab::Overview, name).taken_at(picture.at).live(&uri).page(&body)))
 }
 
 fn pauses(operator: &Operator, status: &PipelineStatus) -> Markup {

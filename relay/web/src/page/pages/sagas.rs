@@ -29,7 +29,7 @@ use super::tables::{self, NamedTables};
 const SAGAS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
 
 /// `GET /sagas`.
-pub(crate) async fn list(
+pub(crate) async fn show_all(
     Asker(operator): Asker,
     State(app): State<Arc<App>>,
     Query(query): Query<Fields>,
