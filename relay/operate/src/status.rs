@@ -245,7 +245,7 @@ pub async fn status(
     status_at(pipelines, operator, Depth::WithHistory).await
 }
 
-/// What a status includes.
+/// Extent of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
     /// Everything but the age and the size of the outbox, in one session for each pipeline.

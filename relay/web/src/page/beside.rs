@@ -1,4 +1,4 @@
-//! What the page shows beside pipelines: consumers, stuck keys and stuck sagas.
+//! Consumers, stuck keys and stuck sagas, which the page shows beside pipelines.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What every page of a request shows: its user, and the counts in the navigation.
+//! The frame of a request: its user, and the counts in the navigation.
 //!
 //! The gate sets it around the handler. Pages are rendered in the task of their request, so no
 //! handler hands it on, and an error page has the same frame as any other. Without it, in the login
@@ -60,7 +60,8 @@ impl NavCount {
         self.is_at_least |= is_at_least && number.is_some();
     }
 
-    /// Returns its text: `2,009`, `≥ 100,000`, `2,009 + ?`. `None` for zero and for what is unknown.
+    /// Returns its text: `2,009`, `≥ 100,000`, `2,009 + ?`. `None` for zero and for an unknown
+    /// count.
     pub(crate) fn text(self) -> Option<String> {
         let least = if self.is_at_least { "≥ " } else { "" };
         let more = if self.is_partial { " + ?" } else { "" };

@@ -1,4 +1,4 @@
-//! What is wrong, worst first. Pure.
+//! Everything that is wrong, worst first. Pure.
 
 use std::cmp::Reverse;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What one look at a relay finds: its state, its pauses, and the errors of parked entries.
+//! One look at a relay: its state, its pauses, and the errors of parked entries.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

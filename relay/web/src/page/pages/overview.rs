@@ -45,7 +45,7 @@ pub(crate) async fn show(
     Ok(Html(Frame::new(Tab::Overview, "Overview").taken_at(picture.at).live(&uri).page(&body)))
 }
 
-/// What the overview shows, and to whom.
+/// Content and reader of the overview.
 struct Look<'a> {
     links: &'a Links,
     operator: &'a Operator,
