@@ -139,7 +139,8 @@ impl<'a> Frame<'a> {
         let age = (OffsetDateTime::now_utc() - self.at).whole_milliseconds().max(0);
         html! {
             span class="as-of" id="as-of" data-age=(age) {
-                "As of " time datetime=(rfc3339(self.at)) { (clock(self.at)) } " UTC" span class="age" {}
+                span class="wide" { "As of " } time datetime=(rfc3339(self.at)) { (clock(self.at)) }
+                span class="wide" { " UTC" } span class="age" {}
             }
         }
     }

@@ -40,7 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("the_page_needs_no_mouse", &needs, access::keyboard),
     ]
     .into_iter()
-    .chain(tests::trial::at_night(vec![
+    .chain(trial::at_night(vec![
         trial("trouble_comes_first/phone", &needs, front::phone),
         trial("trouble_comes_first/looks", &needs, front::looks),
         trial("a_page_without_its_server_says_so", &needs, front::gone),

@@ -31,13 +31,17 @@ pub(crate) fn card(links: &Links, operator: &Operator, subject: &Subject<'_>, at
             }
             ul class="waits" {
                 @if let Some(own) = &subject.own { li class="bad" { p { (whole(own)) } } }
-                @for wait in subject.waits.iter().take(WAITS_MAX) {
+                @for (index, wait) in subject.waits.iter().take(WAITS_MAX).enumerate() {
                     li class=(kind_of(wait)) {
                         p {
                             (whole(&sentence(wait)))
-                            @if let Some(lasts) = wait.lasts { span class="faint" { " for " (lasting(lasts.as_secs_f64())) } }
+                            @if let Some(lasts) = wait.lasts { span class="faint" { ", for " (lasting(lasts.as_secs_f64())) } }
                         }
-                        div class="links" { (actions(links, operator, subject, wait)) }
+                        div class="links" {
+                            (actions(operator, subject, wait))
+                            (links.what_to_do(wait.symptom))
+                            @if let (0, Some(dashboard)) = (index, dashboard(links, subject)) { (dashboard) }
+                        }
                     }
                 }
             }
@@ -72,14 +76,17 @@ fn since(wait: &Wait, at: OffsetDateTime) -> Option<String> {
     Some(format!("since {day}{minutes} UTC ({})", lasting(lasts.as_secs_f64())))
 }
 
-/// Renders what an operator can do about a condition.
-fn actions(links: &Links, operator: &Operator, subject: &Subject<'_>, wait: &Wait) -> Markup {
+fn dashboard(links: &Links, subject: &Subject<'_>) -> Option<Markup> {
     match subject.of {
-        Of::Pipeline(status) => html! {
-            (of_pipeline(operator, status, wait))
-            (links.what_to_do(wait.symptom))
-            @if let Some(dashboard) = links.dashboard(&status.pipeline) { (dashboard) }
-        },
+        Of::Pipeline(status) => links.dashboard(&status.pipeline),
+        Of::Consumer(_) => None,
+    }
+}
+
+/// Renders what an operator can do about a condition.
+fn actions(operator: &Operator, subject: &Subject<'_>, wait: &Wait) -> Markup {
+    match subject.of {
+        Of::Pipeline(status) => of_pipeline(operator, status, wait),
         Of::Consumer(line) => {
             let pairs = [("consumer", line.consumer.as_str()), ("source", "inbox")];
             html! {
@@ -87,7 +94,6 @@ fn actions(links: &Links, operator: &Operator, subject: &Subject<'_>, wait: &Wai
                     (show("/dead", &pairs, wait))
                     @if may_decide(operator) { (decide(&pairs)) }
                 }
-                (links.what_to_do(wait.symptom))
             }
         }
     }

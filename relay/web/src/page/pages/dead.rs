@@ -1,5 +1,6 @@
 //! Dead letters, one page at a time, for selection.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
@@ -171,10 +172,24 @@ const COLUMNS: [Column; 9] = [
     column("Message", Kind::Text),
 ];
 
+/// The index of the column with the owner.
+const OF: usize = 7;
+
+/// Renders messages: with boxes to choose them, and with their owners if there are several.
 fn table(listed: &Listed, with_choice: bool) -> Markup {
-    let skipped = usize::from(!with_choice);
-    let row = |message| row(message).into_iter().skip(skipped).collect();
-    list("Messages", &COLUMNS[skipped..], listed.messages.iter().map(row))
+    let owners: BTreeSet<&str> = listed.messages.iter().map(DeadMessage::owner).collect();
+    let is_shown = |index: usize| match index {
+        0 => with_choice,
+        OF => owners.len() > 1,
+        _ => true,
+    };
+    let columns: Vec<Column> =
+        (0..).zip(COLUMNS).filter(|(index, _)| is_shown(*index)).map(|(_, it)| it).collect();
+    let row = |message| {
+        let cells = (0..).zip(row(message)).filter(|(index, _)| is_shown(*index));
+        cells.map(|(_, cell)| cell).collect()
+    };
+    list("Messages", &columns, listed.messages.iter().map(row))
 }
 
 fn row(message: &DeadMessage) -> Vec<Markup> {
