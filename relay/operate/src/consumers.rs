@@ -93,3 +93,32 @@ pub async fn consumers(
     lines.dedup();
     Ok((lines, away))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dead_letters_come_before_what_is_retried() {
+        let now = OffsetDateTime::now_utc();
+        let activity = Activity {
+            dead: 12,
+            dead_since: Some(now - Duration::from_secs(90)),
+            retrying: 1,
+            ..Activity::default()
+        };
+        let mut line = ConsumerLine {
+            consumer: String::from("billing"),
+            location: String::new(),
+            activity: Some(activity),
+            remembers_from: now,
+        };
+        let waits = line.waits();
+        let told: Vec<String> = waits.iter().map(Wait::told).collect();
+        assert_eq!(told[0], "12 dead letters wait: requeue or discard them, for 1m30s");
+        assert_eq!(told[1], "1 message failed and will be retried");
+        assert!(!waits[0].passes && waits[1].passes);
+        line.activity = None;
+        assert_eq!(line.waits(), []);
+    }
+}
