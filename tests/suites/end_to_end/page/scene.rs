@@ -1,6 +1,6 @@
 //! A relay at three in the morning: one pipeline is well, one has 2,009 dead messages of three
-//! causes, one is paused and holds keys, and the database of one does not answer. A consumer has
-//! twelve dead letters.
+//! causes, one holds 41 keys because an operator has paused a topic, and the database of one does
+//! not answer. A consumer has twelve dead letters.
 
 use sqlx::Postgres;
 use tests::workload::Workload;
@@ -13,19 +13,16 @@ const OTHERS: [&str; 2] = ["shipping", "billing"];
 
 /// Number of dead messages, 1,407 of which have the first cause.
 pub(crate) const DEAD: usize = 2_009;
+/// Number of keys that `billing` holds.
+const HELD: usize = 41;
 
-/// The errors of dead messages of `shipping`, and 41 keys that `billing` holds.
 const PARKED: &str = "\
 INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, error, fault, attempts, created_at, updated_at)
 SELECT 'shipping', 1000000 + n, gen_random_uuid(), 'parcels', 'customer-' || n, 'dead',
     CASE WHEN n % 10 < 7 THEN 'the carrier refused parcel ' || n || ': its address is not complete'
         WHEN n % 10 < 9 THEN 'no price for zone ' || n ELSE 'customer ' || n || ' is unknown' END,
     'message', 10, clock_timestamp() - interval '7 hours 3 minutes', clock_timestamp() - interval '7 hours 3 minutes'
-FROM generate_series(1, 2009) AS n;
-INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, created_at)
-SELECT 'billing', 2000000 + n, gen_random_uuid(), 'invoices', 'account-' || n, 'held',
-    clock_timestamp() - interval '20 minutes'
-FROM generate_series(1, 41) AS n";
+FROM generate_series(1, 2009) AS n";
 
 const LETTERS: &str = "\
 INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, message_id, topic, key, headers, payload,
@@ -59,14 +56,17 @@ impl Served {
             Ok((database.integer(led).await? == 3).then_some(()))
         })
         .await?;
+        let topic = served.workload.topic.as_str();
+        let pause = [("pipeline", "billing"), ("scope", "topic"), ("name", topic)];
+        let pause = [&pause[..], &[("reason", "prices of May are not checked")]].concat();
+        served.ann().post("/pause", &pause).await?;
+        // The other relays publish them.
+        served.workload.place_many(HELD, HELD).await?;
         database.execute(PARKED).await?;
         database.execute(LETTERS).await?;
-        let pause =
-            [("pipeline", "billing"), ("scope", "pipeline"), ("reason", "prices of May are not checked")];
-        served.ann().post("/pause", &pause).await?;
         eventually("the page knows all of it", || async {
             let page = served.ann().get("/").await?.body;
-            let parts = ["dead 2,009", "is paused by ann", "database away", "dead 12"];
+            let parts = ["dead 2,009", "is paused by ann", "held 41", "database away", "dead 12"];
             Ok(parts.iter().all(|part| page.contains(part)).then_some(()))
         })
         .await?;
