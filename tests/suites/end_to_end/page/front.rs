@@ -55,7 +55,7 @@ pub(crate) async fn phone(stage: Stage) -> Outcome {
         "since ",
         "the carrier refused parcel #",
         "and 2 other causes",
-        "7h3m",
+        "(7h",
         "Requeue…",
         "What to do",
     ] {
