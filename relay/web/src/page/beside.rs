@@ -34,27 +34,33 @@ pub(crate) struct Beside {
 }
 
 impl Beside {
-    /// Queries the inboxes, and the tables of keys and sagas if that was long ago.
-    pub(crate) async fn look(pipelines: &[PipelineConfig], inboxes: &[InboxConfig], before: &Self) -> Self {
-        let viewer = Operator::new("the page", Role::Viewer);
+    /// Queries the inboxes.
+    pub(crate) async fn with_consumers(&self, inboxes: &[InboxConfig]) -> Self {
         let mut places = Places::new();
         for inbox in inboxes {
             places = places.inbox(inbox).await;
         }
-        let found = consumers(&places, &viewer).await;
+        let found = consumers(&places, &viewer()).await;
         places.close().await;
         let (consumers, away) = found.unwrap_or_default();
-        let mut now = Self { read_at: Some(Instant::now()), consumers, away, ..before.clone() };
-        if before.tables_at.is_none_or(|at| at.elapsed() >= TABLES_INTERVAL) {
-            now.tables_at = Some(Instant::now());
-            (now.keys, now.sagas) = (NavCount::default(), NavCount::default());
-            for NamedTables { tables, .. } in tables::all(pipelines, inboxes) {
-                let Ok(tables) = tables else { continue };
-                add(&mut now.keys, stuck_keys(&tables, &viewer).await);
-                add(&mut now.sagas, stuck_sagas(&tables, &viewer).await);
-            }
+        Self { read_at: Some(Instant::now()), consumers, away, ..self.clone() }
+    }
+
+    /// Returns whether the tables of keys and sagas were not read recently.
+    pub(crate) fn is_due(&self) -> bool {
+        self.tables_at.is_none_or(|at| at.elapsed() >= TABLES_INTERVAL)
+    }
+
+    /// Queries the tables of keys and sagas.
+    pub(crate) async fn with_tables(&self, pipelines: &[PipelineConfig], inboxes: &[InboxConfig]) -> Self {
+        let mut keys = NavCount::default();
+        let mut sagas = NavCount::default();
+        for NamedTables { tables, .. } in tables::all(pipelines, inboxes) {
+            let Ok(tables) = tables else { continue };
+            add(&mut keys, stuck_keys(&tables, &viewer()).await);
+            add(&mut sagas, stuck_sagas(&tables, &viewer()).await);
         }
-        now
+        Self { tables_at: Some(Instant::now()), keys, sagas, ..self.clone() }
     }
 
     /// Returns whether a reader sees a difference. Ages, which always change, are none.
@@ -69,6 +75,10 @@ impl Beside {
         };
         seen(self) != seen(before)
     }
+}
+
+fn viewer() -> Operator {
+    Operator::new("the page", Role::Viewer)
 }
 
 /// Adds the count of a database. One without such tables has none.

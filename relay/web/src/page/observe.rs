@@ -183,15 +183,23 @@ impl Observer {
                 continue;
             }
             let before = Arc::clone(&self.beside.borrow());
-            let now = Arc::new(Beside::look(&self.pipelines, &self.inboxes, &before).await);
-            self.beside.send_replace(Arc::clone(&now));
-            let latest = self.latest.lock().await.as_ref().map(|latest| Arc::clone(&latest.picture));
-            if let Some(picture) = latest {
-                self.count(&picture);
+            self.show_beside(before.with_consumers(&self.inboxes).await).await;
+            // A database that is away takes long to say so: consumers do not wait for it.
+            let before = Arc::clone(&self.beside.borrow());
+            if before.is_due() {
+                self.show_beside(before.with_tables(&self.pipelines, &self.inboxes).await).await;
             }
-            if now.tells_more_than(&before) {
-                self.changes.send_modify(|changes| *changes += 1);
-            }
+        }
+    }
+
+    async fn show_beside(&self, now: Beside) {
+        let before = self.beside.send_replace(Arc::new(now));
+        let latest = self.latest.lock().await.as_ref().map(|latest| Arc::clone(&latest.picture));
+        if let Some(picture) = latest {
+            self.count(&picture);
+        }
+        if self.beside.borrow().tells_more_than(&before) {
+            self.changes.send_modify(|changes| *changes += 1);
         }
     }
 

@@ -125,7 +125,7 @@ pub(crate) async fn nobody_unknown(stage: Stage) -> Outcome {
         let answer = ann.get(path).await?;
         let known = if *path == "/nothing" {
             404
-        } else if path.starts_with("/message") {
+        } else if path.starts_with("/message?") {
             422
         } else {
             200
