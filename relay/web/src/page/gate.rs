@@ -52,7 +52,7 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
             let answer = answer(next, Request::from_parts(parts, body));
             match operator {
                 Some(operator) => {
-                    app.observer.is_read();
+                    app.observer.mark_read();
                     context::within(Context { operator, nav: app.observer.nav() }, answer).await
                 }
                 None => answer.await,

@@ -130,7 +130,7 @@ impl Observer {
     }
 
     /// Records that a user reads: consumers, keys and sagas are queried for a while.
-    pub(crate) fn is_read(&self) {
+    pub(crate) fn mark_read(&self) {
         *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
