@@ -58,7 +58,7 @@ pub fn signature(error: &str) -> String {
         }
     }
     match text.char_indices().nth(SIGNATURE_CHARS_MAX) {
-        Some((end, _)) => text[..end].trim_end().to_owned(),
+        Some((end, _)) => text[..end].trim_end_matches([' ', ',', ';', ':']).to_owned(),
         None => text,
     }
 }
