@@ -60,8 +60,8 @@ impl<DB: Dialect> Renewal<DB> {
         // Read before the request: the database counts from a later moment.
         let asked_at = self.options.clock.elapsed();
         let mut connection = self.pool.acquire().await.map_err(NodeError::during("renew a node number"))?;
-        let held = HeldNumber::of(term);
-        let is_held = DB::renew_node(&mut connection, &self.statements, held, self.options.lease)
+        let held = HeldNumber::of(term, &self.options.holder);
+        let is_held = DB::renew_node(&mut connection, &self.statements, &held, self.options.lease)
             .await
             .map_err(NodeError::during("renew a node number"))?;
         drop(connection);
@@ -83,10 +83,11 @@ impl<DB: Dialect> Renewal<DB> {
         let asked_at = self.options.clock.elapsed();
         let mut connection = self.pool.acquire().await.map_err(NodeError::during("lease a node number"))?;
         let (holder, lease) = (&self.options.holder, self.options.lease);
-        let HeldNumber { number, epoch } = DB::take_node(&mut connection, &self.statements, holder, lease)
-            .await
-            .map_err(NodeError::during("lease a node number"))?
-            .ok_or(NodeError::AllTaken)?;
+        let HeldNumber { number, epoch, .. } =
+            DB::take_node(&mut connection, &self.statements, holder, lease)
+                .await
+                .map_err(NodeError::during("lease a node number"))?
+                .ok_or(NodeError::AllTaken)?;
         let (Ok(small), Ok(short)) = (u16::try_from(number), u32::try_from(epoch)) else {
             return Err(NodeError::Corrupt { number, epoch });
         };
@@ -106,8 +107,8 @@ impl<DB: Dialect> Renewal<DB> {
             Ok(connection) => connection,
             Err(error) => return Err(failed(error)),
         };
-        let held = HeldNumber::of(term);
-        DB::release_node(&mut connection, &self.statements, held).await.map(drop).map_err(failed)
+        let held = HeldNumber::of(term, &self.options.holder);
+        DB::release_node(&mut connection, &self.statements, &held).await.map(drop).map_err(failed)
     }
 
     /// Returns the pause until the next attempt. A third of the lease leaves time for two more

@@ -24,6 +24,7 @@ cases! { "outbox/nodes":
         the_clock_may_step_back,
         messages_carry_the_ids_of_their_node,
         all_numbers_in_use_is_told,
+        a_number_that_was_given_out_twice_stays_with_its_last_holder,
     }
 }
 
@@ -186,6 +187,25 @@ async fn messages_carry_the_ids_of_their_node<DB: TestDialect>(db: &Database<DB>
     assert!(error.fault() == Fault::Broker && error.is_retryable());
     assert!(tests::trial::chain(&error).contains("lease on number 0 (epoch 1)"), "{error}");
     tx.rollback().await.unwrap();
+}
+
+/// A standby that lagged is promoted: its row is one lease behind.
+async fn a_number_that_was_given_out_twice_stays_with_its_last_holder<DB: TestDialect>(db: &Database<DB>) {
+    let clock = Hands::new();
+    node(db, &clock).await.close().await.unwrap();
+    let old = node(db, &clock).await;
+    assert_eq!(old.number(), Some((0, 2)));
+    lapse(db, 0).await;
+    db.run("UPDATE outbox_node SET epoch = 1").await;
+    let new = node(db, &clock).await;
+    assert_eq!(new.number(), Some((0, 2)), "the same number and epoch");
+    old.renew().await.unwrap();
+    assert_eq!(old.number(), Some((1, 1)), "it takes another one");
+    new.renew().await.unwrap();
+    assert_eq!(new.number(), Some((0, 2)));
+    old.close().await.unwrap();
+    assert_eq!(db.number("SELECT count(*) FROM outbox_node WHERE holder IS NOT NULL").await, 1);
+    new.close().await.unwrap();
 }
 
 async fn all_numbers_in_use_is_told<DB: TestDialect>(db: &Database<DB>) {
