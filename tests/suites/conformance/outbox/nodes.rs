@@ -221,16 +221,14 @@ async fn a_host_that_is_gone_with_a_renewal_on_its_way_stops_no_node(db: &Databa
     let node = NodeIds::open(pool.clone(), options).await.unwrap();
     let mut stalled = db.admin.begin().await.unwrap();
     sqlx::query("LOCK TABLE outbox_node").execute(&mut *stalled).await.unwrap();
-    when("the renewal waits", async || {
-        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'proxied'";
-        db.number(waiting).await > 0
-    })
-    .await;
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'proxied'";
+    let waits = async || Ok(when(db.number(waiting).await > 0));
+    tests::eventually("the renewal waits", waits).await.unwrap();
     wire.abandon(proxy::End::Server);
     stalled.rollback().await.unwrap();
     // Beyond the end of the lease that it had.
     tokio::time::sleep(Duration::from_secs(4)).await;
-    when("the node makes ids again", async || node.next().is_ok()).await;
+    tests::eventually("the node makes ids again", async || Ok(when(node.next().is_ok()))).await.unwrap();
     tokio::time::timeout(Duration::from_secs(10), node.close()).await.unwrap().unwrap();
     wire.end_abandonment();
     pool.close().await;
