@@ -59,6 +59,7 @@ pub(super) async fn renew(
     let renewed = sqlx::query(&SQL.renew)
         .bind(held.number)
         .bind(held.epoch)
+        .bind(&held.holder)
         .bind(micros(lease))
         .execute(connection)
         .await?;
