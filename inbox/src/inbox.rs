@@ -16,6 +16,7 @@ use crate::day::Day;
 use crate::dialect::{Dialect, Reading};
 use crate::error::OpenError;
 use crate::store_error::StoreError;
+use crate::tables::Tables;
 use crate::window::{DAYS_AHEAD_DEFAULT, Window};
 use crate::within::{CALL_TIMEOUT_DEFAULT, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
 
@@ -171,7 +172,7 @@ pub struct Inbox<DB: Dialect> {
 
 struct Inner<DB: Dialect> {
     pool: Pool<DB>,
-    statements: DB::Statements,
+    tables: Tables<DB>,
     options: InboxOptions,
     memory: Mutex<PartitionCache>,
     steady: SteadyClock,
@@ -198,7 +199,7 @@ impl<DB: Dialect> Inbox<DB> {
         let inbox = Self::open_as_it_is(pool, options).await?;
         if inbox.memory().reading.retained_from.is_none() {
             let mut connection = inbox.acquire("give a connection").await?;
-            DB::begin_memory(&mut connection, inbox.statements(), inbox.window().keep_from())
+            DB::begin_memory(&mut connection, inbox.tables(), inbox.window().keep_from())
                 .await
                 .map_err(StoreError::during("store from when it remembers ids"))?;
         }
@@ -222,10 +223,10 @@ impl<DB: Dialect> Inbox<DB> {
 
     async fn open_as_it_is(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         options.check()?;
-        let statements = DB::statements(options.schema.as_ref());
+        let tables = Tables::new(options.schema.as_ref());
         let mut connection = pool.acquire().await.map_err(StoreError::during("give a connection"))?;
         Migrator::<DB>::new(Line::Inbox).schema(options.schema.clone()).check(&mut connection).await?;
-        let reading = read_clock::<DB>(&mut connection, &statements).await?;
+        let reading = read_clock(&mut connection, &tables).await?;
         let memory = PartitionCache {
             measured: Instant::now(),
             reading,
@@ -236,7 +237,7 @@ impl<DB: Dialect> Inbox<DB> {
         let memory = Mutex::new(memory);
         let steady = SteadyClock::start();
         drop(connection);
-        let inner = Arc::new(Inner { pool, statements, options, memory, steady });
+        let inner = Arc::new(Inner { pool, tables, options, memory, steady });
         Ok(Self { inner, outbox: None })
     }
 
@@ -311,7 +312,7 @@ impl<DB: Dialect> Inbox<DB> {
 
     /// Does the same as [`refresh`](Self::refresh), over a given connection.
     pub(crate) async fn refresh_on(&self, connection: &mut DB::Connection) -> Result<(), StoreError> {
-        let reading = read_clock::<DB>(connection, self.statements()).await?;
+        let reading = read_clock(connection, self.tables()).await?;
         let mut memory = self.memory();
         memory.measured = Instant::now();
         memory.reading = reading;
@@ -321,8 +322,8 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(())
     }
 
-    pub(crate) fn statements(&self) -> &DB::Statements {
-        &self.inner.statements
+    pub(crate) fn tables(&self) -> &Tables<DB> {
+        &self.inner.tables
     }
 
     pub(crate) fn knows_day(&self, day: Day) -> bool {
@@ -354,9 +355,9 @@ impl<DB: Dialect> Inbox<DB> {
 
 async fn read_clock<DB: Dialect>(
     connection: &mut DB::Connection,
-    statements: &DB::Statements,
+    tables: &Tables<DB>,
 ) -> Result<Reading, StoreError> {
-    DB::read_clock(connection, statements).await.map_err(StoreError::during("read its clock"))
+    tables.read_clock(connection).await.map_err(StoreError::during("read its clock"))
 }
 
 impl<DB: Dialect> Clone for Inbox<DB> {

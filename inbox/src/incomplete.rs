@@ -79,7 +79,9 @@ impl<DB: Dialect> Inbox<DB> {
         };
         let what = "list incomplete messages";
         let mut connection = self.acquire(what).await?;
-        let overdue = DB::incomplete(&mut connection, self.statements(), Some(overdue), EXPIRED_MAX)
+        let overdue = self
+            .tables()
+            .incomplete(&mut connection, Some(overdue), EXPIRED_MAX)
             .await
             .map_err(StoreError::during(what))?;
         // With a pool of one connection, the next call would wait forever.
@@ -95,26 +97,21 @@ impl<DB: Dialect> Inbox<DB> {
         let failed = StoreError::during;
         let mut tx = self.begin_raw("begin to expire an incomplete message").await?;
         // Read again under its lock: its last chunk may be arriving right now.
-        let locked = DB::lock_set(&mut tx, self.statements(), set, before)
-            .await
-            .map_err(failed("lock a set of chunks"))?;
+        let locked =
+            self.tables().lock_set(&mut tx, set, before).await.map_err(failed("lock a set of chunks"))?;
         let Some(incomplete) = locked else { return Ok(false) };
-        let found =
-            DB::find(&mut tx, self.statements(), set.key).await.map_err(failed("look for a message"))?;
+        let found = self.tables().find(&mut tx, set.key).await.map_err(failed("look for a message"))?;
         if found.is_some_and(|stored| stored.fingerprint == set.fingerprint) {
             // It came as a whole afterwards, for example after a limit was raised.
-            DB::remove_set(&mut tx, self.statements(), set).await.map_err(failed("remove chunks"))?;
+            self.tables().remove_set(&mut tx, set).await.map_err(failed("remove chunks"))?;
             tx.commit().await.map_err(failed("commit the removal of chunks"))?;
             return Ok(false);
         }
         let count = incomplete.nearest().map_or(0, |split| split.count);
-        let fragment =
-            DB::read_chunks(&mut tx, self.statements(), set, count).await.map_err(failed("read chunks"))?;
+        let fragment = self.tables().read_chunks(&mut tx, set, count).await.map_err(failed("read chunks"))?;
         let letter = incomplete.into_letter(fragment);
-        DB::store_dead_letter(&mut tx, self.statements(), &letter)
-            .await
-            .map_err(failed("store a dead letter"))?;
-        DB::remove_set(&mut tx, self.statements(), set).await.map_err(failed("remove chunks"))?;
+        self.tables().store_dead_letter(&mut tx, &letter).await.map_err(failed("store a dead letter"))?;
+        self.tables().remove_set(&mut tx, set).await.map_err(failed("remove chunks"))?;
         tx.commit().await.map_err(failed("commit the expiry of an incomplete message"))?;
         telemetry::incomplete(&letter.consumer);
         tracing::error!(consumer = letter.consumer, scope = letter.scope, message_id = %letter.subject,

@@ -33,6 +33,7 @@ pub mod sql_error_kind;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 pub mod status;
+mod values;
 
 pub use backend::{Backend, Dialect};
 pub use error::{MigrateError, SchemaError};
