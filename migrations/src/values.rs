@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
+use sqlx::database::HasStatementCache;
 use sqlx::error::BoxDynError;
 use sqlx::types::Uuid;
 use sqlx::types::time::OffsetDateTime;
@@ -85,7 +86,7 @@ pub struct Prepared<A> {
 impl<A> Prepared<A> {
     fn query<DB>(self) -> sqlx::query::Query<'static, DB, A>
     where
-        DB: sqlx::database::HasStatementCache<Arguments = A>,
+        DB: Database<Arguments = A> + HasStatementCache,
         A: sqlx::IntoArguments<DB>,
     {
         sqlx::query_with(self.sql, self.arguments).persistent(self.is_kept)

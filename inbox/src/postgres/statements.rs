@@ -14,8 +14,8 @@ migrations::statements! {
         // Columns are named, without a star: otherwise PostgreSQL refuses a prepared statement once
         // a migration has added a column.
         letter = "id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
-            headers::text AS headers, traceparent, tracestate, octet_length(payload)::bigint AS payload_bytes, reason, error, attempts,
-            deliveries, origin, dead_at, resolution, resolved_at, seq";
+            headers::text AS headers, traceparent, tracestate, octet_length(payload)::bigint AS payload_bytes,
+            reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq";
         // Whether a dead letter takes the newest failure of its delivery. If its tenant was
         // unknown, `held` is an improvement, because it can then be redriven.
         tells_anew = "d.resolution IS NULL AND d.reason <> 'held'
@@ -67,8 +67,8 @@ migrations::statements! {
     complete = "UPDATE {schema}inbox_message SET result = $4 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 
-    known_rows = "SELECT consumer, scope, processed_at, octet_length(result)::bigint AS result_bytes, dead_letter FROM {schema}inbox_message \
-        WHERE message_id = $1 ORDER BY consumer, scope";
+    known_rows = "SELECT consumer, scope, processed_at, octet_length(result)::bigint AS result_bytes, dead_letter \
+        FROM {schema}inbox_message WHERE message_id = $1 ORDER BY consumer, scope";
     /// In the order of ids, which only the index of them has: a table that the planner takes for
     /// empty costs nothing by any index.
     known_attempts = "SELECT consumer, scope, attempts, last_error, first_failed_at, next_at FROM (\
@@ -76,8 +76,9 @@ migrations::statements! {
         WHERE last_error <> '' ORDER BY consumer, scope";
 
     /// Rows of messages made since `$1`, at most `$2` of them, by consumer.
-    activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL) AS counted, max(processed_at) AS at FROM (\
-        SELECT consumer, dead_letter, processed_at FROM {schema}inbox_message WHERE message_id >= $1 LIMIT $2) AS recent \
+    activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL) AS counted, \
+        max(processed_at) AS at FROM (SELECT consumer, dead_letter, processed_at FROM {schema}inbox_message \
+        WHERE message_id >= $1 LIMIT $2) AS recent \
         GROUP BY consumer ORDER BY consumer LIMIT 1000";
     activity_attempts = "SELECT consumer, count(*) AS counted, min(first_failed_at) AS at FROM (\
         SELECT consumer, first_failed_at FROM {schema}inbox_attempt WHERE last_error <> '' LIMIT $1) AS failing \
@@ -88,8 +89,8 @@ migrations::statements! {
     add_counts = "INSERT INTO {schema}inbox_minute AS m (consumer, minute, applied, duplicates) \
         VALUES ($1, date_trunc('minute', clock_timestamp()), $2, $3) ON CONFLICT (consumer, minute) DO UPDATE SET \
         applied = m.applied + EXCLUDED.applied, duplicates = m.duplicates + EXCLUDED.duplicates";
-    counts = "SELECT consumer, sum(applied)::bigint AS applied, sum(duplicates)::bigint AS duplicates FROM {schema}inbox_minute \
-        WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    counts = "SELECT consumer, sum(applied)::bigint AS applied, sum(duplicates)::bigint AS duplicates \
+        FROM {schema}inbox_minute WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
     purge_minutes = "DELETE FROM {schema}inbox_minute WHERE minute < $1";
 
     /// Creates the set, or locks it: only the holder of the lock checks whether all its chunks are

@@ -89,7 +89,7 @@ impl<DB: Dialect> Tables<DB> {
             payload.extend_from_slice(&row.get::<Vec<u8>>("payload")?);
             Ok(())
         };
-        of_set(&self.shared.read_chunks, set).bind(stored(count)).each(connection, append).await?;
+        of_set::<DB>(&self.shared.read_chunks, set).bind(stored(count)).each(connection, append).await?;
         Ok(payload.freeze())
     }
 

@@ -64,7 +64,7 @@ impl<DB: Dialect> Tables<DB> {
 
     /// Reads a row.
     pub(crate) async fn find(&self, connection: &mut DB::Connection, key: Key<'_>) -> Result<Option<Stored>> {
-        let found = of_existing(of_key(&self.shared.find, key)).first(connection).await?;
+        let found = of_existing(of_key::<DB>(&self.shared.find, key)).first(connection).await?;
         found.as_ref().map(rows::stored).transpose()
     }
 
@@ -74,7 +74,7 @@ impl<DB: Dialect> Tables<DB> {
         connection: &mut DB::Connection,
         key: Key<'_>,
     ) -> Result<Option<Fingerprint>> {
-        let found = of_existing(of_key(&self.shared.canonical, key)).first(connection).await?;
+        let found = of_existing(of_key::<DB>(&self.shared.canonical, key)).first(connection).await?;
         let canonical = |row: &Row<DB>| rows::fingerprint_if_any(row, "canonical_fingerprint");
         found.as_ref().map_or(Ok(None), canonical)
     }
