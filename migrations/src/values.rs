@@ -74,7 +74,7 @@ pub fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// What the client library runs.
+/// A statement with its arguments, for the client library.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Prepared<A> {

@@ -1,9 +1,10 @@
 //! Differences between the databases. The trait is sealed: implemented for `sqlx::Postgres` and
 //! `sqlx::Sqlite`.
 //!
-//! What all databases do in the same way is written once, in `tables`, and each has the texts of the
-//! statements. The parts of this trait are what they do in their own way: each part has its own file
-//! here and in each dialect. All of it is input and output; the callers decide what follows.
+//! The statements that all databases run in the same way are written once, in `tables`; each
+//! database has their texts. The parts of this trait are the operations that each does in its own
+//! way. Each part has its own file, here and in each dialect. All of it is input and output; the
+//! callers decide what follows.
 
 mod attempts;
 mod guard;

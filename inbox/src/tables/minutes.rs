@@ -1,4 +1,4 @@
-//! What consumers did, per minute.
+//! Counts of consumers, per minute.
 
 use migrations::query::Query;
 use time::OffsetDateTime;
