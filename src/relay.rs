@@ -267,6 +267,11 @@ impl RelayBuilder {
         if settings.size_limit.message_bytes_max > self.limit.message_bytes_max {
             settings.size_limit = self.limit;
         }
+        if let Some(splitter) = &mut settings.chunking
+            && splitter.limit.message_bytes_max > self.limit.message_bytes_max
+        {
+            splitter.limit = self.limit;
+        }
         let publishing = self.publishing.ok_or(BuildRelayError::NoBroker)?;
         let pipeline = Pipeline::new(name, store, publishing, settings);
         let pipeline = match self.hint {

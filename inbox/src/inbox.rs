@@ -99,7 +99,9 @@ pub struct InboxOptions {
     /// its own messages; those of another one it leaves for `retention`, if that is longer.
     pub incomplete_retention: Duration,
     /// Maximum payload that is assembled from chunks, in bytes: 64 MiB by default, at most
-    /// [`CHUNKED_BYTES_MAX`]. It is held in memory while its handler runs.
+    /// [`CHUNKED_BYTES_MAX`]. It is held in memory while its handler runs. Leave room for three
+    /// times as much: a message that fails is given up after some attempts, but not one whose
+    /// assembly already ends the process.
     pub chunked_bytes_max: usize,
     /// How long a consumer waits for an answer of the database: [`CALL_TIMEOUT_MIN`] to
     /// [`CALL_TIMEOUT_MAX`], 120 s by default. Then it drops the connection and tries again. Choose

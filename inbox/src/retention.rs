@@ -66,7 +66,7 @@ impl Parts {
 impl<DB: Dialect> Inbox<DB> {
     /// Creates the coming days, forgets the expired ones, expires incomplete messages of every
     /// consumer, and reads the database's clock. Any number of processes may do this at once; once
-    /// an hour is plenty. The runner does it automatically.
+    /// an hour is plenty. The runner does it for its own consumer automatically.
     ///
     /// # Errors
     /// The first [`OpenError`] of a part; the other parts ran, and their results stay. Not

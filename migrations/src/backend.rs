@@ -63,6 +63,10 @@ pub trait Backend: Values + sealed::Sealed {
     #[doc(hidden)]
     const BEGIN: &'static str;
 
+    /// The check of [`check_place`](Self::check_place) in a script.
+    #[doc(hidden)]
+    const CHECK_PLACE: &'static str;
+
     /// Begins a transaction that can write, and sets a mark that ends with it
     /// ([`own_transaction`](crate::own_transaction)).
     #[doc(hidden)]

@@ -74,7 +74,8 @@ pub enum MigrateError {
     /// one before it, and would hide them.
     #[error(
         "the tables are in the schema {found}, but the search_path now begins with {first}, where new tables would \
-         hide them; pass `--schema {found}`, or put {found} first in the search_path of this role"
+         hide them; pass `--schema {found}`, or put {found} first in the search_path of this role. If this service is to \
+         have tables of its own, pass `--schema {first}`"
     )]
     Hidden {
         /// The schema with the tables.

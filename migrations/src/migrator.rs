@@ -112,7 +112,8 @@ impl<DB: Backend> Migrator<DB> {
         if *versions.end() > build {
             return Err(SchemaError::TooNew { line: self.line, database: *versions.end(), build });
         }
-        let mut script = format!("{}\n{}\n", DB::BEGIN, self.render(DB::BOOKKEEPING));
+        let check = if self.schema.is_none() { DB::CHECK_PLACE } else { "" };
+        let mut script = format!("{}\n{check}{}\n", DB::BEGIN, self.render(DB::BOOKKEEPING));
         for migration in self.known.iter().filter(|migration| versions.contains(&migration.version)) {
             // Writing to a String cannot fail.
             let _ = writeln!(
@@ -152,6 +153,8 @@ mod tests {
     use super::*;
     use sqlx::{Postgres, Sqlite};
 
+    const HIDDEN: &str = "in a later schema of the search_path";
+
     #[test]
     fn the_printed_script_is_one_transaction_with_its_bookkeeping() {
         let schema = Identifier::new("app").unwrap();
@@ -160,7 +163,8 @@ mod tests {
         assert!(script.starts_with("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"), "{script}");
         assert!(script.contains(r#"CREATE TABLE "app".outbox_message"#), "{script}");
         assert!(script.contains("VALUES ('outbox', 1, '0001_outbox', '"), "{script}");
-        assert!(script.ends_with("COMMIT;\n") && !script.contains("{schema}"));
+        assert!(script.ends_with("COMMIT;\n") && !script.contains("{schema}") && !script.contains(HIDDEN));
+        assert!(Migrator::<Postgres>::new(Line::Outbox).sql(1..=1).unwrap().contains(HIDDEN));
     }
 
     #[test]

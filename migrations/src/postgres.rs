@@ -38,6 +38,16 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
 
     const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;\nSELECT pg_advisory_xact_lock(8031170788430771316);";
 
+    const CHECK_PLACE: &'static str = "\
+DO $$ BEGIN
+    IF EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.oid = to_regclass('outbox_toolkit_migration') AND n.nspname <> current_schema()) THEN
+        RAISE EXCEPTION 'the tables are in a later schema of the search_path, and new ones would hide them'
+            USING HINT = 'Put their schema first, or print this script with --schema.';
+    END IF;
+END $$;
+";
+
     /// Sends one message. BEGIN comes last: a statement that fails before it leaves no transaction.
     async fn begin_marked(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
         pool.begin_with(AssertSqlSafe(format!("{MARK}; BEGIN"))).await

@@ -55,6 +55,8 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
 -- An error does not end a transaction of SQLite. Stop at the first one: sqlite3 -bail FILE < SCRIPT
 BEGIN IMMEDIATE;";
 
+    const CHECK_PLACE: &'static str = "";
+
     /// Takes the write lock, waiting within the busy timeout. A deferred transaction that starts to
     /// write later is refused at once when another one has written since. The mark is a savepoint.
     async fn begin_marked(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {

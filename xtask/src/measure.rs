@@ -30,6 +30,13 @@ const PARTS: [(&str, &[&str]); 4] = [
 /// A file above this many lines usually has two responsibilities.
 const FILE_LINES_MAX: usize = 400;
 
+/// Names that stand for typical changes: one more of these touches about as many files.
+const TYPICAL: [(&str, &str); 3] = [
+    ("a setting", "silent_after"),
+    ("a class of failures", "Fault::Operator"),
+    ("kinds of steps", "StepKind"),
+];
+
 /// A tracked file.
 struct Source {
     path: String,
@@ -99,6 +106,10 @@ fn counts(sources: &[Source]) -> Vec<Count> {
     let methods: Vec<usize> = product().flat_map(|file| methods_of_a_database(&file.text)).collect();
     add(String::from("product: traits that a database implements"), methods.len());
     add(String::from("product: methods that a database implements"), methods.iter().sum());
+    for (what, name) in TYPICAL {
+        let named = product().filter(|file| file.path.ends_with(".rs") && file.text.contains(name)).count();
+        add(format!("product: files that name {what} ({name})"), named);
+    }
     counts
 }
 
@@ -115,12 +126,20 @@ fn names_outside(file: &Source, name: &str, sibling: &str) -> bool {
     !is_own && file.text.to_ascii_lowercase().contains(name)
 }
 
+/// Whether a trait is implemented here for the database, or for a part of its store.
+fn is_of_postgres(line: &str) -> bool {
+    let implemented = line.strip_prefix("impl").and_then(|rest| rest.strip_suffix(" {"));
+    let name = implemented.and_then(|rest| rest.split_once(" for ")).map(|(_, name)| name);
+    let name = name.map(|name| name.rsplit("::").next().unwrap_or(name));
+    name.is_some_and(|name| name.starts_with("Postgres") || name.starts_with("Pg"))
+}
+
 /// Returns the number of methods of each trait that is implemented for PostgreSQL.
 fn methods_of_a_database(text: &str) -> Vec<usize> {
     let mut traits = Vec::new();
     let mut open: Option<usize> = None;
     for line in text.lines() {
-        if line.starts_with("impl") && line.ends_with(" for Postgres {") {
+        if is_of_postgres(line) {
             open = Some(0);
         } else if line == "}" {
             traits.extend(open.take());
@@ -144,22 +163,23 @@ mod tests {
     fn files_methods_and_items_are_counted() {
         let source = |path: &str, text: &str| Source { path: path.into(), text: text.into() };
         let store = "pub struct A;\nimpl Store for Postgres {\n    fn a() {\n    }\n    async fn b();\n}\n\
-                     impl A {\n    pub(crate) fn c() {}\n    pub fn d() {}\n}\n";
+                     impl log::Reader for PgReader {\n    fn e() {}\n}\nimpl A {\n    pub(crate) fn c() {}\n    pub fn d() {}\n}\n";
         let counts = counts(&[
             source("saga/src/postgres/store.rs", store),
-            source("saga/src/lib.rs", "//! Sagas on SQLite.\n"),
+            source("saga/src/lib.rs", "//! Sagas on SQLite: StepKind.\n"),
             source("saga/Cargo.toml", ""),
             source("tests/src/queues.rs", "use brokers::rabbitmq;\n"),
         ]);
         for (what, expected) in [
-            ("product: lines of Rust", 11),
+            ("product: lines of Rust", 14),
             ("product: files of Rust", 2),
             ("product: crates", 1),
             ("product: public items", 2),
             ("product: files that name sqlite outside its folder", 1),
             ("tests: files that name rabbitmq outside its folder", 1),
-            ("product: traits that a database implements", 1),
-            ("product: methods that a database implements", 2),
+            ("product: traits that a database implements", 2),
+            ("product: methods that a database implements", 3),
+            ("product: files that name kinds of steps (StepKind)", 1),
         ] {
             assert_eq!(count_of(&counts, what), Some(expected), "{what}: {counts:?}");
         }

@@ -85,8 +85,7 @@ impl Inflow {
         let origin = format!("{}[{}]@{}", record.topic(), record.partition(), record.offset());
         let message = wire::read(record).map_err(|malformed| *malformed);
         let mut state = self.lock();
-        if state.failure.is_some() || state.gone.contains(&place) {
-            // The record is not consumed and must not move a position.
+        if !state.takes(&place) {
             return;
         }
         let (token, redelivered) = state.ledger.deliver(&place, record.offset());
@@ -159,6 +158,12 @@ impl Inflow {
 }
 
 impl State {
+    /// Returns whether records of a partition are taken over. Others are not consumed, and must not
+    /// move a position.
+    fn takes(&self, place: &Place) -> bool {
+        self.failure.is_none() && !self.gone.contains(place)
+    }
+
     /// Removes prefetched deliveries that no longer belong to this member.
     pub(super) fn discard_forgotten(&mut self) {
         let ledger = &self.ledger;
@@ -231,5 +236,23 @@ impl State {
         self.discard_forgotten();
         self.starts.revoke(places);
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_a_topic_that_went_missing_are_not_taken_over() {
+        let inflow = Inflow::new(10, ["orders", "invoices"]);
+        let mut state = inflow.lock();
+        let places = ["orders", "invoices"].map(|topic| (Arc::from(topic), 0));
+        state.assign(places.to_vec());
+        let missing = "Subscribed topic not available: orders: Broker: Unknown topic or partition";
+        assert!(!state.unavailable(Code::UnknownTopicOrPartition, missing));
+        assert!(!state.takes(&places[0]) && state.takes(&places[1]));
+        state.assign(places[..1].to_vec());
+        assert!(state.takes(&places[0]));
     }
 }

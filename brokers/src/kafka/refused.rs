@@ -16,8 +16,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// The state of a key after a refusal.
 #[derive(Debug)]
 enum Stop {
-    /// The refused message must be submitted again before any other.
-    Until(MessageId),
+    /// The refused message, or this chunk of it, must be submitted again before any other.
+    Until(MessageId, Option<u32>),
     /// A message of the key was answered as lost with the session: any message now could overtake
     /// it.
     ForGood,
@@ -39,7 +39,7 @@ impl Refused {
         else {
             return false;
         };
-        if matches!(stop, Stop::Until(refused) if *refused == message.id) {
+        if matches!(stop, Stop::Until(id, chunk) if (*id, *chunk) == (message.id, index(message))) {
             self.keys.remove(key);
             return false;
         }
@@ -52,7 +52,7 @@ impl Refused {
         let Some(key) = &message.key else { return true };
         let has_room = self.keys.len() < KEYS_MAX;
         if has_room {
-            self.keys.insert(key.clone(), Stop::Until(message.id));
+            self.keys.insert(key.clone(), Stop::Until(message.id, index(message)));
         }
         has_room
     }
@@ -81,6 +81,11 @@ impl Refused {
     }
 }
 
+/// Returns which chunk of its message this is.
+fn index(message: &Message) -> Option<u32> {
+    message.chunk.as_ref().map(|chunk| chunk.index())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,6 +109,20 @@ mod tests {
         assert!(!refused.stops(&second), "and the others come behind it");
         assert!(refused.note(&first) && refused.stops(&second));
         assert!(refused.stops(&first), "the other one may stand before it");
+    }
+
+    #[test]
+    fn another_chunk_of_a_refused_message_is_not_that_one_again() {
+        let whole = Message::new(Topic::new("t").unwrap(), EventType::new("e").unwrap(), "xy");
+        let whole = whole.with_key(OrderingKey::new("a").unwrap());
+        let chunk = |index| {
+            let chunk = message::Chunk::new(index, 2, 2, message::Fingerprint::of(&whole)).unwrap();
+            Message { chunk: Some(Box::new(chunk)), ..whole.clone() }
+        };
+        let mut refused = Refused::default();
+        assert!(refused.note(&chunk(0)));
+        assert!(refused.stops(&chunk(1)), "the first chunk has not left");
+        assert!(refused.stops(&whole), "nothing of this key may leave in this session");
     }
 
     #[test]

@@ -24,13 +24,17 @@ use super::wire::{self, Bounds, Record};
 /// Maximum time of one wait, before checking whether the broker blocks publishers.
 const SLICE: Duration = Duration::from_secs(1);
 
+/// Maximum number of topics that are remembered as stored. When they are forgotten, a refusal of
+/// access stops such a topic instead of renewing the session.
+const PUBLISHED_MAX: usize = 1_000;
+
 /// The state that the lanes of a session share.
 pub(super) struct Session {
     /// Messages that were submitted and not yet taken by a lane.
     pub(super) backlog: Backlog,
     /// When a window was last confirmed.
     pub(super) confirmed_at: Mutex<Option<Instant>>,
-    /// The topics of which a message was stored.
+    /// Topics of which a message was stored.
     pub(super) published: Mutex<HashSet<Topic>>,
     /// The reason why the session is over. Messages that are still submitted are answered with it.
     pub(super) broken: OnceLock<Broken>,
@@ -45,6 +49,9 @@ impl Session {
     fn stored(&self, topic: &Topic) {
         let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
         if !published.contains(topic) {
+            if published.len() >= PUBLISHED_MAX {
+                published.clear();
+            }
             published.insert(topic.clone());
         }
     }

@@ -99,15 +99,21 @@ pub(super) fn fifo_group(message: &Message) -> String {
 }
 
 /// Returns the deduplication id. A FIFO queue confirms repetitions of it within five minutes, and
-/// drops them. It is the message id and the fingerprint: without the latter, the queue would drop a
-/// message that an operator has edited after an attempt whose answer was lost. For a chunk it also
-/// holds its index and the number of chunks, or the queue would drop all chunks but the first.
+/// drops them. It is the message id and a digest of content and headers: without the latter, the
+/// queue would drop a message that an operator has edited after an attempt whose answer was lost.
+/// For a chunk it also holds its index and the number of chunks, or the queue would drop all chunks
+/// but the first.
 pub(super) fn deduplication(message: &Message) -> String {
+    let whole = message.chunk.as_ref().map_or_else(|| Fingerprint::of(message), |chunk| chunk.fingerprint());
+    let mut digest = Sha256::new_with_prefix(whole.to_string());
+    for (name, value) in message.headers.iter() {
+        digest.update([name, "\n", value, "\n"].concat());
+    }
+    let digest: [u8; 32] = digest.finalize().into();
+    let id = format!("{}-{}", message.id, Fingerprint::from(digest));
     match &message.chunk {
-        None => format!("{}-{}", message.id, Fingerprint::of(message)),
-        Some(chunk) => {
-            format!("{}-{}-{}-{}", message.id, chunk.fingerprint(), chunk.index(), chunk.count())
-        }
+        None => id,
+        Some(chunk) => format!("{id}-{}-{}", chunk.index(), chunk.count()),
     }
 }
 
@@ -124,6 +130,7 @@ pub(super) fn group(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use message::chunk::CHUNKS_MAX;
     use message::{EventType, OrderingKey, Receipts, Ticket};
 
     fn item(group: Option<&str>, bytes: usize) -> Item {
@@ -185,7 +192,7 @@ mod tests {
         let whole = deduplication(&message);
         assert_eq!(whole, deduplication(&message));
         let mut ids = HashSet::from([whole]);
-        for (index, count) in [(0, 1), (0, 2), (1, 2), (u32::MAX - 1, u32::MAX)] {
+        for (index, count) in [(0, 1), (0, 2), (1, 2), (CHUNKS_MAX - 1, CHUNKS_MAX)] {
             let bytes = u64::from(count) * 2;
             let chunk = message::Chunk::new(index, count, bytes, Fingerprint::of(&message)).unwrap();
             message.chunk = Some(Box::new(chunk));
@@ -199,5 +206,8 @@ mod tests {
         let message = Message::new(Topic::new("orders").unwrap(), EventType::new("t").unwrap(), "before");
         let edited = Message { payload: "after".into(), ..message.clone() };
         assert_ne!(deduplication(&message), deduplication(&edited));
+        let mut headed = message.clone();
+        headed.headers.insert("tier", "gold").unwrap();
+        assert_ne!(deduplication(&message), deduplication(&headed));
     }
 }

@@ -35,7 +35,7 @@
 //! | a proxy answers by itself (403, 429, no error code) | operator's or broker's fault, topic stops or pauses |
 //! | wrong or missing credentials, no region | operator's fault, session |
 //!
-//! On a FIFO queue the deduplication id is the message id and the fingerprint of the content. SQS
+//! On a FIFO queue the deduplication id is the message id and a digest of content and headers. SQS
 //! remembers it for 5 minutes, the inbox for longer. The group is the ordering key, hashed where
 //! SQS would not accept it. A message without a key is a group of its own. At most one message of a
 //! group is in flight. A standard queue keeps no order.

@@ -20,6 +20,10 @@ use crate::name::MessageName;
 use crate::store_dead_letter::Cause;
 use crate::store_error::StoreError;
 
+/// Maximum number of failing messages whose attempts are remembered. The next walk finds others.
+/// The database counts the failures of all.
+const COURSES_MAX: usize = 1_000;
+
 /// The attempts at held messages that fail.
 pub(super) type HeldCourses = HashMap<DeadLetterId, HeldCourse>;
 
@@ -138,8 +142,13 @@ impl<S: Store> Worker<S> {
             }
             Consequence::Failed(failed) => {
                 let new = || HeldCourse { key: key.clone(), course: Course::default() };
-                let held = courses.entry(letter).or_insert_with(new);
-                self.count_failed_turn(message, &mut held.course, &failed).await
+                let mut forgotten = Course::default();
+                let course = if courses.len() < COURSES_MAX || courses.contains_key(&letter) {
+                    &mut courses.entry(letter).or_insert_with(new).course
+                } else {
+                    &mut forgotten
+                };
+                self.count_failed_turn(message, course, &failed).await
             }
         };
         if let Some(cause) = cause

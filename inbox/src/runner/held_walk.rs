@@ -87,10 +87,9 @@ impl<S: Store> Worker<S> {
             let looked = self.store.now();
             if let Some(freed) = self.freed(look).await? {
                 let mut turns = Turns::of(freed);
-                if !self.take_turns(&mut turns, look, ends_at).await? {
-                    return Ok(true);
+                if self.take_turns(&mut turns, look, ends_at).await? {
+                    look.looked = Some(looked);
                 }
-                look.looked = Some(looked);
                 return Ok(turns.is_any_closed);
             }
             look.walked = Some(begun_at);
@@ -137,14 +136,15 @@ impl<S: Store> Worker<S> {
         let closed = self.store.keys_closed_since(back(looked, CLOSING_MAX), CLOSED_MAX).await?;
         let Some(keys) = closed.map(Vec::from_iter) else { return Ok(None) };
         let in_turn = |letter, key| InTurn { letter, key, is_of_walk: false };
-        let mut freed: Vec<_> =
-            look.courses.iter().map(|(letter, held)| in_turn(*letter, held.key.clone())).collect();
+        let mut freed = Vec::new();
         if !keys.is_empty() {
             let firsts = self.store.firsts_of(&keys).await?;
             let is_new = |letter: &DeadLetterId| !look.courses.contains_key(letter);
             let firsts = firsts.into_iter().zip(keys);
             freed.extend(firsts.filter_map(|(first, key)| Some(in_turn(first.filter(is_new)?, key))));
         }
+        // Last, because they may use up the time.
+        freed.extend(look.courses.iter().map(|(letter, held)| in_turn(*letter, held.key.clone())));
         Ok(Some(freed))
     }
 

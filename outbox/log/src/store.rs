@@ -96,7 +96,8 @@ pub trait CheckpointStore: Send {
     /// allocated before.
     async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError>;
 
-    /// Moves the cursor and applies the changes in one transaction, if the epoch is still valid.
+    /// Moves the cursor and applies the changes in one transaction, if the lease is still
+    /// this holder's under this epoch.
     async fn checkpoint(
         &mut self,
         epoch: i64,

@@ -10,7 +10,7 @@ use crate::retention;
 use crate::settings::PipelineConfig;
 
 /// Removes a relay from the outbox of a pipeline, so that it no longer holds back retention.
-/// `discard_parked` also discards its parked messages: they are never published. Not cancel-safe:
+/// `discard_parked` also discards its parked messages: they are not sent again. Not cancel-safe:
 /// call it again.
 ///
 /// The audit has the line `forget` for the request, and `forgotten` when it is done.

@@ -44,6 +44,10 @@ pub struct Doctor {
     /// Exit with 2 also on warnings.
     #[arg(long)]
     strict: bool,
+
+    /// List only what did not pass. All checks are counted. JSON contains them all.
+    #[arg(long)]
+    problems: bool,
 }
 
 /// The whole output.
@@ -77,7 +81,7 @@ impl Doctor {
         });
         let pipelines = join_all(looks).await;
         let report = Report { go_live: checklist(&pipelines), pipelines };
-        format.print(&report, Report::shown)?;
+        format.print(&report, |report| report.shown(self.problems))?;
         Ok(exit_of(&report.pipelines, self.strict))
     }
 }
@@ -112,9 +116,10 @@ pub(super) fn exit_of(reports: &[PipelineReport], strict: bool) -> Exit {
 }
 
 impl Report {
-    fn shown(&self) -> String {
+    fn shown(&self, only_problems: bool) -> String {
+        let is_shown = |state: CheckState| !(only_problems && state == CheckState::Pass);
         let rows = self.pipelines.iter().flat_map(|report| {
-            report.checks.iter().map(|finding| {
+            report.checks.iter().filter(|finding| is_shown(finding.state)).map(|finding| {
                 [
                     report.pipeline.clone(),
                     finding.state.as_str().to_owned(),
@@ -126,7 +131,7 @@ impl Report {
             })
         });
         let checks = table(["pipeline", "state", "check", "subject", "measured", "remedy"], rows);
-        let rows = self.go_live.iter().map(|item| {
+        let rows = self.go_live.iter().filter(|item| is_shown(item.state)).map(|item| {
             let state = match item.state {
                 CheckState::Unknown => "you",
                 state => state.as_str(),
@@ -145,5 +150,24 @@ impl Report {
             count(CheckState::Fail),
             count(CheckState::Unknown),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_alone_are_listed_and_everything_is_counted() {
+        let checks = vec![
+            Finding::pass("tables", "outbox", "current"),
+            Finding::fail("rights", "relay", "none", "grant"),
+        ];
+        let pipelines = vec![PipelineReport { pipeline: String::from("orders"), checks }];
+        let report = Report { go_live: Vec::new(), pipelines };
+        let (all, problems) = (report.shown(false), report.shown(true));
+        assert!(all.contains("tables") && all.contains("rights"), "{all}");
+        assert!(!problems.contains("tables") && problems.contains("rights"), "{problems}");
+        assert!(problems.ends_with("1 passed, 0 warned, 1 failed, 0 unknown"), "{problems}");
     }
 }

@@ -19,7 +19,7 @@ pub struct Forget {
     #[arg(value_name = "RELAY")]
     relay: String,
 
-    /// Also discard its parked messages, which are then never published.
+    /// Also discard its parked messages, which are then not sent again.
     #[arg(long)]
     discard_parked: bool,
 

@@ -106,12 +106,10 @@ pub(crate) fn broken_source(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     for line in bytes.split_mut(|byte| *byte == b'\n') {
         // A line without an equals sign may continue a multi-line text.
-        let header = line.first() == Some(&b'[');
-        let start = match line.iter().position(|byte| matches!(byte, b'=' | b'#')) {
-            Some(at) => at + 1,
-            None if header => line.len(),
-            None => 0,
-        };
+        let first = line.iter().find(|byte| !byte.is_ascii_whitespace());
+        let is_setting = line.contains(&b'=') || matches!(first, Some(b'[' | b'#'));
+        let end = line.iter().position(|byte| matches!(byte, b'=' | b'#')).map_or(line.len(), |at| at + 1);
+        let start = if is_setting { end } else { 0 };
         overwrite(&mut line[start..]);
     }
     String::from_utf8(bytes).unwrap_or_default()
@@ -145,6 +143,8 @@ mod tests {
         assert_eq!(masked.len(), commented.len());
         assert!(!masked.contains("s3cr") && masked.contains("'a#b'") && masked.contains("'z#z'"), "{masked}");
         assert!(!broken_source(commented).contains("s3cr"));
+        let multi = broken_source("password = '''\n s3cret#tail\n'''\nlist = [\n 'Bearer s3cret#x',\n]\n");
+        assert!(!multi.contains("s3cr") && multi.contains("password"), "{multi}");
         let broken = broken_source(&format!("{text}oops = = \nkey = '''\n s3cret ü\n'''\n"));
         assert!(!broken.contains("s3cr") && broken.contains("[[pipeline]]"), "{broken}");
     }

@@ -111,7 +111,7 @@ fn record(message: &aws_sdk_sqs::types::Message) -> Result<Record, Failure> {
     let attribute = |name| message.attributes().and_then(|all| all.get(&name)).cloned();
     Ok(Record {
         key: attribute(MessageSystemAttributeName::MessageGroupId),
-        message_id: attribute(MessageSystemAttributeName::MessageDeduplicationId),
+        message_id: members.get("id").map(text),
         headers: members
             .iter()
             .filter(|(name, _)| *name != "data")

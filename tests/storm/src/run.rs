@@ -130,7 +130,13 @@ pub async fn run(
         }
         setup::stage(&plot, servers, &options.xtask).await
     };
-    let stage = Arc::new(staged.await.map_err(|error| explained(pair, &plot.folder, &error))?);
+    let staged = staged.await.map_err(|error| explained(pair, &plot.folder, &error));
+    if let Err(error) = &staged
+        && let Err(unset) = setup::restore(&plot, servers).await
+    {
+        eprintln!("{pair}: {error}; a setting of the server was not taken back: {unset}");
+    }
+    let stage = Arc::new(staged?);
     let storm = Storm { plot, servers, options, stage, progress, requeues: Default::default() };
     let outcome = tokio::select! {
         outcome = storm.whole() => outcome,
@@ -138,6 +144,9 @@ pub async fn run(
     };
     for role in [Role::Producer, Role::Worker, Role::Consumer, Role::Relay] {
         storm.stage.processes.stop(role, Duration::ZERO).await;
+    }
+    if let Err(error) = setup::restore(&storm.plot, servers).await {
+        eprintln!("{pair}: a setting of the server was not taken back: {error}");
     }
     if !options.keep
         && let Err(error) = setup::remove(&storm.plot, servers, &storm.stage).await

@@ -264,7 +264,8 @@ impl KafkaScene {
         let config = kafka::Config::new(servers.split(','));
         let topic = stage.unique("foreign");
         let admin = KafkaAdmin::new(&config)?;
-        admin.create_topics(&[TopicPlan::new(&topic, 1)]).await?;
+        // The records are old. Kafka looks for expired ones every five minutes.
+        admin.create_topics(&[TopicPlan::new(&topic, 1).with("retention.ms", "-1")]).await?;
         let name = topic.clone();
         stage.afterwards(format!("topic {topic}"), async move {
             Ok(KafkaAdmin::new(&config)?.delete_topics(&[&name]).await?)

@@ -19,7 +19,8 @@ fn latest(config: &Config, topic: &str) -> Subscriber {
 async fn many_partitions_of_a_slow_broker_begin_at_their_ends_in_time() {
     let (mock, mut config) = cluster(40);
     mock.answer_late(1, Duration::from_millis(100)).unwrap();
-    config.connect_timeout_ms = 2_000;
+    // One answer after the other would take 4 s.
+    config.connect_timeout_ms = 3_500;
     let subscription = latest(&config, TOPIC).subscribe().await.unwrap();
     assert_eq!(committed(&config, TOPIC, 40).await, [Offset::Offset(0); 40]);
     drop(subscription);
@@ -30,7 +31,8 @@ async fn a_partition_without_a_leader_keeps_no_other_from_beginning_at_its_end()
     let (mock, mut config) = cluster(3);
     publish(&config, (0..30).map(|n| keyed(TOPIC, &format!("k{n}"), "x")).collect()).await;
     mock.lead(TOPIC, 1, None).unwrap();
-    config.connect_timeout_ms = 1_000;
+    // For so long it waits for the leader.
+    config.connect_timeout_ms = 5_000;
     let subscription = latest(&config, TOPIC).subscribe().await.unwrap();
     let offsets = committed(&config, TOPIC, 3).await;
     let has_end = |offset: &Offset| matches!(offset, Offset::Offset(end) if *end > 0);

@@ -62,7 +62,9 @@ pub(super) struct Drive<S> {
     /// Number of deliveries received in the current session, by place (a partition, a queue);
     /// without those that ended as duplicates or as chunks that are kept.
     seen: HashMap<String, usize>,
-    /// Cancelled when the current session is lost, because its waiting deliveries are repeated.
+    /// Cancelled when the current session is lost, because its waiting deliveries are repeated; and
+    /// at a stop, but only when nothing is received any more. Otherwise the next message of a key
+    /// could begin here after the first one was handed back.
     give_up: CancellationToken,
     lag: LagGauges,
 }

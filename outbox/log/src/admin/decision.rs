@@ -27,8 +27,9 @@ pub enum Decision {
     /// Give it up and unblock its key.
     Discard,
     /// Replace its content. The log's row and the message id stay as they were written. It stays
-    /// dead until it is requeued. Consumers that have applied the old content refuse the new one,
-    /// because its fingerprint differs.
+    /// dead until it is requeued. Consumers that have applied the old content refuse a new payload,
+    /// because its fingerprint differs. Headers are not a part of it: such consumers ignore a
+    /// change of headers alone, or apply it once more if it changes the tenant.
     Edit {
         /// The new payload; `None` keeps the old one.
         payload: Option<Bytes>,

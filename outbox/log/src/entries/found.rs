@@ -35,7 +35,7 @@ pub struct FoundEntry {
     pub is_in_log: bool,
     /// Whether the relay's cursor has passed it.
     pub is_passed: bool,
-    /// Whether an operator gave it up: it was never published.
+    /// Whether an operator gave it up: no attempt was confirmed.
     pub is_discarded: bool,
     /// The error that made it dead before an operator gave it up.
     pub discarded_error: Option<String>,

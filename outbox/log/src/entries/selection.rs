@@ -150,7 +150,7 @@ pub enum Standing {
     Waiting,
     /// It is parked.
     Parked(ExceptionState),
-    /// An operator gave it up. It was never published.
+    /// An operator gave it up. No attempt was confirmed.
     Discarded,
     /// An operator edited it before it was published. The published content is not kept: the row
     /// has the old content.

@@ -34,7 +34,7 @@ pub enum Dead {
     /// Takes a few seconds if that process is running.
     #[command(visible_alias = "redrive")]
     Requeue(Requeue),
-    /// Discard dead messages: they are never published, or never take effect. With --id, also a
+    /// Discard dead messages: they are not sent again, or never take effect. With --id, also a
     /// message that is retried without success because its topic is missing or refused.
     Discard(Decide),
     /// Replace the payload or the headers of a message in an outbox. A dead message stays dead

@@ -95,6 +95,7 @@ pub(super) fn shown(report: &Report) -> String {
     let undecided = report.undecided;
     text.push_str(&match undecided {
         _ if report.has_faults() => "problems found".to_owned(),
+        _ if !report.not_compared.is_empty() => "no problems found in what was compared".to_owned(),
         0 => "no problems found in what was checked".to_owned(),
         _ => format!("no message is lost or doubled; {undecided} messages wait for an operator"),
     });

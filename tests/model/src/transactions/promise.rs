@@ -9,18 +9,18 @@ use crate::sets::Set;
 
 pub(super) fn properties() -> Vec<Property<Transactions>> {
     vec![
-        Property::always("B13 nobody sees an entry twice", |_, state: &State| {
+        Property::always("transactions: nobody sees an entry twice", |_, state: &State| {
             let log = &state.broker.log;
             log.iter().enumerate().all(|(at, entry)| !log[..at].contains(entry))
         }),
-        Property::always("B13 the entries of a key are seen in order", |model, state: &State| {
+        Property::always("transactions: the entries of a key are seen in order", |model, state: &State| {
             let log = &state.broker.log;
             log.iter().enumerate().all(|(at, entry)| {
                 let mut before = (0..*entry).filter(|other| model.key(*other) == model.key(*entry));
                 before.all(|other| log[..at].contains(&other))
             })
         }),
-        Property::always("B13 nothing is passed that nobody sees", |_, state: &State| {
+        Property::always("transactions: nothing is passed that nobody sees", |_, state: &State| {
             let seen = state.broker.log.iter().copied().fold(Set::default(), Set::with);
             let stored = state.database.checkpoint;
             let passed = (0..stored.cursor).fold(Set::default(), Set::with).without(stored.parked);

@@ -79,10 +79,14 @@ pub(super) async fn drop_postgres(plot: &Plot, server: &Url) -> Result<(), Failu
         let drop = Template::new("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
         sqlx::query(&drop.identifier("name", &name(plot, part)?).render()).execute(&mut admin).await?;
     }
-    if plot.never_analysed {
-        sqlx::query(ANALYSE_AGAIN).execute(&mut admin).await?;
-        sqlx::query(LOAD_SETTINGS).execute(&mut admin).await?;
-    }
+    Ok(admin.close().await?)
+}
+
+/// Lets the server analyse tables again.
+pub(super) async fn analyse_again(server: &Url) -> Result<(), Failure> {
+    let mut admin = PgConnection::connect(server.as_str()).await?;
+    sqlx::query(ANALYSE_AGAIN).execute(&mut admin).await?;
+    sqlx::query(LOAD_SETTINGS).execute(&mut admin).await?;
     Ok(admin.close().await?)
 }
 

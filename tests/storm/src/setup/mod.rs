@@ -130,6 +130,17 @@ pub async fn stage(plot: &Plot, servers: &Servers, xtask: &Path) -> Result<Stage
     })
 }
 
+/// Takes back what was set on a server that others may use. Needed however the storm ends.
+///
+/// # Errors
+/// The server refuses.
+pub async fn restore(plot: &Plot, servers: &Servers) -> Result<(), Failure> {
+    if plot.never_analysed && plot.pair.database == DatabaseKind::Postgres {
+        database::analyse_again(servers.postgres()?).await?;
+    }
+    Ok(())
+}
+
 /// Starts every process.
 ///
 /// # Errors

@@ -26,7 +26,6 @@ use outbox::{NewMessage, Outbox};
 use outbox_log::admin::{ChosenEntry, Decision, LogAdmin, OperatorDecision};
 use outbox_log::{EntryId, ExceptionState, LogOptions, PauseScope, RelayName};
 use outbox_toolkit::Relay;
-use relay::config::{Config, Overrides};
 use saga::{Run, Sagas, Started, Stop, WorkerOptions};
 use serde::{Deserialize, Serialize};
 use tests::eventually::when;
@@ -481,17 +480,8 @@ impl<DB: Dialect> Scene<DB> {
         let signed = Signed { operator: operator.clone(), reason: String::from("a test") };
         for (name, _) in &self.admins {
             let url = &self.database.url;
-            // The broker of this section is never contacted: the relays connect to the scene's own
-            // broker.
-            let text = format!(
-                "[[pipeline]]\nname = {:?}\n[pipeline.database]\nurl = {url:?}\n\
-                 [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n",
-                name.as_str()
-            );
-            let path = self.folder.join(format!("{}.toml", name.as_str()));
-            std::fs::write(&path, text)?;
-            let (mut config, _) = Config::load(&path, &Overrides::default())?;
-            let mut pipeline = config.pipelines.remove(0);
+            // The relays connect to the scene's own broker.
+            let mut pipeline = crate::outbox::support::pipeline(name, url);
             pipeline.settings.filter = self.filter(name)?;
             pipeline.settings.chunking = self.splitter();
             let places = Places::new().outbox(&pipeline).connected_to(Arc::new(self.connector()));

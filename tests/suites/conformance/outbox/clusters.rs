@@ -304,7 +304,7 @@ async fn promoted(cluster: &Cluster) -> Outcome {
 /// That does not have the commit yet, and must not deny it.
 async fn assert_knows_no_outcome(standby: &Cluster) -> Outcome {
     let pool = sqlx::PgPool::connect(&standby.url()).await?;
-    let patience = RetryPolicy::default().resolve_timeout(Duration::from_millis(200));
+    let patience = RetryPolicy::default().resolve_timeout(Duration::from_secs(3));
     let outbox = Outbox::<Postgres>::builder().retry(patience).build();
     let commit =
         UnknownCommit { message_ids: vec![MessageId::new()], transaction: Some("4000000000".into()) };

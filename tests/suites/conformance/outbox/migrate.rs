@@ -95,6 +95,10 @@ async fn a_schema_that_would_hide_the_tables_is_refused(db: &Database<Postgres>)
     let error = Migrator::<Postgres>::new(Line::Saga).up(&mut connection).await.unwrap_err();
     let MigrateError::Hidden { found, first } = &error else { panic!("{error}") };
     assert_eq!((found.as_str(), first.as_str()), ("public", "later"));
+    let script = Migrator::<Postgres>::new(Line::Saga).sql(1..=1).unwrap();
+    let error = sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(&mut connection).await.unwrap_err();
+    assert!(error.to_string().contains("a later schema of the search_path"), "{error}");
+    connection.execute("ROLLBACK").await.unwrap();
     let schema = Some(Identifier::new("later").unwrap());
     let there = Migrator::<Postgres>::new(Line::Saga).schema(schema).up(&mut connection).await.unwrap();
     assert_eq!(there.len(), 1);

@@ -25,7 +25,7 @@ mod servers;
 mod shared_ids;
 mod sizes;
 mod snapshots;
-mod support;
+pub(crate) mod support;
 mod transaction_ids;
 pub(crate) mod unknown_commit;
 

@@ -9,12 +9,11 @@ use message::{MaxInFlightPerKey, Topic};
 use operate::replay::{ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, plan};
 use operate::{Operator, Places, Role, Signed};
 use outbox_log::{ExceptionChange, ExceptionState};
-use relay::config::{Config, Overrides};
 use sqlx::Postgres;
 
 use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::shared_ids::{made_ago, set_sequence, shared};
-use crate::outbox::support::{Database, TestDialect, relay};
+use crate::outbox::support::{Database, TestDialect, pipeline, relay};
 
 cases! { "outbox/replays":
     every {
@@ -35,20 +34,10 @@ struct Scene {
 
 impl Scene {
     fn of<DB: TestDialect>(db: &Database<DB>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("relay.toml");
-        // The broker of this section is never contacted.
-        let text = format!(
-            "[[pipeline]]\nname = {:?}\n[pipeline.database]\nurl = {:?}\n\
-             [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n",
-            relay().as_str(),
-            db.relay_url()
-        );
-        std::fs::write(&path, text).unwrap();
-        let (config, _) = Config::load(&path, &Overrides::default()).unwrap();
+        let pipeline = pipeline(&relay(), &db.relay_url());
         let broker = Broker::new();
         let connector = Arc::new(broker.connector(MaxInFlightPerKey::Pipelined));
-        let places = Places::new().outbox(&config.pipelines[0]).connected_to(connector);
+        let places = Places::new().outbox(&pipeline).connected_to(connector);
         let operator = Operator::new("ann", Role::Operator);
         Self { broker, places, signed: Signed { operator, reason: String::from("a test") } }
     }

@@ -6,8 +6,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use brokers::Secret;
+use engine::EngineOptions;
 use message::Source;
 use migrations::{Line, Migrator};
+use operate::{Broker, PipelineConfig, Retention};
 use outbox::{NewMessage, Outbox};
 use outbox_log::{
     Acquired, CheckpointStore, Cursor, Difference, Entry, EntryId, Lease, LogOptions, LogReader, LogStore,
@@ -46,6 +49,20 @@ pub fn source() -> Source {
 
 pub fn relay() -> RelayName {
     RelayName::new("main").unwrap()
+}
+
+/// Returns the configuration of a pipeline for operators' commands. Its broker is never contacted.
+pub fn pipeline(name: &RelayName, url: &str) -> PipelineConfig {
+    let kafka = serde_json::json!({ "bootstrap_servers": ["127.0.0.1:1"] });
+    PipelineConfig {
+        name: name.clone(),
+        source: Source::new(format!("/{}", name.as_str())).unwrap(),
+        database: operate::Database::new(Secret::Text(url.into()), LogOptions::default()),
+        retention: Retention::default(),
+        audit_retention: Retention::default(),
+        broker: Broker::Kafka(Box::new(serde_json::from_value(kafka).unwrap())),
+        settings: EngineOptions::default(),
+    }
 }
 
 impl<DB: TestDialect> Database<DB> {

@@ -128,7 +128,7 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     scene
         .dead(&[&gone[..], &SIGNED].concat())
         .await?
-        .refused(2, &["not dead", "discarded by ann at", "never published"])?;
+        .refused(2, &["not dead", "discarded by ann at", "not sent again"])?;
     let published = scene.dead(&[&["discard", "--id", entry], &SIGNED[..]].concat()).await?;
     published.refused(2, &["not dead", "requeued by ann at", "published since"])?;
 

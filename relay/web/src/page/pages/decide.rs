@@ -188,7 +188,7 @@ async fn chosen(app: &App, form: &Fields) -> Result<Vec<(Places, Filter)>, Probl
 fn meaning(change: &Change) -> &'static str {
     match change {
         Change::Discard => {
-            "They are discarded: they are never published, or never take effect. This cannot be undone."
+            "They are discarded: they are not sent again, or never take effect. This cannot be undone."
         }
         _ => "They are retried: the relay publishes them, or their consumer runs its handler again.",
     }

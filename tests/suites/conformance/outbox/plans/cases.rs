@@ -118,7 +118,7 @@ fn checkpoint(parked: RangeInclusive<i64>, message_ids: &[String], resolved: Ran
     let columns =
         ["orders", "key-1", "held", "0", "NULL", "NULL", "NULL"].map(|value| repeated(value, count));
     format!(
-        "'main',1,'{{}}',{},{},{},{},NULL",
+        "'main',1,'{{}}',{},{},{},{},NULL,'a'",
         array(parked),
         array(message_ids),
         columns.join(","),
@@ -175,19 +175,19 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "statements.stuck", "", 100, 0, s("'main',0,100,NULL"));
     add(Relay, "statements.acquire", "", 1, 0, s("'main','b',30,'{}',NULL,NULL,'b'"));
     add(Relay, "statements.holder", "", 1, 0, s("'main'"));
-    add(Relay, "statements.renew", "", 1, 0, s("'main',1,30,NULL"));
+    add(Relay, "statements.renew", "", 1, 0, s("'main',1,30,NULL,'a'"));
     // No index leads from a message id to its parked entry, so this is a walk. It happens once in a
     // term, and only when the log no longer has the row.
     add(Relay, "statements.is_here", "in the log", 1, 0, one.clone());
     add(Relay, "statements.is_here", "nowhere", 1, PARKED, s("'0190b5a2-0000-7000-8000-000000000001'"));
-    add(Relay, "statements.checkpoint", "", 1, 0, s("'main',1,'{}',NULL"));
-    add(Relay, "statements.note", "", 1, 0, s("'main',1,'{}'"));
+    add(Relay, "statements.checkpoint", "", 1, 0, s("'main',1,'{}',NULL,'a'"));
+    add(Relay, "statements.note", "", 1, 0, s("'main',1,'{}','a'"));
     add(Relay, "statements.checkpoint_with_changes", "inserts", MANY, 0, checkpoint(24_001..=25_000, &f.unread, NOTHING));
     add(Relay, "statements.checkpoint_with_changes", "updates", MANY, 0, checkpoint(4_001..=5_000, &f.parked, NOTHING));
     add(Relay, "statements.checkpoint_with_changes", "resolves", MANY, 0, checkpoint(NOTHING, &[], 4_001..=5_000));
-    add(Relay, "statements.release", "", 1, 0, s("'main',1"));
+    add(Relay, "statements.release", "", 1, 0, s("'main',1,'a'"));
     add(Relay, "statements.left_out", "", MANY, 0, format!("'main',{parked}"));
-    add(Relay, "statements.forget_left_out", "", PARKED, 0, s("'main',1"));
+    add(Relay, "statements.forget_left_out", "", PARKED, 0, s("'main',1,'a'"));
 
     add(Relay, "facts.begin_run", "", 1, 0, s(""));
     add(Relay, "facts.unlogged", "", 1, 0, s(""));
