@@ -135,12 +135,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         let key = key(consumer, scope, message.id);
         self.check_open().await?;
         let content = self.inbox.content(message);
-        let cleared = self
-            .inbox
-            .tables()
-            .clear_dead(&mut self.tx, key, letter, content)
-            .await
-            .map_err(StoreError::during("take over the inbox row of a dead letter"))?;
+        let cleared = self.inbox.tables().clear_dead(&mut self.tx, key, letter, content).await;
+        let cleared = cleared.map_err(StoreError::during("take over the inbox row of a dead letter"))?;
         if cleared == 0 {
             return Ok(None);
         }
