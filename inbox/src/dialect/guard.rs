@@ -28,7 +28,7 @@ pub trait Guards: Backend {
     fn statements(schema: Option<&Identifier>) -> Self::Statements;
 
     /// Returns the statements that every database has.
-    fn shared(statements: &Self::Statements) -> Shared;
+    fn shared_statements(statements: &Self::Statements) -> Shared;
 
     /// Begins a transaction that can write.
     fn begin_writing(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;

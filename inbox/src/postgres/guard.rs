@@ -28,7 +28,7 @@ impl Guards for Postgres {
         Statements::new(schema)
     }
 
-    fn shared(statements: &Statements) -> Shared {
+    fn shared_statements(statements: &Statements) -> Shared {
         shared_of!(statements)
     }
 

@@ -20,7 +20,7 @@ impl Guards for Sqlite {
         Statements::new(schema)
     }
 
-    fn shared(statements: &Statements) -> Shared {
+    fn shared_statements(statements: &Statements) -> Shared {
         shared_of!(statements)
     }
 

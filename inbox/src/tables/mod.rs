@@ -29,7 +29,7 @@ pub struct Tables<DB: Guards> {
 impl<DB: Guards> Tables<DB> {
     pub(crate) fn new(schema: Option<&Identifier>) -> Self {
         let own = DB::statements(schema);
-        Self { shared: DB::shared(&own), own }
+        Self { shared: DB::shared_statements(&own), own }
     }
 }
 
