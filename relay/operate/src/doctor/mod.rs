@@ -10,7 +10,7 @@
 //! | [`facts`] | facts gathered from databases |
 //! | `gather` | queries to databases and brokers |
 //! | `postgres` (feature), [`sqlite`] | checks of databases |
-//! | `grants` | checks of PostgreSQL's rights |
+//! | [`grants`](mod@grants) | checks of PostgreSQL's rights |
 //! | `scheduled` | the check of scheduled messages |
 //! | `activity` | checks of transactions and slots that hold history back |
 //! | `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |
@@ -25,7 +25,7 @@ pub mod checklist;
 pub mod examine;
 pub mod facts;
 mod gather;
-mod grants;
+pub mod grants;
 pub mod horizon;
 #[cfg(feature = "kafka")]
 pub mod kafka;
@@ -44,6 +44,7 @@ pub mod transactions;
 
 pub use checklist::{ChecklistItem, checklist};
 pub use examine::{DoctorOptions, examine};
-pub use facts::ServiceRoles;
+pub use facts::RoleNames;
+pub use grants::examine_grants;
 pub use reach::{reach, reach_broker, reach_database, reach_inbox};
 pub use report::{CheckState, Finding, PipelineReport};
