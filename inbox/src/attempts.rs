@@ -39,15 +39,15 @@ pub struct Failed<'a> {
 
 /// A failure that was noted, as the database remembers it.
 #[derive(Debug, Clone, Copy)]
-pub struct NotedFailure {
+pub(crate) struct NotedFailure {
     /// Number of counted failures.
-    pub attempts: u32,
+    pub(crate) attempts: u32,
     /// Number of consecutive failures that were not counted.
-    pub uncounted: u32,
+    pub(crate) uncounted: u32,
     /// When the first failure was noted, counted or not.
-    pub first_failed_at: OffsetDateTime,
+    pub(crate) first_failed_at: OffsetDateTime,
     /// Time since then, by the database's clock.
-    pub age: Duration,
+    pub(crate) age: Duration,
 }
 
 impl NotedFailure {

@@ -85,11 +85,11 @@ pub struct HeldFirst {
 
 /// A closed dead letter.
 #[derive(Debug, Clone)]
-pub struct Closed {
+pub(crate) struct Closed {
     /// The consumer whose dead letter it was.
-    pub consumer: String,
+    pub(crate) consumer: String,
     /// Its key, if it had one.
-    pub key: Option<HeldKey>,
+    pub(crate) key: Option<HeldKey>,
 }
 
 /// Returns the error text of a held message.

@@ -228,7 +228,7 @@ impl<DB: Dialect> Inbox<DB> {
         let tables = Tables::new(options.schema.as_ref());
         let mut connection = pool.acquire().await.map_err(StoreError::during("give a connection"))?;
         Migrator::<DB>::new(Line::Inbox).schema(options.schema.clone()).check(&mut connection).await?;
-        let reading = read_clock(&mut connection, &tables).await?;
+        let reading = read_clock::<DB>(&mut connection, &tables).await?;
         let memory = PartitionCache {
             measured: Instant::now(),
             reading,
