@@ -173,7 +173,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             .db
             .call(async {
                 let mut tx = DB::begin_holding(self.pool(), self.tables(), &ask).await?;
-                let held = hold(&mut tx, self.tables(), &ask, false).await?;
+                let held = hold::<DB>(&mut tx, self.tables(), &ask, false).await?;
                 Ok((tx, held))
             })
             .await

@@ -67,7 +67,7 @@ pub(crate) async fn lease<DB: KeyStore>(
     ask: &Ask,
 ) -> Result<Result<Decision, Drift>, sqlx::Error> {
     let mut tx = DB::begin_holding(pool, tables, ask).await?;
-    let held = hold(&mut tx, tables, ask, true).await?;
+    let held = hold::<DB>(&mut tx, tables, ask, true).await?;
     if held.is_ok() {
         tx.commit().await?;
     } else {

@@ -50,7 +50,7 @@ pub struct End<'a> {
 
 /// A key to take over.
 #[derive(Debug, Clone, Copy)]
-pub struct TakeOver<'a> {
+pub(crate) struct TakeOver<'a> {
     /// The number of the new attempt.
     pub(crate) attempt: u32,
     /// The row that was read.
