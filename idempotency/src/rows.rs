@@ -44,6 +44,7 @@ pub(crate) fn found<DB: Backend>(row: &Row<DB>) -> Result<Found> {
     let state: Option<String> = row.get("state")?;
     Ok(Found {
         is_held: row.get("is_held")?,
+        is_standby: row.get("is_standby")?,
         read_at: row.get("read_at")?,
         record: state.map(|_| record(row)).transpose()?,
     })

@@ -163,7 +163,8 @@ async fn resolve<DB: KeyStore>(
         let reason = "the connection was lost, and the key has no outcome of this holder";
         match keys.db().call(look(keys, ask)).await {
             Ok(Found { record, .. }) if is_of(record.as_ref(), ask) => return Ok(()),
-            Ok(Found { is_held: true, .. }) => {
+            // A standby that lags has no outcome either.
+            Ok(Found { is_held: true, is_standby: false, .. }) => {
                 return Err(CommitError::RolledBack { reason, source: Some(source) });
             }
             Ok(_) => {}

@@ -8,11 +8,14 @@
 /// failed transaction returns to the pool with its connection. Earlier statements that succeeded
 /// belong to the new transaction (PostgreSQL, "Multiple Statements in a Simple Query"). The
 /// savepoint comes after the lock, so rolling back to it keeps the key. The server ends a
-/// transaction whose service hangs. The only values are our own numbers.
+/// transaction whose service hangs. The commit waits for the disk whatever the server's settings
+/// are: its outcome is reported, and a lease precedes an effect elsewhere. The only values are our
+/// own numbers.
 pub(super) const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
     SELECT set_config('idle_in_transaction_session_timeout', '{idle_ms}', true), set_config('idempotency.holder', \
         CASE WHEN pg_try_advisory_xact_lock('{lock}'::bigint # hashtextextended(coalesce(current_schema(), ''), 0)) \
-            THEN {holder} ELSE '' END, true); \
+            THEN {holder} ELSE '' END, true), \
+        CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'local', true) END; \
     BEGIN; SAVEPOINT idempotency_claim";
 /// Begins the transaction that looks for stuck keys. It forces both of their indexes, whatever the
 /// planner assumes about the table.
@@ -48,8 +51,8 @@ migrations::statements! {
             WHERE current_setting('idempotency.holder', true) = $5::text ON CONFLICT DO NOTHING
             RETURNING claimed_at";
     look = "
-        SELECT current_setting('idempotency.holder', true) = $4::text AS is_held, clock_timestamp() AS
-            read_at, {record_columns}
+        SELECT current_setting('idempotency.holder', true) = $4::text AS is_held, pg_is_in_recovery() AS
+            is_standby, clock_timestamp() AS read_at, {record_columns}
         FROM (SELECT) AS one LEFT JOIN {schema}idempotency_key AS k ON k.scope = $1 AND k.operation = $2
             AND k.key = $3";
     find = "

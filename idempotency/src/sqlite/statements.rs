@@ -20,7 +20,7 @@ migrations::statements! {
     find = "SELECT {record_columns} FROM idempotency_key AS k WHERE k.scope = $1 AND k.operation = $2 \
         AND k.key = $3";
     /// The single writer holds every key.
-    look = "SELECT true AS is_held, {now} AS read_at, {record_columns} FROM (SELECT 1) \
+    look = "SELECT true AS is_held, false AS is_standby, {now} AS read_at, {record_columns} FROM (SELECT 1) \
         LEFT JOIN idempotency_key AS k ON k.scope = $1 AND k.operation = $2 AND k.key = $3";
     /// Claims a key that has no row.
     insert = "INSERT INTO idempotency_key (scope, operation, key, fingerprint, holder, lease_until, \

@@ -13,6 +13,17 @@ use crate::rows;
 use crate::statements::{Shared, shared_of};
 use crate::tables::Tables;
 
+/// Lets the present transaction wait for the disk. A macro, because `concat!` takes only literals.
+macro_rules! wait_for_the_disk {
+    () => {
+        "SELECT set_config('synchronous_commit', 'local', true) WHERE current_setting('synchronous_commit') = 'off'"
+    };
+}
+const WAIT_FOR_THE_DISK: &str = wait_for_the_disk!();
+/// Begins a transaction in which the inbox itself writes, for example a dead letter, whose delivery
+/// is acknowledged next.
+const BEGIN_WRITING: &str = concat!("BEGIN; ", wait_for_the_disk!());
+
 impl Guards for Postgres {
     type Statements = Statements;
 
@@ -33,7 +44,7 @@ impl Guards for Postgres {
     }
 
     async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        pool.begin().await
+        pool.begin_with(BEGIN_WRITING).await
     }
 
     fn session_of(row: &Row<Self>) -> Result<Option<Session>, sqlx::Error> {
@@ -101,6 +112,9 @@ impl Guards for Postgres {
     /// PostgreSQL rolls back. A deferred trigger may fail the commit with any code, so the text
     /// distinguishes its errors from those of the check.
     ///
+    /// The commit waits for the disk even if the server's settings do not ask for it: the delivery
+    /// is acknowledged next, and a crash must not undo what nobody delivers again.
+    ///
     /// AND CHAIN, because sqlx believes that the transaction is open until it is dropped, and then
     /// sends a ROLLBACK with the next message. Outside a transaction, each ROLLBACK would log a
     /// warning on the server.
@@ -112,7 +126,7 @@ impl Guards for Postgres {
         let look_and_commit = format!(
             "SELECT CASE WHEN marks = '{}' THEN 0 ELSE (marks || '{MARKS_ARE_GONE}')::int END \
              FROM (SELECT coalesce(nullif(current_setting('inbox.marks', true), ''), '0') OFFSET 0) AS m (marks); \
-             COMMIT AND CHAIN",
+             {WAIT_FOR_THE_DISK}; COMMIT AND CHAIN",
             marked.len()
         );
         match sqlx::raw_sql(AssertSqlSafe(look_and_commit)).execute(&mut *tx).await {
