@@ -384,9 +384,8 @@ impl<DB: Dialect> Inbox<DB> {
     /// [`StoreError`].
     pub async fn dead_letters(&self, query: &DeadLetterQuery) -> Result<Vec<DeadLetter>, StoreError> {
         let mut connection = self.acquire("list the dead letters").await?;
-        DB::dead_letters(&mut connection, self.statements(), query)
-            .await
-            .map_err(StoreError::during("list the dead letters"))
+        let found = self.tables().dead_letters(&mut connection, query).await;
+        found.map_err(StoreError::during("list the dead letters"))
     }
 
     /// Returns one dead letter; `None` when there is none with this id. Cancel-safe.
@@ -395,8 +394,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// [`StoreError`].
     pub async fn dead_letter_by_id(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, StoreError> {
         let mut connection = self.acquire("read a dead letter").await?;
-        DB::dead_letter(&mut connection, self.statements(), id, false)
-            .await
-            .map_err(StoreError::during("read a dead letter"))
+        let found = self.tables().dead_letter(&mut connection, id, false).await;
+        found.map_err(StoreError::during("read a dead letter"))
     }
 }

@@ -35,6 +35,7 @@ pub mod sql_error_kind;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 pub mod status;
+mod values;
 
 pub use backend::{Backend, Dialect};
 pub use error::{MigrateError, SchemaError};

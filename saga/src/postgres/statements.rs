@@ -106,7 +106,10 @@ migrations::statements! {
     look_steps = "SELECT {step_columns}, NULL::text AS result FROM {schema}saga_step WHERE type = $1 AND id = $2 \
         ORDER BY position";
     mailbox = "SELECT step, payload FROM {schema}saga_reply WHERE type = $1 AND id = $2";
-    insert_step(condition = "cancel IS NULL") = "{step_inserted}";
+    /// Commits on its own, before a call. It waits for the disk whatever the server's settings are:
+    /// a crash that undid it would leave a call that nobody undoes.
+    insert_step(condition = "cancel IS NULL AND (current_setting('synchronous_commit') <> 'off'
+        OR set_config('synchronous_commit', 'local', true) = 'local')") = "{step_inserted}";
     insert_step_with_effect(condition = "cancel IS NULL AND {own}") = "{step_inserted}";
     change_step(condition = "{goes_on}") = "{step_changed}";
     change_step_with_effect(condition = "{goes_on} AND {own}") = "{step_changed}";
