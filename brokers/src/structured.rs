@@ -24,7 +24,7 @@ const ATTRIBUTES: [&str; 7] = ["specversion", "id", "source", "type", "time", "s
 
 /// Returns whether a member of the event is an attribute of the envelope.
 fn is_attribute(name: &str) -> bool {
-    ATTRIBUTES.contains(&name) || message::chunk::ATTRIBUTES.contains(&name)
+    ATTRIBUTES.contains(&name) || message::CHUNK_ATTRIBUTES.contains(&name)
 }
 
 /// The members of an event.

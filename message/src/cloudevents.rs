@@ -22,11 +22,11 @@ use crate::text::{ContentType, EventType, OrderingKey, Source, Topic};
 use crate::trace::TraceContext;
 
 /// The specification version that is written. Any `1.x` is accepted.
-pub const SPEC_VERSION: &str = "1.0";
+const SPEC_VERSION: &str = "1.0";
 
 /// Returns the attributes of a message without the prefix of a binding: `specversion`, `id`,
 /// `source`, `type`, `time` and, with a key, `subject`. A chunk also has the extensions of
-/// [`crate::chunk::ATTRIBUTES`].
+/// [`crate::CHUNK_ATTRIBUTES`].
 pub fn attributes(message: &Message) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
     let key = message.key.as_ref().map(|key| ("subject", Cow::Borrowed(key.as_str())));
     [

@@ -78,7 +78,7 @@ pub enum InvalidText {
 /// # Errors
 /// [`InvalidText`].
 #[doc(hidden)]
-pub fn check(
+pub fn check_name(
     what: &'static str,
     value: &str,
     bytes_max: usize,
@@ -104,7 +104,7 @@ pub fn check_signature(actor: &str, note: &str) -> Result<(), InvalidText> {
     ];
     parts.into_iter().try_for_each(|(what, text, bytes_max)| {
         let text = if text.trim().is_empty() { "" } else { text };
-        check(what, text, bytes_max, "NUL is not allowed", |c| c != '\0')
+        check_name(what, text, bytes_max, "NUL is not allowed", |c| c != '\0')
     })
 }
 
@@ -118,7 +118,7 @@ impl InvalidText {
     }
 }
 
-/// Checks `value` like [`check`], but accepts an empty string.
+/// Checks `value` like [`check_name`], but accepts an empty string.
 ///
 /// # Errors
 /// [`InvalidText`].
@@ -164,7 +164,7 @@ macro_rules! name {
             /// holds a character that is not accepted.
             pub fn new(value: impl Into<std::sync::Arc<str>>) -> Result<Self, $crate::InvalidText> {
                 let value = value.into();
-                $crate::text::check($what, &value, $bytes_max, $allowed, $accept)?;
+                $crate::check_name($what, &value, $bytes_max, $allowed, $accept)?;
                 Ok(Self(value))
             }
 

@@ -22,7 +22,7 @@ use crate::id::{MILLIS_MAX, MessageId};
 
 /// How far ids may run ahead of the clock: after a step back, or when more ids are made than a
 /// millisecond holds.
-pub const LEAD_MAX: Duration = Duration::from_secs(60);
+const LEAD_MAX: Duration = Duration::from_secs(60);
 
 /// The number of ids in a millisecond.
 const COUNTERS: u16 = 1 << 12;

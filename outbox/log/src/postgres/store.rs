@@ -49,7 +49,7 @@ const SERVER_VERSION_MIN: i32 = 130_000;
 /// The log of a PostgreSQL database. Cheap: connects only when a reader or checkpoint store is
 /// requested.
 #[derive(Debug, Clone)]
-pub struct PostgresLog {
+pub(crate) struct PostgresLog {
     address: Address,
     pub(super) options: LogOptions,
     pub(super) source: Source,

@@ -24,7 +24,7 @@ pub(crate) const ROWS_AHEAD: usize = 2;
 
 /// The log of a SQLite file. Cheap: connects only when a reader or checkpoint store is requested.
 #[derive(Debug, Clone)]
-pub struct SqliteLog {
+pub(crate) struct SqliteLog {
     connect: SqliteConnectOptions,
     pub(super) options: LogOptions,
     pub(super) source: Source,
