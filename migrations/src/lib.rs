@@ -8,9 +8,10 @@
 //! | `line` | [`Line`], [`Migration`]: the ordered versions of one crate's tables |
 //! | [`query`] | [`Query`](query::Query): statements and rows, the same for every database |
 //! | `sql_error_kind` | [`SqlErrorKind`]: the meaning of a database client's error |
-//! | `status` | [`Status`], [`check`](status::Status::check): a database's migrations compared with this build's |
+//! | `status` | [`Status`], [`check`](Status::check): a database's migrations compared with this build's |
 //! | `migrator` | [`Migrator`]: brings a database up to date, prints the SQL, checks, describes |
 //! | [`own_transaction`] | signs that a transaction has ended before its handle |
+//! | [`rights`] | [`Rights`](rights::Rights): what the scripts of roles grant and revoke |
 //! | `roles` | [`Roles`]: least privilege on PostgreSQL |
 //! | `backend` | [`Backend`]: the differences between the dialects |
 //! | `error` | [`MigrateError`], [`SchemaError`] |
@@ -26,6 +27,7 @@ pub mod own_transaction;
 #[cfg(feature = "postgres")]
 mod postgres;
 pub mod query;
+pub mod rights;
 mod roles;
 mod snapshot;
 mod sql;

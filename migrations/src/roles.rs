@@ -63,22 +63,32 @@ impl Roles {
     /// one transaction. It can be run again: it revokes every right that it does not grant.
     #[must_use]
     pub fn script(&self, line: Line, schema: Option<&Identifier>) -> Statement {
-        let template = match line {
-            Line::Outbox => include_str!("../sql/postgres/roles/outbox.sql"),
-            Line::Inbox => include_str!("../sql/postgres/roles/inbox.sql"),
-            Line::Idempotency => include_str!("../sql/postgres/roles/idempotency.sql"),
-            Line::Saga => include_str!("../sql/postgres/roles/saga.sql"),
-        };
-        Template::new(template)
-            .schema(schema)
-            .identifier("migrator", &self.migrator)
-            .identifier("producer", &self.producer)
-            .identifier("relay", &self.relay)
-            .identifier("consumer", &self.consumer)
-            .identifier("claimant", &self.claimant)
-            .identifier("worker", &self.worker)
-            .identifier("observer", &self.observer)
-            .render()
+        let template = Template::new(template(line)).schema(schema);
+        let named = self.named().into_iter();
+        named.fold(template, |template, (role, name)| template.identifier(role, name)).render()
+    }
+
+    /// Returns each role as the scripts call it, with its name.
+    pub(crate) fn named(&self) -> [(&'static str, &Identifier); 7] {
+        [
+            ("migrator", &self.migrator),
+            ("producer", &self.producer),
+            ("relay", &self.relay),
+            ("consumer", &self.consumer),
+            ("claimant", &self.claimant),
+            ("worker", &self.worker),
+            ("observer", &self.observer),
+        ]
+    }
+}
+
+/// Returns the script of a line, with placeholders for its schema and roles.
+pub(crate) fn template(line: Line) -> &'static str {
+    match line {
+        Line::Outbox => include_str!("../sql/postgres/roles/outbox.sql"),
+        Line::Inbox => include_str!("../sql/postgres/roles/inbox.sql"),
+        Line::Idempotency => include_str!("../sql/postgres/roles/idempotency.sql"),
+        Line::Saga => include_str!("../sql/postgres/roles/saga.sql"),
     }
 }
 

@@ -113,7 +113,10 @@ pub(crate) async fn make_at(server: &str) -> Outcome {
     let mut tx = admin.begin().await?;
     tx.execute(LOCK).await?;
     let users = ALL.map(|role| (role.user(), format!("LOGIN PASSWORD '{PASSWORD}'")));
-    for (user, options) in users.into_iter().chain([("outbox_test_migrator", String::from("NOLOGIN"))]) {
+    // The last two are members of no other role.
+    let others = ["outbox_test_migrator", "outbox_test_claimant", "outbox_test_worker"];
+    let others = others.map(|role| (role, String::from("NOLOGIN")));
+    for (user, options) in users.into_iter().chain(others) {
         let create = format!(
             "DO $$ BEGIN IF to_regrole('{user}') IS NULL THEN CREATE ROLE {user} {options}; END IF; END $$"
         );

@@ -4,7 +4,7 @@ use clap::Args;
 use futures_util::future::join_all;
 use operate::PipelineConfig;
 use operate::doctor::{
-    CheckState, ChecklistItem, DoctorOptions, Finding, PipelineReport, ServiceRoles, checklist, examine,
+    CheckState, ChecklistItem, DoctorOptions, Finding, PipelineReport, RoleNames, checklist, examine,
 };
 use serde::Serialize;
 
@@ -33,13 +33,9 @@ pub struct Doctor {
     #[arg(long = "partitions", value_name = "TOPIC=COUNT", value_parser = recorded)]
     partitions: Vec<(String, usize)>,
 
-    /// The role of services that enqueue messages.
-    #[arg(long, value_name = "ROLE", default_value = "outbox_producer")]
-    producer: String,
-
-    /// The role of services that consume messages.
-    #[arg(long, value_name = "ROLE", default_value = "inbox_consumer")]
-    consumer: String,
+    /// The names of the roles that `relay migrate roles` made.
+    #[command(flatten)]
+    roles: RoleOptions,
 
     /// Exit with 2 also on warnings.
     #[arg(long)]
@@ -48,6 +44,47 @@ pub struct Doctor {
     /// List only what did not pass. All checks are counted. JSON contains them all.
     #[arg(long)]
     problems: bool,
+}
+
+/// The names of roles. The relay's role is the one that connects.
+#[derive(Debug, Args)]
+struct RoleOptions {
+    /// The role that migrates.
+    #[arg(long, value_name = "ROLE", default_value = "outbox_migrator")]
+    migrator: String,
+
+    /// The role of services that enqueue messages.
+    #[arg(long, value_name = "ROLE", default_value = "outbox_producer")]
+    producer: String,
+
+    /// The role of services that consume messages.
+    #[arg(long, value_name = "ROLE", default_value = "inbox_consumer")]
+    consumer: String,
+
+    /// The role of services that claim idempotency keys.
+    #[arg(long, value_name = "ROLE", default_value = "idempotency_claimant")]
+    claimant: String,
+
+    /// The role of services that start and run sagas.
+    #[arg(long, value_name = "ROLE", default_value = "saga_worker")]
+    worker: String,
+
+    /// The role that reads states, ids and names.
+    #[arg(long, value_name = "ROLE", default_value = "outbox_observer")]
+    observer: String,
+}
+
+impl RoleOptions {
+    fn names(&self) -> RoleNames {
+        RoleNames {
+            migrator: self.migrator.clone(),
+            producer: self.producer.clone(),
+            consumer: self.consumer.clone(),
+            claimant: self.claimant.clone(),
+            worker: self.worker.clone(),
+            observer: self.observer.clone(),
+        }
+    }
 }
 
 /// The whole output.
@@ -73,7 +110,7 @@ impl Doctor {
         let options = DoctorOptions {
             topics: self.topics.iter().cloned().collect(),
             partitions: self.partitions.iter().cloned().collect(),
-            services: ServiceRoles { producer: self.producer.clone(), consumer: self.consumer.clone() },
+            roles: self.roles.names(),
         };
         let looks = pipelines.into_iter().map(|pipeline| async {
             let adopted = adopted_table(&config, pipeline).await;

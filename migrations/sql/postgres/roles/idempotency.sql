@@ -17,7 +17,8 @@ BEGIN
 END
 $roles$;
 
-REVOKE ALL ON {schema}idempotency_key, {schema}idempotency_audit FROM PUBLIC, {claimant}, {observer};
+REVOKE ALL ON {schema}idempotency_key, {schema}idempotency_audit, {schema}outbox_toolkit_migration
+    FROM PUBLIC, {claimant}, {observer};
 REVOKE ALL ON FUNCTION {schema}idempotency_purge_audit(timestamptz, integer) FROM PUBLIC, {claimant}, {observer};
 
 -- Services claim, complete and forget keys. The triggers of the table keep a stored outcome as it is

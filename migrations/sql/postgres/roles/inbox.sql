@@ -24,7 +24,8 @@ END
 $roles$;
 
 REVOKE ALL ON {schema}inbox_message, {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_dead_letter,
-    {schema}inbox_chunk_set, {schema}inbox_chunk, {schema}inbox_audit, {schema}inbox_minute
+    {schema}inbox_chunk_set, {schema}inbox_chunk, {schema}inbox_audit, {schema}inbox_minute,
+    {schema}outbox_toolkit_migration
     FROM PUBLIC, {consumer}, {observer};
 REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date),
     {schema}inbox_purge_audit(timestamptz, integer)

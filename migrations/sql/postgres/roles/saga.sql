@@ -17,7 +17,8 @@ BEGIN
 END
 $roles$;
 
-REVOKE ALL ON {schema}saga, {schema}saga_step, {schema}saga_reply, {schema}saga_audit
+REVOKE ALL ON {schema}saga, {schema}saga_step, {schema}saga_reply, {schema}saga_audit,
+    {schema}outbox_toolkit_migration
     FROM PUBLIC, {worker}, {observer};
 REVOKE ALL ON FUNCTION {schema}saga_purge_audit(timestamptz, integer) FROM PUBLIC, {worker}, {observer};
 

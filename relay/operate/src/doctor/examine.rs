@@ -15,6 +15,7 @@ use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
 use super::gather::{self, Unreachable};
+use super::grants::examine_grants;
 use super::horizon::{self, Horizon};
 use super::reach::{failed, reach_broker};
 use super::report::{CheckState, Finding, PipelineReport};
@@ -33,8 +34,8 @@ pub struct DoctorOptions {
     pub topics: BTreeSet<String>,
     /// The expected number of partitions of each topic.
     pub partitions: BTreeMap<String, usize>,
-    /// The names of the services' roles.
-    pub services: facts::ServiceRoles,
+    /// The names of the roles.
+    pub roles: facts::RoleNames,
 }
 
 /// Examines a pipeline: its database, its broker, and the inboxes that apply its messages. `beside`
@@ -46,7 +47,11 @@ pub async fn examine(
     options: &DoctorOptions,
     beside: Option<Finding>,
 ) -> PipelineReport {
-    let (mut checks, sent) = database(pipeline, &options.services).await;
+    let (mut checks, sent) = database(pipeline).await;
+    if checks.iter().all(|finding| !finding.unavailable) {
+        // The rest of the database may be hidden from a role that lacks a right.
+        checks.extend(grants(pipeline, &options.roles).await);
+    }
     checks.push(history(pipeline));
     checks.extend(scheduled::look(pipeline, DATABASE_TIME_LIMIT).await);
     checks.extend(beside);
@@ -88,10 +93,7 @@ pub async fn examine(
 }
 
 /// Checks the database. Also returns the topics of its latest messages.
-async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> (Vec<Finding>, Vec<String>) {
-    // SQLite has no roles.
-    #[cfg(not(feature = "postgres"))]
-    let _ = services;
+async fn database(pipeline: &PipelineConfig) -> (Vec<Finding>, Vec<String>) {
     let reached = |url: &str| {
         let place = crate::redact::url(url);
         Finding::pass("connection", "database", place)
@@ -108,8 +110,7 @@ async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> 
             #[cfg(feature = "postgres")]
             Dialect::Postgres => {
                 let allow = pipeline.database.options().allow_plaintext;
-                let mut told =
-                    gather::postgres::gather(url, allow, pipeline.database.schema(), services).await?;
+                let mut told = gather::postgres::gather(url, allow, pipeline.database.schema()).await?;
                 told.facts.refused = refusal(pipeline).await?;
                 Ok((super::postgres::check(&told.facts), told.topics))
             }
@@ -135,6 +136,15 @@ async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> 
             (vec![failed("database", &reason, unavailable)], Vec::new())
         }
     }
+}
+
+/// Checks the rights of the roles.
+async fn grants(pipeline: &PipelineConfig, names: &facts::RoleNames) -> Vec<Finding> {
+    let examined = timeout(DATABASE_TIME_LIMIT, examine_grants(&pipeline.database, names)).await;
+    examined.unwrap_or_else(|_| {
+        let measured = format!("no answer within {} s", DATABASE_TIME_LIMIT.as_secs());
+        vec![failed("database", &measured, true)]
+    })
 }
 
 /// Returns why the relay refuses the database, which is opened as `relay run` does.

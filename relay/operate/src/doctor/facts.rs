@@ -27,38 +27,60 @@ pub struct LineFacts {
 /// A missing or an excess right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrongGrant {
-    /// The table, sequence or function.
+    /// The table, sequence or function; `the schema` for the schema of the tables.
     pub object: String,
-    /// `SELECT`, `INSERT`, …
+    /// `SELECT`, `UPDATE (result)`, …
     pub privilege: String,
-    /// Whether the role needs it: then it is missing, otherwise it is excess.
-    pub wanted: bool,
+    /// The statement that grants a missing right; `None` for an excess right.
+    pub remedy: Option<String>,
 }
 
 /// The rights of one role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleFacts {
-    /// `relay`, `producer`, `consumer` or `claimant`.
+    /// `relay`, `producer`, …, or `public` for the rights of every role.
     pub part: String,
     /// The role's name.
     pub role: String,
-    /// The differences from the roles of least privilege.
+    /// Whether the role exists.
+    pub there: bool,
+    /// Whether it is a superuser.
+    pub superuser: bool,
+    /// The number of rights that the scripts of roles grant it in this database.
+    pub rights: usize,
+    /// The differences from the scripts of roles.
     pub wrong: Vec<WrongGrant>,
 }
 
-/// The names of the roles that services are members of.
+/// The names of the roles of `relay migrate roles`. The relay's role is the one that connects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServiceRoles {
+pub struct RoleNames {
+    /// The role that migrates.
+    pub migrator: String,
     /// The role of services that enqueue.
     pub producer: String,
     /// The role of services that consume.
     pub consumer: String,
+    /// The role of services that claim idempotency keys.
+    pub claimant: String,
+    /// The role of services that run sagas.
+    pub worker: String,
+    /// The role that reads states, ids and names.
+    pub observer: String,
 }
 
-impl Default for ServiceRoles {
+impl Default for RoleNames {
     /// Returns the default names of `relay migrate roles`.
     fn default() -> Self {
-        Self { producer: String::from("outbox_producer"), consumer: String::from("inbox_consumer") }
+        let roles = migrations::Roles::standard();
+        Self {
+            migrator: roles.migrator.to_string(),
+            producer: roles.producer.to_string(),
+            consumer: roles.consumer.to_string(),
+            claimant: roles.claimant.to_string(),
+            worker: roles.worker.to_string(),
+            observer: roles.observer.to_string(),
+        }
     }
 }
 
@@ -118,10 +140,6 @@ pub struct PostgresFacts {
     pub verified: bool,
     /// The role of the queries.
     pub role: String,
-    /// The names of the services' roles that were checked.
-    pub services: ServiceRoles,
-    /// Whether the role is a superuser.
-    pub superuser: bool,
     /// Whether it sees the activity of other sessions.
     pub sees_sessions: bool,
     /// Whether two connections got the same session of the server, because a pooler shares
@@ -147,10 +165,6 @@ pub struct PostgresFacts {
     pub unsafe_settings: Vec<(&'static str, String)>,
     /// Roles and databases whose commits do not wait for the disk.
     pub asynchronous: Vec<String>,
-    /// The rights of the roles.
-    pub roles: Vec<RoleFacts>,
-    /// Tables on which every role has rights.
-    pub public: Vec<String>,
     /// Open transactions, oldest first, at most ten.
     pub transactions: Vec<OpenTransaction>,
     /// Prepared transactions, oldest first, at most ten.

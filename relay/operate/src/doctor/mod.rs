@@ -44,6 +44,7 @@ mod transactions;
 
 pub use checklist::{ChecklistItem, checklist};
 pub use examine::{DoctorOptions, examine};
-pub use facts::ServiceRoles;
+pub use facts::RoleNames;
+pub use grants::examine_grants;
 pub use reach::{reach, reach_broker, reach_database, reach_inbox};
 pub use report::{CheckState, Finding, PipelineReport};

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use super::activity;
 use super::facts::{LineFacts, PostgresFacts, Skew, Timeline};
 use super::report::{CheckState, Finding};
 use super::text::{age, bytes};
-use super::{activity, grants};
 
 const DATABASE: &str = "database";
 /// The first version with `xid8` and `pg_current_snapshot()`.
@@ -27,7 +27,6 @@ pub fn check(facts: &PostgresFacts) -> Vec<Finding> {
     findings.push(collation(facts.stale_collation.as_ref()));
     findings.push(isolation(facts));
     findings.push(durability(facts));
-    findings.extend(grants::check(facts));
     findings.extend(activity::check(facts));
     findings.push(clock(DATABASE, facts.clock));
     findings.push(disk(facts.database_bytes));
@@ -245,8 +244,6 @@ pub(crate) mod tests {
             cipher: Some(String::from("TLSv1.3")),
             verified: true,
             role: String::from("outbox_relay"),
-            services: crate::doctor::facts::ServiceRoles::default(),
-            superuser: false,
             sees_sessions: true,
             shared_session: false,
             refused: None,
@@ -259,8 +256,6 @@ pub(crate) mod tests {
             isolation_of_others: Vec::new(),
             unsafe_settings: Vec::new(),
             asynchronous: Vec::new(),
-            roles: Vec::new(),
-            public: Vec::new(),
             transactions: Vec::new(),
             prepared: Vec::new(),
             slots: Vec::new(),

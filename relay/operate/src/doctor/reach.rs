@@ -30,12 +30,12 @@ pub async fn reach(pipeline: &PipelineConfig) -> Vec<Finding> {
 #[cfg(feature = "postgres")]
 async fn admitted(pipeline: &PipelineConfig) -> Vec<Finding> {
     let Ok(url) = pipeline.database.url() else { return Vec::new() };
-    let (options, schema) = (pipeline.database.options(), pipeline.database.schema());
-    let asked = super::gather::postgres::admitted(url.expose_secret(), options.allow_plaintext, schema);
+    let allow_plaintext = pipeline.database.options().allow_plaintext;
+    let shared = super::gather::postgres::has_shared_sessions(url.expose_secret(), allow_plaintext);
     // Other findings report a database that is unreachable, has no tables or is not PostgreSQL.
-    let Ok(facts) = asked.await else { return Vec::new() };
-    let lacking = facts.relay.as_ref().and_then(super::grants::lacking);
-    lacking.into_iter().chain(facts.shared_session.then(|| super::postgres::pooler(true))).collect()
+    let Ok(is_shared) = shared.await else { return Vec::new() };
+    let lacking = super::grants::lacking_of_relay(&pipeline.database).await;
+    lacking.into_iter().chain(is_shared.then(|| super::postgres::pooler(true))).collect()
 }
 
 /// Opens the database as `relay run` does, and closes it. Cancel-safe.

@@ -7,6 +7,7 @@ mod concurrency;
 mod cost;
 mod decisions;
 mod drift;
+mod grants;
 mod hardened;
 mod histories;
 mod log;
@@ -41,6 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         cost::trials(),
         decisions::trials(),
         drift::trials(),
+        grants::trials(),
         hardened::trials(),
         histories::trials(),
         checkpoint_store::trials(),

@@ -159,7 +159,7 @@ pub(super) async fn refusal(connection: &mut PgConnection, sql: &str) -> String 
     }
 }
 
-async fn with_every_line(db: &Database<Postgres>) {
+pub(super) async fn with_every_line(db: &Database<Postgres>) {
     let mut admin = db.admin.acquire().await.unwrap();
     let own = format!("ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM {}", Role::Producer.user());
     admin.execute(AssertSqlSafe(own)).await.unwrap();

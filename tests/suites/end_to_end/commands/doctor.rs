@@ -287,7 +287,7 @@ async fn encodings(stage: Stage) -> Outcome {
 }
 
 /// Goal: a role that lacks a right, or has one too many, is found before it causes trouble. Oracle:
-/// the role, the right and the object.
+/// the role, the right and the object, and the statement that grants it.
 async fn missing_rights(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let config = Config::with_section(&stage, "orders", &database.relay_url()?, &kafka()?.1, "")?;
@@ -303,7 +303,18 @@ async fn missing_rights(stage: Stage) -> Outcome {
     report.has("grants", "fail", "INSERT on outbox_audit");
     report.has("grants", "fail", "EXECUTE on outbox_advance_sequence()");
     report.has("grants", "fail", "outbox_test_relay");
+    report.has("grants", "fail", "GRANT INSERT ON public.outbox_audit TO outbox_test_relay;");
     assert_eq!(report.code, Some(2));
+    // A service's own role, and a right without which the doctor reads no version.
+    database
+        .execute(
+            "REVOKE DELETE ON saga_step FROM outbox_test_service;
+             REVOKE SELECT ON outbox_toolkit_migration FROM outbox_test_relay",
+        )
+        .await?;
+    let report = Report::of(&config, &["--worker", "outbox_test_service"]).await?;
+    report.has("grants", "fail", "GRANT DELETE ON public.saga_step TO outbox_test_service;");
+    report.has("grants", "fail", "GRANT SELECT ON public.outbox_toolkit_migration TO outbox_test_relay;");
     Ok(())
 }
 

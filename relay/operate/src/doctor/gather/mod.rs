@@ -4,11 +4,14 @@
 //! |---|---|
 //! | `postgres`, `sqlite` | a pipeline's database |
 //! | `inbox` | the memory of an inbox |
+//! | `grants` | rights of roles, compared with the scripts of roles |
 //! | `lines` | the schema's versions |
 //! | `asked` | queries without parameters, with a time limit |
 
 #[cfg(feature = "postgres")]
 mod asked;
+#[cfg(feature = "postgres")]
+pub(super) mod grants;
 pub(super) mod inbox;
 mod lines;
 #[cfg(feature = "postgres")]

@@ -1,10 +1,9 @@
 //! Queries a PostgreSQL server.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use message::loopback::is_loopback;
-use migrations::{Identifier, Template};
+use migrations::Identifier;
 use outbox::connect::postgres_options;
 use outbox_log::LogError;
 use outbox_log::postgres::unconnected;
@@ -15,10 +14,7 @@ use tokio::time::timeout;
 use super::asked::rows;
 use super::lines::lines;
 use super::{TIME_LIMIT, Unreachable};
-use crate::doctor::facts::{
-    OpenTransaction, PostgresFacts, PreparedTransaction, RoleFacts, ServiceRoles, Skew, Slot, Timeline,
-    WrongGrant,
-};
+use crate::doctor::facts::{OpenTransaction, PostgresFacts, PreparedTransaction, Skew, Slot, Timeline};
 
 const SERVER: &str = include_str!("../sql/server.sql");
 const ISOLATION: &str = include_str!("../sql/isolation.sql");
@@ -31,8 +27,6 @@ const TOPICS: &str = include_str!("../sql/topics.sql");
 const SLOTS_WITHOUT_LOG: &str = include_str!("../sql/slots_without_log.sql");
 const TIMELINE: &str = include_str!("../sql/timeline.sql");
 const COLLATION: &str = include_str!("../sql/collation.sql");
-const GRANTS: &str = include_str!("../sql/grants.sql");
-const PUBLIC: &str = include_str!("../sql/public.sql");
 
 /// The first version that records the version of a database's collation.
 const COLLATION_VERSION_MIN: i32 = 150_000;
@@ -48,12 +42,11 @@ pub(in crate::doctor) async fn gather(
     url: &str,
     allow_plaintext: bool,
     schema: Option<&Identifier>,
-    services: &ServiceRoles,
 ) -> Result<Gathered, Unreachable> {
     let options = postgres_options(url, allow_plaintext).map_err(LogError::from)?;
     let options = options.application_name("relay doctor");
     let mut connection = connect(&options).await?;
-    let gathered = ask(&mut connection, &options, schema, services).await?;
+    let gathered = ask(&mut connection, &options, schema).await?;
     // A failure to close has no consequence.
     let _ = timeout(TIME_LIMIT, connection.close()).await;
     Ok(gathered)
@@ -68,7 +61,6 @@ async fn ask(
     connection: &mut PgConnection,
     options: &PgConnectOptions,
     schema: Option<&Identifier>,
-    services: &ServiceRoles,
 ) -> Result<Gathered, Unreachable> {
     let (before, asked) = (SystemTime::now(), Instant::now());
     let row = rows(connection, None, SERVER).await?.into_iter().next();
@@ -93,13 +85,10 @@ async fn ask(
     };
     let lines = lines::<Postgres>(connection, schema).await?;
     let has_outbox = lines.iter().any(|line| line.line == "outbox" && line.version > 0);
-    let (mut sequence_cache, mut topics, mut roles, mut public) = (None, Vec::new(), Vec::new(), Vec::new());
+    let mut sequence_cache = None;
+    let mut topics = Vec::new();
     if has_outbox {
         sequence_cache = rows(connection, schema, SEQUENCE).await?.first().map(first).transpose()?;
-        let granted = Template::new(GRANTS).schema(schema);
-        let granted = granted.literal("producer", &services.producer).literal("consumer", &services.consumer);
-        roles = grants(&super::asked::run(connection, granted).await?)?;
-        public = texts(&rows(connection, schema, PUBLIC).await?)?;
         // For a role that may not read the log, the check of grants reports it.
         topics = match rows(connection, schema, TOPICS).await {
             Ok(rows) => texts(&rows)?,
@@ -123,8 +112,6 @@ async fn ask(
         },
         verified: matches!(options.get_ssl_mode(), PgSslMode::VerifyFull | PgSslMode::VerifyCa),
         role: get(&row, "role_name")?,
-        services: services.clone(),
-        superuser: get::<Option<bool>>(&row, "superuser")?.unwrap_or_default(),
         sees_sessions: get(&row, "sees_sessions")?,
         shared_session: shares_session(options, pid).await?,
         refused: None,
@@ -137,8 +124,6 @@ async fn ask(
         isolation_of_others: texts(&rows(connection, None, ISOLATION).await?)?,
         unsafe_settings,
         asynchronous: texts(&rows(connection, None, ASYNCHRONOUS).await?)?,
-        roles,
-        public,
         transactions: transactions(&rows(connection, None, TRANSACTIONS).await?)?,
         prepared: prepared(&rows(connection, None, PREPARED).await?)?,
         // A replica does not report its log position.
@@ -174,20 +159,12 @@ fn stale(rows: &[PgRow]) -> Result<Option<(String, String)>, Unreachable> {
     Ok(recorded.zip(actual).filter(|(recorded, actual)| recorded != actual))
 }
 
-/// The facts that decide whether a relay can work on a server that lets it in.
-pub(in crate::doctor) struct Admitted {
-    /// Whether two connections got the same session of the server.
-    pub(in crate::doctor) shared_session: bool,
-    /// The relay's own role.
-    pub(in crate::doctor) relay: Option<RoleFacts>,
-}
-
-/// Queries what a relay needs beyond a connection, on a server with the outbox's tables.
-pub(in crate::doctor) async fn admitted(
+/// Returns whether two connections get the same session of the server, because a pooler shares
+/// sessions.
+pub(in crate::doctor) async fn has_shared_sessions(
     url: &str,
     allow_plaintext: bool,
-    schema: Option<&Identifier>,
-) -> Result<Admitted, Unreachable> {
+) -> Result<bool, Unreachable> {
     let options = postgres_options(url, allow_plaintext).map_err(LogError::from)?;
     let options = options.application_name("relay check");
     let mut connection = connect(&options).await?;
@@ -197,12 +174,9 @@ pub(in crate::doctor) async fn admitted(
         Some(pid) => shares_session(&options, pid).await?,
         None => false,
     };
-    let granted = Template::new(GRANTS).schema(schema);
-    let granted = granted.literal("producer", "outbox_producer").literal("consumer", "inbox_consumer");
-    let roles = grants(&super::asked::run(&mut connection, granted).await?)?;
     // A failure to close has no consequence.
     let _ = timeout(TIME_LIMIT, connection.close()).await;
-    Ok(Admitted { shared_session, relay: roles.into_iter().find(|role| role.part == "relay") })
+    Ok(shared_session)
 }
 
 /// Returns whether a second connection gets the session of the first one, which is idle.
@@ -221,7 +195,7 @@ fn skew(clock: f64, before: SystemTime, took: Duration) -> Skew {
     Skew { by, uncertainty: took / 2 }
 }
 
-fn get<'r, T>(row: &'r PgRow, name: &str) -> Result<T, Unreachable>
+pub(super) fn get<'r, T>(row: &'r PgRow, name: &str) -> Result<T, Unreachable>
 where
     T: sqlx::Decode<'r, Postgres> + sqlx::Type<Postgres>,
 {
@@ -277,17 +251,4 @@ fn slots(rows: &[PgRow]) -> Result<Vec<Slot>, Unreachable> {
         })
     };
     rows.iter().map(read).collect()
-}
-
-/// Groups rows by role. A row without an object only names a role.
-fn grants(rows: &[PgRow]) -> Result<Vec<RoleFacts>, Unreachable> {
-    let mut roles: BTreeMap<(String, String), Vec<WrongGrant>> = BTreeMap::new();
-    for row in rows {
-        let wrong = roles.entry((get(row, "part")?, get(row, "role_name")?)).or_default();
-        let object: String = get(row, "object")?;
-        if !object.is_empty() {
-            wrong.push(WrongGrant { object, privilege: get(row, "privilege")?, wanted: get(row, "wanted")? });
-        }
-    }
-    Ok(roles.into_iter().map(|((part, role), wrong)| RoleFacts { part, role, wrong }).collect())
 }
