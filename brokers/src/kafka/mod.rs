@@ -39,7 +39,8 @@
 //!
 //! [`Config`] names the cluster and its settings; [`Connector`] publishes; [`GroupConfig`] and
 //! [`Subscriber`] consume; [`Admin`] creates topics; [`TopicReader`] reads topics without a group;
-//! [`TransactionalConnector`] publishes in transactions; `mock::Mock` is an in-process cluster for tests.
+//! [`TransactionalConnector`] publishes in transactions; `mock::Mock` is an in-process cluster for
+//! tests.
 
 mod admin;
 mod ahead;

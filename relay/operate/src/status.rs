@@ -124,7 +124,8 @@ pub struct OpenTransaction {
     pub application_name: String,
     /// `active`, `idle in transaction`, …, or `prepared`; `None` where the server hides it.
     pub state: Option<String>,
-    /// The time since it began; `None` where the server hides it: the login lacks `pg_read_all_stats`.
+    /// The time since it began; `None` where the server hides it, because the login lacks
+    /// `pg_read_all_stats`.
     pub age_seconds: Option<f64>,
 }
 
