@@ -1,15 +1,13 @@
 //! Validated names: short texts that brokers put into routing keys, partition keys and header
 //! values.
-//!
-//! The bound of 255 bytes is the tightest of the brokers: AMQP 0-9-1 carries routing keys, message
-//! ids and header names as short strings of at most 255 bytes (AMQP 0-9-1 specification, section
-//! 4.2.5.3).
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest accepted name in bytes of UTF-8 (an AMQP short string).
+/// The longest accepted name in bytes of UTF-8. The tightest bound of the brokers: AMQP 0-9-1
+/// carries routing keys, message ids and header names as short strings of at most 255 bytes (AMQP
+/// 0-9-1 specification, section 4.2.5.3).
 pub const TEXT_BYTES_MAX: usize = 255;
 
 /// The longest note on an operator's decision, in bytes. It is stored with each message that the

@@ -2,7 +2,7 @@
 //!
 //! PostgreSQL gives each transaction a number of 64 bits that a cluster never repeats, and each
 //! cluster an identifier. Together with a counter they make ids that are unique without
-//! coordination between services (`message::token::transaction` has the layout). SQLite has no
+//! coordination between services ([`TransactionStamp`](message::token::TransactionStamp) has the layout). SQLite has no
 //! transaction numbers, so it does not support these ids.
 //!
 //! | event | effect |

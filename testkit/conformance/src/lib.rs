@@ -1,5 +1,5 @@
-//! Checks an adapter for a broker against the contract of [`message::publisher`] and
-//! [`message::subscription`].
+//! Checks an adapter for a broker against the contract of [`message::Publisher`] and
+//! [`message::Subscription`].
 //!
 //! The author of an adapter implements [`Broker`] for it and declares its [`Capabilities`]. Then
 //! [`main()`] runs every case as a separate test; for another test harness, [`cases()`] returns the
