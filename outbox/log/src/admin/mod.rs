@@ -12,10 +12,10 @@
 //! | `operation` | [`Operation`]: all other operations |
 //! | `decision` | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`DecideError`] |
 
-mod decision;
-mod entry;
+pub(crate) mod decision;
+pub(crate) mod entry;
 mod operation;
-mod status;
+pub(crate) mod status;
 
 use std::sync::Arc;
 

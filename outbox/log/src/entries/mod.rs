@@ -13,8 +13,8 @@
 
 mod found;
 mod labels;
-mod lag;
-mod selection;
+pub(crate) mod lag;
+pub(crate) mod selection;
 
 use std::sync::Arc;
 

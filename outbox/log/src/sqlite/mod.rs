@@ -18,7 +18,7 @@ mod reconcile;
 mod retention;
 mod row;
 mod statements;
-mod store;
+pub(crate) mod store;
 mod tables;
 
 pub(crate) use reconcile::SqliteRows;

@@ -13,9 +13,9 @@
 //! | `sample` (tests) | a message to show |
 
 mod audit;
-mod decide;
+pub(crate) mod decide;
 mod filter;
-mod list;
+pub(crate) mod list;
 mod message;
 mod outcome;
 mod plan;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use message::{Fault, FaultScope, Message, PublishError, Topic};
 
 use crate::hostile::NAMES;
-use crate::{Broker, Capabilities, Failure, Order, Outcome, relaying, sample};
+use crate::facts::Order;
+use crate::{Broker, Capabilities, Failure, Outcome, relaying, sample};
 
 const KEYS: usize = 10;
 const PER_KEY: i64 = 6;
