@@ -7,6 +7,7 @@ use message::token::NodeTerm;
 use sqlx::Pool;
 use tokio::sync::{mpsc, oneshot};
 
+use super::HeldNumber;
 use super::error::NodeError;
 use super::handle::Shared;
 use super::options::NodeOptions;
@@ -59,7 +60,7 @@ impl<DB: Dialect> Renewal<DB> {
         // Read before the request: the database counts from a later moment.
         let asked_at = self.options.clock.elapsed();
         let mut connection = self.pool.acquire().await.map_err(NodeError::during("renew a node number"))?;
-        let held = (i64::from(term.number), i64::from(term.epoch));
+        let held = HeldNumber::of(term);
         let is_held = DB::renew_node(&mut connection, &self.statements, held, self.options.lease)
             .await
             .map_err(NodeError::during("renew a node number"))?;
@@ -82,7 +83,7 @@ impl<DB: Dialect> Renewal<DB> {
         let asked_at = self.options.clock.elapsed();
         let mut connection = self.pool.acquire().await.map_err(NodeError::during("lease a node number"))?;
         let (holder, lease) = (&self.options.holder, self.options.lease);
-        let (number, epoch) = DB::take_node(&mut connection, &self.statements, holder, lease)
+        let HeldNumber { number, epoch } = DB::take_node(&mut connection, &self.statements, holder, lease)
             .await
             .map_err(NodeError::during("lease a node number"))?
             .ok_or(NodeError::AllTaken)?;
@@ -105,7 +106,7 @@ impl<DB: Dialect> Renewal<DB> {
             Ok(connection) => connection,
             Err(error) => return Err(failed(error)),
         };
-        let held = (i64::from(term.number), i64::from(term.epoch));
+        let held = HeldNumber::of(term);
         DB::release_node(&mut connection, &self.statements, held).await.map(drop).map_err(failed)
     }
 

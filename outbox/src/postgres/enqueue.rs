@@ -13,6 +13,7 @@ use time::OffsetDateTime;
 use crate::connect::{InvalidUrl, postgres_options, set_own_defaults};
 use crate::dialect::{Dialect, Inserted, Requires, Stored, TransactionStatus};
 use crate::new_message::Prepared;
+use crate::nodes::HeldNumber;
 use crate::postgres::nodes;
 use crate::transaction::UnknownCommit;
 
@@ -193,14 +194,14 @@ impl Dialect for Postgres {
         statements: &Statements,
         holder: &str,
         lease: Duration,
-    ) -> Result<Option<(i64, i64)>, sqlx::Error> {
+    ) -> Result<Option<HeldNumber>, sqlx::Error> {
         nodes::take(connection, statements, holder, lease).await
     }
 
     async fn renew_node(
         connection: &mut PgConnection,
         statements: &Statements,
-        held: (i64, i64),
+        held: HeldNumber,
         lease: Duration,
     ) -> Result<bool, sqlx::Error> {
         nodes::renew(connection, statements, held, lease).await
@@ -209,7 +210,7 @@ impl Dialect for Postgres {
     async fn release_node(
         connection: &mut PgConnection,
         statements: &Statements,
-        held: (i64, i64),
+        held: HeldNumber,
     ) -> Result<bool, sqlx::Error> {
         nodes::release(connection, statements, held).await
     }

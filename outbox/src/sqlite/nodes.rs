@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sqlx::SqliteConnection;
 
+use crate::nodes::HeldNumber;
 use crate::sqlite::clock::NOW;
 
 migrations::statements! {
@@ -44,24 +45,30 @@ pub(super) async fn take(
     connection: &mut SqliteConnection,
     holder: &str,
     lease: Duration,
-) -> Result<Option<(i64, i64)>, sqlx::Error> {
-    sqlx::query_as(&SQL.take).bind(holder).bind(micros(lease)).fetch_optional(connection).await
+) -> Result<Option<HeldNumber>, sqlx::Error> {
+    let taken: Option<(i64, i64)> =
+        sqlx::query_as(&SQL.take).bind(holder).bind(micros(lease)).fetch_optional(connection).await?;
+    Ok(taken.map(|(number, epoch)| HeldNumber { number, epoch }))
 }
 
 pub(super) async fn renew(
     connection: &mut SqliteConnection,
-    (number, epoch): (i64, i64),
+    held: HeldNumber,
     lease: Duration,
 ) -> Result<bool, sqlx::Error> {
-    let renewed =
-        sqlx::query(&SQL.renew).bind(number).bind(epoch).bind(micros(lease)).execute(connection).await?;
+    let renewed = sqlx::query(&SQL.renew)
+        .bind(held.number)
+        .bind(held.epoch)
+        .bind(micros(lease))
+        .execute(connection)
+        .await?;
     Ok(renewed.rows_affected() == 1)
 }
 
 pub(super) async fn release(
     connection: &mut SqliteConnection,
-    (number, epoch): (i64, i64),
+    held: HeldNumber,
 ) -> Result<bool, sqlx::Error> {
-    let released = sqlx::query(&SQL.release).bind(number).bind(epoch).execute(connection).await?;
+    let released = sqlx::query(&SQL.release).bind(held.number).bind(held.epoch).execute(connection).await?;
     Ok(released.rows_affected() == 1)
 }
