@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use message::{Fault, FaultScope, Message, PublishError, Topic};
 
-use crate::hostile::NAMES;
 use crate::facts::Order;
+use crate::hostile::NAMES;
 use crate::{Broker, Capabilities, Failure, Outcome, relaying, sample};
 
 const KEYS: usize = 10;
