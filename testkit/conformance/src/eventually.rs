@@ -31,3 +31,9 @@ where
         tokio::time::sleep(PAUSE).await;
     }
 }
+
+/// Returns `Some(())` if the condition is true, for [`eventually`].
+#[must_use]
+pub fn when(condition: bool) -> Option<()> {
+    condition.then_some(())
+}

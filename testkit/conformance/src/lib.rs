@@ -48,7 +48,7 @@ mod subscription;
 
 pub use broker::{Broker, Capabilities, Foreign, Redelivery};
 pub use case::{Case, cases};
-pub use eventually::eventually;
+pub use eventually::{eventually, when};
 pub use harness::main;
 
 /// The reason why a case failed.
