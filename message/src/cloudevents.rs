@@ -25,14 +25,13 @@ use crate::trace::TraceContext;
 const SPEC_VERSION: &str = "1.0";
 
 /// The attributes that a message is read from. Every other one becomes a header, but the extensions
-/// of [`crate::chunk::ATTRIBUTES`].
-pub const ATTRIBUTES: [&str; 7] =
-    ["specversion", "id", "source", "type", "time", "subject", "datacontenttype"];
+/// of [`CHUNK_ATTRIBUTES`](crate::CHUNK_ATTRIBUTES).
+const ATTRIBUTES: [&str; 7] = ["specversion", "id", "source", "type", "time", "subject", "datacontenttype"];
 
 /// Returns whether a CloudEvents attribute is part of a message, and not a header.
 #[must_use]
 pub fn is_attribute(name: &str) -> bool {
-    ATTRIBUTES.contains(&name) || crate::chunk::ATTRIBUTES.contains(&name)
+    ATTRIBUTES.contains(&name) || crate::chunk::CHUNK_ATTRIBUTES.contains(&name)
 }
 
 /// Returns the attributes of a message without the prefix of a binding: `specversion`, `id`,
