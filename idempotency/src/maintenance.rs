@@ -4,8 +4,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use inbox::StoreError;
-use message::backoff::jittered;
-use message::shield;
+use message::{jittered, shield};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::handle::{IdempotencyKeys, Inner};

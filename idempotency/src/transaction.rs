@@ -8,8 +8,7 @@ use inbox::{CommitError, StoreError};
 use message::crash_points::reached;
 use message::{Backoff, shield};
 use migrations::own_transaction::{ENDED, roll_back};
-use outbox::OutboxTransaction;
-use outbox::transaction::Sealed;
+use outbox::{OutboxTransaction, Sealed};
 use sqlx::Transaction;
 use tokio::time::Instant;
 

@@ -5,11 +5,10 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use bytes::Bytes;
-use message::chunk::ATTRIBUTES;
 use message::cloudevents::attributes;
 use message::{
-    ContentType, Delivery, EventType, Fingerprint, Headers, Malformed, Message, MessageId, OrderingKey,
-    Source, Topic, TraceContext,
+    CHUNK_ATTRIBUTES, ContentType, Delivery, EventType, Fingerprint, Headers, Malformed, Message, MessageId,
+    OrderingKey, Source, Topic, TraceContext,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -267,7 +266,7 @@ impl DeadLetter {
     fn with_message(self, message: &Message) -> Self {
         let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let chunk = attributes(message)
-            .filter(|(name, _)| message.chunk.is_some() && ATTRIBUTES.contains(name))
+            .filter(|(name, _)| message.chunk.is_some() && CHUNK_ATTRIBUTES.contains(name))
             .map(|(name, value)| text(&format!("{CHUNK_PREFIX}{name}"), &value));
         let trace = |t: &TraceContext| (t.parent().to_owned(), t.state().map(str::to_owned));
         Self {
@@ -369,7 +368,7 @@ impl DeadLetter {
 const CHUNK_PREFIX: &str = "ce_";
 
 fn is_chunk(attribute: &str) -> bool {
-    ATTRIBUTES.contains(&attribute)
+    CHUNK_ATTRIBUTES.contains(&attribute)
 }
 
 /// Replaces NUL characters, which PostgreSQL does not store.

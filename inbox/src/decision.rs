@@ -34,7 +34,7 @@ impl Signature {
     /// [`InvalidText`]: an actor or a note that is empty or too long, or holds a NUL character.
     #[doc(hidden)]
     pub fn check(&self) -> Result<(), InvalidText> {
-        message::text::check_signature(&self.actor, &self.note)
+        message::check_signature(&self.actor, &self.note)
     }
 }
 

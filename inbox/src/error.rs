@@ -50,7 +50,7 @@ pub enum OpenError {
     /// `chunked_bytes_max` is larger than any message that can be split into chunks.
     #[error(
         "chunked_bytes_max of {bytes_max} is out of bounds; choose at most {}",
-        message::chunk::CHUNKED_BYTES_MAX
+        message::CHUNKED_BYTES_MAX
     )]
     ChunksTooLarge {
         /// The value given.

@@ -5,8 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use message::SteadyClock;
-use message::chunk::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT};
+use message::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, SteadyClock};
 use migrations::{Identifier, Line, Migrator};
 use outbox::Outbox;
 use sqlx::pool::PoolConnection;

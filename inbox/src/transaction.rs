@@ -5,8 +5,7 @@ use std::ops::{Deref, DerefMut};
 use message::{Chunk, Committed, Message, MessageId, shield};
 use migrations::SqlErrorKind;
 use migrations::own_transaction::{ENDED, roll_back};
-use outbox::OutboxTransaction;
-use outbox::transaction::Sealed;
+use outbox::{OutboxTransaction, Sealed};
 use sqlx::{Connection as _, Transaction};
 use uuid::Uuid;
 

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use inbox::CommitError;
-use message::Fault;
-use message::id::InvalidId;
 use message::token::Drift;
+use message::{Fault, InvalidId};
 
 use super::header::InvalidKey;
 use super::problem::Problem;

@@ -14,18 +14,18 @@ use crate::silence::Submitted;
 
 /// A submission without an answer, whose entry is parked.
 #[derive(Debug, Clone)]
-pub struct Unanswered {
+pub(crate) struct Unanswered {
     /// The entry.
-    pub id: EntryId,
+    pub(crate) id: EntryId,
     /// The message that was submitted.
-    pub message: Arc<Message>,
+    pub(crate) message: Arc<Message>,
     /// When it was submitted.
-    pub submitted: Submitted,
+    pub(crate) submitted: Submitted,
 }
 
 /// All unanswered submissions of one session.
 #[derive(Debug, Default)]
-pub struct Awaited {
+pub(crate) struct Awaited {
     tickets: HashMap<Ticket, Unanswered>,
     ids: HashMap<EntryId, Submitted>,
     /// The number of submissions of each topic.
@@ -35,7 +35,7 @@ pub struct Awaited {
 
 impl Awaited {
     /// Adds a submission whose receipt may still come.
-    pub fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
+    pub(crate) fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
         self.bytes += unanswered.message.wire_bytes();
         self.ids.insert(unanswered.id, unanswered.submitted);
         *self.topics.entry(unanswered.message.topic.as_str().to_owned()).or_default() += 1;
@@ -43,7 +43,7 @@ impl Awaited {
     }
 
     /// Removes a submission whose receipt has come.
-    pub fn take(&mut self, ticket: Ticket) -> Option<Unanswered> {
+    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Unanswered> {
         let unanswered = self.tickets.remove(&ticket)?;
         self.bytes -= unanswered.message.wire_bytes();
         self.ids.remove(&unanswered.id);
@@ -58,45 +58,45 @@ impl Awaited {
     }
 
     /// Removes and returns all submissions, because their receipts will not come.
-    pub fn clear(&mut self) -> impl Iterator<Item = Unanswered> + use<> {
+    pub(crate) fn clear(&mut self) -> impl Iterator<Item = Unanswered> + use<> {
         std::mem::take(self).tickets.into_values()
     }
 
     /// Returns whether the entry must not be submitted, because an earlier submission of it may
     /// still be answered.
     #[must_use]
-    pub fn contains(&self, id: EntryId) -> bool {
+    pub(crate) fn contains(&self, id: EntryId) -> bool {
         self.ids.contains_key(&id)
     }
 
     /// Returns when an unanswered entry was submitted.
     #[must_use]
-    pub fn submitted(&self, id: EntryId) -> Option<Submitted> {
+    pub(crate) fn submitted(&self, id: EntryId) -> Option<Submitted> {
         self.ids.get(&id).copied()
     }
 
     /// Returns whether any message of the topic is unanswered.
     #[must_use]
-    pub fn has_topic(&self, topic: &str) -> bool {
+    pub(crate) fn has_topic(&self, topic: &str) -> bool {
         self.topics.contains_key(topic)
     }
 
     /// Returns the number of unanswered submissions.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.tickets.len()
     }
 
     /// Returns whether no submission is unanswered.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.tickets.is_empty()
     }
 
     /// Returns whether at least this many entries or bytes are unanswered: publishers keep them in
     /// memory.
     #[must_use]
-    pub fn reaches(&self, entries: usize, bytes: usize) -> bool {
+    pub(crate) fn reaches(&self, entries: usize, bytes: usize) -> bool {
         self.tickets.len() >= entries || self.bytes >= bytes
     }
 }

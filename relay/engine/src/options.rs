@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use message::chunk::Splitter;
-use message::limits::Oversize;
-use message::{Backoff, Message, SizeLimit};
+use message::{Backoff, Message, Oversize, SizeLimit, Splitter};
 use outbox_log::RowLimit;
 
 use super::filter::Filter;

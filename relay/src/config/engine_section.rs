@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use message::chunk::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, Encoding, Splitter};
-use message::{Backoff, SizeLimit};
+use message::{Backoff, CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, PayloadEncoding, SizeLimit, Splitter};
 
 use super::broker::MESSAGE_BYTES_MIN;
 use super::file::{EngineSection, Oversize};
@@ -44,7 +43,7 @@ const OWN_CHUNKED_LIMIT: &str = "this relay (pipeline.engine.chunked_bytes_max)"
 pub(crate) fn settings(
     section: &EngineSection,
     limit: SizeLimit,
-    encoding: Encoding,
+    encoding: PayloadEncoding,
 ) -> (EngineOptions, Vec<Refusal>) {
     let base = EngineOptions::default();
     let window_bytes = section.window.map_or(base.window_bytes, |size| size.0);
@@ -81,7 +80,7 @@ pub(crate) fn settings(
     (settings, refusals)
 }
 
-fn chunking(section: &EngineSection, limit: SizeLimit, encoding: Encoding) -> Option<Splitter> {
+fn chunking(section: &EngineSection, limit: SizeLimit, encoding: PayloadEncoding) -> Option<Splitter> {
     let most = CHUNKED_BYTES_MAX_DEFAULT.min(limit.message_bytes_max.saturating_mul(CHUNKED_LIMITS_MAX));
     let chunked_bytes_max = section.chunked_bytes_max.map_or(most, |size| size.0);
     let is_on = section.oversize == Some(Oversize::Chunk);
@@ -179,7 +178,7 @@ mod tests {
     use super::*;
 
     fn refused(section: EngineSection) -> Vec<Refusal> {
-        settings(&section, SizeLimit::SQS, Encoding::Base64).1
+        settings(&section, SizeLimit::SQS, PayloadEncoding::Base64).1
     }
 
     fn time(text: &str) -> Option<Time> {
@@ -192,14 +191,17 @@ mod tests {
 
     #[test]
     fn defaults_are_the_engines_with_the_brokers_limit() {
-        let (settings, refusals) = settings(&EngineSection::default(), SizeLimit::SQS, Encoding::Base64);
+        let (settings, refusals) =
+            settings(&EngineSection::default(), SizeLimit::SQS, PayloadEncoding::Base64);
         assert_eq!(refusals, []);
         assert_eq!(settings, EngineOptions { size_limit: SizeLimit::SQS, ..EngineOptions::default() });
     }
 
     #[test]
     fn a_refusal_names_the_limit_that_is_exceeded() {
-        let of = |section: &EngineSection| settings(section, SizeLimit::SQS, Encoding::Base64).0.row_limit();
+        let of = |section: &EngineSection| {
+            settings(section, SizeLimit::SQS, PayloadEncoding::Base64).0.row_limit()
+        };
         assert_eq!(of(&EngineSection::default()).payload, SizeLimit::SQS);
         let own = of(&EngineSection { message_bytes_max: size("16KiB"), ..EngineSection::default() });
         assert_eq!((own.payload.destination, own.payload.message_bytes_max), (OWN_LIMIT, 16 << 10));
@@ -219,23 +221,23 @@ mod tests {
     #[test]
     fn a_small_window_has_small_pages() {
         let section = EngineSection { window: size("1MiB"), ..EngineSection::default() };
-        let (settings, refusals) = settings(&section, SizeLimit::SQS, Encoding::Base64);
+        let (settings, refusals) = settings(&section, SizeLimit::SQS, PayloadEncoding::Base64);
         assert_eq!((refusals, settings.page_bytes), (vec![], 1 << 20));
     }
 
     #[test]
     fn chunks_are_as_large_as_the_destination_takes() {
         let section = EngineSection { oversize: Some(Oversize::Chunk), ..EngineSection::default() };
-        let (chunked, refusals) = settings(&section, SizeLimit::SQS, Encoding::Base64);
+        let (chunked, refusals) = settings(&section, SizeLimit::SQS, PayloadEncoding::Base64);
         assert_eq!(refusals, []);
         let splitter = Splitter {
             limit: SizeLimit { destination: OWN_CHUNKED_LIMIT, ..SizeLimit::SQS },
-            encoding: Encoding::Base64,
+            encoding: PayloadEncoding::Base64,
             chunked_bytes_max: CHUNKED_BYTES_MAX_DEFAULT,
         };
         assert_eq!(chunked.chunking, Some(splitter));
         let small = EngineSection { message_bytes_max: size("8KiB"), ..section };
-        let (small, refusals) = settings(&small, SizeLimit::SQS, Encoding::Base64);
+        let (small, refusals) = settings(&small, SizeLimit::SQS, PayloadEncoding::Base64);
         assert_eq!(
             (refusals, small.chunking.map(|splitter| splitter.chunked_bytes_max)),
             (vec![], Some(8 << 20))

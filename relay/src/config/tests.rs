@@ -249,7 +249,7 @@ fn what_is_in_force_is_printed_without_secrets_and_can_be_read_again() {
 
 #[test]
 fn every_setting_of_the_engine_is_explained_shown_and_documented() {
-    let schema = super::schema();
+    let schema = schema();
     let settings = schema["$defs"]["EngineSection"]["properties"].as_object().unwrap();
     let text = GOOD.replacen("[pipeline.engine]", "[pipeline.engine]\noversize = \"chunk\"", 1);
     let (_, effective) = read_with(&text, &[]).map_err(|error| shown(&error)).unwrap();

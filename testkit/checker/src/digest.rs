@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 /// Number of bytes in a digest. Half of SHA-256 is enough to distinguish copies, and a million
 /// digests need little memory.
-pub const BYTES: usize = 16;
+pub(crate) const BYTES: usize = 16;
 
 /// A digest of a payload, of headers, or of everything that must not change under one id. It is
 /// written in hexadecimal.

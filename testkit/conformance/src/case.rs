@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use crate::{Broker, Capabilities, Failure, Outcome, publisher, subscription};
 
 /// Timeout of a case. Each case normally takes a few seconds.
-pub const DEADLINE: Duration = Duration::from_secs(600);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(600);
 
 /// One case: a name, and a check of one promise.
 #[derive(Clone, Copy)]

@@ -5,11 +5,11 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`segment`] | [`Segment`], [`HeldBack`], [`Expired`]: segments, why they stay, what was removed |
-//! | [`forget`] | [`ForgetError`]: why a relay is not forgotten |
+//! | `segment` | [`Segment`], [`HeldBack`], [`Expired`]: segments, why they stay, what was removed |
+//! | `forget` | [`ForgetError`]: why a relay is not forgotten |
 
-pub mod forget;
-pub mod segment;
+mod forget;
+mod segment;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use message::{Fault, FaultScope, Topic};
 use metrics::{Counter, Histogram, counter, histogram};
 
 /// The label of all topics beyond the limit.
-pub const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 
 /// The series of one topic.
 #[derive(Clone)]
