@@ -15,7 +15,7 @@
 //! | `pool` | [`pool()`]: connection pools that are safe for transactions |
 //! | [`connect`] | turns a URL into connection options |
 //! | `dialect` | [`Dialect`]: the database operations that producers need |
-//! | `postgres`, `sqlite` (features) | the dialects, each with the same files |
+//! | `postgres`, `sqlite` (features) | the dialects; files with the same name have the same task |
 //! | `crash_points` (feature `testing`) | places where a test kills the process |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]

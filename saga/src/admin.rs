@@ -66,7 +66,7 @@ impl Action {
     pub(crate) fn of(word: &str) -> Result<Self, sqlx::Error> {
         let known = [Self::Retry, Self::Cancel, Self::Skip];
         known.into_iter().find(|action| action.as_str() == word).ok_or_else(|| {
-            sqlx::Error::Decode(format!("{word:?} is no action that this version knows").into())
+            sqlx::Error::Decode(format!("this version does not know the action {word:?}").into())
         })
     }
 }

@@ -30,7 +30,7 @@ macro_rules! words {
                 match word {
                     $($word => Ok(Self::$variant),)*
                     _ => Err(sqlx::Error::Decode(
-                        format!("{word:?} is no {} that this version knows", stringify!($name)).into(),
+                        format!("this version does not know the {} {word:?}", stringify!($name)).into(),
                     )),
                 }
             }

@@ -65,7 +65,7 @@ pub(super) fn too_slow(limit: Duration) -> Problem {
 }
 
 pub(super) fn unreadable(error: &dyn Error) -> Problem {
-    tracing::debug!(%error, "the body of a request broke off");
+    tracing::debug!(%error, "the request body ended early");
     Problem::new(
         StatusCode::BAD_REQUEST,
         "request_body_unreadable",

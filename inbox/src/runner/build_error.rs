@@ -45,6 +45,6 @@ pub enum BuildError {
     #[error("the bound of attempts is 0; choose at least 1")]
     NoAttempts,
     /// The handler timeout is zero, so every call would fail.
-    #[error("handler_timeout is 0; choose longer than the slowest handler takes")]
+    #[error("handler_timeout is 0; set it to longer than the slowest handler takes")]
     NoHandlerTimeout,
 }

@@ -33,7 +33,7 @@
 //! | `options` | [`LogOptions`]: options of connections |
 //! | `error` | [`LogError`] |
 //! | `tables`, `rows`, `dialect` | questions and decisions that are the same on every database |
-//! | `postgres`, `sqlite` (features) | the dialects, each with the same files |
+//! | `postgres`, `sqlite` (features) | the dialects; files with the same name have the same task |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
 

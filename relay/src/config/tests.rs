@@ -226,7 +226,7 @@ fn a_wrong_variable_is_named_and_its_value_is_not_shown() {
         ("RELAY__ORDERS__DATABSE__URL", "s3cret", "pipeline[0]: unknown setting `databse`"),
         ("RELAY__ORDERS__KAFKA__LINGER_MS", "s3cret", "pipeline[0].kafka.linger_ms: is not a valid number"),
         ("RELAY__ORDERS__ENGINE__POLL_MIN", "1s", "pipeline[0].engine.poll_min: 1s is longer than poll_max"),
-        ("RELAY__REFUNDS__DATABASE__URL", "s3cret", "no pipeline is called REFUNDS"),
+        ("RELAY__REFUNDS__DATABASE__URL", "s3cret", "the file has no pipeline named REFUNDS"),
     ] {
         let report = shown(&read_with(GOOD, &[(name, value)]).err().unwrap());
         assert!(report.contains(&format!("{name}: ")) && report.contains(expected), "{report}");

@@ -69,8 +69,9 @@ impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let mut bytes = [0; BYTES];
-        hex::decode_to_slice(&text, &mut bytes)
-            .map_err(|error| D::Error::custom(format!("{text:?} is no digest of {BYTES} bytes: {error}")))?;
+        hex::decode_to_slice(&text, &mut bytes).map_err(|error| {
+            D::Error::custom(format!("{text:?} is not a digest of {BYTES} bytes: {error}"))
+        })?;
         Ok(Self(bytes))
     }
 }

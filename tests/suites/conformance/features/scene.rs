@@ -461,7 +461,7 @@ impl<DB: Dialect> Scene<DB> {
         );
         let path = self.folder.join("adopt.toml");
         std::fs::write(&path, text)?;
-        let path = path.to_str().ok_or("a path that is no text")?;
+        let path = path.to_str().ok_or("the path is not UTF-8")?;
         let signed = ["--actor", "ann", "--note", "a test", "--output", "json"];
         let output =
             relay_on(&self.database.url, &[&["adopt", "over", "--config", path], &signed[..]].concat())

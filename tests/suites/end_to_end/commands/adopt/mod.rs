@@ -85,7 +85,7 @@ pub(super) fn trials() -> Vec<Trial> {
 async fn adopt(config: &Config, owner: &str, verb: &str, more: &[&str]) -> Result<Ran, Failure> {
     let signed = ["--actor", "ann", "--note", "a test"];
     let signed: &[&str] = if matches!(verb, "over" | "back") { &signed } else { &[] };
-    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let path = config.path().to_str().ok_or("the path is not UTF-8")?;
     let base = ["adopt", verb, "--config", path];
     Ran::on(owner, &[&base[..], signed, more].concat()).await
 }
