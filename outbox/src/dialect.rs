@@ -10,6 +10,7 @@ use time::OffsetDateTime;
 
 use crate::connect::InvalidUrl;
 use crate::new_message::Prepared;
+use crate::nodes::HeldNumber;
 use crate::transaction::UnknownCommit;
 
 /// A database with an outbox. Sealed through [`Backend`]: implemented for `sqlx::Postgres` and
@@ -56,22 +57,21 @@ pub trait Dialect: Backend {
         commit: &UnknownCommit,
     ) -> impl Future<Output = Result<TransactionStatus, sqlx::Error>> + Send;
 
-    /// Leases the lowest free number. Returns the number and its epoch, or `None` when all are
-    /// held.
+    /// Leases the lowest free number. Returns `None` when all are held.
     #[doc(hidden)]
     fn take_node(
         connection: &mut Self::Connection,
         statements: &Self::ProducerStatements,
         holder: &str,
         lease: Duration,
-    ) -> impl Future<Output = Result<Option<(i64, i64)>, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Option<HeldNumber>, sqlx::Error>> + Send;
 
     /// Extends a lease to `lease` from now. Returns false when another holder has the number.
     #[doc(hidden)]
     fn renew_node(
         connection: &mut Self::Connection,
         statements: &Self::ProducerStatements,
-        held: (i64, i64),
+        held: &HeldNumber,
         lease: Duration,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
@@ -80,7 +80,7 @@ pub trait Dialect: Backend {
     fn release_node(
         connection: &mut Self::Connection,
         statements: &Self::ProducerStatements,
-        held: (i64, i64),
+        held: &HeldNumber,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
     /// Turns a URL into connection options.

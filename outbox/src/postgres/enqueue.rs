@@ -13,6 +13,7 @@ use time::OffsetDateTime;
 use crate::connect::{InvalidUrl, postgres_options, set_own_defaults};
 use crate::dialect::{Dialect, Inserted, Requires, Stored, TransactionStatus};
 use crate::new_message::Prepared;
+use crate::nodes::HeldNumber;
 use crate::postgres::nodes;
 use crate::transaction::UnknownCommit;
 
@@ -55,8 +56,8 @@ migrations::statements! {
             CASE WHEN $2::text::xid8 < pg_snapshot_xmax(pg_current_snapshot())
                 THEN coalesce(pg_xact_status($2::text::xid8), 'forgotten') ELSE 'aborted' END";
     take_node = "SELECT number::bigint, epoch FROM {schema}outbox_take_node($1, make_interval(secs => $2))";
-    renew_node = "SELECT {schema}outbox_renew_node($1::integer, $2, make_interval(secs => $3))";
-    release_node = "SELECT {schema}outbox_release_node($1::integer, $2)";
+    renew_node = "SELECT {schema}outbox_renew_node($1::integer, $2, $3, make_interval(secs => $4))";
+    release_node = "SELECT {schema}outbox_release_node($1::integer, $2, $3)";
 }
 
 // Each transaction holds a lock on its own xid until its effects are visible. A snapshot would not
@@ -193,14 +194,14 @@ impl Dialect for Postgres {
         statements: &Statements,
         holder: &str,
         lease: Duration,
-    ) -> Result<Option<(i64, i64)>, sqlx::Error> {
+    ) -> Result<Option<HeldNumber>, sqlx::Error> {
         nodes::take(connection, statements, holder, lease).await
     }
 
     async fn renew_node(
         connection: &mut PgConnection,
         statements: &Statements,
-        held: (i64, i64),
+        held: &HeldNumber,
         lease: Duration,
     ) -> Result<bool, sqlx::Error> {
         nodes::renew(connection, statements, held, lease).await
@@ -209,7 +210,7 @@ impl Dialect for Postgres {
     async fn release_node(
         connection: &mut PgConnection,
         statements: &Statements,
-        held: (i64, i64),
+        held: &HeldNumber,
     ) -> Result<bool, sqlx::Error> {
         nodes::release(connection, statements, held).await
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
+use crate::nodes::HeldNumber;
 use crate::postgres::enqueue::Statements;
 
 pub(super) async fn take(
@@ -12,23 +13,25 @@ pub(super) async fn take(
     statements: &Statements,
     holder: &str,
     lease: Duration,
-) -> Result<Option<(i64, i64)>, sqlx::Error> {
-    sqlx::query_as(&statements.take_node)
+) -> Result<Option<HeldNumber>, sqlx::Error> {
+    let taken: Option<(i64, i64)> = sqlx::query_as(&statements.take_node)
         .bind(holder)
         .bind(lease.as_secs_f64())
         .fetch_optional(connection)
-        .await
+        .await?;
+    Ok(taken.map(|(number, epoch)| HeldNumber { number, epoch, holder: holder.to_owned() }))
 }
 
 pub(super) async fn renew(
     connection: &mut PgConnection,
     statements: &Statements,
-    (number, epoch): (i64, i64),
+    held: &HeldNumber,
     lease: Duration,
 ) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar(&statements.renew_node)
-        .bind(number)
-        .bind(epoch)
+        .bind(held.number)
+        .bind(held.epoch)
+        .bind(&held.holder)
         .bind(lease.as_secs_f64())
         .fetch_one(connection)
         .await
@@ -37,7 +40,12 @@ pub(super) async fn renew(
 pub(super) async fn release(
     connection: &mut PgConnection,
     statements: &Statements,
-    (number, epoch): (i64, i64),
+    held: &HeldNumber,
 ) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar(&statements.release_node).bind(number).bind(epoch).fetch_one(connection).await
+    sqlx::query_scalar(&statements.release_node)
+        .bind(held.number)
+        .bind(held.epoch)
+        .bind(&held.holder)
+        .fetch_one(connection)
+        .await
 }

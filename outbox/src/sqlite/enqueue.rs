@@ -12,6 +12,7 @@ use time::OffsetDateTime;
 use crate::connect::{InvalidUrl, opened_when_free, sqlite_options};
 use crate::dialect::{Dialect, Inserted, Requires, Stored, TransactionStatus};
 use crate::new_message::Prepared;
+use crate::nodes::HeldNumber;
 use crate::sqlite::clock::{ID_OF_NOW, NOW, micros};
 use crate::sqlite::nodes;
 use crate::transaction::UnknownCommit;
@@ -142,14 +143,14 @@ impl Dialect for Sqlite {
         (): &(),
         holder: &str,
         lease: Duration,
-    ) -> Result<Option<(i64, i64)>, sqlx::Error> {
+    ) -> Result<Option<HeldNumber>, sqlx::Error> {
         nodes::take(connection, holder, lease).await
     }
 
     async fn renew_node(
         connection: &mut SqliteConnection,
         (): &(),
-        held: (i64, i64),
+        held: &HeldNumber,
         lease: Duration,
     ) -> Result<bool, sqlx::Error> {
         nodes::renew(connection, held, lease).await
@@ -158,7 +159,7 @@ impl Dialect for Sqlite {
     async fn release_node(
         connection: &mut SqliteConnection,
         (): &(),
-        held: (i64, i64),
+        held: &HeldNumber,
     ) -> Result<bool, sqlx::Error> {
         nodes::release(connection, held).await
     }

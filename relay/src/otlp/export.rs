@@ -78,8 +78,8 @@ impl Export {
         };
         let metrics = async {
             if let Some((url, exporter)) = metrics {
-                let source = (&*exporter, started_at);
-                send_metrics(client, resource, &url, source, metrics_interval, &stop).await;
+                let source = Source { exporter: &exporter, started_at, every: metrics_interval };
+                send_metrics(client, resource, &url, &source, &stop).await;
             }
         };
         tokio::join!(spans, metrics);
@@ -149,16 +149,22 @@ async fn gather(queue: &mut mpsc::Receiver<Span>, spans: &mut Vec<Span>, stop: &
     stop.is_cancelled()
 }
 
+/// Where metrics come from, and how often they are sent.
+struct Source<'a> {
+    exporter: &'a Exporter,
+    started_at: SystemTime,
+    every: Duration,
+}
+
 async fn send_metrics(
     client: &Client,
     resource: &Resource,
     url: &str,
-    (exporter, started_at): (&Exporter, SystemTime),
-    every: Duration,
+    source: &Source<'_>,
     stop: &CancellationToken,
 ) {
     let mut health = Health::default();
-    let mut tick = interval(every);
+    let mut tick = interval(source.every);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first tick is immediate, when there is nothing to report yet.
     tick.tick().await;
@@ -168,8 +174,8 @@ async fn send_metrics(
             () = stop.cancelled() => {}
             _ = tick.tick() => {}
         }
-        let text = exporter.text().await;
-        let metrics = metrics::parse(&String::from_utf8_lossy(&text), started_at, SystemTime::now());
+        let text = source.exporter.text().await;
+        let metrics = metrics::parse(&String::from_utf8_lossy(&text), source.started_at, SystemTime::now());
         let items = metrics.len() as u64;
         let request = ExportMetricsServiceRequest {
             resource_metrics: vec![ResourceMetrics {

@@ -39,9 +39,17 @@ struct Series {
     count: u64,
 }
 
+/// Nanoseconds since 1970.
+#[derive(Clone, Copy)]
+struct Times {
+    /// When counting began; 0 for what is no count.
+    started: u64,
+    now: u64,
+}
+
 /// Parses the metrics of a text. Counters and histograms began at `started`.
 pub(super) fn parse(text: &str, started: SystemTime, now: SystemTime) -> Vec<Metric> {
-    let times = (nanos(started), nanos(now));
+    let times = Times { started: nanos(started), now: nanos(now) };
     let mut families: BTreeMap<&str, Family<'_>> = BTreeMap::new();
     for line in text.lines() {
         if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
@@ -62,7 +70,7 @@ pub(super) fn parse(text: &str, started: SystemTime, now: SystemTime) -> Vec<Met
     families.into_iter().filter_map(|(name, family)| metric(name, family, times)).collect()
 }
 
-fn metric(name: &str, family: Family<'_>, times: (u64, u64)) -> Option<Metric> {
+fn metric(name: &str, family: Family<'_>, times: Times) -> Option<Metric> {
     let temporality = AggregationTemporality::Cumulative.into();
     let data = match family.kind {
         "counter" => Data::Sum(Sum {
@@ -71,7 +79,7 @@ fn metric(name: &str, family: Family<'_>, times: (u64, u64)) -> Option<Metric> {
             is_monotonic: true,
         }),
         // A gauge with an unknown value is omitted.
-        "gauge" => Data::Gauge(Gauge { data_points: numbers(family.samples, (0, times.1)) }),
+        "gauge" => Data::Gauge(Gauge { data_points: numbers(family.samples, Times { started: 0, ..times }) }),
         "histogram" => Data::Histogram(Histogram {
             data_points: histograms(name, family.samples, times),
             aggregation_temporality: temporality,
@@ -98,12 +106,12 @@ fn metric(name: &str, family: Family<'_>, times: (u64, u64)) -> Option<Metric> {
     })
 }
 
-fn numbers(samples: Vec<(&str, Labels<'_>, f64)>, (started, now): (u64, u64)) -> Vec<NumberDataPoint> {
+fn numbers(samples: Vec<(&str, Labels<'_>, f64)>, times: Times) -> Vec<NumberDataPoint> {
     let known = samples.into_iter().filter(|(.., value)| value.is_finite());
     let points = known.map(|(_, labels, value)| NumberDataPoint {
         attributes: attributes(labels),
-        start_time_unix_nano: started,
-        time_unix_nano: now,
+        start_time_unix_nano: times.started,
+        time_unix_nano: times.now,
         value: Some(Value::AsDouble(value)),
         ..NumberDataPoint::default()
     });
@@ -115,11 +123,7 @@ fn numbers(samples: Vec<(&str, Labels<'_>, f64)>, (started, now): (u64, u64)) ->
     clippy::cast_sign_loss,
     reason = "counts, written as whole numbers"
 )]
-fn histograms(
-    name: &str,
-    samples: Vec<(&str, Labels<'_>, f64)>,
-    (started, now): (u64, u64),
-) -> Vec<HistogramDataPoint> {
+fn histograms(name: &str, samples: Vec<(&str, Labels<'_>, f64)>, times: Times) -> Vec<HistogramDataPoint> {
     let mut series: BTreeMap<Labels<'_>, Series> = BTreeMap::new();
     for (part, mut labels, value) in samples {
         let bound = labels.iter().position(|(label, _)| *label == "le").map(|at| labels.remove(at).1);
@@ -147,8 +151,8 @@ fn histograms(
         bucket_counts.push(series.count.saturating_sub(below));
         HistogramDataPoint {
             attributes: attributes(labels),
-            start_time_unix_nano: started,
-            time_unix_nano: now,
+            start_time_unix_nano: times.started,
+            time_unix_nano: times.now,
             // The sum of the buckets, so that a text rendered during updates is consistent.
             count: bucket_counts.iter().sum(),
             sum: Some(series.sum),

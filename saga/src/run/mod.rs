@@ -124,16 +124,22 @@ impl Halt {
 
 type Stopped = Stop;
 
+/// A saga as it was read for a run.
+pub(crate) struct Read<'a> {
+    pub(crate) saga: &'a SagaRecord,
+    pub(crate) lease: Lease,
+    pub(crate) steps: Vec<StepRecord>,
+    /// The replies that have arrived, by step.
+    pub(crate) mailbox: Vec<(String, String)>,
+    /// The step to undo next, if the saga is undone.
+    pub(crate) target: Option<String>,
+    /// Why the saga becomes stuck at the step that is now at fault.
+    pub(crate) worn_out: Option<String>,
+}
+
 impl<DB: Dialect> Run<DB> {
-    pub(crate) fn new(
-        (sagas, stopping): (Arc<Inner<DB>>, CancellationToken),
-        saga: &SagaRecord,
-        lease: Lease,
-        steps: Vec<StepRecord>,
-        mailbox: Vec<(String, String)>,
-        target: Option<String>,
-        worn_out: Option<String>,
-    ) -> Self {
+    pub(crate) fn new(sagas: Arc<Inner<DB>>, stopping: CancellationToken, read: Read<'_>) -> Self {
+        let Read { saga, lease, steps, mailbox, target, worn_out } = read;
         let position = steps.iter().map(|step| step.position + 1).max().unwrap_or_default();
         Self {
             parts: Parts {

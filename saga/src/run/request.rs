@@ -120,7 +120,7 @@ impl<DB: Dialect> Parts<DB> {
             Err(error) => return self.failed_store("enqueue a request", error),
         }
         let Some(reply) = self.mailbox.get(name).cloned() else {
-            self.begin_wait(tx, (name, StepKind::Request), undo, within).await?;
+            self.begin_wait(tx, name, StepKind::Request, undo, within).await?;
             return self.halt(Halt::Waiting);
         };
         // The reply arrived before the request.

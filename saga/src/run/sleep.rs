@@ -70,7 +70,7 @@ impl<DB: Dialect> Parts<DB> {
             None => {
                 self.check_span(name, Some(duration))?;
                 let tx = self.begin(name).await?;
-                self.begin_wait(tx, (name, StepKind::Sleep), UndoState::None, Some(duration)).await
+                self.begin_wait(tx, name, StepKind::Sleep, UndoState::None, Some(duration)).await
             }
             Some(row) if row.state != StepState::Waiting || self.target.is_some() => self.replay(&row),
             Some(row) => {
@@ -116,7 +116,8 @@ impl<DB: Dialect> Parts<DB> {
     pub(super) async fn begin_wait(
         &mut self,
         mut tx: OutboxTransaction<DB>,
-        (name, kind): (&str, StepKind),
+        name: &str,
+        kind: StepKind,
         undo: UndoState,
         due_in: Option<Duration>,
     ) -> Result<(), Stopped> {

@@ -16,7 +16,7 @@ use crate::lease::Lease;
 use crate::options::SPAN_MAX;
 use crate::record::{Held, LOST, SagaRecord, State, StepRecord, Turn, UndoState};
 use crate::registry::Ended;
-use crate::run::{Halt, Run};
+use crate::run::{Halt, Read, Run};
 use crate::sagas::{Inner, Sagas};
 use crate::{crash_points, telemetry};
 
@@ -71,7 +71,8 @@ pub(super) async fn drive<DB: Dialect>(
     sagas: Arc<Inner<DB>>,
     in_hand: Arc<InHand>,
     stopping: CancellationToken,
-    (saga, lease): (SagaRecord, Lease),
+    saga: SagaRecord,
+    lease: Lease,
 ) {
     if sagas.vanishes_at(&saga.id, crash_points::AFTER_CLAIM).await {
         return;
@@ -160,8 +161,9 @@ impl<DB: Dialect> Driver<DB> {
             self.step = target.or_else(open);
             return self.stick(reason, self.attempts).await;
         }
-        let context = (Arc::clone(&self.sagas), self.stopping.clone());
-        let mut run = Run::new(context, saga, self.lease.clone(), steps, mailbox, target.clone(), worn_out);
+        let lease = self.lease.clone();
+        let read = Read { saga, lease, steps, mailbox, target: target.clone(), worn_out };
+        let mut run = Run::new(Arc::clone(&self.sagas), self.stopping.clone(), read);
         let ended = AssertUnwindSafe(function.run(&mut run, &saga.input)).catch_unwind().await;
         let halt = run.take_halt(ended.is_err());
         // While the saga is undone, an operator may skip the undo that is due, wherever the run

@@ -103,7 +103,7 @@ impl<DB: Dialect> Sagas<DB> {
                 let in_hand = Arc::clone(in_hand);
                 running.spawn(async move {
                     match stopping.run_until_cancelled(slot).await.flatten() {
-                        Some(_slot) => drive::drive(sagas, in_hand, stopping, (saga, lease)).await,
+                        Some(_slot) => drive::drive(sagas, in_hand, stopping, saga, lease).await,
                         None => drive::give_back(&sagas, &saga).await,
                     }
                 });

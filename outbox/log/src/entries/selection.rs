@@ -92,10 +92,20 @@ pub struct Selection {
     pub until: Option<OffsetDateTime>,
 }
 
+/// The ids that one call looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct IdRange {
+    /// The id before the first one.
+    pub(crate) above: i64,
+    /// The last id.
+    pub(crate) to: i64,
+    /// Whether no id follows.
+    pub(crate) is_last: bool,
+}
+
 impl Selection {
-    /// Returns the ids for the next call: above the first, up to the second, and whether they are
-    /// the last ones. `None` when none are left.
-    pub(crate) fn range(&self, extent: &Extent, after: EntryId) -> Option<(i64, i64, bool)> {
+    /// Returns the ids for the next call. `None` when none are left.
+    pub(crate) fn range(&self, extent: &Extent, after: EntryId) -> Option<IdRange> {
         let smallest = self.named.iter().map(|name| name.id).min();
         let oldest = extent.oldest.map_or(EntryId(1), |(id, _)| id);
         let first = [Some(oldest), self.first, smallest].into_iter().flatten().max()?;
@@ -108,7 +118,7 @@ impl Selection {
         // Named ids are looked up in the index.
         let step = if self.named.is_empty() { IDS_PER_CALL } else { i64::MAX };
         let to = above.saturating_add(step).min(last.0);
-        Some((above, to, to == last.0))
+        Some(IdRange { above, to, is_last: to == last.0 })
     }
 }
 
@@ -186,24 +196,20 @@ pub struct SelectedPage {
 }
 
 impl SelectedPage {
-    /// Makes a page from a range `(above, to, is_last)`. `is_cut` when it ends before the range
-    /// because the headers are too large, behind all rows of its last id.
+    /// Makes a page from a range. `is_cut` when it ends before the range because the headers are
+    /// too large, behind all rows of its last id.
     ///
     /// The next page begins above an id, so no page ends between two rows of one id. Where a full
     /// page may do so, the rows of its last id are left to the next one.
-    pub(crate) fn of(
-        mut entries: Vec<SelectedEntry>,
-        (_, to, is_last): (i64, i64, bool),
-        is_cut: bool,
-    ) -> Self {
+    pub(crate) fn of(mut entries: Vec<SelectedEntry>, range: IdRange, is_cut: bool) -> Self {
         let last = entries.last().map(|last| last.id);
         if entries.len() as i64 >= ENTRIES_PER_CALL {
             entries.retain(|entry| Some(entry.id) != last);
-            let seen_to = last.map_or(EntryId(to), |last| EntryId(last.0 - 1));
+            let seen_to = last.map_or(EntryId(range.to), |last| EntryId(last.0 - 1));
             return Self { entries, seen_to, exhausted: false };
         }
-        let seen_to = last.filter(|_| is_cut).unwrap_or(EntryId(to));
-        Self { entries, seen_to, exhausted: is_last && !is_cut }
+        let seen_to = last.filter(|_| is_cut).unwrap_or(EntryId(range.to));
+        Self { entries, seen_to, exhausted: range.is_last && !is_cut }
     }
 
     /// Makes the page after the last one.
@@ -229,19 +235,23 @@ mod tests {
         }
     }
 
+    fn range(above: i64, to: i64, is_last: bool) -> IdRange {
+        IdRange { above, to, is_last }
+    }
+
     #[test]
     fn a_selection_is_looked_at_in_bounded_steps() {
         let all = Selection::default();
         let extent = extent(5, 25_000);
-        assert_eq!(all.range(&extent, EntryId(0)), Some((4, 10_004, false)));
-        assert_eq!(all.range(&extent, EntryId(10_004)), Some((10_004, 20_004, false)));
-        assert_eq!(all.range(&extent, EntryId(20_004)), Some((20_004, 25_000, true)));
+        assert_eq!(all.range(&extent, EntryId(0)), Some(range(4, 10_004, false)));
+        assert_eq!(all.range(&extent, EntryId(10_004)), Some(range(10_004, 20_004, false)));
+        assert_eq!(all.range(&extent, EntryId(20_004)), Some(range(20_004, 25_000, true)));
         assert_eq!(all.range(&extent, EntryId(25_000)), None);
         let part = Selection { first: Some(EntryId(7)), last: Some(EntryId(9)), ..Selection::default() };
-        assert_eq!(part.range(&extent, EntryId(0)), Some((6, 9, true)));
+        assert_eq!(part.range(&extent, EntryId(0)), Some(range(6, 9, true)));
         let named = [24_000, 6].map(|id| EntryName { id: EntryId(id), message_id: Uuid::nil() });
         let named = Selection { named: named.to_vec(), ..Selection::default() };
-        assert_eq!(named.range(&extent, EntryId(0)), Some((5, 24_000, true)));
+        assert_eq!(named.range(&extent, EntryId(0)), Some(range(5, 24_000, true)));
         let empty = Extent { oldest: None, newest: None, ..extent };
         assert_eq!(all.range(&empty, EntryId(0)), None);
     }
@@ -259,11 +269,11 @@ mod tests {
             standing: Standing::Published,
         };
         let entries = || (1..=ENTRIES_PER_CALL - 2).chain([999, 999]).map(entry).collect();
-        let page = SelectedPage::of(entries(), (0, 2_000, true), false);
+        let page = SelectedPage::of(entries(), range(0, 2_000, true), false);
         assert_eq!((page.entries.len(), page.seen_to, page.exhausted), (998, EntryId(998), false));
-        let page = SelectedPage::of(vec![entry(7), entry(7)], (0, 2_000, true), true);
+        let page = SelectedPage::of(vec![entry(7), entry(7)], range(0, 2_000, true), true);
         assert_eq!((page.entries.len(), page.seen_to, page.exhausted), (2, EntryId(7), false));
-        let page = SelectedPage::of(vec![entry(7)], (0, 2_000, true), false);
+        let page = SelectedPage::of(vec![entry(7)], range(0, 2_000, true), false);
         assert_eq!((page.entries.len(), page.seen_to, page.exhausted), (1, EntryId(2_000), true));
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::{Connector, FaultScope, PublishError, Runtime, Transactions};
+use message::{Connector, FaultScope, PublishError, Runtime};
 use outbox_log::{BrokerTrouble, CheckpointStore, Cursor, EntryId, Lease, LogError, LogReader};
 use time::OffsetDateTime;
 use tokio::sync::{Notify, mpsc, watch};
@@ -29,7 +29,7 @@ use crate::machine::Machine;
 use crate::options::EngineOptions;
 use crate::reader::{Answer, Ask, ReadPage, Reader};
 use crate::telemetry::Telemetry;
-use crate::transactions::{Commits, Recovered};
+use crate::transactions::{Commits, Continued};
 use crate::wake::Pace;
 
 /// The reason why leading ended.
@@ -65,7 +65,7 @@ pub(crate) struct Lead {
     pub(crate) host: Runtime,
     pub(crate) observer: Option<Observer>,
     /// The broker transactions to publish in, and where they continue.
-    pub(crate) transactions: Option<(Arc<dyn Transactions>, Recovered)>,
+    pub(crate) continued: Option<Continued>,
 }
 
 /// Interval between looks for pauses, short enough that a pause takes effect within a second.
@@ -146,12 +146,10 @@ impl Lead {
             renew_interval,
         };
         let machine = Machine::new(settings.clone(), self.cursor.clone(), self.blocks);
-        let (machine, commits) = match self.transactions {
-            Some((transactions, recovered)) => {
-                let commits = Commits::new(transactions, self.lease.epoch, &recovered);
-                (machine.with_left_before(recovered.settled), Some(commits))
-            }
-            None => (machine, None),
+        let commits = self.continued.as_ref().map(|continued| Commits::new(continued, self.lease.epoch));
+        let machine = match self.continued {
+            Some(continued) => machine.with_left_before(continued.recovered.settled),
+            None => machine,
         };
         // Aborted when this future is dropped, so that no task keeps its connection.
         let mut reader = AbortOnDropHandle::new(self.host.spawn(reader.run(self.cursor)));

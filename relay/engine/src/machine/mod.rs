@@ -88,7 +88,8 @@ pub struct Machine {
     events: Vec<Event>,
 }
 
-/// Progress of reading the log.
+/// Progress of reading the log. Invariant: two entries in the window or among the changes have
+/// different ids, or `shared` names their id.
 #[derive(Debug, Default)]
 struct Read {
     /// The last entry that was read, until the cursor has passed it.

@@ -193,7 +193,8 @@ impl Telemetry {
         message: &Message,
         took: Option<Duration>,
         ended_at: SystemTime,
-        (attempt, failure): (Option<u32>, Option<SendFailure>),
+        attempt: Option<u32>,
+        failure: Option<SendFailure>,
     ) {
         if let Some(spans) = self.spans {
             let (relay, destination) = (&*self.relay, &*self.destination);
@@ -216,7 +217,7 @@ impl Telemetry {
                     let (message_id, topic) = (message.id, &message.topic);
                     let key = message.key.as_ref().map(OrderingKey::as_str);
                     let took = submitted_at.map(|at| now.saturating_sub(at));
-                    self.span(&message, took, ended_at, (attempt, None));
+                    self.span(&message, took, ended_at, attempt, None);
                     // Two clocks: a message that seems confirmed before it was enqueued counts as
                     // age 0.
                     let age = Duration::try_from(wall - message.time).unwrap_or_default();
@@ -234,7 +235,7 @@ impl Telemetry {
                 }
                 Event::Failed { message, submitted_at, attempt, fault, scope } => {
                     let took = submitted_at.map(|at| now.saturating_sub(at));
-                    self.span(&message, took, ended_at, (Some(attempt), Some(SendFailure { fault, scope })));
+                    self.span(&message, took, ended_at, Some(attempt), Some(SendFailure { fault, scope }));
                     topics.failed(&message.topic, fault, scope);
                 }
                 Event::Parked(parked) => {

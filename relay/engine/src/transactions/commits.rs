@@ -9,7 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::flushes::Flushes;
 use super::mark::Mark;
-use super::recovery::{Recovered, log_error};
+use super::recovery::{Continued, log_error};
 use crate::machine::{Checkpoint, TransactionCheckpoint};
 
 /// Transactions one after another: the next is filled while the previous one is being committed.
@@ -41,12 +41,12 @@ enum Closed {
 }
 
 impl Commits {
-    pub(crate) fn new(transactions: Arc<dyn Transactions>, epoch: i64, recovered: &Recovered) -> Self {
+    pub(crate) fn new(continued: &Continued, epoch: i64) -> Self {
         Self {
-            transactions,
+            transactions: Arc::clone(&continued.transactions),
             epoch,
-            log: recovered.log.clone(),
-            number: recovered.number,
+            log: continued.recovered.log.clone(),
+            number: continued.recovered.number,
             session: 0,
             is_open: false,
             is_confirmed: false,

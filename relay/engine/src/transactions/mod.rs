@@ -18,4 +18,4 @@ mod recovery;
 mod tests;
 
 pub(crate) use commits::Commits;
-pub(crate) use recovery::{Recovered, Recovering, Recovery};
+pub(crate) use recovery::{Continued, Recovering, Recovery};

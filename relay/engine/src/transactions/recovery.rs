@@ -26,6 +26,12 @@ pub(crate) struct Recovered {
     pub(crate) asked_at: Instant,
 }
 
+/// The broker transactions to publish in, and where they continue.
+pub(crate) struct Continued {
+    pub(crate) transactions: Arc<dyn Transactions>,
+    pub(crate) recovered: Recovered,
+}
+
 /// Outcome of a recovery.
 #[derive(Debug)]
 pub(crate) enum Recovery {

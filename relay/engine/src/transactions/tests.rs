@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::commits::Commits;
 use super::mark::Mark;
-use super::recovery::{Recovered, Recovering, Recovery};
+use super::recovery::{Continued, Recovered, Recovering, Recovery};
 use crate::machine::{Checkpoint, TransactionCheckpoint};
 
 const EPOCH: i64 = 9;
@@ -304,14 +304,14 @@ async fn a_lease_that_is_lost_meanwhile_brings_nothing_to_the_database() {
 #[tokio::test]
 async fn a_mark_holds_all_of_its_checkpoint() {
     let done = Log::default();
-    let broker: Arc<dyn Transactions> = Arc::new(Broker { last: None, done: Arc::clone(&done) });
+    let transactions: Arc<dyn Transactions> = Arc::new(Broker { last: None, done: Arc::clone(&done) });
     let recovered = Recovered {
         log: String::from("0a1b"),
         number: 3,
         settled: BTreeSet::new(),
         asked_at: Instant::now(),
     };
-    let mut commits = Commits::new(broker, EPOCH, &recovered);
+    let mut commits = Commits::new(&Continued { transactions, recovered }, EPOCH);
     commits.submitted();
     commits.confirmed();
     assert!(!commits.may_submit(), "each batch is a transaction of its own");

@@ -58,6 +58,16 @@ impl At {
             Self::Effects(inbox) => INBOXES + 2 * inbox as i64 + 1,
         }
     }
+
+    fn of_number(number: i64) -> Self {
+        let of_inboxes = usize::try_from(number - INBOXES).unwrap_or_default();
+        match number {
+            OUTBOX => Self::Outbox,
+            BROKER => Self::Broker,
+            _ if of_inboxes.is_multiple_of(2) => Self::Inbox(of_inboxes / 2),
+            _ => Self::Effects(of_inboxes / 2),
+        }
+    }
 }
 
 /// Names that are kept once; the file has their numbers.
@@ -240,7 +250,7 @@ impl Spool {
         suspects: bool,
         mut show: impl FnMut(Seen),
     ) -> Result<(), OperateError> {
-        let (topics, kinds, inboxes) = (&self.topics, &self.kinds, self.inboxes);
+        let words = Words { topics: &self.topics, kinds: &self.kinds };
         let sql = if suspects { SUSPECTS } else { ALL };
         let mut rows: BoxStream<'_, _> = sqlx::query(sql).fetch(&mut self.connection);
         let mut current: Option<Seen> = None;
@@ -249,11 +259,11 @@ impl Spool {
             let id = Uuid::from_slice(id).unwrap_or_default();
             if current.as_ref().is_none_or(|seen| seen.id != id) {
                 current.take().into_iter().for_each(&mut show);
-                let inboxes = vec![Applied::default(); inboxes];
+                let inboxes = vec![Applied::default(); self.inboxes];
                 current = Some(Seen { id, inboxes, ..Seen::default() });
             }
             if let Some(seen) = &mut current {
-                put(seen, &row, (topics, kinds)).map_err(failed)?;
+                words.put(seen, &row).map_err(failed)?;
             }
         }
         current.into_iter().for_each(show);
@@ -261,44 +271,60 @@ impl Spool {
     }
 }
 
-/// Adds one sighting to a message.
-fn put(seen: &mut Seen, row: &SqliteRow, (topics, kinds): (&Names, &Names)) -> sqlx::Result<()> {
-    let place: i64 = row.try_get(1)?;
-    let times: i64 = row.try_get(2)?;
-    let fingerprint: Option<Vec<u8>> = row.try_get(3)?;
-    let copies = Copies {
-        times: times.unsigned_abs(),
-        fingerprint: fingerprint.unwrap_or_default(),
-        differ: row.try_get(4)?,
-    };
-    match place {
-        OUTBOX => {
-            let stage: Option<String> = row.try_get(5)?;
-            seen.outbox = Some(Stored {
-                stage: stage_of(stage.as_deref()),
-                topic: topics.name(row.try_get(6)?),
-                kind: kinds.name(row.try_get(10)?),
-                fingerprint: copies.fingerprint,
-                edited: row.try_get(7)?,
-            });
-        }
-        BROKER => {
-            let (part, nth): (Option<i32>, Option<i64>) = (row.try_get(8)?, row.try_get(9)?);
-            (seen.broker, seen.position) = (Some(copies), part.zip(nth));
-        }
-        inbox => {
-            let offset = usize::try_from(inbox - INBOXES).unwrap_or_default();
-            let Some(applied) = seen.inboxes.get_mut(offset / 2) else { return Ok(()) };
-            let unfinished: Option<i64> = row.try_get(11)?;
-            applied.unfinished = applied.unfinished.max(unfinished.map(unfinished_of));
-            match (offset % 2, copies.times) {
-                (_, 0) => {}
-                (0, _) => applied.remembered = Some(copies),
-                (_, times) => applied.effects = times,
+/// The names that the file has numbers for.
+struct Words<'a> {
+    topics: &'a Names,
+    kinds: &'a Names,
+}
+
+impl Words<'_> {
+    /// Adds one sighting to a message.
+    fn put(&self, seen: &mut Seen, row: &SqliteRow) -> sqlx::Result<()> {
+        let copies = copies(row)?;
+        match At::of_number(row.try_get("place")?) {
+            At::Outbox => seen.outbox = Some(self.stored(row, copies.fingerprint)?),
+            At::Broker => {
+                let (part, nth): (Option<i32>, Option<i64>) = (row.try_get("part")?, row.try_get("nth")?);
+                seen.position = part.zip(nth);
+                seen.broker = Some(copies);
+            }
+            At::Inbox(inbox) => {
+                let Some(applied) = seen.inboxes.get_mut(inbox) else { return Ok(()) };
+                let unfinished: Option<i64> = row.try_get("unfinished")?;
+                applied.unfinished = applied.unfinished.max(unfinished.map(unfinished_of));
+                // A message that is only unfinished was not seen here.
+                if copies.times > 0 {
+                    applied.remembered = Some(copies);
+                }
+            }
+            At::Effects(inbox) => {
+                if let Some(applied) = seen.inboxes.get_mut(inbox) {
+                    applied.effects = copies.times;
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
+
+    fn stored(&self, row: &SqliteRow, fingerprint: Vec<u8>) -> sqlx::Result<Stored> {
+        let stage: Option<String> = row.try_get("stage")?;
+        Ok(Stored {
+            stage: stage_of(stage.as_deref()),
+            topic: self.topics.name(row.try_get("topic")?),
+            kind: self.kinds.name(row.try_get("kind")?),
+            fingerprint,
+            edited: row.try_get("edited")?,
+        })
+    }
+}
+
+fn copies(row: &SqliteRow) -> sqlx::Result<Copies> {
+    let fingerprint: Option<Vec<u8>> = row.try_get("fingerprint")?;
+    Ok(Copies {
+        times: row.try_get::<i64, _>("times")?.unsigned_abs(),
+        fingerprint: fingerprint.unwrap_or_default(),
+        differ: row.try_get("differ")?,
+    })
 }
 
 const PASSED: &str = "passed";

@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 
 use crate::admin::status::COUNTED_MAX;
 use crate::entries::lag::by_topic;
-use crate::entries::selection::{ENTRIES_PER_CALL, made_at, smallest_id};
+use crate::entries::selection::{ENTRIES_PER_CALL, IdRange, made_at, smallest_id};
 use crate::entries::{
     EntryRef, Extent, FoundEntry, LogEntries, SelectedPage, Selection, StoredPayload, TopicLag,
     UNREAD_COUNTED_MAX,
@@ -126,8 +126,8 @@ impl PostgresLog {
         let statement = self.sql().select;
         let rows = passed
             .query(&statement, relay)
-            .bind(range.0)
-            .bind(range.1)
+            .bind(range.above)
+            .bind(range.to)
             .bind((!ids.is_empty()).then_some(ids))
             .bind(&selection.topic)
             .bind(&selection.key)
@@ -144,7 +144,8 @@ impl PostgresLog {
     async fn read_passed_between(
         &self,
         relay: &RelayName,
-        (before, now): (&Extent, &Extent),
+        before: &Extent,
+        now: &Extent,
         after: EntryId,
     ) -> Result<SelectedPage, LogError> {
         let failed = || LogError::during("follow the log");
@@ -164,7 +165,7 @@ impl PostgresLog {
             .fetch_all(&mut *self.look().await?)
             .await
             .map_err(failed())?;
-        page(rows, (after.0, i64::MAX, true), failed)
+        page(rows, IdRange { above: after.0, to: i64::MAX, is_last: true }, failed)
     }
 
     async fn read_contents(
@@ -217,7 +218,7 @@ impl LogEntries for PostgresLog {
         now: &Extent,
         after: EntryId,
     ) -> Result<SelectedPage, LogError> {
-        within(self.options.call_timeout, self.read_passed_between(relay, (before, now), after)).await
+        within(self.options.call_timeout, self.read_passed_between(relay, before, now, after)).await
     }
 
     async fn contents(&self, entries: &[(EntryId, Uuid)], limit: RowLimit) -> Result<Vec<Entry>, LogError> {
@@ -272,7 +273,7 @@ impl LogEntries for PostgresLog {
 /// Returns the entries of a call. `found` is the number before some were cut off.
 fn page<E: FnOnce(sqlx::Error) -> LogError>(
     rows: Vec<PgRow>,
-    range: (i64, i64, bool),
+    range: IdRange,
     failed: impl Fn() -> E,
 ) -> Result<SelectedPage, LogError> {
     let found: i64 = match rows.first() {

@@ -186,7 +186,7 @@ impl PgReader {
         loop {
             let until = from.saturating_add(WALKED_IDS).min(difference.ceiling);
             let is_beside = !first.entries.is_empty();
-            let walked = self.walk(&base, &head, (from, until), left, is_beside);
+            let walked = self.walk(&base, &head, from, until, left, is_beside);
             let cut = within(call_timeout, walked).await?;
             let is_last = until >= difference.ceiling;
             if is_last || is_beside || !cut.rows.is_empty() || !cut.exhausted {
@@ -230,7 +230,8 @@ impl PgReader {
         &mut self,
         base: &PgMark,
         head: &PgMark,
-        (from, until): (i64, i64),
+        above: i64,
+        to: i64,
         limit: PageLimit,
         is_beside_others: bool,
     ) -> Result<Cut, LogError> {
@@ -238,8 +239,8 @@ impl PgReader {
         let query = sqlx::query(&self.statements.page)
             .bind(rows_max(asked))
             .bind(short_max(limit, asked))
-            .bind(from)
-            .bind(until)
+            .bind(above)
+            .bind(to)
             .bind(&base.snapshot)
             .bind(&head.snapshot)
             .bind(&self.run);

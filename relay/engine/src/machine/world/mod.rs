@@ -4,6 +4,9 @@
 //! The oracle is independent of the machine: at the end, with all faults healed, every entry is in
 //! the broker, and the first occurrences of each key are in log order.
 
+mod checks;
+mod log;
+
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,123 +15,21 @@ use message::{
     EventType, FaultScope, MaxInFlightPerKey, Message, OrderingKey, PublishError, Receipt, Submission, Topic,
 };
 use outbox_log::{
-    Cursor, Difference, DuePage, DuePosition, Entry, EntryId, Exception, ExceptionChange, ExceptionState,
-    ExceptionSummary, HeldAsk, HeldPage, HeldQueue, HeldQueues, Mark, Page, Parked, PauseScope, QueueName,
+    Cursor, Difference, DuePage, DuePosition, EntryId, ExceptionState, HeldAsk, HeldPage, HeldQueues, Mark,
+    Page, PauseScope, QueueName,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+pub(super) use self::log::Log;
+use self::log::Row;
 use super::*;
-use crate::held::QueueHash;
-use crate::options::DeadPolicy;
 use crate::paused::Paused;
 
 const TOPICS: [&str; 3] = ["orders", "payments", "missing"];
 
 /// With a payload of this many bytes, a message is larger than the destination takes.
 const OVERSIZE: usize = 2_000;
-
-pub(super) struct Row {
-    parked: Parked,
-    due_at: Option<u64>,
-}
-
-/// The database: the log, the cursor and the exceptions.
-pub(super) struct Log {
-    pub(super) entries: Vec<Message>,
-    pub(super) delays: HashMap<i64, u64>,
-    pub(super) cursor: Cursor,
-    pub(super) rows: BTreeMap<EntryId, Row>,
-}
-
-impl Log {
-    fn entry(&self, id: EntryId, deliver_in: Option<Duration>) -> Entry {
-        let index = usize::try_from(id.0 - 1).unwrap();
-        Entry { id, message: Ok(self.entries[index].clone()), deliver_in }
-    }
-
-    /// Shortens an entry, as an operator does when it is dead because of its size.
-    fn edit(&mut self, id: EntryId) {
-        let index = usize::try_from(id.0 - 1).unwrap();
-        self.entries[index].payload.truncate(10);
-    }
-
-    pub(super) fn store(&mut self, checkpoint: Checkpoint, now: u64) {
-        self.cursor = checkpoint.cursor;
-        for change in checkpoint.changes {
-            match change {
-                ExceptionChange::Resolve(id) => _ = self.rows.remove(&id),
-                ExceptionChange::Park(parked) => {
-                    let due_at = parked.due_in.map(|due_in| now + due_in.as_millis() as u64);
-                    self.rows.insert(parked.id, Row { parked, due_at });
-                }
-            }
-        }
-    }
-
-    fn read(&self, id: EntryId, row: &Row) -> Exception {
-        let entry = self.entry(id, None);
-        Exception { entry, state: row.parked.state, attempts: row.parked.attempts }
-    }
-
-    fn is_timed(row: &Row) -> bool {
-        matches!(row.parked.state, ExceptionState::Scheduled | ExceptionState::Retrying)
-    }
-
-    /// Returns a page of due exceptions. Their positions are in milliseconds here.
-    fn due(&self, now: u64, after: Option<DuePosition>, len: usize) -> DuePage {
-        let place = |(id, row): (&EntryId, &Row)| {
-            let at_micros = i64::try_from(row.due_at.filter(|at| *at <= now)?).unwrap();
-            Some(DuePosition { at_micros, id: *id }).filter(|place| after.is_none_or(|after| *place > after))
-        };
-        let timed = self.rows.iter().filter(|(_, row)| Self::is_timed(row));
-        let mut places: Vec<_> = timed.filter_map(place).collect();
-        places.sort_unstable();
-        let exhausted = places.len() <= len;
-        places.truncate(len);
-        DuePage {
-            exceptions: places.iter().map(|place| self.read(place.id, &self.rows[&place.id])).collect(),
-            position: places.last().copied().or(after),
-            exhausted,
-            next_in: None,
-        }
-    }
-
-    fn held(&self) -> impl Iterator<Item = (QueueName, EntryId, &Row)> {
-        let held = self.rows.iter().filter(|(_, row)| row.parked.state == ExceptionState::Held);
-        held.map(|(id, row)| (QueueName::of(&row.parked.topic, row.parked.key.as_deref()), *id, row))
-    }
-
-    pub(super) fn held_page(&self, ask: &HeldAsk, len: usize) -> HeldPage {
-        let mut found = self.held().filter(|(queue, id, _)| *queue == ask.queue && *id >= ask.from);
-        let exceptions = found.by_ref().take(len).map(|(_, id, row)| self.read(id, row)).collect();
-        HeldPage { exceptions, exhausted: found.next().is_none() }
-    }
-
-    pub(super) fn queues(&self, after: Option<&QueueName>, len: usize) -> HeldQueues {
-        let mut all: BTreeMap<QueueName, (EntryId, &Row)> = BTreeMap::new();
-        for (queue, id, row) in self.held().filter(|(queue, ..)| after.is_none_or(|after| queue > after)) {
-            all.entry(queue).or_insert((id, row));
-        }
-        let exhausted = all.len() <= len;
-        let queue = |(name, (first, row)): (QueueName, (EntryId, &Row))| HeldQueue {
-            name,
-            first,
-            topic: row.parked.topic.clone(),
-        };
-        HeldQueues { queues: all.into_iter().take(len).map(queue).collect(), exhausted }
-    }
-
-    fn blocks(&self) -> Blocks {
-        let mut blocks = Blocks::default();
-        for (id, row) in &self.rows {
-            let (key, state) = (row.parked.key.clone(), row.parked.state);
-            blocks.load(&ExceptionSummary { id: *id, key, state }, DeadPolicy::Hold);
-        }
-        self.queues(None, usize::MAX).queues.iter().for_each(|queue| blocks.load_queue(queue));
-        blocks
-    }
-}
 
 /// A question on its way to the database, or the answer on its way back.
 enum Asked {
@@ -470,6 +371,7 @@ impl World {
         if self.rng.random_bool(0.1) {
             self.check_rest();
             self.check_probes();
+            self.check_silent();
         }
     }
 
@@ -483,60 +385,6 @@ impl World {
         };
         if !self.paused.remove(&scope) {
             self.paused.insert(scope);
-        }
-    }
-
-    /// Checks that nothing is submitted that the machine knows to be paused.
-    fn check_pauses(&self, batch: &[Submission]) {
-        for Submission { message, .. } in batch {
-            let key = message.key.as_ref().map(|key| PauseScope::Key(key.as_str().to_owned()));
-            let topic = PauseScope::Topic(message.topic.as_str().to_owned());
-            let scopes = [Some(PauseScope::Pipeline), Some(topic), key];
-            let paused = scopes.into_iter().flatten().find(|scope| self.told.contains(scope));
-            assert_eq!(paused, None, "{message:?} is submitted");
-        }
-    }
-
-    /// Checks that a topic is blocked only while one of its entries is going to be retried.
-    fn check_probes(&self) {
-        let is_kept = |topic: &str| self.machine.silent.kept_blocked.contains(topic);
-        for (topic, id) in self.machine.blocks.probes().filter(|(topic, _)| !is_kept(topic)) {
-            let change = self.machine.unstored.latest(*id);
-            let state = match change {
-                Some(ExceptionChange::Park(parked)) => Some(parked.state),
-                Some(ExceptionChange::Resolve(_)) => None,
-                None => self.log.rows.get(id).map(|row| row.parked.state),
-            };
-            let is_retried = self.machine.readmitted.contains(id) || state == Some(ExceptionState::Retrying);
-            assert!(is_retried, "entry {} is {state:?}, and topic {topic} waits for it", id.0);
-        }
-    }
-
-    /// Checks that a queue is idle only while something stops its first entry that has not been
-    /// read back.
-    fn check_rest(&self) {
-        let idle = self.machine.blocks.idle();
-        if idle.is_empty() {
-            return;
-        }
-        let held = self.log.held().map(|(_, id, row)| (id, row.parked.clone()));
-        let mut held: BTreeMap<EntryId, Parked> = held.collect();
-        for (id, change) in self.machine.unstored.all() {
-            match change {
-                ExceptionChange::Park(parked) if parked.state == ExceptionState::Held => {
-                    held.insert(*id, parked.clone());
-                }
-                _ => _ = held.remove(id),
-            }
-        }
-        for (queue, from) in idle {
-            let is_next = |(id, row): &(&EntryId, &Parked)| {
-                **id >= from && QueueHash::of(&row.topic, row.key.as_deref()) == queue
-            };
-            let next = held.iter().find(is_next);
-            let is_stopped =
-                next.is_some_and(|(id, row)| self.machine.blocks.keeps(&row.topic, row.key.as_deref(), *id));
-            assert!(is_stopped, "nothing stops {next:?}, and nothing releases its queue from {} on", from.0);
         }
     }
 
@@ -560,25 +408,6 @@ impl World {
     fn is_quiet(&self) -> bool {
         let end = Cursor::at(Mark::new(self.log.entries.len().to_string()));
         self.machine.open_len() == 0 && self.log.cursor == end && self.log.rows.is_empty()
-    }
-
-    fn check(&self, seed: u64) {
-        let published: HashSet<_> = self.broker.iter().map(|message| message.id).collect();
-        let lost = self.log.entries.iter().filter(|message| !published.contains(&message.id)).count();
-        assert_eq!(lost, 0, "seed {seed}: entries were lost");
-        let mut seen = HashSet::new();
-        let mut last: HashMap<&OrderingKey, usize> = HashMap::new();
-        for message in self.broker.iter().filter(|message| seen.insert(message.id)) {
-            let Some(key) = &message.key else { continue };
-            let place = self.log.entries.iter().position(|entry| entry.id == message.id).unwrap();
-            // A scheduled entry takes its place when it is due.
-            if self.log.delays.contains_key(&(place as i64 + 1)) {
-                continue;
-            }
-            if let Some(before) = last.insert(key, place) {
-                assert!(before < place, "seed {seed}: key {key}: entry {place} after entry {before}");
-            }
-        }
     }
 }
 

@@ -7,77 +7,26 @@
 //! memory can be trusted after a reconnect: another process may have led in between, and after
 //! PostgreSQL's crash recovery, transaction ids that memory knows may have been assigned again.
 
+mod claim;
+mod status;
+
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Backoff, Connector, Fault, PublishError, Runtime, Transactions};
-use outbox_log::{
-    Acquired, BrokerTrouble, CheckpointStore, Cursor, EntryId, Lease, LogError, LogStore, RelayName,
-};
-use time::OffsetDateTime;
+use message::{Backoff, Connector, Fault, Runtime, Transactions};
+use outbox_log::{EntryId, LogError, LogStore, RelayName};
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::claim::{Claim, Claimed, Open, Taken};
+pub use self::status::{Role, Status};
 use crate::chunking::Chunking;
 use crate::driver::{Ended, Lead, Observer};
 use crate::options::EngineOptions;
 use crate::publishing::Publishing;
 use crate::takeover::Takeover;
 use crate::telemetry::Telemetry;
-use crate::transactions::{Recovering, Recovery};
-
-/// The current role of a pipeline. Adding a role is a breaking change: every watcher must decide
-/// what it means.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Role {
-    /// Not started yet.
-    Starting,
-    /// Another process holds the lease.
-    Standby {
-        /// The process that holds it.
-        holder: String,
-    },
-    /// This process publishes.
-    Leading {
-        /// The lease's fencing token.
-        epoch: i64,
-    },
-    /// The database is unavailable or unsuitable; the pipeline retries.
-    Waiting {
-        /// Party at fault.
-        fault: Fault,
-        /// The problem, and what to do about it.
-        reason: String,
-    },
-    /// It does not run, and waiting does not help: it needs another build of this program, or
-    /// another database.
-    Refused {
-        /// The problem, and what to do about it.
-        reason: String,
-    },
-    /// Stopped on request.
-    Stopped,
-}
-
-/// The state of a pipeline, for health checks and embedding services.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
-    /// The role.
-    pub role: Role,
-    /// How many times in a row a bug in this program ended the pipeline shortly after it began; 0
-    /// once it has run well. Above 1, the role says little, because the pipeline may lead only for
-    /// a moment.
-    pub faults: u32,
-}
-
-impl Status {
-    /// Returns the status of a pipeline without faults.
-    #[must_use]
-    pub fn of(role: Role) -> Self {
-        Self { role, faults: 0 }
-    }
-}
 
 /// Reads one outbox and publishes to one broker. Also usable inside a service, without the `relay`
 /// binary.
@@ -202,12 +151,11 @@ impl Pipeline {
         // Dropping the future, or a panic, must not leave watchers believing that it still leads.
         let _stopped = Stopped(&self.status);
         let mut failures = 0;
-        let mut shared_id = None;
-        let mut refused_since = None;
+        let mut open = Open::default();
         while !stop.is_cancelled() {
-            let mut ended = self.term(&stop, &telemetry, &mut shared_id, &mut refused_since).await;
+            let mut ended = self.term(&stop, &telemetry, &mut open).await;
             if let Ok(Ended::SharedId(id)) = ended {
-                shared_id = Some(id);
+                open.shared_id = Some(id);
                 ended = Err(shared(id));
             }
             telemetry.not_leading();
@@ -239,74 +187,24 @@ impl Pipeline {
         telemetry.stopped();
     }
 
-    /// Runs one term, from asking for the lease to losing it. `refused_since` is when the broker
-    /// first became unreachable, for a pipeline that needs the broker in order to lead. If two
-    /// entries share `shared_id`, nothing is published before each has its own id: otherwise every
-    /// retry would publish the same messages again.
+    /// Runs one term, from asking for the lease to losing it.
     async fn term(
         &self,
         stop: &CancellationToken,
         telemetry: &Telemetry,
-        shared_id: &mut Option<EntryId>,
-        refused_since: &mut Option<OffsetDateTime>,
+        open: &mut Open,
     ) -> Result<Ended, LogError> {
         let mut checkpointer = tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(Ended::Stopped),
             checkpointer = self.store.checkpoint_store(&self.name, &self.holder) => checkpointer?,
         };
-        let (lease, asked_at, cursor, transactions) = loop {
-            let Some((lease, asked_at, mut cursor)) =
-                self.take_lease(&mut *checkpointer, stop, telemetry).await?
-            else {
-                return Ok(Ended::Stopped);
-            };
-            if let Some(id) = *shared_id {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return Ok(Ended::Stopped),
-                    renumbered = checkpointer.renumber(id) => renumbered?,
-                }
-                *shared_id = None;
-                // `Lost` if anything was renumbered: that ends every lease.
-                let _ = checkpointer.release(lease.epoch).await?;
-                continue;
-            }
-            let Some(transactions) = &self.transactions else { break (lease, asked_at, cursor, None) };
-            let recovering = Recovering {
-                transactions,
-                checkpointer: &mut *checkpointer,
-                relay: &self.name,
-                lease,
-                asked_at,
-                renew_interval: self.settings.renew_interval(),
-                timeout: self.settings.lease_ttl,
-            };
-            let recovery = match recovering.run(&cursor).await {
-                Ok(recovery) => recovery,
-                Err(error) => {
-                    if let Some(reason) = refusal_of_broker(&error) {
-                        let since = *refused_since.get_or_insert_with(OffsetDateTime::now_utc);
-                        let trouble = BrokerTrouble::of(reason, error.fault() == Fault::Broker, since);
-                        let _ = checkpointer.note_trouble(lease.epoch, Some(trouble)).await;
-                    }
-                    // Another process may reach the broker, and this one may stop before its next
-                    // try.
-                    let _ = checkpointer.release(lease.epoch).await;
-                    return Err(error);
-                }
-            };
-            match recovery {
-                Recovery::Done(recovered) => {
-                    cursor.transaction = None;
-                    let transactions = (Arc::clone(transactions), recovered);
-                    break (lease, transactions.1.asked_at, cursor, Some(transactions));
-                }
-                Recovery::Again => {}
-                Recovery::LeaseLost => return Ok(Ended::LeaseLost),
-            }
+        let claim = Claim { pipeline: self, checkpointer: &mut *checkpointer, stop, telemetry };
+        let Claimed { taken, continued } = match claim.run(open).await? {
+            ControlFlow::Continue(claimed) => claimed,
+            ControlFlow::Break(ended) => return Ok(ended),
         };
-        *refused_since = None;
+        let Taken { lease, asked_at, cursor } = taken;
         self.enter(Role::Leading { epoch: lease.epoch });
         let mut takeover = Takeover::new(checkpointer, lease, asked_at, self.settings.renew_interval());
         let mut reader = self.store.reader(&self.name).await?;
@@ -328,58 +226,10 @@ impl Pipeline {
             telemetry: telemetry.clone(),
             host: self.host.clone(),
             observer: self.observer.clone(),
-            transactions,
+            continued,
         };
         Ok(lead.run().await)
     }
-
-    /// Waits for the lease. Returns `None` when asked to stop.
-    async fn take_lease(
-        &self,
-        checkpointer: &mut dyn CheckpointStore,
-        stop: &CancellationToken,
-        telemetry: &Telemetry,
-    ) -> Result<Option<(Lease, Instant, Cursor)>, LogError> {
-        loop {
-            let asked_at = Instant::now();
-            match checkpointer.acquire(self.settings.lease_ttl).await? {
-                Acquired::Granted { lease, cursor, taken_over_from } => {
-                    telemetry.leading(lease.epoch, taken_over_from.as_deref());
-                    return Ok(Some((lease, asked_at, cursor)));
-                }
-                Acquired::Busy { holder, expires_in } => {
-                    // Asked several times a second, but reported only when the holder changes.
-                    let role = Role::Standby { holder: holder.clone() };
-                    if self.status.borrow().role != role {
-                        telemetry.standby(&holder);
-                        self.enter(role);
-                    }
-                    // Ask again soon after the lease can have expired, and often enough to notice a
-                    // release.
-                    let pause = expires_in.min(self.settings.renew_interval()).min(STANDBY_PAUSE_MAX);
-                    tokio::select! {
-                        biased;
-                        () = stop.cancelled() => return Ok(None),
-                        () = tokio::time::sleep(pause.max(STANDBY_PAUSE_MIN)) => {}
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// The longest pause on standby: a released lease is taken over within this time. Asking who holds
-/// the lease writes nothing.
-const STANDBY_PAUSE_MAX: Duration = Duration::from_millis(200);
-const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
-
-/// Returns why a recovery ended, if the cause was the broker or its stored state and not the
-/// database.
-fn refusal_of_broker(error: &LogError) -> Option<&str> {
-    let (LogError::Operator { reason, source } | LogError::Unavailable { reason, source }) = error else {
-        return None;
-    };
-    source.as_ref().is_none_or(|source| source.is::<PublishError>()).then_some(reason)
 }
 
 fn shared(id: EntryId) -> LogError {

@@ -1,0 +1,92 @@
+//! Properties that hold at any moment, and at the end.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use message::{OrderingKey, Submission};
+use outbox_log::{EntryId, ExceptionChange, ExceptionState, Parked, PauseScope};
+
+use super::World;
+use crate::held::QueueHash;
+
+impl World {
+    /// Checks that nothing is submitted that the machine knows to be paused.
+    pub(super) fn check_pauses(&self, batch: &[Submission]) {
+        for Submission { message, .. } in batch {
+            let key = message.key.as_ref().map(|key| PauseScope::Key(key.as_str().to_owned()));
+            let topic = PauseScope::Topic(message.topic.as_str().to_owned());
+            let scopes = [Some(PauseScope::Pipeline), Some(topic), key];
+            let paused = scopes.into_iter().flatten().find(|scope| self.told.contains(scope));
+            assert_eq!(paused, None, "{message:?} is submitted");
+        }
+    }
+
+    /// Checks that a topic is blocked only while one of its entries is going to be retried.
+    pub(super) fn check_probes(&self) {
+        let is_kept = |topic: &str| self.machine.silent.kept_blocked.contains(topic);
+        for (topic, id) in self.machine.blocks.probes().filter(|(topic, _)| !is_kept(topic)) {
+            let change = self.machine.unstored.latest(*id);
+            let state = match change {
+                Some(ExceptionChange::Park(parked)) => Some(parked.state),
+                Some(ExceptionChange::Resolve(_)) => None,
+                None => self.log.rows.get(id).map(|row| row.parked.state),
+            };
+            let is_retried = self.machine.readmitted.contains(id) || state == Some(ExceptionState::Retrying);
+            assert!(is_retried, "entry {} is {state:?}, and topic {topic} waits for it", id.0);
+        }
+    }
+
+    /// Checks that an entry is postponed only while its receipt is awaited.
+    pub(super) fn check_silent(&self) {
+        let silent = &self.machine.silent;
+        for id in silent.postponed.keys() {
+            assert!(silent.awaited.contains(*id), "entry {} is postponed, and nobody will answer", id.0);
+        }
+    }
+
+    /// Checks that a queue is idle only while something stops its first entry that has not been
+    /// read back.
+    pub(super) fn check_rest(&self) {
+        let idle = self.machine.blocks.idle();
+        if idle.is_empty() {
+            return;
+        }
+        let held = self.log.held().map(|(_, id, row)| (id, row.parked.clone()));
+        let mut held: BTreeMap<EntryId, Parked> = held.collect();
+        for (id, change) in self.machine.unstored.all() {
+            match change {
+                ExceptionChange::Park(parked) if parked.state == ExceptionState::Held => {
+                    held.insert(*id, parked.clone());
+                }
+                _ => _ = held.remove(id),
+            }
+        }
+        for (queue, from) in idle {
+            let is_next = |(id, row): &(&EntryId, &Parked)| {
+                **id >= from && QueueHash::of(&row.topic, row.key.as_deref()) == queue
+            };
+            let next = held.iter().find(is_next);
+            let is_stopped =
+                next.is_some_and(|(id, row)| self.machine.blocks.keeps(&row.topic, row.key.as_deref(), *id));
+            assert!(is_stopped, "nothing stops {next:?}, and nothing releases its queue from {} on", from.0);
+        }
+    }
+
+    pub(super) fn check(&self, seed: u64) {
+        let published: HashSet<_> = self.broker.iter().map(|message| message.id).collect();
+        let lost = self.log.entries.iter().filter(|message| !published.contains(&message.id)).count();
+        assert_eq!(lost, 0, "seed {seed}: entries were lost");
+        let mut seen = HashSet::new();
+        let mut last: HashMap<&OrderingKey, usize> = HashMap::new();
+        for message in self.broker.iter().filter(|message| seen.insert(message.id)) {
+            let Some(key) = &message.key else { continue };
+            let place = self.log.entries.iter().position(|entry| entry.id == message.id).unwrap();
+            // A scheduled entry takes its place when it is due.
+            if self.log.delays.contains_key(&(place as i64 + 1)) {
+                continue;
+            }
+            if let Some(before) = last.insert(key, place) {
+                assert!(before < place, "seed {seed}: key {key}: entry {place} after entry {before}");
+            }
+        }
+    }
+}

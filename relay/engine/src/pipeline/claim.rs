@@ -1,0 +1,183 @@
+//! Claims the right to lead: takes the lease, and finishes what an earlier term left.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::{Fault, PublishError};
+use outbox_log::{Acquired, BrokerTrouble, CheckpointStore, Cursor, EntryId, Fenced, Lease, LogError};
+use time::OffsetDateTime;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Pipeline, Role};
+use crate::driver::Ended;
+use crate::telemetry::Telemetry;
+use crate::transactions::{Continued, Recovering, Recovery};
+
+/// The longest pause on standby: a released lease is taken over within this time. Asking who holds
+/// the lease writes nothing.
+const STANDBY_PAUSE_MAX: Duration = Duration::from_millis(200);
+const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
+
+/// Tasks that a term leaves for the next one to settle before it leads.
+#[derive(Default)]
+pub(super) struct Open {
+    /// An id that two entries share. Nothing is published before each has its own: otherwise every
+    /// retry would publish the same messages again.
+    pub(super) shared_id: Option<EntryId>,
+    /// When the broker first became unreachable, for a pipeline that needs it in order to lead.
+    refused_since: Option<OffsetDateTime>,
+}
+
+/// A lease, and the cursor that came with it.
+pub(super) struct Taken {
+    pub(super) lease: Lease,
+    /// When the lease or its last renewal was requested.
+    pub(super) asked_at: Instant,
+    pub(super) cursor: Cursor,
+}
+
+/// The right to lead, with everything settled that stood in the way.
+pub(super) struct Claimed {
+    pub(super) taken: Taken,
+    /// Set if the pipeline publishes in broker transactions.
+    pub(super) continued: Option<Continued>,
+}
+
+/// A try to lead; a break ends the term before it has led.
+type Try<T> = Result<ControlFlow<Ended, T>, LogError>;
+
+/// The inputs of a claim.
+pub(super) struct Claim<'a> {
+    pub(super) pipeline: &'a Pipeline,
+    pub(super) checkpointer: &'a mut dyn CheckpointStore,
+    pub(super) stop: &'a CancellationToken,
+    pub(super) telemetry: &'a Telemetry,
+}
+
+impl Claim<'_> {
+    /// Takes the lease as often as it takes to settle what is open. Not cancel-safe: drop the
+    /// checkpoint store with the future.
+    pub(super) async fn run(mut self, open: &mut Open) -> Try<Claimed> {
+        loop {
+            let taken = match self.take().await? {
+                ControlFlow::Continue(taken) => taken,
+                ControlFlow::Break(ended) => return Ok(ControlFlow::Break(ended)),
+            };
+            let settled = match open.shared_id {
+                Some(id) => self.renumber(id, taken.lease, open).await?,
+                None => self.continue_transactions(taken, open).await?,
+            };
+            match settled {
+                ControlFlow::Continue(Some(claimed)) => {
+                    open.refused_since = None;
+                    return Ok(ControlFlow::Continue(claimed));
+                }
+                // The next lease comes with another cursor.
+                ControlFlow::Continue(None) => {}
+                ControlFlow::Break(ended) => return Ok(ControlFlow::Break(ended)),
+            }
+        }
+    }
+
+    /// Waits for the lease.
+    async fn take(&mut self) -> Try<Taken> {
+        let settings = &self.pipeline.settings;
+        loop {
+            let asked_at = Instant::now();
+            match self.checkpointer.acquire(settings.lease_ttl).await? {
+                Acquired::Granted { lease, cursor, taken_over_from } => {
+                    self.telemetry.leading(lease.epoch, taken_over_from.as_deref());
+                    return Ok(ControlFlow::Continue(Taken { lease, asked_at, cursor }));
+                }
+                Acquired::Busy { holder, expires_in } => {
+                    self.stand_by(holder);
+                    // Ask again soon after the lease can have expired, and often enough to notice a
+                    // release.
+                    let pause = expires_in.min(settings.renew_interval()).min(STANDBY_PAUSE_MAX);
+                    tokio::select! {
+                        biased;
+                        () = self.stop.cancelled() => return Ok(ControlFlow::Break(Ended::Stopped)),
+                        () = tokio::time::sleep(pause.max(STANDBY_PAUSE_MIN)) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reports who leads, when that changes: the question is asked several times a second.
+    fn stand_by(&self, holder: String) {
+        let role = Role::Standby { holder };
+        if let Role::Standby { holder } = &role
+            && self.pipeline.status.borrow().role != role
+        {
+            self.telemetry.standby(holder);
+            self.pipeline.enter(role);
+        }
+    }
+
+    /// Gives each of the entries that share an id one of its own, and gives the lease back.
+    async fn renumber(&mut self, id: EntryId, lease: Lease, open: &mut Open) -> Try<Option<Claimed>> {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return Ok(ControlFlow::Break(Ended::Stopped)),
+            renumbered = self.checkpointer.renumber(id) => renumbered?,
+        }
+        open.shared_id = None;
+        // `Lost` if anything was renumbered: that ends every lease.
+        let _: Fenced = self.checkpointer.release(lease.epoch).await?;
+        Ok(ControlFlow::Continue(None))
+    }
+
+    /// Brings the database up to the last mark, for a pipeline that publishes in broker
+    /// transactions. Continues with nothing if the lease has to be taken again.
+    async fn continue_transactions(&mut self, mut taken: Taken, open: &mut Open) -> Try<Option<Claimed>> {
+        let Some(transactions) = &self.pipeline.transactions else {
+            return Ok(ControlFlow::Continue(Some(Claimed { taken, continued: None })));
+        };
+        let recovering = Recovering {
+            transactions,
+            checkpointer: &mut *self.checkpointer,
+            relay: &self.pipeline.name,
+            lease: taken.lease,
+            asked_at: taken.asked_at,
+            renew_interval: self.pipeline.settings.renew_interval(),
+            timeout: self.pipeline.settings.lease_ttl,
+        };
+        Ok(match recovering.run(&taken.cursor).await {
+            Ok(Recovery::Done(recovered)) => {
+                taken.cursor.transaction = None;
+                taken.asked_at = recovered.asked_at;
+                let continued = Some(Continued { transactions: Arc::clone(transactions), recovered });
+                ControlFlow::Continue(Some(Claimed { taken, continued }))
+            }
+            Ok(Recovery::Again) => ControlFlow::Continue(None),
+            Ok(Recovery::LeaseLost) => ControlFlow::Break(Ended::LeaseLost),
+            Err(error) => {
+                self.give_back(taken.lease, &error, open).await;
+                return Err(error);
+            }
+        })
+    }
+
+    /// Notes why the recovery failed, and releases the lease: another process may reach the broker,
+    /// and this one may stop before its next try.
+    async fn give_back(&mut self, lease: Lease, error: &LogError, open: &mut Open) {
+        if let Some(reason) = refusal_of_broker(error) {
+            let since = *open.refused_since.get_or_insert_with(OffsetDateTime::now_utc);
+            let trouble = BrokerTrouble::of(reason, error.fault() == Fault::Broker, since);
+            let _ = self.checkpointer.note_trouble(lease.epoch, Some(trouble)).await;
+        }
+        let _ = self.checkpointer.release(lease.epoch).await;
+    }
+}
+
+/// Returns why a recovery ended, if the cause was the broker or its stored state and not the
+/// database.
+fn refusal_of_broker(error: &LogError) -> Option<&str> {
+    let (LogError::Operator { reason, source } | LogError::Unavailable { reason, source }) = error else {
+        return None;
+    };
+    source.as_ref().is_none_or(|source| source.is::<PublishError>()).then_some(reason)
+}
