@@ -20,7 +20,7 @@
 //! | `broker` | [`Broker`], [`Capabilities`]: the interface that the author of an adapter implements |
 //! | `case` | [`Case`], [`cases()`]: the cases as data |
 //! | `harness` | [`main()`]: every case as a test of a program |
-//! | [`publisher`], [`subscription`] | the cases |
+//! | [`publisher`], `subscription` | the cases |
 //!
 //! For additional cases:
 //!
