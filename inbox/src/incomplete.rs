@@ -19,7 +19,7 @@ use crate::telemetry;
 /// Maximum number of messages that are listed at once.
 const EXPIRED_MAX: u32 = 1_000;
 
-/// What became of an overdue message.
+/// The outcome for an overdue message.
 enum Expired {
     /// It is not overdue any more, or another process expires it.
     Changed,
