@@ -199,8 +199,8 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn open(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         let inbox = Self::open_as_it_is(pool, options).await?;
         let limit = inbox.options().call_timeout;
-        within(limit, "begin the inbox's memory", inbox.begin_memory()).await?;
-        within(MAINTENANCE_MAX, "create days", inbox.ensure_days()).await?;
+        within(limit, "begin the inbox's memory", Box::pin(inbox.begin_memory())).await?;
+        within(MAINTENANCE_MAX, "create days", Box::pin(inbox.ensure_days())).await?;
         Ok(inbox)
     }
 
@@ -224,13 +224,13 @@ impl<DB: Dialect> Inbox<DB> {
     #[doc(hidden)]
     pub async fn open_for_operators(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         let inbox = Self::open_as_it_is(pool, options).await?;
-        within(inbox.options().call_timeout, "read the days", inbox.read_partitions()).await?;
+        within(inbox.options().call_timeout, "read the days", Box::pin(inbox.read_partitions())).await?;
         Ok(inbox)
     }
 
     async fn open_as_it_is(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         options.check()?;
-        within(options.call_timeout, "open the inbox", Self::read_first(pool, options)).await
+        within(options.call_timeout, "open the inbox", Box::pin(Self::read_first(pool, options))).await
     }
 
     async fn read_first(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
