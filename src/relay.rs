@@ -9,6 +9,7 @@ use engine::{EngineOptions, Filter, Pipeline, Publishing};
 use message::{Connector, SizeLimit, Source, Transactions};
 use outbox::Outbox;
 use outbox_log::Address;
+use outbox_log::retention::{KEEP_MESSAGES, KeepOutOfBounds};
 use outbox_log::{LogError, LogOptions, RelayName};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -74,6 +75,9 @@ pub enum BuildRelayError {
     /// The database cannot be used.
     #[error("the relay cannot read this database: {0}")]
     Database(#[source] LogError),
+    /// Messages cannot be kept for this time.
+    #[error("messages cannot be kept for this time: {0}; choose a time within, or None to keep them forever")]
+    Keep(#[source] KeepOutOfBounds),
 }
 
 impl Relay {
@@ -227,7 +231,9 @@ impl RelayBuilder {
     }
 
     /// Sets how long messages are kept after every relay has passed them: 3 days by default,
-    /// forever with `None`. Operators' decisions are kept for three years, or forever with `None`.
+    /// forever with `None`. At least a minute and at most 5 days ([`KEEP_MESSAGES`]), because on
+    /// PostgreSQL their space must be free again after 6 days. Operators' decisions are kept for
+    /// three years, or forever with `None`.
     pub fn keep(mut self, keep: Option<Duration>) -> Self {
         self.keep = keep;
         self
@@ -248,6 +254,7 @@ impl RelayBuilder {
         let name = RelayName::new(self.name.as_str()).map_err(BuildRelayError::Name)?;
         let source = self.source.unwrap_or_else(|| format!("/{}", self.name));
         let source = Source::new(source).map_err(BuildRelayError::Source)?;
+        self.keep.map_or(Ok(()), |keep| KEEP_MESSAGES.check(keep)).map_err(BuildRelayError::Keep)?;
         let options = self.options;
         let store = outbox_log::open(self.address.clone(), source.clone(), options.clone())
             .map_err(BuildRelayError::Database)?;
@@ -311,6 +318,20 @@ mod tests {
         let told = refused("sqlite:orders.db?mode=memory", |builder| builder);
         assert!(told.contains("in memory"), "{told}");
         assert_eq!(refused("sqlite:orders.db", |builder| builder), "");
+    }
+
+    /// With a longer time, no space of PostgreSQL's outbox would ever be reused.
+    #[test]
+    fn messages_are_kept_for_a_time_within_the_bounds() {
+        let kept = |keep| refused("sqlite:orders.db", |builder| builder.keep(keep));
+        let days = |days| Some(Duration::from_secs(days * 86_400));
+        for keep in [days(5), Some(Duration::from_secs(60)), None] {
+            assert_eq!(kept(keep), "", "{keep:?}");
+        }
+        for (keep, value) in [(days(6), "6d"), (Some(Duration::from_secs(59)), "59s")] {
+            let told = kept(keep);
+            assert!(told.contains(&format!("{value} is outside 1m to 5d; choose")), "{told}");
+        }
     }
 
     #[tokio::test]

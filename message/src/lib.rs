@@ -26,6 +26,7 @@
 //! | [`publisher`] | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
 //! | [`subscription`] | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
 //! | `runtime` (feature `testing`) | [`Runtime`]: the source of tasks and random numbers |
+//! | [`units`] | durations and sizes as people read them |
 //! | [`steady_clock`] | [`SteadyClock`]: the second clock that must agree before something is forgotten |
 //! | [`transactions`] | [`Transactions`]: the seam towards brokers that publish in transactions |
 //! | [`proof`] | [`Committed`]: the proof that an acknowledgement requires |
@@ -58,6 +59,7 @@ pub mod text;
 pub mod token;
 pub mod trace;
 pub mod transactions;
+pub mod units;
 
 pub use backoff::Backoff;
 pub use chunk::Chunk;
