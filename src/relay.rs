@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use engine::maintenance::{self, Maintenance};
 use engine::telemetry::History;
-use engine::{EngineOptions, Filter, Pipeline, Publishing};
+use engine::{EngineOptions, Filter, InvalidSetting, Pipeline, Publishing};
 use message::{Connector, SizeLimit, Source, Transactions};
 use outbox::Outbox;
 use outbox_log::Address;
@@ -78,6 +78,9 @@ pub enum BuildRelayError {
     /// Messages cannot be kept for this time.
     #[error("messages cannot be kept for this time: {0}; choose a time within, or None to keep them forever")]
     Keep(#[source] KeepOutOfBounds),
+    /// A setting of the engine cannot be used.
+    #[error("the settings cannot be used: {0}")]
+    Setting(#[source] InvalidSetting),
 }
 
 impl Relay {
@@ -224,7 +227,8 @@ impl RelayBuilder {
     }
 
     /// Changes the engine's settings: window, lease, retries, the consequences of a dead message. A
-    /// size limit above the broker's is lowered to the broker's.
+    /// size limit above the broker's is lowered to the broker's. [`build`](Self::build) refuses
+    /// settings that the engine cannot work with, such as an interval of zero.
     pub fn settings(mut self, change: impl FnOnce(&mut EngineOptions) + Send + 'static) -> Self {
         self.changes.push(Box::new(change));
         self
@@ -279,6 +283,7 @@ impl RelayBuilder {
         {
             splitter.limit = self.limit;
         }
+        settings.check().map_err(BuildRelayError::Setting)?;
         let publishing = self.publishing.ok_or(BuildRelayError::NoBroker)?;
         let pipeline = Pipeline::new(name, store, publishing, settings);
         let pipeline = match self.hint {
@@ -332,6 +337,18 @@ mod tests {
             let told = kept(keep);
             assert!(told.contains(&format!("{value} is outside 1m to 5d; choose")), "{told}");
         }
+    }
+
+    /// A timer of zero would panic once the relay leads.
+    #[test]
+    fn a_setting_that_the_engine_cannot_work_with_is_refused() {
+        let told =
+            |change: fn(&mut EngineOptions)| refused("sqlite:orders.db", |builder| builder.settings(change));
+        let zero = told(|settings| settings.checkpoint_interval = Duration::ZERO);
+        assert!(zero.contains("checkpoint_interval: 0s is outside 10ms to 15s"), "{zero}");
+        let short = told(|settings| settings.silent_after = Duration::from_nanos(19));
+        assert!(short.contains("silent_after: 0s is outside 100ms to 1h"), "{short}");
+        assert_eq!(told(|settings| settings.silent_after = Duration::from_millis(100)), "");
     }
 
     #[tokio::test]

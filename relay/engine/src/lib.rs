@@ -41,6 +41,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | `bounds` | [`InvalidSetting`]: the bounds of the settings |
 //! | [`event`] | what the engine reports, as data |
 //! | [`telemetry`] | turns these reports into log lines, metrics and spans |
 //! | [`maintenance`] | removes history that every relay has passed |
@@ -51,6 +52,7 @@
 
 pub mod awaited;
 pub mod blocks;
+mod bounds;
 pub mod broker_session;
 pub mod checkpointer;
 pub mod chunking;
@@ -85,6 +87,7 @@ pub mod window;
 #[cfg(test)]
 mod properties;
 
+pub use bounds::InvalidSetting;
 pub use filter::{Filter, InvalidFilter, Rule};
 pub use options::{DeadPolicy, EngineOptions, RetryPolicy};
 pub use pipeline::{Pipeline, Role, Status};
