@@ -26,6 +26,7 @@
 //! | `publisher` | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
 //! | `subscription` | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
 //! | `runtime` | [`Runtime`]: the source of tasks and random numbers |
+//! | [`units`] | durations and sizes as people read them |
 //! | `steady_clock` | [`SteadyClock`]: the second clock that must agree before something is forgotten |
 //! | `transactions` | [`Transactions`]: the seam towards brokers that publish in transactions |
 //! | `proof` | [`Committed`]: the proof that an acknowledgement requires |
@@ -55,6 +56,7 @@ mod text;
 pub mod token;
 mod trace;
 mod transactions;
+pub mod units;
 
 pub use backoff::{Backoff, jittered};
 pub use chunk::{

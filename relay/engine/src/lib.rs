@@ -41,6 +41,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | `bounds` | [`InvalidSetting`]: the bounds of the settings |
 //! | `event` | what the engine reports, as data |
 //! | [`telemetry`] | turns these reports into log lines, metrics and spans |
 //! | [`maintenance`] | removes history that every relay has passed |
@@ -51,6 +52,7 @@
 
 mod awaited;
 mod blocks;
+mod bounds;
 mod broker_session;
 mod checkpointer;
 mod chunking;
@@ -85,6 +87,7 @@ mod window;
 #[cfg(test)]
 mod properties;
 
+pub use bounds::InvalidSetting;
 pub use chunking::Chunking;
 pub use filter::{Filter, InvalidFilter, InvalidRule, Rule};
 pub use options::{DeadPolicy, EngineOptions, RetryPolicy};

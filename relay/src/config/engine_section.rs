@@ -12,22 +12,6 @@ use operate::units::{Size, Time};
 /// A setting of the section and its problem.
 pub(crate) type Refusal = (&'static str, String);
 
-/// A shorter lease would be lost at every pause of a database or a container.
-const LEASE_TTL_MIN: Duration = Duration::from_secs(1);
-/// The takeover after a killed relay waits for the lease to expire.
-const LEASE_TTL_MAX: Duration = Duration::from_secs(3_600);
-/// Shorter polls would only waste processor time: an empty poll takes about 20 µs.
-const POLL_MIN: Duration = Duration::from_micros(100);
-const POLL_MAX: Duration = Duration::from_secs(60);
-/// Minimum interval of updates of the cursor's row: more would bloat it while an old snapshot is
-/// open.
-const CHECKPOINT_MIN: Duration = Duration::from_millis(10);
-const RETRY_MIN: Duration = Duration::from_millis(1);
-const RETRY_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// A slow disk or a new leader may silence a broker for less than this.
-const SILENT_MIN: Duration = Duration::from_millis(100);
-const GRACE_MAX: Duration = Duration::from_secs(3_600);
-const PAGE_MIN: usize = 64 << 10;
 /// A smaller limit leaves chunks little room besides the envelope.
 const CHUNKING_LIMIT_MIN: usize = 8 << 10;
 /// Maximum size of a chunked message, as a multiple of the limit. It stays within the maximum
@@ -110,50 +94,22 @@ fn chunking_refusals(section: &EngineSection, settings: &EngineOptions) -> Vec<R
     refusals
 }
 
+/// Returns the name of a field of the engine's options in the configuration.
+fn key(field: &'static str) -> &'static str {
+    match field {
+        "window_bytes" => "window",
+        "page_bytes" => "page",
+        "retry.backoff.first" => "retry_initial",
+        "retry.backoff.max" => "retry_max",
+        "retry.attempts_max" => "attempts_max",
+        field => field,
+    }
+}
+
 fn refusals(settings: &EngineOptions, limit: SizeLimit) -> Vec<Refusal> {
-    let mut refusals = Vec::new();
-    let mut time = |setting, value: Duration, min: Duration, max: Duration| {
-        if value < min || value > max {
-            let (value, min, max) = (Time(value), Time(min), Time(max));
-            refusals.push((setting, format!("{value} is outside {min} to {max}")));
-        }
-    };
-    time("lease_ttl", settings.lease_ttl, LEASE_TTL_MIN, LEASE_TTL_MAX);
-    time("poll_min", settings.poll_min, POLL_MIN, POLL_MAX);
-    time("poll_max", settings.poll_max, POLL_MIN, POLL_MAX);
-    time(
-        "checkpoint_interval",
-        settings.checkpoint_interval,
-        CHECKPOINT_MIN,
-        settings.lease_ttl.max(LEASE_TTL_MIN),
-    );
-    time("shutdown_grace", settings.shutdown_grace, Duration::ZERO, GRACE_MAX);
-    time("silent_after", settings.silent_after, SILENT_MIN, GRACE_MAX);
-    time("retry_initial", settings.retry.backoff.first, RETRY_MIN, RETRY_MAX);
-    time("retry_max", settings.retry.backoff.max, RETRY_MIN, RETRY_MAX);
+    let found = settings.out_of_bounds(key).into_iter();
+    let mut refusals: Vec<Refusal> = found.map(|it| (it.setting, it.problem)).collect();
     let mut refuse = |setting, problem| refusals.push((setting, problem));
-    if settings.poll_min > settings.poll_max {
-        let (min, max) = (Time(settings.poll_min), Time(settings.poll_max));
-        refuse("poll_min", format!("{min} is longer than poll_max, which is {max}"));
-    }
-    if settings.retry.backoff.first > settings.retry.backoff.max {
-        let (initial, max) = (Time(settings.retry.backoff.first), Time(settings.retry.backoff.max));
-        refuse("retry_initial", format!("{initial} is longer than retry_max, which is {max}"));
-    }
-    if settings.retry.attempts_max == 0 {
-        refuse("attempts_max", String::from("0 would park every message immediately; set at least 1"));
-    }
-    if settings.page_bytes < PAGE_MIN {
-        let setting = if settings.window_bytes < PAGE_MIN { "window" } else { "page" };
-        refuse(setting, format!("{} is less than {}", Size(settings.page_bytes), Size(PAGE_MIN)));
-    } else if settings.window_bytes < settings.page_bytes {
-        let (window, page) = (Size(settings.window_bytes), Size(settings.page_bytes));
-        refuse("window", format!("{window} is smaller than page, which is {page}"));
-    }
-    if !(1..=settings.window_entries).contains(&settings.page_entries) {
-        let (entries, max) = (settings.page_entries, settings.window_entries);
-        refuse("page_entries", format!("{entries} is outside 1 to {max}"));
-    }
     let bytes = settings.size_limit.message_bytes_max;
     if bytes > limit.message_bytes_max {
         let SizeLimit { destination, message_bytes_max } = limit;
