@@ -43,7 +43,7 @@ pub use identifier::{
     ForeignIdentifier, IDENTIFIER_BYTES_MAX, Identifier, InvalidForeignIdentifier, InvalidIdentifier, SqlName,
 };
 pub use line::{Line, Migration, UnknownLine};
-pub use migrator::Migrator;
+pub use migrator::{Migrator, WAIT_MAX};
 pub use roles::Roles;
 pub use sql::{Statement, Template};
 pub use sql_error_kind::SqlErrorKind;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use migrations::migrator::WAIT_MAX;
+use migrations::WAIT_MAX;
 use migrations::{Backend, MigrateError, Migration, Migrator};
 use outbox::connect::opened_when_free;
 use outbox_log::LogError;
