@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn messages_are_kept_for_a_time_within_the_bounds() {
         let kept = |keep| refused("sqlite:orders.db", |builder| builder.keep(keep));
-        let days = |days| Some(Duration::from_secs(days * 86_400));
+        let days = |days: u64| Some(Duration::from_secs(days * 86_400));
         for keep in [days(5), Some(Duration::from_secs(60)), None] {
             assert_eq!(kept(keep), "", "{keep:?}");
         }

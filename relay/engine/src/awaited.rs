@@ -7,8 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use message::header::Headers;
-use message::{Message, Ticket};
+use message::{Headers, Message, Ticket};
 use outbox_log::EntryId;
 
 use crate::amount::Amount;

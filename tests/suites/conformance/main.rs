@@ -95,7 +95,7 @@ fn main() -> std::process::ExitCode {
     let mut trials = outbox::trials();
     trials.extend(audit::trials());
     trials.extend(clocks::trials());
-    trials.extend(tests::trial::at_night(durability::trials()));
+    trials.extend(trial::at_night(durability::trials()));
     trials.extend(features::trials());
     trials.extend(inbox::trials());
     trials.extend(keys::trials());

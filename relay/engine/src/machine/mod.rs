@@ -194,7 +194,7 @@ impl Machine {
 
     /// Returns the number of entries that the publisher has not answered.
     #[must_use]
-    pub(crate) fn in_flight_len(&self) -> usize {
+    pub fn in_flight_len(&self) -> usize {
         self.session.in_flight_len()
     }
 

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use migrations::WAIT_MAX;
-use migrations::{Backend, MigrateError, Migration, Migrator};
+use migrations::{Backend, MigrateError, Migration, Migrator, WAIT_MAX};
 use outbox::connect::opened_when_free;
 use outbox_log::LogError;
 #[cfg(feature = "postgres")]
