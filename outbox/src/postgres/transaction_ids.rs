@@ -2,8 +2,8 @@
 //!
 //! PostgreSQL gives each transaction a number of 64 bits that a cluster never repeats, and each
 //! cluster an identifier. Together with a counter they make ids that are unique without
-//! coordination between services ([`TransactionStamp`](message::token::TransactionStamp) has the
-//! layout). SQLite has no transaction numbers, so it does not support these ids.
+//! coordination between services ([`TransactionStamp`] has the layout). SQLite has no transaction
+//! numbers, so it does not support these ids.
 //!
 //! | event | effect |
 //! |---|---|

@@ -61,7 +61,7 @@ impl Case {
     ///
     /// # Errors
     /// The promise is broken, the broker [lacks](Self::lacks) something, or the case does not end
-    /// within [`DEADLINE`]; a panic of the case or the adapter is an error with its text.
+    /// within ten minutes; a panic of the case or the adapter is an error with its text.
     pub async fn run(&self, broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
         if let Some(lacking) = self.lacks(&capabilities) {
             return Err(format!("{self:?} cannot run: {lacking}").into());

@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `store` | [`PostgresLog`]: opens connections with the settings that each job needs |
+//! | `store` | `PostgresLog`: opens connections with the settings that each job needs |
 //! | `brief`, `encoding`, `server_kind`, `unconnected` | sessions: those that end after one question, texts of databases that do not use UTF-8, refused servers, errors of connecting |
 //! | `mark` | marks: a snapshot and a position of the sequence |
 //! | `reader` | differences with their pages, and what is parked |
