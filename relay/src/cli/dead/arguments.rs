@@ -145,6 +145,7 @@ impl Conditions {
             key: self.key.clone(),
             kind: self.kind.clone(),
             cause: self.cause.clone(),
+            error: None,
             consumer: self.consumer.clone(),
             older_than: self.older_than,
             newer_than: self.newer_than,
