@@ -7,9 +7,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use message::header::Headers;
 use message::{Message, Ticket};
 use outbox_log::EntryId;
 
+use crate::amount::Amount;
 use crate::silence::Submitted;
 
 /// A submission without an answer, whose entry is parked.
@@ -17,10 +19,23 @@ use crate::silence::Submitted;
 pub struct Unanswered {
     /// The entry.
     pub id: EntryId,
-    /// The message that was submitted.
+    /// The message that was submitted, without its payload and headers.
     pub message: Arc<Message>,
+    /// The whole message, as the publisher keeps it.
+    amount: Amount,
     /// When it was submitted.
     pub submitted: Submitted,
+}
+
+impl Unanswered {
+    /// Notes what is needed when the receipt comes. The payload and the headers are released: only
+    /// the publisher needs them, and the entry is read again before it is submitted again.
+    #[must_use]
+    pub fn new(id: EntryId, message: &Message, submitted: Submitted) -> Self {
+        let amount = Amount::of(message);
+        let light = Message { payload: Vec::<u8>::new().into(), headers: Headers::new(), ..message.clone() };
+        Self { id, message: Arc::new(light), amount, submitted }
+    }
 }
 
 /// All unanswered submissions of one session.
@@ -30,13 +45,13 @@ pub struct Awaited {
     ids: HashMap<EntryId, Submitted>,
     /// The number of submissions of each topic.
     topics: HashMap<String, usize>,
-    bytes: usize,
+    amount: Amount,
 }
 
 impl Awaited {
     /// Adds a submission whose receipt may still come.
     pub fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
-        self.bytes += unanswered.message.wire_bytes();
+        self.amount = self.amount.plus(unanswered.amount);
         self.ids.insert(unanswered.id, unanswered.submitted);
         *self.topics.entry(unanswered.message.topic.as_str().to_owned()).or_default() += 1;
         self.tickets.insert(ticket, unanswered);
@@ -45,7 +60,7 @@ impl Awaited {
     /// Removes a submission whose receipt has come.
     pub fn take(&mut self, ticket: Ticket) -> Option<Unanswered> {
         let unanswered = self.tickets.remove(&ticket)?;
-        self.bytes -= unanswered.message.wire_bytes();
+        self.amount = self.amount.minus(unanswered.amount);
         self.ids.remove(&unanswered.id);
         let topic = unanswered.message.topic.as_str();
         if let Some(count) = self.topics.get_mut(topic) {
@@ -93,11 +108,10 @@ impl Awaited {
         self.tickets.is_empty()
     }
 
-    /// Returns whether at least this many entries or bytes are unanswered: publishers keep them in
-    /// memory.
+    /// Returns the unanswered messages, as publishers keep them in memory.
     #[must_use]
-    pub fn reaches(&self, entries: usize, bytes: usize) -> bool {
-        self.tickets.len() >= entries || self.bytes >= bytes
+    pub fn amount(&self) -> Amount {
+        self.amount
     }
 }
 
@@ -111,16 +125,19 @@ mod tests {
     #[test]
     fn what_is_waited_for_is_counted_until_its_receipt_comes() {
         let message = Message::new(Topic::new("t").unwrap(), EventType::new("e").unwrap(), "payload");
+        let both = Amount { entries: 2, bytes: 2 * message.wire_bytes() };
         let submitted = Silence::new(Duration::from_secs(1)).submitted();
         let mut awaited = Awaited::default();
         for id in [1, 2] {
-            let unanswered = Unanswered { id: EntryId(id), message: Arc::new(message.clone()), submitted };
-            awaited.insert(Ticket(id as u64), unanswered);
+            awaited.insert(Ticket(id as u64), Unanswered::new(EntryId(id), &message, submitted));
         }
-        assert!(awaited.reaches(2, usize::MAX) && awaited.reaches(9, message.wire_bytes() * 2));
-        assert!(awaited.take(Ticket(1)).is_some() && awaited.take(Ticket(1)).is_none());
+        assert_eq!(awaited.amount(), both);
+        let taken = awaited.take(Ticket(1)).unwrap();
+        assert!(taken.message.payload.is_empty() && awaited.take(Ticket(1)).is_none());
+        assert_eq!(awaited.amount(), Amount::of(&message));
         assert!(!awaited.contains(EntryId(1)) && awaited.contains(EntryId(2)) && awaited.has_topic("t"));
         assert_eq!(awaited.clear().count(), 1);
-        assert!(awaited.is_empty() && !awaited.has_topic("t") && !awaited.reaches(9, 1));
+        assert!(awaited.is_empty() && !awaited.has_topic("t"));
+        assert_eq!(awaited.amount(), Amount::default());
     }
 }

@@ -19,6 +19,7 @@
 //! | `due` | when to look for due exceptions, and from which position on |
 //! | [`silence`] | which destinations have stopped answering, and how far the silence reaches |
 //! | [`awaited`] | which submissions may still be answered although their places in the window are free |
+//! | `amount` | a number of messages, with their bytes |
 //! | [`decide`](mod@decide) | the next step after a failure |
 //! | [`failures`] | how long an entry waits after repeated failures |
 //! | [`wake`] | how often to poll |
@@ -49,6 +50,7 @@
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
 
+mod amount;
 pub mod awaited;
 pub mod blocks;
 pub mod broker_session;

@@ -41,8 +41,8 @@ impl Default for RetryPolicy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineOptions {
     /// Maximum bytes of messages in memory, read but not confirmed. One message larger than this
-    /// still passes. The broker's client library holds as much again, and the reader up to three
-    /// pages. 12 MiB last 40 ms at 300 MB/s, longer than any nearby broker takes to confirm; a
+    /// still passes. The broker's client library holds as much again, and up to twice as much while
+    /// destinations are silent; the reader holds up to three pages. 12 MiB last 40 ms at 300 MB/s, longer than any nearby broker takes to confirm; a
     /// larger window only uses memory.
     pub window_bytes: usize,
     /// Maximum entries in memory.

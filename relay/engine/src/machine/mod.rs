@@ -226,6 +226,8 @@ impl Machine {
 #[cfg(test)]
 mod bench;
 #[cfg(test)]
+mod publisher_bound;
+#[cfg(test)]
 mod stalls;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use message::{MaxInFlightPerKey, Submission, Ticket};
 use outbox_log::{EntryId, ExceptionState};
 
 use super::{Machine, SessionEnd};
+use crate::amount::Amount;
 use crate::awaited::Unanswered;
 use crate::blocks::Place;
 use crate::key_queues::KeyQueues;
@@ -79,7 +80,8 @@ impl Machine {
     }
 
     /// Returns the messages to hand to the publisher now, at most `len`, in order. Empty while the
-    /// session is broken or an operator has paused the pipeline.
+    /// session is broken, the publisher has as much as it may have, or an operator has paused the
+    /// pipeline.
     pub fn submissions(&mut self, len: usize) -> Vec<Submission> {
         if self.session.must_end().is_some()
             || self.is_paused()
@@ -91,11 +93,12 @@ impl Machine {
         let len = if self.session.is_careful() { 1 } else { len };
         let mut batch = Vec::with_capacity(len.min(self.key_queues.ready_len()));
         while batch.len() < len
+            && !self.is_publisher_full()
             && let Some(ticket) = self.next_ready()
         {
             if let Some(item) = self.window.get_mut(ticket) {
                 item.in_flight = Some(self.silence.submitted());
-                self.session.submitted();
+                self.session.submitted(Amount::of(&item.message));
                 batch.push(Submission { ticket, message: Arc::clone(&item.message) });
             }
         }
