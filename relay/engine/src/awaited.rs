@@ -7,8 +7,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+<<<<<<< HEAD
 use message::header::Headers;
 use message::{Message, Ticket};
+=======
+use message::{Headers, Message, Ticket};
+>>>>>>> ac55a27c4df2695049abf8beba6af6fee6c08da8
 use outbox_log::EntryId;
 
 use crate::amount::Amount;
@@ -16,15 +20,32 @@ use crate::silence::Submitted;
 
 /// A submission without an answer, whose entry is parked.
 #[derive(Debug, Clone)]
-pub struct Unanswered {
+pub(crate) struct Unanswered {
     /// The entry.
+<<<<<<< HEAD
     pub id: EntryId,
     /// The message that was submitted, without its payload and headers.
     pub message: Arc<Message>,
+=======
+    pub(crate) id: EntryId,
+    /// The message that was submitted, without its payload and headers.
+    pub(crate) message: Arc<Message>,
+>>>>>>> ac55a27c4df2695049abf8beba6af6fee6c08da8
     /// The whole message, as the publisher keeps it.
     amount: Amount,
     /// When it was submitted.
-    pub submitted: Submitted,
+    pub(crate) submitted: Submitted,
+}
+
+impl Unanswered {
+    /// Notes what is needed when the receipt comes. The payload and the headers are released: only
+    /// the publisher needs them, and the entry is read again before it is submitted again.
+    #[must_use]
+    pub(crate) fn new(id: EntryId, message: &Message, submitted: Submitted) -> Self {
+        let amount = Amount::of(message);
+        let light = Message { payload: Vec::<u8>::new().into(), headers: Headers::new(), ..message.clone() };
+        Self { id, message: Arc::new(light), amount, submitted }
+    }
 }
 
 impl Unanswered {
@@ -40,7 +61,7 @@ impl Unanswered {
 
 /// All unanswered submissions of one session.
 #[derive(Debug, Default)]
-pub struct Awaited {
+pub(crate) struct Awaited {
     tickets: HashMap<Ticket, Unanswered>,
     ids: HashMap<EntryId, Submitted>,
     /// The number of submissions of each topic.
@@ -50,7 +71,11 @@ pub struct Awaited {
 
 impl Awaited {
     /// Adds a submission whose receipt may still come.
+<<<<<<< HEAD
     pub fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
+=======
+    pub(crate) fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
+>>>>>>> ac55a27c4df2695049abf8beba6af6fee6c08da8
         self.amount = self.amount.plus(unanswered.amount);
         self.ids.insert(unanswered.id, unanswered.submitted);
         *self.topics.entry(unanswered.message.topic.as_str().to_owned()).or_default() += 1;
@@ -58,7 +83,7 @@ impl Awaited {
     }
 
     /// Removes a submission whose receipt has come.
-    pub fn take(&mut self, ticket: Ticket) -> Option<Unanswered> {
+    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Unanswered> {
         let unanswered = self.tickets.remove(&ticket)?;
         self.amount = self.amount.minus(unanswered.amount);
         self.ids.remove(&unanswered.id);
@@ -73,44 +98,48 @@ impl Awaited {
     }
 
     /// Removes and returns all submissions, because their receipts will not come.
-    pub fn clear(&mut self) -> impl Iterator<Item = Unanswered> + use<> {
+    pub(crate) fn clear(&mut self) -> impl Iterator<Item = Unanswered> + use<> {
         std::mem::take(self).tickets.into_values()
     }
 
     /// Returns whether the entry must not be submitted, because an earlier submission of it may
     /// still be answered.
     #[must_use]
-    pub fn contains(&self, id: EntryId) -> bool {
+    pub(crate) fn contains(&self, id: EntryId) -> bool {
         self.ids.contains_key(&id)
     }
 
     /// Returns when an unanswered entry was submitted.
     #[must_use]
-    pub fn submitted(&self, id: EntryId) -> Option<Submitted> {
+    pub(crate) fn submitted(&self, id: EntryId) -> Option<Submitted> {
         self.ids.get(&id).copied()
     }
 
     /// Returns whether any message of the topic is unanswered.
     #[must_use]
-    pub fn has_topic(&self, topic: &str) -> bool {
+    pub(crate) fn has_topic(&self, topic: &str) -> bool {
         self.topics.contains_key(topic)
     }
 
     /// Returns the number of unanswered submissions.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.tickets.len()
     }
 
     /// Returns whether no submission is unanswered.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.tickets.is_empty()
     }
 
     /// Returns the unanswered messages, as publishers keep them in memory.
     #[must_use]
+<<<<<<< HEAD
     pub fn amount(&self) -> Amount {
+=======
+    pub(crate) fn amount(&self) -> Amount {
+>>>>>>> ac55a27c4df2695049abf8beba6af6fee6c08da8
         self.amount
     }
 }

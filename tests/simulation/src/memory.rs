@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use engine::EngineOptions;
-use engine::driver::Observer;
-use engine::machine::Machine;
+use engine::simulation::{Machine, Observer};
 
 use crate::fleet::MESSAGE_BYTES;
 use crate::process::ProcessId;

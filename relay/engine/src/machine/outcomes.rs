@@ -19,7 +19,7 @@ const ERROR_BYTES_MAX: usize = 4_096;
 
 impl Machine {
     /// Takes a receipt. `uniform` in `0.0..1.0` spreads the retries.
-    pub fn receipt(&mut self, receipt: Receipt, uniform: f64) {
+    pub(crate) fn receipt(&mut self, receipt: Receipt, uniform: f64) {
         match receipt.outcome {
             Ok(()) => self.confirmed(receipt.ticket),
             Err(error) => self.failed(receipt.ticket, &error, uniform),

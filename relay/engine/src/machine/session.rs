@@ -13,7 +13,7 @@ const FRUITLESS_BEFORE_RETRY: u32 = 6;
 
 /// The reason why a session must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SessionEnd {
+pub(crate) enum SessionEnd {
     /// A message of a pipelined session was refused alone, and no later message of its key may
     /// succeed.
     Refused,

@@ -41,13 +41,13 @@ pub(super) struct Silent {
 
 impl Machine {
     /// Sets the time since the lease was taken.
-    pub fn set_now(&mut self, now: Duration) {
+    pub(crate) fn set_now(&mut self, now: Duration) {
         self.silence.set_now(now);
     }
 
     /// Looks for destinations that have stopped answering, and parks their messages. `uniform` in
     /// `0.0..1.0` spreads the retries.
-    pub fn look_for_silence(&mut self, uniform: f64) {
+    pub(crate) fn look_for_silence(&mut self, uniform: f64) {
         let news = self.silence.news(self.oldest_in_flight().map(|(_, submitted)| submitted));
         self.events.extend(news.map(Event::Session));
         if self.silence.is_large() {
@@ -252,7 +252,7 @@ impl Machine {
 
     /// Makes all postponed entries due: the receipts of the session will not come, or not to this
     /// machine.
-    pub fn bring_all_forward(&mut self) {
+    pub(crate) fn bring_all_forward(&mut self) {
         let ids: Vec<EntryId> = self.silent.postponed.keys().copied().collect();
         ids.into_iter().for_each(|id| self.bring_forward(id));
     }

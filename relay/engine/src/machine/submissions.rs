@@ -15,7 +15,7 @@ use crate::window::Origin;
 
 impl Machine {
     /// Notes that a publisher is connected. Everything unsettled is queued again, in order.
-    pub fn session_started(&mut self, window: MaxInFlightPerKey) {
+    pub(crate) fn session_started(&mut self, window: MaxInFlightPerKey) {
         self.key_queues = KeyQueues::new(window);
         self.session.start();
         let mut given_up: BTreeMap<_, EntryId> = BTreeMap::new();
@@ -75,14 +75,18 @@ impl Machine {
 
     /// Returns why the publisher must be closed and a new one connected, if it must.
     #[must_use]
-    pub fn session_end(&self) -> Option<SessionEnd> {
+    pub(crate) fn session_end(&self) -> Option<SessionEnd> {
         self.session.must_end()
     }
 
     /// Returns the messages to hand to the publisher now, at most `len`, in order. Empty while the
     /// session is broken, the publisher has as much as it may have, or an operator has paused the
     /// pipeline.
+<<<<<<< HEAD
     pub fn submissions(&mut self, len: usize) -> Vec<Submission> {
+=======
+    pub(crate) fn submissions(&mut self, len: usize) -> Vec<Submission> {
+>>>>>>> ac55a27c4df2695049abf8beba6af6fee6c08da8
         if self.session.must_end().is_some()
             || self.is_paused()
             || (self.session.is_careful() && !self.is_overdue())
