@@ -9,7 +9,7 @@ use crate::database::Database;
 use crate::failure::Failure;
 use crate::world::{World, lock};
 
-/// PostgreSQL's refusal of a value, here of a day that is still to come (`invalid_parameter_value`).
+/// SQLSTATE `invalid_parameter_value`: the function that forgets days refuses the present one.
 const REFUSED: &str = "22023";
 
 impl<DB: Database> World<DB> {

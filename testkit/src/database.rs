@@ -39,14 +39,14 @@ pub trait Database: saga::Dialect {
 
     /// Returns the first column of the first row, an integer of any size.
     #[doc(hidden)]
-    fn read_number(
+    fn query_number(
         connection: &mut Self::Connection,
         sql: &'static str,
     ) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
 
     /// Returns the first column of all rows, texts or UUIDs.
     #[doc(hidden)]
-    fn read_texts(
+    fn query_texts(
         connection: &mut Self::Connection,
         sql: &'static str,
     ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send;
@@ -59,14 +59,14 @@ macro_rules! functions {
             sqlx::raw_sql(sql).execute(connection).await.map(drop)
         }
 
-        async fn read_number(connection: &mut $connection, sql: &'static str) -> Result<i64, sqlx::Error> {
+        async fn query_number(connection: &mut $connection, sql: &'static str) -> Result<i64, sqlx::Error> {
             let row = sqlx::query(sql).fetch_one(connection).await?;
             let int = || row.try_get::<i32, _>(0).map(i64::from);
             let smallint = || row.try_get::<i16, _>(0).map(i64::from);
             row.try_get::<i64, _>(0).or_else(|error| int().or_else(|_| smallint()).map_err(|_| error))
         }
 
-        async fn read_texts(
+        async fn query_texts(
             connection: &mut $connection,
             sql: &'static str,
         ) -> Result<Vec<String>, sqlx::Error> {

@@ -17,10 +17,7 @@ impl Failure {
 
     /// A failure whose text says what to do about its cause.
     #[cfg(feature = "postgres")]
-    pub(crate) fn because(
-        what: impl Into<String>,
-        source: impl Into<Box<dyn Error + Send + Sync>>,
-    ) -> Self {
+    pub(crate) fn because(what: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { what: what.into(), source: Some(source.into()) }
     }
 

@@ -86,7 +86,7 @@ impl<DB: Database> World<DB> {
         }
         for EffectsQuery { consumer, topic, sql } in queries {
             let mut connection = connection(&self.pool).await?;
-            let ids = DB::read_texts(&mut connection, sql).await;
+            let ids = DB::query_texts(&mut connection, sql).await;
             let ids = ids.map_err(Failure::during("read the effects of the service"))?;
             let effect = |text: String| Ok(Effect { id: uuid(&text)?, ..Effect::default() });
             let effects = ids.into_iter().map(effect).collect::<Result<_, Failure>>()?;

@@ -24,12 +24,7 @@ pub(crate) struct Recorded<DB: Database> {
 }
 
 impl<DB: Database> Recorded<DB> {
-    async fn record(
-        &self,
-        tx: &mut Tx<DB>,
-        tenant: &Tenant,
-        message: &Message,
-    ) -> Result<(), HandlerError> {
+    async fn record(&self, tx: &mut Tx<DB>, tenant: &Tenant, message: &Message) -> Result<(), HandlerError> {
         Query::<DB>::new(&Template::new(RECORD).render())
             .bind(&*self.consumer)
             .bind(tenant.as_str())

@@ -159,12 +159,7 @@ impl World {
             outage_delay_max: Duration::from_millis(50),
             ..EngineOptions::default()
         };
-        WorldBuilder {
-            open: home::sqlite(),
-            settings,
-            inbox: InboxOptions::default(),
-            patience: PATIENCE,
-        }
+        WorldBuilder { open: home::sqlite(), settings, inbox: InboxOptions::default(), patience: PATIENCE }
     }
 }
 
@@ -227,7 +222,7 @@ impl<DB: Database> World<DB> {
     /// The database refuses or is unreachable, or the answer is not an integer.
     pub async fn number(&self, sql: &'static str) -> Result<i64, Failure> {
         let mut connection = connection(&self.pool).await?;
-        DB::read_number(&mut connection, sql).await.map_err(Failure::during("run the test's query"))
+        DB::query_number(&mut connection, sql).await.map_err(Failure::during("run the test's query"))
     }
 
     /// Kills the relay at any point of its work, as `kill -9` does, and starts another. Messages

@@ -72,7 +72,8 @@ struct Schema {
 
 impl Schema {
     async fn create(&mut self) -> Result<(), Failure> {
-        let create = Template::new("CREATE SCHEMA {name}").identifier("name", self.name.identifier()).render();
+        let create =
+            Template::new("CREATE SCHEMA {name}").identifier("name", self.name.identifier()).render();
         let created = sqlx::query(&create).execute(&mut self.keeper).await;
         created.map(drop).map_err(|error| {
             let code = error.as_database_error().and_then(|error| error.code());
@@ -131,10 +132,7 @@ impl Drop for Schema {
             })
         });
         if let Err(problem) = removal.join().unwrap_or_else(|_| Err(String::from("a panic"))) {
-            eprintln!(
-                "testkit: cannot remove the schema {} ({problem}); the next run removes it",
-                self.name
-            );
+            eprintln!("testkit: cannot remove the schema {} ({problem}); the next run removes it", self.name);
         }
     }
 }

@@ -9,7 +9,6 @@ use inbox::Backoff;
 use migrations::Line;
 use outbox::Outbox;
 use saga::{Replied, SagaId, SagaRecord, Sagas, SagasBuilder, Started, StepKey, WorkerOptions};
-use sqlx::Pool;
 use tokio_util::sync::CancellationToken;
 
 use super::ends::End;
@@ -88,7 +87,7 @@ impl<DB: Database> Course<DB> {
         let saga = ended.map_err(|_| Failure::new(format!("{fault}: no end within {LIMIT:?}")))??;
         let steps = sagas.show(&saga.id).await.map_err(Failure::during("read the saga"))?;
         let steps = steps.map(|(_, steps)| steps).unwrap_or_default();
-        let messages = DB::read_texts(&mut *connection(pool).await?, DB::MESSAGES).await;
+        let messages = DB::query_texts(&mut *connection(pool).await?, DB::MESSAGES).await;
         let messages = messages.map_err(Failure::during("read the messages"))?;
         let told = |problem| Failure::new(format!("{fault}: {problem}"));
         let end = End::of(&saga, &steps, messages).map_err(told)?;

@@ -171,11 +171,7 @@ impl<DB: Database> Everywhere<DB> {
 
 /// Runs one fault. For a crash point, runs it once for each pass until the fault does not occur.
 /// Returns the number of faults that occurred.
-async fn one<DB: Database>(
-    course: &Course<DB>,
-    fault: Fault,
-    expected: &End,
-) -> Result<usize, Failure> {
+async fn one<DB: Database>(course: &Course<DB>, fault: Fault, expected: &End) -> Result<usize, Failure> {
     let mut met = 0;
     for pass in 1..=PASSES {
         let fault = fault.at_pass(pass);

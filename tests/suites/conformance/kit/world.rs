@@ -90,8 +90,7 @@ async fn batches_and_another_order_change_nothing<DB: Kit>() -> Outcome {
     world.broker().faults().shuffle_deliveries(42);
     world.enqueue(orders(50)).await?;
     world.broker().stored(&topic()?, 50).await;
-    let batches =
-        |builder: inbox::ConsumerBuilder<DB>| builder.batch(NonZeroUsize::new(16).expect("16"));
+    let batches = |builder: inbox::ConsumerBuilder<DB>| builder.batch(NonZeroUsize::new(16).expect("16"));
     world.consumer("counting", "orders", Count).configure(batches).start()?;
     world.assert_promises_kept().await;
     assert_eq!(count(&world).await?, 50);
@@ -193,7 +192,8 @@ async fn a_message_is_applied_once_per_scope<DB: Kit>() -> Outcome {
     world.assert_promises_kept().await;
     world.assert_nothing_parked().await;
     assert_eq!(world.applied("counting").await?, [(original.id.as_uuid(), 2)]);
-    let scopes = "SELECT count(*) FROM (SELECT DISTINCT scope FROM testkit_effect WHERE scope IN ('a', 'b')) s";
+    let scopes =
+        "SELECT count(*) FROM (SELECT DISTINCT scope FROM testkit_effect WHERE scope IN ('a', 'b')) s";
     assert_eq!((count(&world).await?, world.number(scopes).await?), (2, 2));
     Ok(())
 }
