@@ -68,13 +68,24 @@ async fn remove_unlocked(connection: &mut PgConnection) -> Result<Vec<String>, s
         if !is_left {
             continue;
         }
-        let outcome = remove(connection, &name).await;
+        let outcome = remove_existing(connection, &name).await;
         let unlock = sqlx::query("SELECT pg_advisory_unlock($1)").bind(name.number);
         unlock.execute(&mut *connection).await?;
-        outcome?;
-        removed.push(name.to_string());
+        if outcome? {
+            removed.push(name.to_string());
+        }
     }
     Ok(removed)
+}
+
+/// Removes a schema. Returns false if another process has removed it already.
+async fn remove_existing(connection: &mut PgConnection, name: &Name) -> Result<bool, sqlx::Error> {
+    let exists = sqlx::query_scalar("SELECT to_regnamespace($1) IS NOT NULL").bind(name.as_str());
+    let exists: bool = exists.fetch_one(&mut *connection).await?;
+    if exists {
+        remove(connection, name).await?;
+    }
+    Ok(exists)
 }
 
 /// Removes a schema with everything in it, unless it is gone.

@@ -12,8 +12,8 @@ use tests::{Failure, Outcome};
 use super::{Kit, add, kit_cases};
 
 kit_cases! { "kit/sagas":
-    every_end_is_the_undisturbed_one,
-    an_effect_outside_of_a_step_is_found,
+    an_effect_outside_of_a_step_is_found;
+    postgres_at_night: every_end_is_the_undisturbed_one,
 }
 
 const COUNTER: &str = "CREATE TABLE counter (n bigint NOT NULL); INSERT INTO counter VALUES (100)";

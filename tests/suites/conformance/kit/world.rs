@@ -26,7 +26,8 @@ kit_cases! { "kit/world":
     a_message_is_applied_once_per_scope,
     without_the_guard_a_duplicate_is_found,
     an_effect_that_is_missing_is_found,
-    the_builder_of_production_runs_in_a_world,
+    the_builder_of_production_runs_in_a_world;
+    postgres_at_night:
 }
 
 /// A handler that counts messages in the database.
