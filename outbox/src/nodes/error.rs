@@ -18,7 +18,7 @@ pub enum NodeError {
         value: Duration,
     },
     /// The holder's name is empty or too long.
-    #[error("the name of the holder has {bytes} bytes; give it 1 to 255")]
+    #[error("the name of the holder has {bytes} bytes; give it 1 to 240")]
     Holder {
         /// Its length in bytes.
         bytes: usize,

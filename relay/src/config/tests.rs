@@ -248,6 +248,22 @@ fn what_is_in_force_is_printed_without_secrets_and_can_be_read_again() {
 }
 
 #[test]
+fn every_setting_of_the_engine_is_explained_shown_and_documented() {
+    let schema = super::schema();
+    let settings = schema["$defs"]["EngineSection"]["properties"].as_object().unwrap();
+    let text = GOOD.replacen("[pipeline.engine]", "[pipeline.engine]\noversize = \"chunk\"", 1);
+    let (_, effective) = read_with(&text, &[]).map_err(|error| shown(&error)).unwrap();
+    let shown = &effective.to_json()["pipeline"][0]["engine"];
+    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md"));
+    assert!(settings.len() >= 16, "{settings:?}");
+    for (name, setting) in settings {
+        assert!(setting.get("description").is_some(), "{name} has no comment in `EngineSection`");
+        assert!(shown.get(name).is_some(), "`relay config show` leaves {name} out");
+        assert!(page.contains(&format!("\n| `{name}` | ")), "docs/configuration.md leaves {name} out");
+    }
+}
+
+#[test]
 fn no_secret_is_in_the_debug_output() {
     let (config, _) = read_with(GOOD, &[]).ok().unwrap();
     assert!(!format!("{config:?}").contains("s3cret"));

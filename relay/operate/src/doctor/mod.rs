@@ -16,6 +16,7 @@
 //! | `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |
 //! | `transactions` (feature `kafka`) | checks of the prerequisites of Kafka transactions |
 //! | [`horizon`] | how long a broker can redeliver, compared with what inboxes remember |
+//! | `schema` | the check of the schema's versions |
 //! | [`mod@checklist`] | the go-live checklist |
 //! | `reach` | the quick checks: whether database and broker let the relay in |
 //! | [`mod@examine`] | one pipeline from end to end |
@@ -35,6 +36,7 @@ pub mod rabbitmq;
 mod reach;
 pub mod report;
 mod scheduled;
+mod schema;
 pub mod sqlite;
 #[cfg(feature = "sqs")]
 pub mod sqs;
