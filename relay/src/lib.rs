@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `cli` | the command line |
 //! | `config` | `relay.toml`: several pipelines, checked before anything starts |
+//! | `near` | the known word that a misspelt one may mean |
 //! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
 //! | `otlp` (feature `otlp`) | the export to OpenTelemetry |
 
@@ -25,5 +26,6 @@ pub mod config;
 pub mod fuzzing;
 #[cfg(feature = "metrics-endpoint")]
 pub mod http;
+mod near;
 #[cfg(feature = "otlp")]
 pub mod otlp;
