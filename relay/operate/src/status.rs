@@ -102,8 +102,7 @@ impl BrokerError {
     }
 
     /// Returns the sentence with its time.
-    #[must_use]
-    pub fn told(&self) -> String {
+    pub(crate) fn told(&self) -> String {
         let since = seconds::text(self.since);
         format!("no message reaches the broker since {since}: {}", self.error)
     }
@@ -131,30 +130,41 @@ pub struct OpenTransaction {
 /// The text for a transaction of another role whose age the server hides.
 pub const AGE_HIDDEN: &str = "age hidden (needs pg_read_all_stats)";
 
-impl OpenTransaction {
-    /// Returns its process and application, or the name under which it was prepared.
-    #[must_use]
-    pub fn named(&self) -> String {
-        match self.pid {
-            0 => format!("transaction {:?}", self.application_name),
-            pid => format!("pid {pid} {:?}", self.application_name),
-        }
-    }
-
-    /// Returns its state and duration, or that they are hidden.
-    #[must_use]
-    pub fn standing(&self) -> String {
-        let state = self.state.as_deref().unwrap_or("open");
-        match self.age_seconds {
-            Some(seconds) => format!("{state} for {}", age(Duration::from_secs_f64(seconds.max(0.0)))),
-            None => format!("{state}, {AGE_HIDDEN}"),
-        }
-    }
+/// The kind of a condition that keeps messages from leaving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Symptom {
+    /// The database does not answer.
+    DatabaseAway,
+    /// No relay has ever led.
+    NeverLed,
+    /// No relay leads.
+    NoLeader,
+    /// The cursor belongs to the history of another server.
+    OtherHistory,
+    /// The broker takes no message.
+    BrokerRefuses,
+    /// An operator has paused a topic, a key or the pipeline.
+    Paused,
+    /// An open transaction has written rows that cannot be read yet.
+    RowsHeldBack,
+    /// The leader needs long to pass messages on.
+    Behind,
+    /// Messages wait for an operator.
+    Dead,
+    /// Messages wait behind others.
+    Held,
+    /// Messages failed and will be retried.
+    Retrying,
+    /// Old messages cannot be deleted.
+    HistoryKept,
 }
 
 /// A condition that keeps messages from leaving.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
+    /// Its kind.
+    pub symptom: Symptom,
     /// The reason, in one sentence.
     pub why: String,
     /// Its duration.
@@ -322,40 +332,44 @@ impl PipelineStatus {
     #[must_use]
     pub fn waits(&self) -> Vec<Wait> {
         let mut waits = Vec::new();
-        let mut add = |passes: bool, lasts: Option<f64>, why: String| {
-            waits.push(Wait { why, lasts: lasts.map(|age| Duration::from_secs_f64(age.max(0.0))), passes });
+        let mut add = |symptom: Symptom, passes: bool, lasts: Option<f64>, why: String| {
+            let lasts = lasts.map(|age| Duration::from_secs_f64(age.max(0.0)));
+            waits.push(Wait { symptom, why, lasts, passes });
         };
         match self.state {
             "unknown" => {
                 let problem = self.problem.as_deref().unwrap_or("unknown reason");
-                add(true, None, format!("the database does not answer: {problem}"));
+                add(Symptom::DatabaseAway, true, None, format!("the database does not answer: {problem}"));
             }
-            "new" => add(false, None, String::from("no relay has ever led: start one with this pipeline")),
+            "new" => {
+                let text = "no relay has ever led: start one with this pipeline";
+                add(Symptom::NeverLed, false, None, String::from(text));
+            }
             "idle" => {
                 let text = "no relay leads: the last one released its lease";
-                add(false, self.checkpoint_age_seconds, String::from(text));
+                add(Symptom::NoLeader, false, self.checkpoint_age_seconds, String::from(text));
             }
             "expired" => {
                 let holder = self.holder.as_deref().unwrap_or("the last relay");
                 let text = format!(
                     "no relay leads: the lease of {holder} has expired, and no other relay has taken over"
                 );
-                add(false, self.checkpoint_age_seconds, text);
+                add(Symptom::NoLeader, false, self.checkpoint_age_seconds, text);
             }
             _ => {}
         }
         if self.cursor_is_of_this_server == Some(false) {
             let text = "the cursor belongs to another server's history: the next leader compares the two";
-            add(true, None, String::from(text));
+            add(Symptom::OtherHistory, true, None, String::from(text));
         }
         if let Some(refusal) = &self.broker_error {
             let lasts = (OffsetDateTime::now_utc() - refusal.since).as_seconds_f64();
-            add(refusal.passes, Some(lasts), refusal.why());
+            add(Symptom::BrokerRefuses, refusal.passes, Some(lasts), refusal.why());
         }
         for pause in &self.paused {
             let since = (OffsetDateTime::now_utc() - pause.since).as_seconds_f64();
             let PauseLine { paused, actor, reason, .. } = pause;
-            add(false, Some(since), format!("{paused} is paused by {actor}: {reason}"));
+            add(Symptom::Paused, false, Some(since), format!("{paused} is paused by {actor}: {reason}"));
         }
         if let Some(OpenTransaction { pid: 0, application_name, age_seconds, .. }) = &self.held_back_by {
             let quoted = application_name.replace('\'', "''");
@@ -363,7 +377,7 @@ impl PipelineStatus {
                 "a prepared transaction has written rows that cannot be read yet: COMMIT PREPARED or ROLLBACK \
                  PREPARED '{quoted}', as its coordinator decided"
             );
-            add(false, *age_seconds, text);
+            add(Symptom::RowsHeldBack, false, *age_seconds, text);
         } else if let Some(OpenTransaction { pid, application_name, state, age_seconds }) = &self.held_back_by
         {
             let state = state.as_deref().unwrap_or(AGE_HIDDEN);
@@ -371,30 +385,33 @@ impl PipelineStatus {
                 "an open transaction has written rows that cannot be read yet: process {pid}, \
                  {application_name:?}, {state}"
             );
-            add(true, *age_seconds, text);
+            add(Symptom::RowsHeldBack, true, *age_seconds, text);
         }
         if let Some(age) = self.behind_seconds() {
             let text = "messages wait for the leader to publish them: it is behind, or its broker is unavailable or slow";
-            add(true, Some(age), String::from(text));
+            add(Symptom::Behind, true, Some(age), String::from(text));
         }
-        for (state, text) in [
-            ("dead", "dead: requeue or discard them"),
-            ("held", "waiting behind an earlier message with the same key, or because a topic is stopped"),
-            ("retrying", "retrying: they failed and will be retried"),
+        let least = if self.exceptions_are_at_least { "≥ " } else { "" };
+        for (symptom, state, text) in [
+            (Symptom::Dead, "dead", "dead: requeue or discard them"),
+            (
+                Symptom::Held,
+                "held",
+                "waiting behind an earlier message with the same key, or because a topic is stopped",
+            ),
+            (Symptom::Retrying, "retrying", "retrying: they failed and will be retried"),
         ] {
-            let (passes, lasts) = (state == "retrying", self.exceptions_age_seconds.get(state).copied());
+            let passes = symptom == Symptom::Retrying;
+            let lasts = self.exceptions_age_seconds.get(state).copied();
             match self.parked(state) {
                 0 => {}
-                1 => add(passes, lasts, format!("1 message is {}", text.replace("them", "it"))),
-                count => add(passes, lasts, format!("{count} messages are {text}")),
+                1 => add(symptom, passes, lasts, format!("{least}1 message is {}", of_one(text))),
+                count => add(symptom, passes, lasts, format!("{least}{count} messages are {text}")),
             }
         }
         if let Some(reason) = &self.history_held_back_by {
-            add(
-                false,
-                self.history_age_seconds,
-                format!("old messages cannot be deleted from the outbox: {reason}"),
-            );
+            let text = format!("old messages cannot be deleted from the outbox: {reason}");
+            add(Symptom::HistoryKept, false, self.history_age_seconds, text);
         }
         waits
     }
@@ -409,6 +426,11 @@ impl Wait {
             None => self.why.clone(),
         }
     }
+}
+
+/// Returns the text about several messages as one about a single message.
+fn of_one(text: &str) -> String {
+    text.replace("them", "it").replace("they", "it")
 }
 
 /// Returns whether the parked messages of a relay were not all counted.
@@ -457,10 +479,13 @@ mod tests {
         assert!(told[1].contains("process 7") && told[1].ends_with("for 1m30s"), "{told:?}");
         assert!(told[2].starts_with("1 message is dead") && told[2].ends_with("for 1h"), "{told:?}");
         assert!(told[3].starts_with("12 messages are waiting"), "{told:?}");
+        let symptoms: Vec<Symptom> = status.waits().iter().map(|wait| wait.symptom).collect();
+        assert_eq!(symptoms, [Symptom::NoLeader, Symptom::RowsHeldBack, Symptom::Dead, Symptom::Held]);
+        let capped = PipelineStatus { exceptions_are_at_least: true, ..status.clone() };
+        assert!(capped.waits()[3].why.starts_with("≥ 12 messages are"), "{:?}", capped.waits());
         assert_eq!(status.stuck(), 13);
         let hidden =
             OpenTransaction { pid: 7, application_name: blocker.0.into(), state: None, age_seconds: None };
-        assert_eq!(hidden.standing(), "open, age hidden (needs pg_read_all_stats)");
         status.held_back_by = Some(hidden);
         let told = status.waits()[1].told();
         assert!(told.ends_with("\"report\", age hidden (needs pg_read_all_stats)"), "{told}");
@@ -471,10 +496,6 @@ mod tests {
             state: Some(String::from("prepared")),
             age_seconds: Some(90.0),
         };
-        assert_eq!(
-            format!("{} {}", prepared.named(), prepared.standing()),
-            "transaction \"order-7\" prepared for 1m30s"
-        );
         status.held_back_by = Some(prepared);
         let told = status.waits()[1].told();
         assert!(told.contains("ROLLBACK PREPARED 'order-7'") && told.ends_with("for 1m30s"), "{told}");
