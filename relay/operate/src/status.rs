@@ -115,8 +115,7 @@ impl BrokerError {
     }
 
     /// Returns the sentence with its time.
-    #[must_use]
-    pub fn told(&self) -> String {
+    pub(crate) fn told(&self) -> String {
         let since = seconds::text(self.since);
         format!("no message reaches the broker since {since}: {}", self.error)
     }
@@ -144,27 +143,6 @@ pub struct OpenTransaction {
 
 /// The text for a transaction of another role whose age the server hides.
 const AGE_HIDDEN: &str = "age hidden (needs pg_read_all_stats)";
-
-impl OpenTransaction {
-    /// Returns its process and application, or the name under which it was prepared.
-    #[must_use]
-    pub fn named(&self) -> String {
-        match self.pid {
-            0 => format!("transaction {:?}", self.application_name),
-            pid => format!("pid {pid} {:?}", self.application_name),
-        }
-    }
-
-    /// Returns its state and duration, or that they are hidden.
-    #[must_use]
-    pub fn standing(&self) -> String {
-        let state = self.state.as_deref().unwrap_or("open");
-        match self.age_seconds {
-            Some(seconds) => format!("{state} for {}", age(Duration::from_secs_f64(seconds.max(0.0)))),
-            None => format!("{state}, {AGE_HIDDEN}"),
-        }
-    }
-}
 
 /// The kind of a condition that keeps messages from leaving.
 ///
@@ -611,7 +589,6 @@ mod tests {
         assert_eq!(status.stuck(), 13);
         let hidden =
             OpenTransaction { pid: 7, application_name: blocker.0.into(), state: None, age_seconds: None };
-        assert_eq!(hidden.standing(), "open, age hidden (needs pg_read_all_stats)");
         status.held_back_by = Some(hidden);
         let told = status.waits()[1].told();
         assert!(told.ends_with("\"report\", age hidden (needs pg_read_all_stats)"), "{told}");
@@ -622,10 +599,6 @@ mod tests {
             state: Some(String::from("prepared")),
             age_seconds: Some(90.0),
         };
-        assert_eq!(
-            format!("{} {}", prepared.named(), prepared.standing()),
-            "transaction \"order-7\" prepared for 1m30s"
-        );
         status.held_back_by = Some(prepared);
         let told = status.waits()[1].told();
         assert!(told.contains("ROLLBACK PREPARED 'order-7'") && told.ends_with("for 1m30s"), "{told}");

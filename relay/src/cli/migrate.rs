@@ -21,7 +21,8 @@ use super::database::without_postgres;
 use super::database::{Goal, NamedDatabase};
 use super::exit::Exit;
 use super::failure::{Failure, first};
-use super::output::{self, Format, table};
+use super::output::{self, Format, Table};
+use super::progress::during;
 use super::roles::RolesScript;
 use session::{REPORT_INTERVAL, close, opened, up, within};
 #[cfg(feature = "postgres")]
@@ -156,8 +157,9 @@ impl Target {
     /// Acts on every database and prints the results, even when one of them fails.
     async fn act(&self, act: Act, format: Format) -> Result<Vec<Outcome>, Failure> {
         let (mut outcomes, mut failed) = (Vec::new(), None);
+        let lines = self.lines();
         for goal in self.goals()? {
-            if let Err(failure) = each(&goal, &self.lines(), act, &mut outcomes).await {
+            if let Err(failure) = during(act.what(), each(&goal, &lines, act, &mut outcomes)).await {
                 failed = first(failed, failure);
             }
         }
@@ -197,6 +199,14 @@ enum Act {
 }
 
 impl Act {
+    /// Returns what takes long.
+    fn what(self) -> &'static str {
+        match self {
+            Self::Up => "migrating",
+            Self::Look => "looking",
+        }
+    }
+
     /// Returns the word for the migrations that it lists.
     fn word(self) -> &'static str {
         match self {
@@ -321,7 +331,7 @@ fn shown(outcomes: &[Outcome], what: &str) -> String {
         let version = format!("{} of {}", outcome.version, outcome.version_needed);
         [outcome.database.clone(), outcome.line.to_owned(), version, migrations]
     });
-    table(["database", "line", "version", "state"], rows)
+    Table::new(["database", "line", "version", "state"], rows).optional(&["version"]).shown()
 }
 
 impl Script {
