@@ -7,12 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-<<<<<<< HEAD
-use message::header::Headers;
-use message::{Message, Ticket};
-=======
 use message::{Headers, Message, Ticket};
->>>>>>> ac55a27c4df2695049abf8beba6af6fee6c08da8
 use outbox_log::EntryId;
 
 use crate::amount::Amount;
@@ -22,15 +17,9 @@ use crate::silence::Submitted;
 #[derive(Debug, Clone)]
 pub(crate) struct Unanswered {
     /// The entry.
-<<<<<<< HEAD
-    pub id: EntryId,
-    /// The message that was submitted, without its payload and headers.
-    pub message: Arc<Message>,
-=======
     pub(crate) id: EntryId,
     /// The message that was submitted, without its payload and headers.
     pub(crate) message: Arc<Message>,
->>>>>>> ac55a27c4df2695049abf8beba6af6fee6c08da8
     /// The whole message, as the publisher keeps it.
     amount: Amount,
     /// When it was submitted.
@@ -42,17 +31,6 @@ impl Unanswered {
     /// the publisher needs them, and the entry is read again before it is submitted again.
     #[must_use]
     pub(crate) fn new(id: EntryId, message: &Message, submitted: Submitted) -> Self {
-        let amount = Amount::of(message);
-        let light = Message { payload: Vec::<u8>::new().into(), headers: Headers::new(), ..message.clone() };
-        Self { id, message: Arc::new(light), amount, submitted }
-    }
-}
-
-impl Unanswered {
-    /// Notes what is needed when the receipt comes. The payload and the headers are released: only
-    /// the publisher needs them, and the entry is read again before it is submitted again.
-    #[must_use]
-    pub fn new(id: EntryId, message: &Message, submitted: Submitted) -> Self {
         let amount = Amount::of(message);
         let light = Message { payload: Vec::<u8>::new().into(), headers: Headers::new(), ..message.clone() };
         Self { id, message: Arc::new(light), amount, submitted }
@@ -71,11 +49,7 @@ pub(crate) struct Awaited {
 
 impl Awaited {
     /// Adds a submission whose receipt may still come.
-<<<<<<< HEAD
-    pub fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
-=======
     pub(crate) fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
->>>>>>> ac55a27c4df2695049abf8beba6af6fee6c08da8
         self.amount = self.amount.plus(unanswered.amount);
         self.ids.insert(unanswered.id, unanswered.submitted);
         *self.topics.entry(unanswered.message.topic.as_str().to_owned()).or_default() += 1;
@@ -135,11 +109,7 @@ impl Awaited {
 
     /// Returns the unanswered messages, as publishers keep them in memory.
     #[must_use]
-<<<<<<< HEAD
-    pub fn amount(&self) -> Amount {
-=======
     pub(crate) fn amount(&self) -> Amount {
->>>>>>> ac55a27c4df2695049abf8beba6af6fee6c08da8
         self.amount
     }
 }

@@ -17,21 +17,12 @@
 //! | `paused` | which topics and keys an operator has paused |
 //! | `filter` | which entries the relay publishes |
 //! | `due` | when to look for due exceptions, and from which position on |
-<<<<<<< HEAD
-//! | [`silence`] | which destinations have stopped answering, and how far the silence reaches |
-//! | [`awaited`] | which submissions may still be answered although their places in the window are free |
-//! | `amount` | a number of messages, with their bytes |
-//! | [`decide`](mod@decide) | the next step after a failure |
-//! | [`failures`] | how long an entry waits after repeated failures |
-//! | [`wake`] | how often to poll |
-=======
 //! | `silence` | which destinations have stopped answering, and how far the silence reaches |
 //! | `awaited` | which submissions may still be answered although their places in the window are free |
 //! | `amount` | a number of messages, with their bytes |
 //! | `decide` | the next step after a failure |
 //! | `failures` | how long an entry waits after repeated failures |
 //! | `wake` | how often to poll |
->>>>>>> ac55a27c4df2695049abf8beba6af6fee6c08da8
 //!
 //! and around them, each its own task with its own connection:
 //!
@@ -61,20 +52,12 @@
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
 
 mod amount;
-<<<<<<< HEAD
-pub mod awaited;
-pub mod blocks;
-pub mod broker_session;
-pub mod checkpointer;
-pub mod chunking;
-=======
 mod awaited;
 mod blocks;
 mod bounds;
 mod broker_session;
 mod checkpointer;
 mod chunking;
->>>>>>> ac55a27c4df2695049abf8beba6af6fee6c08da8
 #[cfg(not(feature = "testing"))]
 mod crash_points;
 #[cfg(feature = "testing")]

@@ -40,13 +40,8 @@ impl Default for RetryPolicy {
 pub struct EngineOptions {
     /// Maximum bytes of messages in memory, read but not confirmed. One message larger than this
     /// still passes. The broker's client library holds as much again, and up to twice as much while
-<<<<<<< HEAD
-    /// destinations are silent; the reader holds up to three pages. 12 MiB last 40 ms at 300 MB/s, longer than any nearby broker takes to confirm; a
-    /// larger window only uses memory.
-=======
     /// destinations are silent; the reader holds up to three pages. 12 MiB last 40 ms at 300 MB/s,
     /// longer than any nearby broker takes to confirm; a larger window only uses memory.
->>>>>>> ac55a27c4df2695049abf8beba6af6fee6c08da8
     pub window_bytes: usize,
     /// Maximum entries in memory.
     pub window_entries: usize,

@@ -82,11 +82,7 @@ impl Machine {
     /// Returns the messages to hand to the publisher now, at most `len`, in order. Empty while the
     /// session is broken, the publisher has as much as it may have, or an operator has paused the
     /// pipeline.
-<<<<<<< HEAD
-    pub fn submissions(&mut self, len: usize) -> Vec<Submission> {
-=======
     pub(crate) fn submissions(&mut self, len: usize) -> Vec<Submission> {
->>>>>>> ac55a27c4df2695049abf8beba6af6fee6c08da8
         if self.session.must_end().is_some()
             || self.is_paused()
             || (self.session.is_careful() && !self.is_overdue())
