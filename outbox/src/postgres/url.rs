@@ -301,8 +301,8 @@ mod tests {
             ("ssl_min_protocol_version=TLSv1.3", "\"ssl_min_protocol_version\"", "at the server"),
             ("client_encoding=LATIN1", "\"client_encoding\"", "UTF-8"),
             ("pgbouncer=CANARY", "\"pgbouncer\"", "docs/configuration.md"),
-            ("CANARY@db/d=CANARY", "no name", "%3F"),
-            ("sslmode=require&=CANARY", "no name", "%3F"),
+            ("CANARY@db/d=CANARY", "not a name", "%3F"),
+            ("sslmode=require&=CANARY", "not a name", "%3F"),
         ];
         for (query, name, remedy) in table {
             let text = refusal(&format!("{PLACE}?{query}"));
