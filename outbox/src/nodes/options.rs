@@ -26,7 +26,8 @@ pub struct NodeOptions {
     /// by default. The node makes ids for this long while the database is unavailable, and a number
     /// stays taken for this long after a crash.
     pub lease: Duration,
-    /// The holder that operators see, with a random part: 1 to 240 bytes. By default the process id.
+    /// The holder that operators see, with a random part: 1 to 240 bytes. By default the process
+    /// id.
     pub holder: String,
     /// The PostgreSQL schema of the table; with `None` the `search_path` decides. SQLite has none.
     pub schema: Option<Identifier>,
