@@ -13,9 +13,8 @@ use crate::rows;
 use crate::statements::{Shared, shared_of};
 use crate::tables::Tables;
 
-/// Begins a transaction in which the inbox itself writes, for example a dead letter, whose delivery
-/// is acknowledged next. Its commit waits for the disk.
-const BEGIN_WRITING: &str = "BEGIN; \
+/// One message. The setting ends with the transaction.
+const BEGIN_DURABLE: &str = "BEGIN; \
     SELECT set_config('synchronous_commit', 'local', true) WHERE current_setting('synchronous_commit') = 'off'";
 
 impl Guards for Postgres {
@@ -38,7 +37,11 @@ impl Guards for Postgres {
     }
 
     async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        pool.begin_with(BEGIN_WRITING).await
+        pool.begin().await
+    }
+
+    async fn begin_durable(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        pool.begin_with(BEGIN_DURABLE).await
     }
 
     fn session_of(row: &Row<Self>) -> Result<Option<Session>, sqlx::Error> {
