@@ -189,7 +189,7 @@ impl<DB: Dialect> Inbox<DB> {
         let message_id = message.id;
         shield(async move {
             let failed = StoreError::during;
-            let mut tx = inbox.begin_raw("begin to store a dead letter").await?;
+            let mut tx = inbox.begin_durable("begin to store a dead letter").await?;
             let rows = inbox
                 .tables()
                 .fail_held(&mut tx, id, &cause)

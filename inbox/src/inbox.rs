@@ -359,6 +359,14 @@ impl<DB: Dialect> Inbox<DB> {
         DB::begin_writing(self.pool()).await.map_err(StoreError::during(what))
     }
 
+    /// Does the same for a transaction whose commit waits for the disk.
+    pub(crate) async fn begin_durable(
+        &self,
+        what: &'static str,
+    ) -> Result<Transaction<'static, DB>, StoreError> {
+        DB::begin_durable(self.pool()).await.map_err(StoreError::during(what))
+    }
+
     fn memory(&self) -> MutexGuard<'_, PartitionCache> {
         self.inner.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -190,7 +190,7 @@ impl<DB: Dialect> Inbox<DB> {
         letter: &DeadLetter,
         chunks: Option<Fingerprint>,
     ) -> Result<(Transaction<'static, DB>, DeadLetterId), StoreError> {
-        let mut tx = self.begin_raw("begin to store a dead letter").await?;
+        let mut tx = self.begin_durable("begin to store a dead letter").await?;
         let failed = StoreError::during;
         if let Some(fingerprint) = chunks {
             self.tables()

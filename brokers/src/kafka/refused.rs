@@ -144,6 +144,7 @@ mod tests {
             refused
                 .note_topic(&topic, &PublishError::new(Fault::Operator, FaultScope::Topic, "no such topic"));
         }
-        assert!(refused.topics.len() <= TOPICS_MAX && refused.topic(&Topic::new("t0").unwrap()).is_some());
+        // How many there are depends on the time that this took: old ones are replaced.
+        assert!((1..=TOPICS_MAX).contains(&refused.topics.len()));
     }
 }

@@ -33,6 +33,12 @@ pub trait Guards: Backend {
     /// Begins a transaction that can write.
     fn begin_writing(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
+    /// Begins a transaction in which the inbox itself writes, for example a dead letter, whose
+    /// delivery is acknowledged next. Its commit waits for the disk.
+    fn begin_durable(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send {
+        Self::begin_writing(pool)
+    }
+
     /// Reads the session that inserted a row, when the database identifies sessions.
     fn session_of(row: &Row<Self>) -> Result<Option<Session>>;
 

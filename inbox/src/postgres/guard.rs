@@ -13,16 +13,9 @@ use crate::rows;
 use crate::statements::{Shared, shared_of};
 use crate::tables::Tables;
 
-/// Lets the present transaction wait for the disk. A macro, because `concat!` takes only literals.
-macro_rules! wait_for_the_disk {
-    () => {
-        "SELECT set_config('synchronous_commit', 'local', true) WHERE current_setting('synchronous_commit') = 'off'"
-    };
-}
-const WAIT_FOR_THE_DISK: &str = wait_for_the_disk!();
-/// Begins a transaction in which the inbox itself writes, for example a dead letter, whose delivery
-/// is acknowledged next.
-const BEGIN_WRITING: &str = concat!("BEGIN; ", wait_for_the_disk!());
+/// One message. The setting ends with the transaction.
+const BEGIN_DURABLE: &str = "BEGIN; \
+    SELECT set_config('synchronous_commit', 'local', true) WHERE current_setting('synchronous_commit') = 'off'";
 
 impl Guards for Postgres {
     type Statements = Statements;
@@ -44,7 +37,11 @@ impl Guards for Postgres {
     }
 
     async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        pool.begin_with(BEGIN_WRITING).await
+        pool.begin().await
+    }
+
+    async fn begin_durable(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        pool.begin_with(BEGIN_DURABLE).await
     }
 
     fn session_of(row: &Row<Self>) -> Result<Option<Session>, sqlx::Error> {
@@ -124,9 +121,10 @@ impl Guards for Postgres {
         marked: &[Key<'_>],
     ) -> Result<Outcome<Self>, sqlx::Error> {
         let look_and_commit = format!(
-            "SELECT CASE WHEN marks = '{}' THEN 0 ELSE (marks || '{MARKS_ARE_GONE}')::int END \
+            "SELECT CASE WHEN marks = '{}' THEN 0 ELSE (marks || '{MARKS_ARE_GONE}')::int END, \
+             CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'local', true) END \
              FROM (SELECT coalesce(nullif(current_setting('inbox.marks', true), ''), '0') OFFSET 0) AS m (marks); \
-             {WAIT_FOR_THE_DISK}; COMMIT AND CHAIN",
+             COMMIT AND CHAIN",
             marked.len()
         );
         match sqlx::raw_sql(AssertSqlSafe(look_and_commit)).execute(&mut *tx).await {
