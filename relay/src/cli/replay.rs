@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use clap::{ArgGroup, Args};
 use message::{OrderingKey, Topic};
 use operate::dead::MessageRef;
-use operate::replay::plan::Edge;
+use operate::replay::Edge;
 use operate::replay::{Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, plan};
 use operate::{Broker, Places, seconds};
 use serde::Serialize;
