@@ -22,7 +22,6 @@ use super::database::{Goal, NamedDatabase};
 use super::exit::Exit;
 use super::failure::{Failure, first};
 use super::output::{self, Format, Table};
-use super::progress::during;
 use super::roles::RolesScript;
 use session::{REPORT_INTERVAL, close, opened, up, within};
 #[cfg(feature = "postgres")]
@@ -159,7 +158,7 @@ impl Target {
         let (mut outcomes, mut failed) = (Vec::new(), None);
         let lines = self.lines();
         for goal in self.goals()? {
-            if let Err(failure) = during(act.what(), each(&goal, &lines, act, &mut outcomes)).await {
+            if let Err(failure) = each(&goal, &lines, act, &mut outcomes).await {
                 failed = first(failed, failure);
             }
         }
@@ -199,14 +198,6 @@ enum Act {
 }
 
 impl Act {
-    /// Returns what takes long.
-    fn what(self) -> &'static str {
-        match self {
-            Self::Up => "migrating",
-            Self::Look => "looking",
-        }
-    }
-
     /// Returns the word for the migrations that it lists.
     fn word(self) -> &'static str {
         match self {
