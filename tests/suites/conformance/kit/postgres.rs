@@ -30,6 +30,7 @@ schema_cases! {
     a_schema_is_removed_with_its_world,
     a_schema_is_removed_although_its_tables_are_in_use,
     a_schema_is_removed_after_a_panic,
+    a_schema_is_removed_by_a_test_with_one_thread,
     leftovers_are_removed_and_running_worlds_stay,
     a_role_needs_only_the_right_to_create_schemas,
     the_tables_of_a_service_are_not_touched,
@@ -91,6 +92,25 @@ async fn a_schema_is_removed_after_a_panic(stage: Stage) -> Outcome {
         panic!("the test fails");
     });
     assert!(test.await.unwrap_err().is_panic());
+    assert!(schemas(&database).await?.is_empty());
+    Ok(())
+}
+
+/// Goal: the removal needs no other task of the runtime, as in a plain `#[tokio::test]`. Oracle: the
+/// schema is gone when the test ends in the middle of its work.
+async fn a_schema_is_removed_by_a_test_with_one_thread(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::empty(&stage).await?;
+    let url = database.url.clone();
+    let test = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let world = World::postgres(url).await?;
+            world.enqueue((0..50).map(|_| NewMessage::new("orders").key("order-7"))).await?;
+            world.broker().stored(&message::Topic::new("orders")?, 5).await;
+            Ok::<_, tests::Failure>(())
+        })
+    });
+    test.await??;
     assert!(schemas(&database).await?.is_empty());
     Ok(())
 }
