@@ -22,22 +22,21 @@ use crate::text::{ContentType, EventType, OrderingKey, Source, Topic};
 use crate::trace::TraceContext;
 
 /// The specification version that is written. Any `1.x` is accepted.
-pub const SPEC_VERSION: &str = "1.0";
+const SPEC_VERSION: &str = "1.0";
 
 /// The attributes that a message is read from. Every other one becomes a header, but the extensions
-/// of [`crate::chunk::ATTRIBUTES`].
-pub const ATTRIBUTES: [&str; 7] =
-    ["specversion", "id", "source", "type", "time", "subject", "datacontenttype"];
+/// of [`CHUNK_ATTRIBUTES`](crate::CHUNK_ATTRIBUTES).
+const ATTRIBUTES: [&str; 7] = ["specversion", "id", "source", "type", "time", "subject", "datacontenttype"];
 
 /// Returns whether a CloudEvents attribute is part of a message, and not a header.
 #[must_use]
 pub fn is_attribute(name: &str) -> bool {
-    ATTRIBUTES.contains(&name) || crate::chunk::ATTRIBUTES.contains(&name)
+    ATTRIBUTES.contains(&name) || crate::chunk::CHUNK_ATTRIBUTES.contains(&name)
 }
 
 /// Returns the attributes of a message without the prefix of a binding: `specversion`, `id`,
 /// `source`, `type`, `time` and, with a key, `subject`. A chunk also has the extensions of
-/// [`crate::chunk::ATTRIBUTES`].
+/// [`crate::CHUNK_ATTRIBUTES`].
 pub fn attributes(message: &Message) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
     let key = message.key.as_ref().map(|key| ("subject", Cow::Borrowed(key.as_str())));
     [

@@ -12,7 +12,7 @@ use migrations::SqlErrorKind;
 #[non_exhaustive]
 pub enum NodeError {
     /// The lease is out of bounds.
-    #[error("the lease of {value:?} is out of bounds; choose {NODE_LEASE_MIN:?} to {NODE_LEASE_MAX:?}")]
+    #[error("the lease is {value:?}; choose {NODE_LEASE_MIN:?} to {NODE_LEASE_MAX:?}")]
     Lease {
         /// Its value.
         value: Duration,

@@ -3,7 +3,7 @@
 //!
 //! A node is a process. It leases a number in the table `outbox_node`, by the database's clock, and
 //! renews the lease after each third of its length. Number and epoch are bits of every id
-//! ([`message::token::node`] has the layout and the proof).
+//! ([`NodeIdGenerator`](message::token::NodeIdGenerator) has the layout and the proof).
 //!
 //! | event | result |
 //! |---|---|

@@ -136,7 +136,7 @@ fn shown(name: &str) -> String {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte));
     match is_name && !name.is_empty() {
         true => format!("{name:?}"),
-        false => String::from("that is no name (write ? as %3F and & as %26 in a password)"),
+        false => String::from("that is not a name (write ? as %3F and & as %26 in a password)"),
     }
 }
 
@@ -301,8 +301,8 @@ mod tests {
             ("ssl_min_protocol_version=TLSv1.3", "\"ssl_min_protocol_version\"", "at the server"),
             ("client_encoding=LATIN1", "\"client_encoding\"", "UTF-8"),
             ("pgbouncer=CANARY", "\"pgbouncer\"", "docs/configuration.md"),
-            ("CANARY@db/d=CANARY", "no name", "%3F"),
-            ("sslmode=require&=CANARY", "no name", "%3F"),
+            ("CANARY@db/d=CANARY", "not a name", "%3F"),
+            ("sslmode=require&=CANARY", "not a name", "%3F"),
         ];
         for (query, name, remedy) in table {
             let text = refusal(&format!("{PLACE}?{query}"));

@@ -168,18 +168,18 @@ pub(crate) enum Oversize {
 /// The log of the relay.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Log {
+pub(crate) struct Log {
     /// The format: for people or for machines.
-    pub format: LogFormat,
+    pub(crate) format: LogFormat,
     /// A level (`error`, `warn`, `info`, `debug`, `trace`) or directives such as
     /// `info,relay=debug`.
-    pub level: String,
+    pub(crate) level: String,
 }
 
 /// The format of a line of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// One line for people.
     #[default]
     Text,
@@ -190,7 +190,7 @@ pub enum LogFormat {
 impl LogFormat {
     /// Returns the word in the file.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Text => "text",
             Self::Json => "json",

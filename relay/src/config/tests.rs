@@ -226,7 +226,7 @@ fn a_wrong_variable_is_named_and_its_value_is_not_shown() {
         ("RELAY__ORDERS__DATABSE__URL", "s3cret", "pipeline[0]: unknown setting `databse`"),
         ("RELAY__ORDERS__KAFKA__LINGER_MS", "s3cret", "pipeline[0].kafka.linger_ms: is not a valid number"),
         ("RELAY__ORDERS__ENGINE__POLL_MIN", "1s", "pipeline[0].engine.poll_min: 1s is longer than poll_max"),
-        ("RELAY__REFUNDS__DATABASE__URL", "s3cret", "no pipeline is called REFUNDS"),
+        ("RELAY__REFUNDS__DATABASE__URL", "s3cret", "the file has no pipeline named REFUNDS"),
     ] {
         let report = shown(&read_with(GOOD, &[(name, value)]).err().unwrap());
         assert!(report.contains(&format!("{name}: ")) && report.contains(expected), "{report}");
@@ -249,7 +249,7 @@ fn what_is_in_force_is_printed_without_secrets_and_can_be_read_again() {
 
 #[test]
 fn every_setting_of_the_engine_is_explained_shown_and_documented() {
-    let schema = super::schema();
+    let schema = schema();
     let settings = schema["$defs"]["EngineSection"]["properties"].as_object().unwrap();
     let text = GOOD.replacen("[pipeline.engine]", "[pipeline.engine]\noversize = \"chunk\"", 1);
     let (_, effective) = read_with(&text, &[]).map_err(|error| shown(&error)).unwrap();

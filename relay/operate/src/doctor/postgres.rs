@@ -17,7 +17,7 @@ const SKEW_FAIL: Duration = Duration::from_secs(300);
 
 /// Returns the findings of all checks of a database that answered.
 #[must_use]
-pub fn check(facts: &PostgresFacts) -> Vec<Finding> {
+pub(crate) fn check(facts: &PostgresFacts) -> Vec<Finding> {
     let mut findings = vec![tls(facts), server(facts), primary(facts), pooler(facts.shared_session)];
     findings.extend(facts.lines.iter().map(|line| schema::check(line, DATABASE)));
     findings.push(accepted(facts.refused.as_deref()));

@@ -13,7 +13,7 @@ const FREE_FAIL: u64 = 100 << 20;
 
 /// Returns the findings of all checks of a file that could be opened.
 #[must_use]
-pub fn check(facts: &SqliteFacts) -> Vec<Finding> {
+pub(crate) fn check(facts: &SqliteFacts) -> Vec<Finding> {
     let mut findings = vec![Finding::pass("server", DATABASE, format!("SQLite {}", facts.version))];
     findings.extend(facts.lines.iter().map(|line| schema::check(line, DATABASE)));
     findings.push(accepted(facts.refused.as_deref()));

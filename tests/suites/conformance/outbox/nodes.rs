@@ -213,8 +213,8 @@ async fn a_number_that_was_given_out_twice_stays_with_its_last_holder<DB: TestDi
     new.close().await.unwrap();
 }
 
-/// Goal: a host that disappears while a renewal waits for it does not hold up the node. Oracle: once
-/// another host answers at the address, the node makes ids again and can be closed.
+/// Goal: a host that disappears while a renewal waits for it does not hold up the node. Oracle:
+/// once another host answers at the address, the node makes ids again and can be closed.
 async fn a_host_that_is_gone_with_a_renewal_on_its_way_stops_no_node(db: &Database<Postgres>) {
     let (pool, wire) = crate::proxied::pool(&Role::Producer.url(&db.url).unwrap(), 4).await;
     let options = NodeOptions::default().lease(Duration::from_secs(3));

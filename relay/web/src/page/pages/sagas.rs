@@ -8,11 +8,10 @@ use axum::extract::{Query, State};
 use axum::http::{StatusCode, Uri};
 use maud::{Markup, html};
 use message::shield;
-use operate::error::OperateErrorKind;
 use operate::sagas::SagaDatabase;
 use operate::tables::Tables;
-use operate::{OperateError, Operator, Role, Signed};
-use saga::{Choice, SagaId, SagaQuery, SagaRecord, StepRecord};
+use operate::{OperateError, OperateErrorKind, Operator, Role, Signed};
+use saga::{Choice, SagaId, SagaOutline, SagaQuery, StepRecord};
 
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
@@ -77,7 +76,7 @@ async fn listed(
     tables: &Tables,
     operator: &Operator,
     query: &SagaQuery,
-) -> Result<Vec<SagaRecord>, OperateError> {
+) -> Result<Vec<SagaOutline>, OperateError> {
     let database = SagaDatabase::open(tables).await?;
     let sagas = database.list(operator, query).await;
     database.close().await;
@@ -183,7 +182,7 @@ fn place(fields: &Fields) -> [(&str, &str); 3] {
     ["database", "type", "id"].map(|name| (name, fields.exact(name)))
 }
 
-fn table(database: &str, sagas: &[SagaRecord]) -> Markup {
+fn table(database: &str, sagas: &[SagaOutline]) -> Markup {
     html! {
         div class="scroll" tabindex="0" role="region" aria-label={ "Sagas of " (database) } {
             table {
@@ -202,7 +201,7 @@ fn table(database: &str, sagas: &[SagaRecord]) -> Markup {
     }
 }
 
-fn one(operator: &Operator, query: &Fields, saga: &SagaRecord, steps: &[StepRecord]) -> Markup {
+fn one(operator: &Operator, query: &Fields, saga: &SagaOutline, steps: &[StepRecord]) -> Markup {
     let is_open = saga.ended_at.is_none();
     html! {
         section class="card" {
