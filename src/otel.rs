@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_context_comes_back_as_it_was_stored() -> Result<(), message::trace::InvalidTrace> {
+    fn a_context_comes_back_as_it_was_stored() -> Result<(), message::InvalidTrace> {
         for flags in ["00", "01"] {
             let parent = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-{flags}");
             let context = TraceContext::new(parent, Some(String::from("vendor=1")))?;

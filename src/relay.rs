@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use engine::maintenance::{self, Maintenance};
 use engine::telemetry::History;
-use engine::{EngineOptions, Filter, Pipeline, Publishing};
+use engine::{EngineOptions, Filter, InvalidSetting, Pipeline, Publishing};
 use message::{Connector, SizeLimit, Source, Transactions};
 use outbox::Outbox;
 use outbox_log::Address;
+use outbox_log::retention::{KEEP_MESSAGES, KeepOutOfBounds};
 use outbox_log::{LogError, LogOptions, RelayName};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -74,6 +75,12 @@ pub enum BuildRelayError {
     /// The database cannot be used.
     #[error("the relay cannot read this database: {0}")]
     Database(#[source] LogError),
+    /// Messages cannot be kept for this time.
+    #[error("messages cannot be kept for this time: {0}; choose a time within, or None to keep them forever")]
+    Keep(#[source] KeepOutOfBounds),
+    /// A setting of the engine cannot be used.
+    #[error("the settings cannot be used: {0}")]
+    Setting(#[source] InvalidSetting),
 }
 
 impl Relay {
@@ -220,14 +227,17 @@ impl RelayBuilder {
     }
 
     /// Changes the engine's settings: window, lease, retries, the consequences of a dead message. A
-    /// size limit above the broker's is lowered to the broker's.
+    /// size limit above the broker's is lowered to the broker's. [`build`](Self::build) refuses
+    /// settings that the engine cannot work with, such as an interval of zero.
     pub fn settings(mut self, change: impl FnOnce(&mut EngineOptions) + Send + 'static) -> Self {
         self.changes.push(Box::new(change));
         self
     }
 
     /// Sets how long messages are kept after every relay has passed them: 3 days by default,
-    /// forever with `None`. Operators' decisions are kept for three years, or forever with `None`.
+    /// forever with `None`. At least a minute and at most 5 days ([`KEEP_MESSAGES`]), because on
+    /// PostgreSQL their space must be free again after 6 days. Operators' decisions are kept for
+    /// three years, or forever with `None`.
     pub fn keep(mut self, keep: Option<Duration>) -> Self {
         self.keep = keep;
         self
@@ -248,6 +258,7 @@ impl RelayBuilder {
         let name = RelayName::new(self.name.as_str()).map_err(BuildRelayError::Name)?;
         let source = self.source.unwrap_or_else(|| format!("/{}", self.name));
         let source = Source::new(source).map_err(BuildRelayError::Source)?;
+        self.keep.map_or(Ok(()), |keep| KEEP_MESSAGES.check(keep)).map_err(BuildRelayError::Keep)?;
         let options = self.options;
         let store = outbox_log::open(self.address.clone(), source.clone(), options.clone())
             .map_err(BuildRelayError::Database)?;
@@ -272,6 +283,7 @@ impl RelayBuilder {
         {
             splitter.limit = self.limit;
         }
+        settings.check().map_err(BuildRelayError::Setting)?;
         let publishing = self.publishing.ok_or(BuildRelayError::NoBroker)?;
         let pipeline = Pipeline::new(name, store, publishing, settings);
         let pipeline = match self.hint {
@@ -311,6 +323,32 @@ mod tests {
         let told = refused("sqlite:orders.db?mode=memory", |builder| builder);
         assert!(told.contains("in memory"), "{told}");
         assert_eq!(refused("sqlite:orders.db", |builder| builder), "");
+    }
+
+    /// With a longer time, no space of PostgreSQL's outbox would ever be reused.
+    #[test]
+    fn messages_are_kept_for_a_time_within_the_bounds() {
+        let kept = |keep| refused("sqlite:orders.db", |builder| builder.keep(keep));
+        let days = |days: u64| Some(Duration::from_secs(days * 86_400));
+        for keep in [days(5), Some(Duration::from_secs(60)), None] {
+            assert_eq!(kept(keep), "", "{keep:?}");
+        }
+        for (keep, value) in [(days(6), "6d"), (Some(Duration::from_secs(59)), "59s")] {
+            let told = kept(keep);
+            assert!(told.contains(&format!("{value} is outside 1m to 5d; choose")), "{told}");
+        }
+    }
+
+    /// A timer of zero would panic once the relay leads.
+    #[test]
+    fn a_setting_that_the_engine_cannot_work_with_is_refused() {
+        let told =
+            |change: fn(&mut EngineOptions)| refused("sqlite:orders.db", |builder| builder.settings(change));
+        let zero = told(|settings| settings.checkpoint_interval = Duration::ZERO);
+        assert!(zero.contains("checkpoint_interval: 0s is outside 10ms to 15s"), "{zero}");
+        let short = told(|settings| settings.silent_after = Duration::from_nanos(19));
+        assert!(short.contains("silent_after: 0s is outside 100ms to 1h"), "{short}");
+        assert_eq!(told(|settings| settings.silent_after = Duration::from_millis(100)), "");
     }
 
     #[tokio::test]

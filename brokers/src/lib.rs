@@ -1,7 +1,8 @@
 //! Publishers and subscriptions for Kafka, RabbitMQ, SQS and memory: one feature and one folder for
 //! each. `kafka` alone has neither TLS nor SCRAM; these need OpenSSL and come with `kafka-tls`.
 //!
-//! Every broker's folder has these files, so that a change goes to the same place in each. Further
+//! Every broker's folder has these files, so that a change goes to the same place in each. `memory`
+//! has only what it needs: no settings, no form on the wire, and no faults to classify. Further
 //! files serve the publisher or the subscription, and say so in their first line:
 //!
 //! | file | what it holds |

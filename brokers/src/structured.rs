@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use message::cloudevents::Envelope;
+use message::cloudevents::{Envelope, is_attribute};
 #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
 use message::{Malformed, Message};
 use serde_json::value::RawValue;
@@ -18,14 +18,6 @@ pub(crate) const HEADERS: &str = "headers";
 /// as one.
 #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
 const MEDIA_TYPE: &str = "application/cloudevents+json";
-
-/// The attributes of an event; every other member becomes a header.
-const ATTRIBUTES: [&str; 7] = ["specversion", "id", "source", "type", "time", "subject", "datacontenttype"];
-
-/// Returns whether a member of the event is an attribute of the envelope.
-fn is_attribute(name: &str) -> bool {
-    ATTRIBUTES.contains(&name) || message::chunk::ATTRIBUTES.contains(&name)
-}
 
 /// The members of an event.
 #[derive(Debug)]

@@ -94,7 +94,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// # Errors
     /// [`StoreError`] when the database refused or is unavailable.
     pub async fn stuck(&self, limit: NonZeroU32) -> Result<Vec<StuckKey>, StoreError> {
-        let stuck = DB::stuck(self.pool(), self.statements(), limit.get());
+        let stuck = self.tables().stuck(self.pool(), limit.get());
         self.db().call(stuck).await.map_err(StoreError::during("list stuck idempotency keys"))
     }
 
@@ -118,7 +118,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         let signature = signature.clone();
         let work = async move {
             again(keys.db(), "decide about an idempotency key", || {
-                DB::decide(keys.pool(), keys.statements(), &id, holder, decision, &signature)
+                DB::decide(keys.pool(), keys.tables(), &id, holder, decision, &signature)
             })
             .await
         };
@@ -130,7 +130,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// # Errors
     /// [`StoreError`] when the database refused or is unavailable.
     pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decided>, StoreError> {
-        let decisions = DB::decisions(self.pool(), self.statements(), limit.get());
+        let decisions = self.tables().decisions(self.pool(), limit.get());
         self.db().call(decisions).await.map_err(StoreError::during("list decisions about idempotency keys"))
     }
 }

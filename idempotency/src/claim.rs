@@ -139,7 +139,7 @@ impl<DB: KeyStore> Claim<DB> {
 
     async fn change(&self, change: Change<'_>) -> Result<Option<Record>, StoreError> {
         again(self.keys.db(), "complete an idempotency key", || {
-            DB::change(self.keys.pool(), self.keys.statements(), &self.id, self.holder, change)
+            DB::change(self.keys.pool(), self.keys.tables(), &self.id, self.holder, change)
         })
         .await
     }

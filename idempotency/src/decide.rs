@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn found(record: Option<Record>) -> Found {
-        Found { is_held: true, read_at: NOW, record }
+        Found { is_held: true, is_standby: false, read_at: NOW, record }
     }
 
     fn decided(record: Option<Record>, on_expired: OnExpired) -> Decision {

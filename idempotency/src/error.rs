@@ -1,9 +1,8 @@
 //! Errors of idempotency keys.
 
 use inbox::StoreError;
-use message::Fault;
-use message::id::InvalidId;
 use message::token::Drift;
+use message::{Fault, InvalidId};
 use migrations::MigrateError;
 use time::OffsetDateTime;
 

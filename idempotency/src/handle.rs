@@ -27,6 +27,7 @@ use crate::hold::{hold, lease};
 use crate::id::KeyId;
 use crate::options::{ClaimOptions, KeyOptions};
 use crate::store::{Ask, KeyStore};
+use crate::tables::KeyTables;
 use crate::token::Dated;
 use crate::transaction::KeyTransaction;
 use crate::undelivered::Undelivered;
@@ -49,7 +50,7 @@ pub(crate) struct Inner<DB: KeyStore> {
     db: Bounded<DB>,
     /// The second clock, by which a key must also have expired.
     clock: SteadyClock,
-    statements: DB::KeyStatements,
+    tables: KeyTables<DB>,
     retention: Duration,
     audit_retention: Duration,
     _maintenance: AbortOnDropHandle<()>,
@@ -75,7 +76,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         Ok(Self::of(Arc::new_cyclic(|keys| Inner {
             db,
             clock: SteadyClock::start(),
-            statements: DB::key_statements(schema.as_ref()),
+            tables: KeyTables::new(schema.as_ref()),
             retention,
             audit_retention,
             _maintenance: maintenance::spawn(Weak::clone(keys), maintain_every),
@@ -171,8 +172,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             .inner
             .db
             .call(async {
-                let mut tx = DB::begin_holding(self.pool(), &self.inner.statements, &ask).await?;
-                let held = hold::<DB>(&mut tx, &self.inner.statements, &ask, false).await?;
+                let mut tx = DB::begin_holding(self.pool(), self.tables(), &ask).await?;
+                let held = hold::<DB>(&mut tx, self.tables(), &ask, false).await?;
                 Ok((tx, held))
             })
             .await
@@ -244,8 +245,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         let mut attempt = 1;
         let mut lost = None;
         loop {
-            let error = match self.inner.db.call(lease::<DB>(self.pool(), &self.inner.statements, ask)).await
-            {
+            let error = match self.inner.db.call(lease(self.pool(), self.tables(), ask)).await {
                 Ok(busy @ Ok(Decision::Busy)) => match lost.take() {
                     Some(error) => error,
                     None => return Ok(busy),
@@ -266,8 +266,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         }
     }
 
-    pub(crate) fn statements(&self) -> &DB::KeyStatements {
-        &self.inner.statements
+    pub(crate) fn tables(&self) -> &KeyTables<DB> {
+        &self.inner.tables
     }
 }
 

@@ -14,6 +14,7 @@ use sqlx::Pool;
 
 use crate::decide::{Decision, decide};
 use crate::store::{Ask, KeyStore, TakeOver};
+use crate::tables::KeyTables;
 
 /// Maximum number of times that a row may change between reading it and taking it over.
 const LOOKS_MAX: u32 = 5;
@@ -23,17 +24,17 @@ const LOOKS_MAX: u32 = 5;
 /// back: a record that it left would let the next request with the key run.
 pub(crate) async fn hold<DB: KeyStore>(
     connection: &mut DB::Connection,
-    statements: &DB::KeyStatements,
+    tables: &KeyTables<DB>,
     ask: &Ask,
     is_lease: bool,
 ) -> Result<Result<Decision, Drift>, sqlx::Error> {
-    if let Some(claimed_at) = DB::insert_key(connection, statements, ask, is_lease).await? {
+    if let Some(claimed_at) = tables.insert(connection, ask, is_lease).await? {
         return Ok(ask.validate_time(claimed_at).map(|()| Decision::FIRST));
     }
     let mut looks = 0;
     loop {
         looks += 1;
-        let found = DB::look(connection, statements, ask).await?;
+        let found = tables.look(connection, ask).await?;
         let read_at = found.read_at;
         let known = found.record.clone();
         let decision = decide(found, &ask.asked);
@@ -45,11 +46,9 @@ pub(crate) async fn hold<DB: KeyStore>(
             return Ok(Err(drift));
         }
         let is_taken = match &known {
-            Some(known) => {
-                DB::replace(connection, statements, ask, is_lease, TakeOver { attempt, known }).await?
-            }
+            Some(known) => tables.replace(connection, ask, is_lease, TakeOver { attempt, known }).await?,
             // The row was deleted meanwhile.
-            None => DB::insert_key(connection, statements, ask, is_lease).await?.is_some(),
+            None => tables.insert(connection, ask, is_lease).await?.is_some(),
         };
         if is_taken {
             return Ok(Ok(decision));
@@ -64,11 +63,11 @@ pub(crate) async fn hold<DB: KeyStore>(
 /// so a try whose answer was lost need not be validated again.
 pub(crate) async fn lease<DB: KeyStore>(
     pool: &Pool<DB>,
-    statements: &DB::KeyStatements,
+    tables: &KeyTables<DB>,
     ask: &Ask,
 ) -> Result<Result<Decision, Drift>, sqlx::Error> {
-    let mut tx = DB::begin_holding(pool, statements, ask).await?;
-    let held = hold::<DB>(&mut tx, statements, ask, true).await?;
+    let mut tx = DB::begin_holding(pool, tables, ask).await?;
+    let held = hold::<DB>(&mut tx, tables, ask, true).await?;
     if held.is_ok() {
         tx.commit().await?;
     } else {

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use inbox::Tenant;
-use message::text::TEXT_BYTES_MAX;
-use message::{Fingerprint, InvalidText};
+use message::{Fingerprint, InvalidText, TEXT_BYTES_MAX};
 use uuid::Uuid;
 
 message::name! {

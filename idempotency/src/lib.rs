@@ -74,7 +74,9 @@ mod record;
 mod rows;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod statements;
 mod store;
+mod tables;
 pub mod telemetry;
 mod token;
 mod transaction;

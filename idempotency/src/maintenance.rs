@@ -4,8 +4,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use inbox::StoreError;
-use message::backoff::jittered;
-use message::shield;
+use message::{jittered, shield};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::handle::{IdempotencyKeys, Inner};
@@ -45,7 +44,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     async fn maintain_now(&self) -> Result<Maintained, StoreError> {
         let mut done = Maintained::default();
         loop {
-            let expired = DB::report(self.pool(), self.statements(), BATCH);
+            let expired = self.tables().report(self.pool(), BATCH);
             let expired =
                 self.db().call(expired).await.map_err(StoreError::during("look for expired leases"))?;
             for key in &expired {
@@ -70,7 +69,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             }
         }
         loop {
-            let forgotten = DB::forget(self.pool(), self.statements(), self.forgets_until(), BATCH);
+            let forgotten = self.tables().forget(self.pool(), self.forgets_until(), BATCH);
             let forgotten = self
                 .db()
                 .call(forgotten)
@@ -90,7 +89,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// role may lack the right to do it.
     async fn forget_decisions(&self) {
         let before = self.forgets_decisions_before();
-        let forgetting = DB::forget_decisions(self.pool(), self.statements(), before, BATCH);
+        let forgetting = DB::forget_decisions(self.pool(), self.tables(), before, BATCH);
         if let Err(error) = self.db().call(forgetting).await {
             tracing::debug!(%error, "old decisions about idempotency keys were not forgotten");
         }

@@ -183,7 +183,7 @@ impl KeyOptions {
 
 /// An option is out of bounds. The program's fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the {what} of {value:?} is out of bounds; choose {min:?} to {max:?}")]
+#[error("the {what} is {value:?}; choose {min:?} to {max:?}")]
 pub struct OptionOutOfBounds {
     /// The option.
     pub what: &'static str,
@@ -216,6 +216,6 @@ mod tests {
         assert_eq!(options.retention(KEY_RETENTION_MIN).check(longest), Ok(KEY_RETENTION_MIN));
         assert!(options.retention(longest * 2).check(longest).is_err());
         let told = options.lease(Duration::ZERO).check(longest).unwrap_err().to_string();
-        assert_eq!(told, "the lease of 0ns is out of bounds; choose 1s to 86400s");
+        assert_eq!(told, "the lease is 0ns; choose 1s to 86400s");
     }
 }

@@ -85,10 +85,12 @@ impl Record {
 
 /// The row, lock and clock that a claim has read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub(crate) struct Found {
     /// Whether the reading transaction holds the lock of the key. Without the lock only a stored
     /// outcome counts; anything else belongs to the current owner.
     pub(crate) is_held: bool,
+    /// Whether a standby was read. It may lag, and its locks are its own.
+    pub(crate) is_standby: bool,
     /// The database's clock.
     pub(crate) read_at: OffsetDateTime,
     /// The row.

@@ -1,32 +1,74 @@
-//! Reads the columns that both databases write alike.
+//! Rows as records, the same for every database.
 
-use sqlx::{ColumnIndex, Decode, Row, Type};
-use time::OffsetDateTime;
+use message::Fingerprint;
+use migrations::Backend;
+use migrations::query::Row;
 
-use crate::admin::{Decided, Decision};
+use crate::admin::{Decided, Decision, StuckKey};
 use crate::id::KeyId;
+use crate::options::OnExpired;
+use crate::record::{Found, Record, State};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
-/// Reads a key from its columns.
-pub(crate) fn key_id<'r, R: Row>(row: &'r R) -> Result<KeyId>
-where
-    &'static str: ColumnIndex<R>,
-    &'r str: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let id = KeyId::of_texts(row.try_get("scope")?, row.try_get("operation")?, row.try_get("key")?);
-    id.map_err(|error| sqlx::Error::Decode(error.into()))
+fn unreadable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Error {
+    sqlx::Error::Decode(error.into())
 }
 
-/// Reads a decision. The caller passes its time, because the type of that column differs.
-pub(crate) fn decided<'r, R: Row>(row: &'r R, at: OffsetDateTime) -> Result<Decided>
-where
-    &'static str: ColumnIndex<R>,
-    &'r str: Decode<'r, R::Database> + Type<R::Database>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let action: String = row.try_get("action")?;
-    let unknown = || sqlx::Error::Decode(format!("{action:?} is no decision that this version knows").into());
-    let decision = Decision::from_word(&action).ok_or_else(unknown)?;
-    Ok(Decided { at, actor: row.try_get("actor")?, note: row.try_get("note")?, decision, id: key_id(row)? })
+fn text<DB: Backend>(row: &Row<DB>, column: &str) -> Result<String> {
+    row.get(column)
+}
+
+/// Reads a key from its columns.
+fn key_id<DB: Backend>(row: &Row<DB>) -> Result<KeyId> {
+    let id = KeyId::of_texts(&text(row, "scope")?, &text(row, "operation")?, &text(row, "key")?);
+    id.map_err(unreadable)
+}
+
+pub(crate) fn record<DB: Backend>(row: &Row<DB>) -> Result<Record> {
+    let fingerprint: Vec<u8> = row.get("fingerprint")?;
+    Ok(Record {
+        fingerprint: Fingerprint::try_from(&fingerprint[..]).map_err(unreadable)?,
+        state: State::of_columns(&text(row, "state")?, row.get("lease_until")?)?,
+        attempt: row.get("attempt")?,
+        holder: row.get("holder")?,
+        outcome: row.get("outcome")?,
+        processed_at: row.get("processed_at")?,
+        expires_at: row.get("expires_at")?,
+        refuses: row.get("refuses")?,
+    })
+}
+
+/// Reads a row that has a record, unless its columns are null.
+pub(crate) fn found<DB: Backend>(row: &Row<DB>) -> Result<Found> {
+    let state: Option<String> = row.get("state")?;
+    Ok(Found {
+        is_held: row.get("is_held")?,
+        is_standby: row.get("is_standby")?,
+        read_at: row.get("read_at")?,
+        record: state.map(|_| record(row)).transpose()?,
+    })
+}
+
+pub(crate) fn stuck_key<DB: Backend>(row: &Row<DB>) -> Result<StuckKey> {
+    Ok(StuckKey {
+        id: key_id(row)?,
+        attempt: row.get("attempt")?,
+        holder: row.get("holder")?,
+        claimed_at: row.get("claimed_at")?,
+        lease_until: row.get("lease_until")?,
+        on_expired: OnExpired::of_column(row.get("refuses")?),
+    })
+}
+
+pub(crate) fn decided<DB: Backend>(row: &Row<DB>) -> Result<Decided> {
+    let action = text(row, "action")?;
+    let unknown = || unreadable(format!("{action:?} is no decision that this version knows"));
+    Ok(Decided {
+        at: row.get("at")?,
+        actor: row.get("actor")?,
+        note: row.get("note")?,
+        decision: Decision::from_word(&action).ok_or_else(unknown)?,
+        id: key_id(row)?,
+    })
 }

@@ -1,6 +1,6 @@
 //! Differences between the databases for keys. These functions read and write;
-//! [`decide`](crate::decide::decide) decides what follows. Run every call that takes a pool to its
-//! end.
+//! [`decide`](crate::decide::decide) decides what follows. What all databases do in the same way is
+//! written once, in `tables`. Run every call that takes a pool to its end.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,14 +8,17 @@ use std::time::Duration;
 use inbox::Signature;
 use message::token::Drift;
 use migrations::Identifier;
+use migrations::query::{Query, Row};
 use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::admin::{Decided, Decision, StuckKey};
+use crate::admin::Decision;
 use crate::decide::Asked;
 use crate::id::KeyId;
-use crate::record::{Ending, Found, Record};
+use crate::record::{Ending, Record};
+use crate::statements::Shared;
+use crate::tables::KeyTables;
 use crate::token::Dated;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
@@ -47,14 +50,10 @@ pub struct End<'a> {
 
 /// A key to take over.
 #[derive(Debug, Clone, Copy)]
-pub struct TakeOver<'a> {
+pub(crate) struct TakeOver<'a> {
     /// The number of the new attempt.
     pub(crate) attempt: u32,
     /// The row that was read.
-    #[cfg_attr(
-        not(feature = "postgres"),
-        expect(dead_code, reason = "SQLite has one writer, so the record has not changed")
-    )]
     pub(crate) known: &'a Record,
 }
 
@@ -76,14 +75,23 @@ pub trait KeyStore: outbox::Dialect {
     /// The rendered SQL.
     type KeyStatements: Send + Sync + 'static;
 
+    /// Whether sessions keep the plans of statements that look for rows.
+    const KEEPS_PLANS: bool;
+
+    /// Whether a key that a transaction holds has a lease, too.
+    const LEASES_ALWAYS: bool;
+
     /// Renders the SQL.
     fn key_statements(schema: Option<&Identifier>) -> Self::KeyStatements;
+
+    /// Returns the statements that every database has.
+    fn shared_key_statements(statements: &Self::KeyStatements) -> Shared;
 
     /// Begins a transaction that tries to lock a key until it ends, with a savepoint after the
     /// lock. Every later statement sees what an earlier owner of the lock has committed.
     fn begin_holding(
         pool: &Pool<Self>,
-        statements: &Self::KeyStatements,
+        tables: &KeyTables<Self>,
         ask: &Ask,
     ) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
@@ -91,50 +99,19 @@ pub trait KeyStore: outbox::Dialect {
     /// [`own_transaction`](migrations::own_transaction).
     fn begin_plain(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
-    /// Claims a key that has no row, if the transaction holds its lock. Returns when it was
-    /// claimed.
-    fn insert_key(
-        connection: &mut Self::Connection,
-        statements: &Self::KeyStatements,
-        ask: &Ask,
-        is_lease: bool,
-    ) -> impl Future<Output = Result<Option<OffsetDateTime>>> + Send;
-
-    /// Reads a key.
-    fn look(
-        connection: &mut Self::Connection,
-        statements: &Self::KeyStatements,
-        ask: &Ask,
-    ) -> impl Future<Output = Result<Found>> + Send;
-
-    /// Takes over a key, if its row is still the one that was read. Returns whether it was.
-    fn replace(
-        connection: &mut Self::Connection,
-        statements: &Self::KeyStatements,
-        ask: &Ask,
-        is_lease: bool,
-        take_over: TakeOver<'_>,
-    ) -> impl Future<Output = Result<bool>> + Send;
-
     /// Rolls back what was written since the transaction locked the key. Works in a transaction
     /// that has failed.
     fn undo(connection: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
 
-    /// Stores the outcome of a key that this very transaction holds as that attempt. Returns
-    /// whether it still holds it.
-    fn finish(
-        connection: &mut Self::Connection,
-        statements: &Self::KeyStatements,
-        ask: &Ask,
-        attempt: u32,
-        end: End<'_>,
-    ) -> impl Future<Output = Result<bool>> + Send;
+    /// Returns whether this very transaction may still hold its key. Returns true without a check
+    /// if the statement that stores an outcome checks this itself.
+    fn may_finish(connection: &mut Self::Connection) -> impl Future<Output = Result<bool>> + Send;
 
     /// Changes a key on lease if the holder still has it. Returns the row after that, whoever holds
     /// it.
     fn change(
         pool: &Pool<Self>,
-        statements: &Self::KeyStatements,
+        tables: &KeyTables<Self>,
         id: &KeyId,
         holder: Uuid,
         change: Change<'_>,
@@ -144,50 +121,25 @@ pub trait KeyStore: outbox::Dialect {
     /// one. Returns whether there was such a key.
     fn decide(
         pool: &Pool<Self>,
-        statements: &Self::KeyStatements,
+        tables: &KeyTables<Self>,
         id: &KeyId,
         holder: Option<Uuid>,
         decision: Decision,
         signature: &Signature,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Returns the decisions, the latest first.
-    fn decisions(
+    /// Runs a statement about stuck keys by itself, and returns its rows. It finds them by their
+    /// indexes.
+    fn rows_of_stuck(
         pool: &Pool<Self>,
-        statements: &Self::KeyStatements,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<Decided>>> + Send;
-
-    /// Returns the keys whose lease has expired, the oldest expiry first, and those whose lease
-    /// ends further ahead than [`LEASE_MAX`](crate::LEASE_MAX).
-    fn stuck(
-        pool: &Pool<Self>,
-        statements: &Self::KeyStatements,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<StuckKey>>> + Send;
-
-    /// Returns those of the expired ones that were not reported yet, at most `limit`, and marks
-    /// them as reported.
-    fn report(
-        pool: &Pool<Self>,
-        statements: &Self::KeyStatements,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<StuckKey>>> + Send;
-
-    /// Deletes keys that have expired by the database's clock and before `until`, at most `limit`.
-    /// Returns the number deleted.
-    fn forget(
-        pool: &Pool<Self>,
-        statements: &Self::KeyStatements,
-        until: OffsetDateTime,
-        limit: u32,
-    ) -> impl Future<Output = Result<u64>> + Send;
+        query: Query<Self>,
+    ) -> impl Future<Output = Result<Vec<Row<Self>>>> + Send;
 
     /// Deletes decisions from before a moment, from the oldest `limit` ones. Returns the number
     /// deleted.
     fn forget_decisions(
         pool: &Pool<Self>,
-        statements: &Self::KeyStatements,
+        tables: &KeyTables<Self>,
         before: OffsetDateTime,
         limit: u32,
     ) -> impl Future<Output = Result<u64>> + Send;

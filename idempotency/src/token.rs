@@ -4,8 +4,8 @@
 //! is at most the skew ahead. So its record is kept at least until the token's own time plus the
 //! retention, less the skew. A younger token without a record has never run.
 
-use message::token::{Drift, DriftWindow};
-use message::{MessageId, Token};
+use message::MessageId;
+use message::token::{Drift, DriftWindow, Token};
 use time::OffsetDateTime;
 
 use crate::error::ClaimError;
@@ -17,8 +17,8 @@ impl IdempotencyKey {
     /// ([`ClaimOptions::tokens`]).
     ///
     /// # Errors
-    /// [`InvalidId`](message::id::InvalidId) when the key is not a version 7 UUID.
-    pub fn token(&self) -> Result<Token, message::id::InvalidId> {
+    /// [`InvalidId`](message::InvalidId) when the key is not a version 7 UUID.
+    pub fn token(&self) -> Result<Token, message::InvalidId> {
         self.as_str().parse::<MessageId>().map(Token::from)
     }
 }

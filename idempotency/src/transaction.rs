@@ -8,8 +8,7 @@ use inbox::{CommitError, StoreError};
 use message::crash_points::reached;
 use message::{Backoff, shield};
 use migrations::own_transaction::{ENDED, roll_back};
-use outbox::OutboxTransaction;
-use outbox::transaction::Sealed;
+use outbox::{OutboxTransaction, Sealed};
 use sqlx::Transaction;
 use tokio::time::Instant;
 
@@ -115,7 +114,7 @@ impl<DB: KeyStore> KeyTransaction<DB> {
             return rolled_back(UNSEALED, Some(Box::new(error)));
         }
         let end = End { ending, outcome };
-        let finish = DB::finish(&mut self.tx, self.keys.statements(), &self.ask, self.attempt, end);
+        let finish = self.keys.tables().finish(&mut self.tx, &self.ask, self.attempt, end);
         match self.keys.db().call(finish).await {
             Ok(true) => {}
             Ok(false) => {
@@ -163,7 +162,8 @@ async fn resolve<DB: KeyStore>(
         let reason = "the connection was lost, and the key has no outcome of this holder";
         match keys.db().call(look(keys, ask)).await {
             Ok(Found { record, .. }) if is_of(record.as_ref(), ask) => return Ok(()),
-            Ok(Found { is_held: true, .. }) => {
+            // A standby that lags has no outcome either.
+            Ok(Found { is_held: true, is_standby: false, .. }) => {
                 return Err(CommitError::RolledBack { reason, source: Some(source) });
             }
             Ok(_) => {}
@@ -179,8 +179,8 @@ async fn resolve<DB: KeyStore>(
 }
 
 async fn look<DB: KeyStore>(keys: &IdempotencyKeys<DB>, ask: &Ask) -> Result<Found, sqlx::Error> {
-    let mut tx = DB::begin_holding(keys.pool(), keys.statements(), ask).await?;
-    let found = DB::look(&mut tx, keys.statements(), ask).await?;
+    let mut tx = DB::begin_holding(keys.pool(), keys.tables(), ask).await?;
+    let found = keys.tables().look(&mut tx, ask).await?;
     tx.rollback().await?;
     Ok(found)
 }

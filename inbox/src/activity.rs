@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 use crate::day;
 use crate::dialect::Dialect;
 use crate::inbox::Inbox;
-use crate::minutes::Counts;
+use crate::minutes::{ConsumerCounts, Counts};
 use crate::store_error::StoreError;
 
 /// Maximum number of rows counted of each kind, so that the count stays cheap under any traffic.
@@ -47,11 +47,19 @@ impl Activity {
     }
 }
 
-/// One row of a count: consumer, number of rows, and the first or last time.
-pub(crate) type ActivityRow = (String, i64, Option<OffsetDateTime>);
+/// A number of rows of one consumer, with the first or last time among them.
+pub(crate) struct ActivityRow {
+    pub(crate) consumer: String,
+    pub(crate) count: u64,
+    pub(crate) at: Option<OffsetDateTime>,
+}
 
-/// The three counts: applied, failing, dead.
-pub(crate) type ActivityRows = [Vec<ActivityRow>; 3];
+/// The rows of three tables.
+pub(crate) struct ActivityRows {
+    pub(crate) applied: Vec<ActivityRow>,
+    pub(crate) failing: Vec<ActivityRow>,
+    pub(crate) dead: Vec<ActivityRow>,
+}
 
 impl<DB: Dialect> Inbox<DB> {
     /// Counts, for each consumer, the messages made within `period` that took effect, and the
@@ -65,31 +73,30 @@ impl<DB: Dialect> Inbox<DB> {
         let since = OffsetDateTime::now_utc() - period;
         let from = day::floor(since);
         let failed = StoreError::during("count what consumers have done");
-        let rows = DB::activity(&mut connection, self.statements(), from, ACTIVITY_COUNTED_MAX).await;
+        let rows = self.tables().activity(&mut connection, from, ACTIVITY_COUNTED_MAX).await;
         let mut all = by_consumer(rows.map_err(failed)?);
         add_counted(&mut all, self.counts(&mut connection, since).await?);
         Ok(all.into_values().collect())
     }
 }
 
-fn by_consumer([applied, failing, dead]: ActivityRows) -> BTreeMap<String, Activity> {
+fn by_consumer(rows: ActivityRows) -> BTreeMap<String, Activity> {
     let mut all = BTreeMap::new();
     let mut set = |rows: Vec<ActivityRow>, set: fn(&mut Activity, u64, Option<OffsetDateTime>)| {
-        for (consumer, count, at) in rows {
-            set(of(&mut all, consumer), count.unsigned_abs(), at);
+        for ActivityRow { consumer, count, at } in rows {
+            set(of(&mut all, consumer), count, at);
         }
     };
-    set(applied, |it, count, at| (it.applied, it.last_applied_at) = (count, at));
-    set(failing, |it, count, at| (it.retrying, it.failing_since) = (count, at));
-    set(dead, |it, count, at| (it.dead, it.dead_since) = (count, at));
+    set(rows.applied, |it, count, at| (it.applied, it.last_applied_at) = (count, at));
+    set(rows.failing, |it, count, at| (it.retrying, it.failing_since) = (count, at));
+    set(rows.dead, |it, count, at| (it.dead, it.dead_since) = (count, at));
     all
 }
 
 /// Adds the counted deliveries, also of consumers that had only duplicates.
-fn add_counted(all: &mut BTreeMap<String, Activity>, counted: Vec<(String, i64, i64)>) {
-    for (consumer, applied, duplicates) in counted {
-        of(all, consumer).counted =
-            Counts { applied: applied.unsigned_abs(), duplicates: duplicates.unsigned_abs() };
+fn add_counted(all: &mut BTreeMap<String, Activity>, counted: Vec<ConsumerCounts>) {
+    for ConsumerCounts { consumer, counts } in counted {
+        of(all, consumer).counted = counts;
     }
 }
 
@@ -105,9 +112,15 @@ mod tests {
     #[test]
     fn a_consumer_that_only_fails_is_listed_too() {
         let at = Some(OffsetDateTime::UNIX_EPOCH);
-        let rows = [vec![("b".into(), 3, at)], vec![("a".into(), 1, at)], vec![("b".into(), 2, None)]];
+        let row = |consumer: &str, count, at| vec![ActivityRow { consumer: consumer.into(), count, at }];
+        let rows =
+            ActivityRows { applied: row("b", 3, at), failing: row("a", 1, at), dead: row("b", 2, None) };
         let mut all = by_consumer(rows);
-        add_counted(&mut all, vec![("b".into(), 3, 1), ("c".into(), 0, 5)]);
+        let counted = |consumer: &str, applied, duplicates| ConsumerCounts {
+            consumer: consumer.into(),
+            counts: Counts { applied, duplicates },
+        };
+        add_counted(&mut all, vec![counted("b", 3, 1), counted("c", 0, 5)]);
         let told: Vec<_> =
             all.values().map(|it| (&it.consumer[..], it.applied, it.retrying, it.dead)).collect();
         assert_eq!(told, [("a", 0, 1, 0), ("b", 3, 0, 2), ("c", 0, 0, 0)]);

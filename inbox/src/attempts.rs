@@ -39,15 +39,15 @@ pub struct Failed<'a> {
 
 /// A failure that was noted, as the database remembers it.
 #[derive(Debug, Clone, Copy)]
-pub struct NotedFailure {
+pub(crate) struct NotedFailure {
     /// Number of counted failures.
-    pub attempts: u32,
+    pub(crate) attempts: u32,
     /// Number of consecutive failures that were not counted.
-    pub uncounted: u32,
+    pub(crate) uncounted: u32,
     /// When the first failure was noted, counted or not.
-    pub first_failed_at: OffsetDateTime,
+    pub(crate) first_failed_at: OffsetDateTime,
     /// Time since then, by the database's clock.
-    pub age: Duration,
+    pub(crate) age: Duration,
 }
 
 impl NotedFailure {
@@ -212,14 +212,18 @@ impl<DB: Dialect> Inbox<DB> {
             let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
             let failed = StoreError::during;
             let failure = Failed { error: &error, pause, is_returned };
-            let noted = DB::count_attempt(&mut tx, inbox.statements(), key, failure)
+            let noted = inbox
+                .tables()
+                .count_attempt(&mut tx, key, failure)
                 .await
                 .map_err(failed("count a failed attempt"))?;
             let attempts = noted.attempts;
             let age = noted.age_by_both(inbox.settled_window().now);
             let delay = pause.map_or(Duration::ZERO, |pause| pause.delay(attempts, rand::random()));
             if pause.is_some() {
-                DB::postpone(&mut tx, inbox.statements(), key, delay)
+                inbox
+                    .tables()
+                    .postpone(&mut tx, key, delay)
                     .await
                     .map_err(failed("store the time of the next attempt"))?;
             }
@@ -243,7 +247,7 @@ impl<DB: Dialect> Inbox<DB> {
         shield(async move {
             let what = "check whether a message is being handled";
             let tx = inbox.begin_raw(what).await?;
-            DB::is_being_handled(tx, inbox.statements(), key(&consumer, &scope, id))
+            DB::is_being_handled(tx, inbox.tables(), key(&consumer, &scope, id))
                 .await
                 .map_err(StoreError::during(what))
         })
@@ -263,9 +267,7 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Option<Attempt>, StoreError> {
         let mut connection = self.acquire("read the attempts").await?;
         let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
-        DB::attempt(&mut connection, self.statements(), key)
-            .await
-            .map_err(StoreError::during("read the attempts"))
+        self.tables().attempt(&mut connection, key).await.map_err(StoreError::during("read the attempts"))
     }
 }
 

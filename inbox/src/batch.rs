@@ -95,7 +95,7 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Vec<Result<Admission<DB>, Refusal>>, AdmitError> {
         let mut refusals = self.validate_batch(tx, candidates).await?;
         let Plan { rows, places } = plan(consumer, candidates, &mut refusals, self.options().payloads);
-        let inserted = DB::insert_batch(tx, self.statements(), &rows, mark)
+        let inserted = DB::insert_batch(tx, self.tables(), &rows, mark)
             .await
             .map_err(StoreError::during("admit a batch"))?;
         if inserted.iter().any(|row| matches!(row, Inserted::New { .. })) {

@@ -160,14 +160,13 @@ impl<DB: Dialect> Inbox<DB> {
         self.validate_chunk(chunk, message)?;
         let failed = StoreError::during;
         let set = ChunkSet { key: key(consumer, scope, message.id), fingerprint: chunk.fingerprint() };
-        let statements = self.statements();
-        let promised_bytes = DB::hold_set(tx, statements, set, message, chunk.bytes())
-            .await
-            .map_err(failed("lock a set of chunks"))?;
+        let tables = self.tables();
+        let promised_bytes =
+            tables.hold_set(tx, set, message, chunk.bytes()).await.map_err(failed("lock a set of chunks"))?;
         // After the lock: a transaction that completed the message before has committed by now.
-        let stored = DB::find(tx, statements, set.key).await.map_err(failed("find an inbox row"))?;
+        let stored = tables.find(tx, set.key).await.map_err(failed("find an inbox row"))?;
         if let Some(stored) = stored {
-            DB::remove_set(tx, statements, set).await.map_err(failed("remove late chunks"))?;
+            tables.remove_set(tx, set).await.map_err(failed("remove late chunks"))?;
             return Ok(Gathered::Duplicate(compare(stored, consumer, message, self.options().sources)?));
         }
         if promised_bytes != chunk.bytes() {
@@ -178,14 +177,14 @@ impl<DB: Dialect> Inbox<DB> {
             );
             return Err(Refusal::Chunk { id: message.id, problem }.into());
         }
-        DB::keep_chunk(tx, statements, set, chunk, &message.payload).await.map_err(failed("keep a chunk"))?;
+        tables.keep_chunk(tx, set, chunk, &message.payload).await.map_err(failed("keep a chunk"))?;
         let count = chunk.count();
-        let held = DB::count_chunks(tx, statements, set, count).await.map_err(failed("count chunks"))?;
+        let held = tables.count_chunks(tx, set, count).await.map_err(failed("count chunks"))?;
         if held < count {
             return Ok(Gathered::Kept { held, count });
         }
-        let payload = DB::read_chunks(tx, statements, set, count).await.map_err(failed("read chunks"))?;
-        DB::remove_set(tx, statements, set).await.map_err(failed("remove chunks"))?;
+        let payload = tables.read_chunks(tx, set, count).await.map_err(failed("read chunks"))?;
+        tables.remove_set(tx, set).await.map_err(failed("remove chunks"))?;
         match chunk.assemble(message, payload.clone()) {
             Ok(whole) => Ok(Gathered::Whole(whole)),
             Err(found) => {
@@ -205,9 +204,7 @@ impl<DB: Dialect> Inbox<DB> {
         chunk: &Chunk,
     ) -> Result<bool, StoreError> {
         let set = ChunkSet { key: key(consumer, scope, id), fingerprint: chunk.fingerprint() };
-        DB::has_chunk(connection, self.statements(), set, chunk)
-            .await
-            .map_err(StoreError::during("find a chunk"))
+        self.tables().has_chunk(connection, set, chunk).await.map_err(StoreError::during("find a chunk"))
     }
 
     /// Refuses a chunk that is invalid or belongs to a message too large for this inbox.
@@ -231,7 +228,8 @@ impl<DB: Dialect> Inbox<DB> {
     /// [`StoreError`].
     pub async fn incomplete(&self, limit: std::num::NonZeroU32) -> Result<Vec<Incomplete>, StoreError> {
         let mut connection = self.acquire("list incomplete messages").await?;
-        DB::incomplete(&mut connection, self.statements(), None, limit.get())
+        self.tables()
+            .incomplete(&mut connection, None, limit.get())
             .await
             .map_err(StoreError::during("list incomplete messages"))
     }

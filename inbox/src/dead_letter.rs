@@ -5,11 +5,10 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use bytes::Bytes;
-use message::chunk::ATTRIBUTES;
 use message::cloudevents::attributes;
 use message::{
-    ContentType, Delivery, EventType, Fingerprint, Headers, Malformed, Message, MessageId, OrderingKey,
-    Source, Topic, TraceContext,
+    CHUNK_ATTRIBUTES, ContentType, Delivery, EventType, Fingerprint, Headers, Malformed, Message, MessageId,
+    OrderingKey, Source, Topic, TraceContext,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -267,7 +266,7 @@ impl DeadLetter {
     fn with_message(self, message: &Message) -> Self {
         let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let chunk = attributes(message)
-            .filter(|(name, _)| message.chunk.is_some() && ATTRIBUTES.contains(name))
+            .filter(|(name, _)| message.chunk.is_some() && CHUNK_ATTRIBUTES.contains(name))
             .map(|(name, value)| text(&format!("{CHUNK_PREFIX}{name}"), &value));
         let trace = |t: &TraceContext| (t.parent().to_owned(), t.state().map(str::to_owned));
         Self {
@@ -369,7 +368,7 @@ impl DeadLetter {
 const CHUNK_PREFIX: &str = "ce_";
 
 fn is_chunk(attribute: &str) -> bool {
-    ATTRIBUTES.contains(&attribute)
+    CHUNK_ATTRIBUTES.contains(&attribute)
 }
 
 /// Replaces NUL characters, which PostgreSQL does not store.
@@ -384,9 +383,8 @@ impl<DB: Dialect> Inbox<DB> {
     /// [`StoreError`].
     pub async fn dead_letters(&self, query: &DeadLetterQuery) -> Result<Vec<DeadLetter>, StoreError> {
         let mut connection = self.acquire("list the dead letters").await?;
-        DB::dead_letters(&mut connection, self.statements(), query)
-            .await
-            .map_err(StoreError::during("list the dead letters"))
+        let found = self.tables().dead_letters(&mut connection, query).await;
+        found.map_err(StoreError::during("list the dead letters"))
     }
 
     /// Returns one dead letter; `None` when there is none with this id. Cancel-safe.
@@ -395,8 +393,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// [`StoreError`].
     pub async fn dead_letter_by_id(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, StoreError> {
         let mut connection = self.acquire("read a dead letter").await?;
-        DB::dead_letter(&mut connection, self.statements(), id, false)
-            .await
-            .map_err(StoreError::during("read a dead letter"))
+        let found = self.tables().dead_letter(&mut connection, id, false).await;
+        found.map_err(StoreError::during("read a dead letter"))
     }
 }

@@ -34,7 +34,7 @@ impl Signature {
     /// [`InvalidText`]: an actor or a note that is empty or too long, or holds a NUL character.
     #[doc(hidden)]
     pub fn check(&self) -> Result<(), InvalidText> {
-        message::text::check_signature(&self.actor, &self.note)
+        message::check_signature(&self.actor, &self.note)
     }
 }
 
@@ -148,9 +148,8 @@ impl<DB: Dialect> Inbox<DB> {
                 accept_late: options.accept_late,
                 ..Decision::new(&letter, Action::Redrive, &signature)
             };
-            let noted = DB::note_decision(&mut tx, inbox.statements(), &decision)
-                .await
-                .map_err(failed("note a request"))?;
+            let noted =
+                inbox.tables().note_decision(&mut tx, &decision).await.map_err(failed("note a request"))?;
             drop(tx.commit().await?);
             Ok(if noted.is_some() { Requested::Now } else { Requested::Already })
         })
@@ -163,7 +162,8 @@ impl<DB: Dialect> Inbox<DB> {
     /// [`StoreError`].
     pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, StoreError> {
         let mut connection = self.acquire("list the decisions about dead letters").await?;
-        DB::decisions(&mut connection, self.statements(), limit.get())
+        self.tables()
+            .decisions(&mut connection, limit.get())
             .await
             .map_err(StoreError::during("list the decisions about dead letters"))
     }
@@ -177,7 +177,8 @@ impl<DB: Dialect> Inbox<DB> {
         limit: u32,
     ) -> Result<Vec<Decision>, StoreError> {
         let mut connection = self.acquire("list requested redrives").await?;
-        DB::requests(&mut connection, self.statements(), consumer.as_str(), after, limit)
+        self.tables()
+            .requests(&mut connection, consumer.as_str(), after, limit)
             .await
             .map_err(StoreError::during("list requested redrives"))
     }
@@ -185,7 +186,8 @@ impl<DB: Dialect> Inbox<DB> {
     /// Notes why a requested redrive did not succeed; the dead letter stays open.
     pub(crate) async fn fail_request(&self, number: i64, outcome: &str) -> Result<(), StoreError> {
         let mut connection = self.acquire("store the outcome of a redrive").await?;
-        DB::finish_request(&mut connection, self.statements(), number, outcome)
+        self.tables()
+            .finish_request(&mut connection, number, outcome)
             .await
             .map_err(StoreError::during("store the outcome of a redrive"))?;
         Ok(())

@@ -41,7 +41,7 @@ impl<DB: Dialect> Inbox<DB> {
             outcome: Some(resolution.as_str().to_owned()),
             ..Decision::new(&letter, Action::Discard, signature)
         };
-        DB::note_decision(&mut tx, self.statements(), &decision).await.map_err(failed("note a decision"))?;
+        self.tables().note_decision(&mut tx, &decision).await.map_err(failed("note a decision"))?;
         self.close(tx, id, resolution).await
     }
 

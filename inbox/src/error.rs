@@ -18,7 +18,7 @@ use crate::store_error::StoreError;
 #[non_exhaustive]
 pub enum OpenError {
     /// An option is out of bounds.
-    #[error("the {what} of {value:?} is out of bounds; choose {min:?} to {max:?}")]
+    #[error("the {what} is {value:?}; choose {min:?} to {max:?}")]
     OutOfBounds {
         /// The option.
         what: &'static str,
@@ -30,7 +30,7 @@ pub enum OpenError {
         max: Duration,
     },
     /// `days_ahead` is zero or more than the database creates.
-    #[error("days_ahead of {days} is out of bounds; choose 1 to {}", crate::inbox::DAYS_AHEAD_MAX)]
+    #[error("days_ahead is {days}; choose 1 to {}", crate::inbox::DAYS_AHEAD_MAX)]
     DaysAhead {
         /// The value given.
         days: u32,
@@ -48,10 +48,7 @@ pub enum OpenError {
         process: time::OffsetDateTime,
     },
     /// `chunked_bytes_max` is larger than any message that can be split into chunks.
-    #[error(
-        "chunked_bytes_max of {bytes_max} is out of bounds; choose at most {}",
-        message::chunk::CHUNKED_BYTES_MAX
-    )]
+    #[error("chunked_bytes_max is {bytes_max}; choose at most {}", message::CHUNKED_BYTES_MAX)]
     ChunksTooLarge {
         /// The value given.
         bytes_max: usize,

@@ -103,9 +103,8 @@ impl<DB: Dialect> Guard<DB> {
     /// Then roll back.
     pub async fn complete(self, tx: &mut DB::Connection, result: &[u8]) -> Result<(), StoreError> {
         let what = "store a message's result";
-        let rows = DB::complete(tx, self.inbox.statements(), self.key(), result)
-            .await
-            .map_err(StoreError::during(what))?;
+        let rows =
+            self.inbox.tables().complete(tx, self.key(), result).await.map_err(StoreError::during(what))?;
         if rows == 1 {
             return Ok(());
         }
@@ -198,7 +197,9 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Result<Duplicate, Refusal>, StoreError> {
         let received = identity(message);
         if self.options().payloads == PayloadComparison::CanonicalJson && stored.fingerprint != received {
-            let noted = DB::canonical(connection, self.statements(), key)
+            let noted = self
+                .tables()
+                .canonical(connection, key)
                 .await
                 .map_err(StoreError::during("find the content of a message"))?;
             if noted.is_some() && noted == canonical_content(message) {
@@ -261,9 +262,8 @@ impl<DB: Dialect> Inbox<DB> {
         }
         let key = key(consumer, scope, message.id);
         let row = NewRow { key, content: self.content(message) };
-        let inserted = DB::insert(tx, self.statements(), row, mark)
-            .await
-            .map_err(StoreError::during("admit a message"))?;
+        let inserted =
+            self.tables().insert(tx, row, mark).await.map_err(StoreError::during("admit a message"))?;
         match inserted {
             Inserted::New { session, .. } => {
                 reached(crash_points::AFTER_ADMIT);
@@ -334,7 +334,9 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Committed, ConfirmError> {
         let mut connection = self.acquire("find an inbox row").await?;
         let key = key(consumer, scope, message.id);
-        let stored = DB::find(&mut connection, self.statements(), key)
+        let stored = self
+            .tables()
+            .find(&mut connection, key)
             .await
             .map_err(StoreError::during("find an inbox row"))?;
         let proven = match (stored, message.chunk.as_deref()) {

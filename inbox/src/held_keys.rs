@@ -35,7 +35,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sqlx::{ColumnIndex, Decode, Row, Type};
 use time::OffsetDateTime;
 
 use crate::batch::Candidate;
@@ -73,20 +72,6 @@ pub struct HeldKey {
     pub key: String,
 }
 
-impl HeldKey {
-    /// Reads the key from a row; the tenant is the column `scope`.
-    fn of_row<'r, R: Row>(row: &'r R) -> Result<Option<Self>, sqlx::Error>
-    where
-        &'static str: ColumnIndex<R>,
-        String: Decode<'r, R::Database> + Type<R::Database>,
-    {
-        let key: Option<String> = row.try_get("key")?;
-        let tenant = row.try_get("scope")?;
-        let topic = row.try_get("topic")?;
-        Ok(key.map(|key| Self { tenant, topic, key }))
-    }
-}
-
 /// The first held message of a key.
 #[derive(Debug, Clone)]
 pub struct HeldFirst {
@@ -98,37 +83,13 @@ pub struct HeldFirst {
     pub is_in_turn: bool,
 }
 
-impl HeldFirst {
-    /// Reads a row of either database. The caller passes the id, because its type differs.
-    pub(crate) fn of_row<'r, R: Row>(row: &'r R, letter: DeadLetterId) -> Result<Self, sqlx::Error>
-    where
-        &'static str: ColumnIndex<R>,
-        String: Decode<'r, R::Database> + Type<R::Database>,
-        bool: Decode<'r, R::Database> + Type<R::Database>,
-    {
-        let key = HeldKey::of_row(row)?.ok_or(sqlx::Error::RowNotFound)?;
-        Ok(Self { letter, key, is_in_turn: row.try_get("is_in_turn")? })
-    }
-}
-
 /// A closed dead letter.
 #[derive(Debug, Clone)]
-pub struct Closed {
+pub(crate) struct Closed {
     /// The consumer whose dead letter it was.
-    pub consumer: String,
+    pub(crate) consumer: String,
     /// Its key, if it had one.
-    pub key: Option<HeldKey>,
-}
-
-impl Closed {
-    /// Reads a row of either database.
-    pub(crate) fn of_row<'r, R: Row>(row: &'r R) -> Result<Self, sqlx::Error>
-    where
-        &'static str: ColumnIndex<R>,
-        String: Decode<'r, R::Database> + Type<R::Database>,
-    {
-        Ok(Self { consumer: row.try_get("consumer")?, key: HeldKey::of_row(row)? })
-    }
+    pub(crate) key: Option<HeldKey>,
 }
 
 /// Returns the error text of a held message.
@@ -145,7 +106,7 @@ impl<DB: Dialect> Inbox<DB> {
         consumer: &ConsumerName,
         keys: &[HeldKey],
     ) -> Result<Vec<Option<DeadLetterId>>, StoreError> {
-        DB::holders(connection, self.statements(), consumer.as_str(), keys)
+        DB::holders(connection, self.tables(), consumer.as_str(), keys)
             .await
             .map_err(StoreError::during("find what holds a key"))
     }
@@ -202,9 +163,7 @@ impl<DB: Dialect> Inbox<DB> {
         tx: &mut InboxTransaction<DB>,
         id: DeadLetterId,
     ) -> Result<Option<DeadLetterId>, StoreError> {
-        DB::holder_before(tx, self.statements(), id)
-            .await
-            .map_err(StoreError::during("find what holds a key"))
+        self.tables().holder_before(tx, id).await.map_err(StoreError::during("find what holds a key"))
     }
 
     /// Returns the first held message of each of the next keys after `after`. Cancel-safe.
@@ -216,7 +175,8 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Vec<HeldFirst>, StoreError> {
         let what = "find the next held messages";
         let mut connection = self.acquire(what).await?;
-        DB::held_firsts(&mut connection, self.statements(), consumer.as_str(), after, limit)
+        self.tables()
+            .held_firsts(&mut connection, consumer.as_str(), after, limit)
             .await
             .map_err(StoreError::during(what))
     }
@@ -231,7 +191,9 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Option<HashSet<HeldKey>>, StoreError> {
         let what = "check whether dead letters were closed";
         let mut connection = self.acquire(what).await?;
-        let closed = DB::closed_since(&mut connection, self.statements(), since, limit)
+        let closed = self
+            .tables()
+            .closed_since(&mut connection, since, limit)
             .await
             .map_err(StoreError::during(what))?;
         if closed.len() >= limit as usize {

@@ -118,8 +118,7 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Option<HeldTurn<DB>>, StoreError> {
         let failed = StoreError::during;
         let mut tx = self.begin().await?;
-        let locked =
-            DB::lock_held(&mut tx, self.statements(), id).await.map_err(failed("read a held message"))?;
+        let locked = self.tables().lock_held(&mut tx, id).await.map_err(failed("read a held message"))?;
         let Some(letter) = locked else { return Ok(None) };
         if self.holder_before(&mut tx, id).await?.is_some() {
             return Ok(None);
@@ -130,9 +129,8 @@ impl<DB: Dialect> Inbox<DB> {
             tracing::info!(dead_letter = %id, kind = %message.kind, "a held message waits for a process with a handler for its kind");
             return Ok(None);
         }
-        let attempt = DB::attempt(&mut tx, self.statements(), letter.key())
-            .await
-            .map_err(failed("read the attempts"))?;
+        let attempt =
+            self.tables().attempt(&mut tx, letter.key()).await.map_err(failed("read the attempts"))?;
         if attempt.is_some() {
             // The clock may have changed since the last reading, for example with a failover.
             self.refresh_on(&mut tx).await?;
@@ -192,7 +190,9 @@ impl<DB: Dialect> Inbox<DB> {
         shield(async move {
             let failed = StoreError::during;
             let mut tx = inbox.begin_raw("begin to store a dead letter").await?;
-            let rows = DB::fail_held(&mut tx, inbox.statements(), id, &cause)
+            let rows = inbox
+                .tables()
+                .fail_held(&mut tx, id, &cause)
                 .await
                 .map_err(failed("dead-letter a held message"))?;
             inbox.forget_failures(&mut tx, key(&consumer, &tenant, message_id)).await?;
@@ -203,7 +203,7 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     async fn forget_failures(&self, connection: &mut DB::Connection, key: Key<'_>) -> Result<(), StoreError> {
-        DB::forget_attempts(connection, self.statements(), &[key], Forget::All)
+        DB::forget_attempts(connection, self.tables(), &[key], Forget::All)
             .await
             .map_err(StoreError::during("delete the attempts of a held message"))
     }

@@ -5,8 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use message::SteadyClock;
-use message::chunk::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT};
+use message::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, SteadyClock};
 use migrations::{Identifier, Line, Migrator};
 use outbox::Outbox;
 use sqlx::pool::PoolConnection;
@@ -16,8 +15,9 @@ use crate::day::Day;
 use crate::dialect::{Dialect, Reading};
 use crate::error::OpenError;
 use crate::store_error::StoreError;
+use crate::tables::Tables;
 use crate::window::{DAYS_AHEAD_DEFAULT, Window};
-use crate::within::{CALL_TIMEOUT_DEFAULT, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
+use crate::within::{CALL_TIMEOUT_DEFAULT, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN, MAINTENANCE_MAX, within};
 
 /// Default retention of ids.
 pub const RETENTION_DEFAULT: Duration = Duration::from_secs(14 * 86_400);
@@ -173,7 +173,7 @@ pub struct Inbox<DB: Dialect> {
 
 struct Inner<DB: Dialect> {
     pool: Pool<DB>,
-    statements: DB::Statements,
+    tables: Tables<DB>,
     options: InboxOptions,
     memory: Mutex<PartitionCache>,
     steady: SteadyClock,
@@ -198,15 +198,21 @@ impl<DB: Dialect> Inbox<DB> {
     /// PostgreSQL behind a pool without `after_release` it is not cancel-safe; run it to its end.
     pub async fn open(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         let inbox = Self::open_as_it_is(pool, options).await?;
-        if inbox.memory().reading.retained_from.is_none() {
-            let mut connection = inbox.acquire("give a connection").await?;
-            DB::begin_memory(&mut connection, inbox.statements(), inbox.window().keep_from())
+        let limit = inbox.options().call_timeout;
+        within(limit, "begin the inbox's memory", Box::pin(inbox.begin_memory())).await?;
+        within(MAINTENANCE_MAX, "create days", Box::pin(inbox.ensure_days())).await?;
+        Ok(inbox)
+    }
+
+    /// Stores from when it remembers ids, unless that is stored, and reads what is there.
+    async fn begin_memory(&self) -> Result<(), StoreError> {
+        if self.memory().reading.retained_from.is_none() {
+            let mut connection = self.acquire("give a connection").await?;
+            DB::begin_memory(&mut connection, self.tables(), self.window().keep_from())
                 .await
                 .map_err(StoreError::during("store from when it remembers ids"))?;
         }
-        inbox.refresh().await?;
-        inbox.ensure_days().await?;
-        Ok(inbox)
+        self.refresh().await
     }
 
     /// Opens an inbox for operators: checks the schema and reads what is there. Unlike
@@ -218,16 +224,20 @@ impl<DB: Dialect> Inbox<DB> {
     #[doc(hidden)]
     pub async fn open_for_operators(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         let inbox = Self::open_as_it_is(pool, options).await?;
-        inbox.read_partitions().await?;
+        within(inbox.options().call_timeout, "read the days", Box::pin(inbox.read_partitions())).await?;
         Ok(inbox)
     }
 
     async fn open_as_it_is(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         options.check()?;
-        let statements = DB::statements(options.schema.as_ref());
+        within(options.call_timeout, "open the inbox", Box::pin(Self::read_first(pool, options))).await
+    }
+
+    async fn read_first(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
+        let tables = Tables::new(options.schema.as_ref());
         let mut connection = pool.acquire().await.map_err(StoreError::during("give a connection"))?;
         Migrator::<DB>::new(Line::Inbox).schema(options.schema.clone()).check(&mut connection).await?;
-        let reading = read_clock::<DB>(&mut connection, &statements).await?;
+        let reading = read_clock::<DB>(&mut connection, &tables).await?;
         let memory = PartitionCache {
             measured: Instant::now(),
             reading,
@@ -238,7 +248,7 @@ impl<DB: Dialect> Inbox<DB> {
         let memory = Mutex::new(memory);
         let steady = SteadyClock::start();
         drop(connection);
-        let inner = Arc::new(Inner { pool, statements, options, memory, steady });
+        let inner = Arc::new(Inner { pool, tables, options, memory, steady });
         Ok(Self { inner, outbox: None })
     }
 
@@ -313,7 +323,7 @@ impl<DB: Dialect> Inbox<DB> {
 
     /// Does the same as [`refresh`](Self::refresh), over a given connection.
     pub(crate) async fn refresh_on(&self, connection: &mut DB::Connection) -> Result<(), StoreError> {
-        let reading = read_clock::<DB>(connection, self.statements()).await?;
+        let reading = read_clock(connection, self.tables()).await?;
         let mut memory = self.memory();
         memory.measured = Instant::now();
         memory.reading = reading;
@@ -323,8 +333,8 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(())
     }
 
-    pub(crate) fn statements(&self) -> &DB::Statements {
-        &self.inner.statements
+    pub(crate) fn tables(&self) -> &Tables<DB> {
+        &self.inner.tables
     }
 
     pub(crate) fn knows_day(&self, day: Day) -> bool {
@@ -356,9 +366,9 @@ impl<DB: Dialect> Inbox<DB> {
 
 async fn read_clock<DB: Dialect>(
     connection: &mut DB::Connection,
-    statements: &DB::Statements,
+    tables: &Tables<DB>,
 ) -> Result<Reading, StoreError> {
-    DB::read_clock(connection, statements).await.map_err(StoreError::during("read its clock"))
+    tables.read_clock(connection).await.map_err(StoreError::during("read its clock"))
 }
 
 impl<DB: Dialect> Clone for Inbox<DB> {

@@ -16,8 +16,18 @@ use crate::name::ConsumerName;
 use crate::store_error::StoreError;
 use crate::telemetry;
 
-/// Maximum number of messages that one maintenance expires; the next one continues.
+/// Maximum number of messages that are listed at once.
 const EXPIRED_MAX: u32 = 1_000;
+
+/// The outcome for an overdue message.
+enum Expired {
+    /// It is not overdue any more, or another process expires it.
+    Changed,
+    /// It had come as a whole, so only its chunks were removed.
+    Whole,
+    /// It is a dead letter.
+    DeadLettered,
+}
 
 impl Incomplete {
     fn set(&self) -> ChunkSet<'_> {
@@ -72,53 +82,64 @@ impl<DB: Dialect> Inbox<DB> {
     pub(crate) async fn expire_incomplete(&self, consumer: Option<&ConsumerName>) -> Result<u64, StoreError> {
         let (now, options) = (self.settled_window().now, self.options());
         let before = back(now, options.incomplete_retention);
-        let overdue = Overdue {
+        let which = Overdue {
             before,
             consumer: consumer.map(ConsumerName::as_str),
             others_before: back(now, options.incomplete_retention.max(options.retention)),
         };
-        let what = "list incomplete messages";
-        let mut connection = self.acquire(what).await?;
-        let overdue = DB::incomplete(&mut connection, self.statements(), Some(overdue), EXPIRED_MAX)
-            .await
-            .map_err(StoreError::during(what))?;
-        // With a pool of one connection, the next call would wait forever.
-        drop(connection);
         let mut expired = 0;
-        for incomplete in overdue {
-            expired += u64::from(self.expire_one(incomplete.set(), before).await?);
+        loop {
+            let overdue = self.overdue(which).await?;
+            let (len, mut gone) = (overdue.len(), 0);
+            let mut failed = None;
+            for incomplete in overdue {
+                match self.expire_one(incomplete.set(), before).await {
+                    Ok(Expired::Changed) => {}
+                    Ok(Expired::Whole) => gone += 1,
+                    Ok(Expired::DeadLettered) => (gone, expired) = (gone + 1, expired + 1),
+                    // The others are not to wait for it.
+                    Err(error) => failed = Some(error),
+                }
+            }
+            match failed {
+                Some(error) => return Err(error),
+                None if gone == 0 || len < EXPIRED_MAX as usize => return Ok(expired),
+                None => {}
+            }
         }
-        Ok(expired)
     }
 
-    async fn expire_one(&self, set: ChunkSet<'_>, before: OffsetDateTime) -> Result<bool, StoreError> {
+    async fn overdue(&self, which: Overdue<'_>) -> Result<Vec<Incomplete>, StoreError> {
+        let what = "list incomplete messages";
+        // Returned before the next call, which would wait for it in a pool of one connection.
+        let mut connection = self.acquire(what).await?;
+        let overdue = self.tables().incomplete(&mut connection, Some(which), EXPIRED_MAX).await;
+        overdue.map_err(StoreError::during(what))
+    }
+
+    async fn expire_one(&self, set: ChunkSet<'_>, before: OffsetDateTime) -> Result<Expired, StoreError> {
         let failed = StoreError::during;
         let mut tx = self.begin_raw("begin to expire an incomplete message").await?;
         // Read again under its lock: its last chunk may be arriving right now.
-        let locked = DB::lock_set(&mut tx, self.statements(), set, before)
-            .await
-            .map_err(failed("lock a set of chunks"))?;
-        let Some(incomplete) = locked else { return Ok(false) };
-        let found =
-            DB::find(&mut tx, self.statements(), set.key).await.map_err(failed("look for a message"))?;
+        let locked =
+            self.tables().lock_set(&mut tx, set, before).await.map_err(failed("lock a set of chunks"))?;
+        let Some(incomplete) = locked else { return Ok(Expired::Changed) };
+        let found = self.tables().find(&mut tx, set.key).await.map_err(failed("look for a message"))?;
         if found.is_some_and(|stored| stored.fingerprint == set.fingerprint) {
             // It came as a whole afterwards, for example after a limit was raised.
-            DB::remove_set(&mut tx, self.statements(), set).await.map_err(failed("remove chunks"))?;
+            self.tables().remove_set(&mut tx, set).await.map_err(failed("remove chunks"))?;
             tx.commit().await.map_err(failed("commit the removal of chunks"))?;
-            return Ok(false);
+            return Ok(Expired::Whole);
         }
         let count = incomplete.nearest().map_or(0, |split| split.count);
-        let fragment =
-            DB::read_chunks(&mut tx, self.statements(), set, count).await.map_err(failed("read chunks"))?;
+        let fragment = self.tables().read_chunks(&mut tx, set, count).await.map_err(failed("read chunks"))?;
         let letter = incomplete.into_letter(fragment);
-        DB::store_dead_letter(&mut tx, self.statements(), &letter)
-            .await
-            .map_err(failed("store a dead letter"))?;
-        DB::remove_set(&mut tx, self.statements(), set).await.map_err(failed("remove chunks"))?;
+        self.tables().store_dead_letter(&mut tx, &letter).await.map_err(failed("store a dead letter"))?;
+        self.tables().remove_set(&mut tx, set).await.map_err(failed("remove chunks"))?;
         tx.commit().await.map_err(failed("commit the expiry of an incomplete message"))?;
         telemetry::incomplete(&letter.consumer);
         tracing::error!(consumer = letter.consumer, scope = letter.scope, message_id = %letter.subject,
             error = letter.error, "an incomplete message was dead-lettered");
-        Ok(true)
+        Ok(Expired::DeadLettered)
     }
 }

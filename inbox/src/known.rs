@@ -47,9 +47,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// [`StoreError`].
     pub async fn known(&self, id: Uuid) -> Result<Vec<Known>, StoreError> {
         let mut connection = self.acquire("look up a message").await?;
-        DB::known(&mut connection, self.statements(), id)
-            .await
-            .map_err(StoreError::during("look up a message"))
+        self.tables().known(&mut connection, id).await.map_err(StoreError::during("look up a message"))
     }
 
     /// Returns what a duplicate of a message would get, without a duplicate: when the message took
@@ -66,7 +64,9 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Option<Duplicate>, StoreError> {
         let what = "look up the outcome of a message";
         let mut connection = self.acquire(what).await?;
-        let stored = DB::find(&mut connection, self.statements(), key(consumer, tenant, id))
+        let stored = self
+            .tables()
+            .find(&mut connection, key(consumer, tenant, id))
             .await
             .map_err(StoreError::during(what))?;
         Ok(stored.map(Duplicate::from))

@@ -29,7 +29,9 @@ impl<DB: Dialect> Inbox<DB> {
         letter: &DeadLetter,
         message: &Message,
     ) -> Result<bool, RedriveError> {
-        let others = DB::lock_others(tx, self.statements(), letter.key(), letter.id)
+        let others = self
+            .tables()
+            .lock_others(tx, letter.key(), letter.id)
             .await
             .map_err(StoreError::during("look for other dead letters of a message"))?;
         let mut refused = None;

@@ -36,11 +36,11 @@ impl<DB: Dialect> Inbox<DB> {
         let failed = StoreError::during("record what is redriven");
         let keys = [letter.key()];
         let take = async {
-            let taken = DB::take_in_hand(connection, self.statements(), &keys, process).await?;
+            let taken = DB::take_in_hand(connection, self.tables(), &keys, process).await?;
             let owner = taken.first().and_then(|taken: &InHand| taken.owner);
             let Some(owner) = owner.filter(|owner| ended == Some(*owner)) else { return Ok(taken) };
-            DB::take_over(connection, self.statements(), keys[0], owner, process).await?;
-            DB::take_in_hand(connection, self.statements(), &keys, process).await
+            self.tables().take_over(connection, keys[0], owner, process).await?;
+            DB::take_in_hand(connection, self.tables(), &keys, process).await
         };
         let taken = take.await.map_err(failed)?;
         let taken = taken.first();
@@ -54,9 +54,7 @@ impl<DB: Dialect> Inbox<DB> {
     pub(crate) async fn leave_letter(&self, key: Key<'_>, process: Uuid) -> Result<(), StoreError> {
         let what = "note that a redrive has not begun";
         let mut connection = self.acquire(what).await?;
-        DB::put_down(&mut connection, self.statements(), &[key], process)
-            .await
-            .map_err(StoreError::during(what))
+        DB::put_down(&mut connection, self.tables(), &[key], process).await.map_err(StoreError::during(what))
     }
 
     /// Removes the note, because the process survived the handler. Failures stay, unless the
@@ -66,7 +64,7 @@ impl<DB: Dialect> Inbox<DB> {
         let what = "record that a redrive has ended";
         let mut connection = self.acquire(what).await?;
         let forget = if is_over { Forget::All } else { Forget::Unnoted };
-        DB::forget_attempts(&mut connection, self.statements(), &[key], forget)
+        DB::forget_attempts(&mut connection, self.tables(), &[key], forget)
             .await
             .map_err(StoreError::during(what))
     }

@@ -80,11 +80,14 @@ mod redrive;
 mod redrive_request;
 mod refusal;
 mod retention;
+mod rows;
 mod runner;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod statements;
 mod store_dead_letter;
 mod store_error;
+mod tables;
 pub mod telemetry;
 mod transaction;
 pub mod window;

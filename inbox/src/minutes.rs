@@ -33,11 +33,10 @@ pub struct Counts {
     pub duplicates: u64,
 }
 
-impl Counts {
-    /// Returns the numbers as the tables hold them: applied, duplicates.
-    pub(crate) fn columns(self) -> [i64; 2] {
-        [self.applied, self.duplicates].map(|count| i64::try_from(count).unwrap_or(i64::MAX))
-    }
+/// Stored counts of one consumer.
+pub(crate) struct ConsumerCounts {
+    pub(crate) consumer: String,
+    pub(crate) counts: Counts,
 }
 
 /// Counts that a process has not stored yet. Clones share them.
@@ -72,7 +71,8 @@ impl<DB: Dialect> Inbox<DB> {
     pub(crate) async fn add_counts(&self, consumer: &ConsumerName, counts: Counts) -> Result<(), StoreError> {
         let what = "store counts of consumers";
         let mut connection = self.acquire(what).await?;
-        DB::add_counts(&mut connection, self.statements(), consumer.as_str(), counts)
+        self.tables()
+            .add_counts(&mut connection, consumer.as_str(), counts)
             .await
             .map_err(StoreError::during(what))
     }
@@ -81,9 +81,7 @@ impl<DB: Dialect> Inbox<DB> {
     pub(crate) async fn purge_minutes(&self, now: OffsetDateTime) -> Result<(), StoreError> {
         let what = "delete old counts of consumers";
         let mut connection = self.acquire(what).await?;
-        DB::purge_minutes(&mut connection, self.statements(), now - KEEP)
-            .await
-            .map_err(StoreError::during(what))
+        self.tables().purge_minutes(&mut connection, now - KEEP).await.map_err(StoreError::during(what))
     }
 
     /// Returns the counts of each consumer since a moment. Returns none when the role may not read
@@ -92,8 +90,8 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         connection: &mut DB::Connection,
         from: OffsetDateTime,
-    ) -> Result<Vec<(String, i64, i64)>, StoreError> {
-        let counts = DB::counts(connection, self.statements(), from).await;
+    ) -> Result<Vec<ConsumerCounts>, StoreError> {
+        let counts = self.tables().counts(connection, from).await;
         let counts = counts.map_err(StoreError::during("read counts of consumers"));
         match counts {
             Err(error) if !error.is_transient() => {

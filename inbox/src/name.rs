@@ -4,8 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use message::text::{TEXT_BYTES_MAX, check_optional};
-use message::{InvalidText, MessageId};
+use message::{InvalidText, MessageId, TEXT_BYTES_MAX, check_optional};
 
 use crate::dialect::Key;
 use crate::guard::key;

@@ -1,18 +1,21 @@
 //! Reads an inbox to compare it with other records: one consumer, in the order of message ids, in
 //! batches.
 
-#[cfg(feature = "postgres")]
 use std::time::Duration;
 
 use async_trait::async_trait;
 use message::Fingerprint;
+use migrations::query::{Query, Row};
+use migrations::{Identifier, Line, MigrateError, Migrator, Statement};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use migrations::MigrateError;
-
+use crate::dialect::Dialect;
 use crate::name::{ConsumerName, Tenant};
+use crate::rows;
+use crate::statements::Shared;
 use crate::store_error::StoreError;
+use crate::tables::Tables;
 
 /// A message that took effect and is remembered by the inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,18 +39,6 @@ pub enum Unfinished {
     Retrying,
     /// It is an open dead letter: an operator has to decide.
     DeadLetter,
-}
-
-impl Unfinished {
-    /// Interprets the second column: null for an attempt, otherwise whether the dead letter is
-    /// open.
-    pub(crate) fn of(is_open: Option<bool>) -> Self {
-        match is_open {
-            None => Self::Retrying,
-            Some(false) => Self::Closed,
-            Some(true) => Self::DeadLetter,
-        }
-    }
 }
 
 /// A reader of the inbox of one consumer, for one tenant or all of them. Every call is one short
@@ -92,12 +83,12 @@ pub struct Whose {
 #[cfg(feature = "postgres")]
 pub async fn postgres(
     connection: sqlx::PgConnection,
-    schema: Option<&migrations::Identifier>,
+    schema: Option<&Identifier>,
     whose: Whose,
     statement_timeout: Duration,
 ) -> Result<Box<dyn AppliedIds>, MigrateError> {
-    let opened = crate::postgres::PostgresMemory::open(connection, schema, whose, statement_timeout);
-    Ok(Box::new(opened.await?))
+    let memory = Memory::<sqlx::Postgres>::open(connection, schema, whose, statement_timeout);
+    Ok(Box::new(memory.await?))
 }
 
 /// Opens an inbox in SQLite.
@@ -109,5 +100,72 @@ pub async fn sqlite(
     connection: sqlx::SqliteConnection,
     whose: Whose,
 ) -> Result<Box<dyn AppliedIds>, MigrateError> {
-    Ok(Box::new(crate::sqlite::SqliteMemory::open(connection, whose).await?))
+    Ok(Box::new(Memory::<sqlx::Sqlite>::open(connection, None, whose, Duration::ZERO).await?))
+}
+
+/// See [`AppliedIds`].
+struct Memory<DB: Dialect> {
+    connection: DB::Connection,
+    tables: Tables<DB>,
+    whose: Whose,
+    statement_timeout: Duration,
+}
+
+impl<DB: Dialect> Memory<DB> {
+    async fn open(
+        mut connection: DB::Connection,
+        schema: Option<&Identifier>,
+        whose: Whose,
+        statement_timeout: Duration,
+    ) -> Result<Self, MigrateError> {
+        Migrator::<DB>::new(Line::Inbox).schema(schema.cloned()).check(&mut connection).await?;
+        Ok(Self { connection, tables: Tables::new(schema), whose, statement_timeout })
+    }
+
+    /// Begins a statement about the consumer and its tenant.
+    fn query(&self, statement: impl FnOnce(&Shared) -> &Statement) -> Query<DB> {
+        let scope = self.whose.scope.as_ref().map(Tenant::as_str);
+        Query::new(statement(&self.tables.shared)).bind(self.whose.consumer.as_str()).bind(scope)
+    }
+
+    async fn read(&mut self, query: Query<DB>) -> Result<Vec<Row<DB>>, sqlx::Error> {
+        DB::read_within(&mut self.connection, query, self.statement_timeout).await
+    }
+
+    async fn remembered(&mut self, query: Query<DB>) -> Result<Vec<Remembered>, sqlx::Error> {
+        self.read(query).await?.iter().map(rows::remembered).collect()
+    }
+}
+
+#[async_trait]
+impl<DB: Dialect> AppliedIds for Memory<DB> {
+    async fn page(
+        &mut self,
+        after: (Uuid, &str),
+        until: Uuid,
+        rows_max: u32,
+    ) -> Result<Vec<Remembered>, StoreError> {
+        let page = self.query(|sql| &sql.remembered_page).bind(after.0).bind(after.1);
+        let page = page.bind(until).bind(rows_max);
+        self.remembered(page).await.map_err(StoreError::during("read the inbox"))
+    }
+
+    async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Remembered>, StoreError> {
+        let find = self.query(|sql| &sql.remembered).bind(ids);
+        self.remembered(find).await.map_err(StoreError::during("look up messages in the inbox"))
+    }
+
+    async fn unfinished(&mut self, ids: &[Uuid]) -> Result<Vec<(Uuid, Unfinished)>, StoreError> {
+        let failed = || StoreError::during("find attempts and dead letters");
+        let query = self.query(|sql| &sql.unfinished).bind(ids);
+        let found = self.read(query).await.map_err(failed())?;
+        found.iter().map(rows::unfinished).collect::<Result<_, _>>().map_err(failed())
+    }
+
+    async fn retained_from(&mut self) -> Result<Option<OffsetDateTime>, StoreError> {
+        let failed = || StoreError::during("read from when the inbox remembers ids");
+        let query = Query::new(&self.tables.shared.retained_from);
+        let found = self.read(query).await.map_err(failed())?;
+        found.first().map(|row| row.get("retained_from")).transpose().map_err(failed())
+    }
 }

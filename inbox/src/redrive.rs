@@ -97,9 +97,7 @@ impl<DB: Dialect> Inbox<DB> {
         // Check the request first. Otherwise a process that waits for the dead letter of another
         // process's request would occupy a connection, only to find it closed.
         if let Some(number) = request
-            && !DB::is_requested(&mut tx, self.statements(), number)
-                .await
-                .map_err(failed("read a request"))?
+            && !self.tables().is_requested(&mut tx, number).await.map_err(failed("read a request"))?
         {
             return Ok(Redriven::Elsewhere);
         }
@@ -114,7 +112,8 @@ impl<DB: Dialect> Inbox<DB> {
         }
         let resolution = self.apply_letter(&mut tx, &letter, consumer, handler, options).await?;
         if let Some(number) = request {
-            DB::finish_request(&mut tx, self.statements(), number, resolution.as_str())
+            self.tables()
+                .finish_request(&mut tx, number, resolution.as_str())
                 .await
                 .map_err(failed("store the outcome of a redrive"))?;
         }
@@ -166,7 +165,9 @@ impl<DB: Dialect> Inbox<DB> {
         tx: &mut InboxTransaction<DB>,
         id: DeadLetterId,
     ) -> Result<Result<DeadLetter, Redriven>, RedriveError> {
-        let letter = DB::dead_letter(tx, self.statements(), id, true)
+        let letter = self
+            .tables()
+            .dead_letter(tx, id, true)
             .await
             .map_err(StoreError::during("read a dead letter"))?
             .ok_or(RedriveError::NotFound { id })?;
@@ -218,9 +219,8 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Redriven, RedriveError> {
         let failed = StoreError::during;
         // This statement fails in an aborted transaction, so the commit below commits.
-        let rows = DB::resolve(&mut tx, self.statements(), id, resolution)
-            .await
-            .map_err(failed("close a dead letter"))?;
+        let rows =
+            self.tables().resolve(&mut tx, id, resolution).await.map_err(failed("close a dead letter"))?;
         if rows != 1 {
             return Err(RedriveError::NotFound { id });
         }

@@ -45,12 +45,11 @@ impl<DB: Dialect> Inbox<DB> {
         let failed = StoreError::during;
         let what = "record what is redriven";
         let mut tx = self.begin_raw(what).await?;
-        if !DB::is_requested(&mut tx, self.statements(), request.number).await.map_err(failed(what))? {
+        if !self.tables().is_requested(&mut tx, request.number).await.map_err(failed(what))? {
             return Ok(Taken::Elsewhere);
         }
-        let letter = DB::dead_letter(&mut tx, self.statements(), request.dead_letter, false)
-            .await
-            .map_err(failed(what))?;
+        let letter =
+            self.tables().dead_letter(&mut tx, request.dead_letter, false).await.map_err(failed(what))?;
         // Without a message id there is no handler to run.
         let named = letter.filter(|letter| letter.resolved.is_none() && letter.message_id.is_some());
         let Some(letter) = named else { return Ok(Taken::Unnamed) };

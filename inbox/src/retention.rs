@@ -117,7 +117,7 @@ impl<DB: Dialect> Inbox<DB> {
         let is_due = DB::DAYS_ARE_IMPLICIT
             || window.retained_from < keep_from.start()
             || self.has_days_before(window.retained_from).await?;
-        let expired = if is_due { DB::expire(self.pool(), self.statements(), keep_from).await? } else { 0 };
+        let expired = if is_due { DB::expire(self.pool(), self.tables(), keep_from).await? } else { 0 };
         if window.now - settled.now > CLOCKS_APART_MAX {
             return Err(OpenError::ClocksDiffer { database: window.now, process: settled.now });
         }
@@ -129,7 +129,7 @@ impl<DB: Dialect> Inbox<DB> {
         let first = Day::of(OffsetDateTime::UNIX_EPOCH);
         let last = Day::of(retained_from - time::Duration::DAY);
         let mut connection = self.acquire("give a connection").await?;
-        let left = DB::days(&mut connection, self.statements(), DayRange { first, last })
+        let left = DB::days(&mut connection, self.tables(), DayRange { first, last })
             .await
             .map_err(StoreError::during("list the inbox's partitions"))?;
         Ok(!left.is_empty())
@@ -140,7 +140,9 @@ impl<DB: Dialect> Inbox<DB> {
         let mut connection = self.acquire("give a connection").await?;
         let mut purged = 0;
         loop {
-            let rows = DB::purge_attempts(&mut connection, self.statements(), before, PURGED_MAX)
+            let rows = self
+                .tables()
+                .purge_attempts(&mut connection, before, PURGED_MAX)
                 .await
                 .map_err(StoreError::during("purge old attempts"))?;
             purged += rows;
@@ -155,7 +157,9 @@ impl<DB: Dialect> Inbox<DB> {
         let mut connection = self.acquire("give a connection").await?;
         let mut purged = 0;
         loop {
-            let rows = DB::purge_dead_letters(&mut connection, self.statements(), before, PURGED_MAX)
+            let rows = self
+                .tables()
+                .purge_dead_letters(&mut connection, before, PURGED_MAX)
                 .await
                 .map_err(StoreError::during("purge closed dead letters"))?;
             purged += rows;
@@ -173,7 +177,7 @@ impl<DB: Dialect> Inbox<DB> {
         for _ in 0..SWEEPS_MAX {
             let batch = async {
                 let mut connection = self.acquire("give a connection").await?;
-                DB::purge_decisions(&mut connection, self.statements(), before, PURGED_MAX)
+                DB::purge_decisions(&mut connection, self.tables(), before, PURGED_MAX)
                     .await
                     .map_err(StoreError::during("purge old decisions"))
             };
@@ -205,7 +209,7 @@ impl<DB: Dialect> Inbox<DB> {
         let (first, last) = self.window().days(self.options().days_ahead);
         let first = first.max(Day::of(self.window().retained_from));
         let mut connection = self.acquire("give a connection").await?;
-        let existing = DB::days(&mut connection, self.statements(), DayRange { first, last })
+        let existing = DB::days(&mut connection, self.tables(), DayRange { first, last })
             .await
             .map_err(StoreError::during("list the inbox's partitions"))?;
         self.learn_partitions(existing);
@@ -237,14 +241,14 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<u64, OpenError> {
         let wanted = DayRange { first: first.max(Day::of(self.window().retained_from)), last };
         let failed = StoreError::during;
-        let existing = DB::days(connection, self.statements(), wanted)
+        let existing = DB::days(connection, self.tables(), wanted)
             .await
             .map_err(failed("list the inbox's partitions"))?;
         self.learn_partitions(existing.iter().copied());
         let mut days = wanted.first.through(wanted.last).filter(|day| !existing.contains(day));
         let Some(first) = days.next() else { return Ok(0) };
         let missing = DayRange { first, last: days.last().unwrap_or(first) };
-        let created = DB::create_days(connection, self.statements(), missing).await.map_err(|source| {
+        let created = DB::create_days(connection, self.tables(), missing).await.map_err(|source| {
             // Only an error that does not pass by itself needs another role.
             if source.is_transient() {
                 OpenError::Store(source)
@@ -253,7 +257,7 @@ impl<DB: Dialect> Inbox<DB> {
             }
         })?;
         // Read the days again: another process may have expired some meanwhile.
-        let existing = DB::days(connection, self.statements(), wanted)
+        let existing = DB::days(connection, self.tables(), wanted)
             .await
             .map_err(failed("list the inbox's partitions"))?;
         self.learn_partitions(existing);

@@ -171,7 +171,8 @@ impl<DB: Dialect> Inbox<DB> {
                     // Another process has applied it meanwhile: there is nothing to decide, and its
                     // key need not wait.
                     Ok(Duplicate { dead_letter: None, .. }) => {
-                        DB::resolve(&mut tx, self.statements(), letter_id, Resolution::Duplicate)
+                        self.tables()
+                            .resolve(&mut tx, letter_id, Resolution::Duplicate)
                             .await
                             .map_err(StoreError::during("close a dead letter"))?;
                     }
@@ -192,21 +193,25 @@ impl<DB: Dialect> Inbox<DB> {
         let mut tx = self.begin_raw("begin to store a dead letter").await?;
         let failed = StoreError::during;
         if let Some(fingerprint) = chunks {
-            DB::remove_set(&mut tx, self.statements(), ChunkSet { key: letter.key(), fingerprint })
+            self.tables()
+                .remove_set(&mut tx, ChunkSet { key: letter.key(), fingerprint })
                 .await
                 .map_err(failed("delete the chunks of a dead letter"))?;
         }
         // For a redelivery without an id, the broker does not identify which of several equal
         // arrivals it repeats. So one of their dead letters counts it.
         let repeated = if letter.is_nameless() {
-            DB::fingerprint_of_dead_letter(&mut tx, self.statements(), letter.key())
+            self.tables()
+                .fingerprint_of_dead_letter(&mut tx, letter.key())
                 .await
                 .map_err(failed("find the dead letter of a redelivery"))?
         } else {
             None
         };
         let counted = repeated.map(|fingerprint| DeadLetter { fingerprint, ..letter.clone() });
-        let id = DB::store_dead_letter(&mut tx, self.statements(), counted.as_ref().unwrap_or(letter))
+        let id = self
+            .tables()
+            .store_dead_letter(&mut tx, counted.as_ref().unwrap_or(letter))
             .await
             .map_err(failed("store a dead letter"))?;
         Ok((tx, id))
@@ -218,7 +223,7 @@ impl<DB: Dialect> Inbox<DB> {
         letter: &DeadLetter,
     ) -> Result<Committed, StoreError> {
         let failed = StoreError::during;
-        DB::forget_attempts(&mut tx, self.statements(), &[letter.key()], Forget::All)
+        DB::forget_attempts(&mut tx, self.tables(), &[letter.key()], Forget::All)
             .await
             .map_err(failed("delete the attempts of a dead letter"))?;
         // An earlier error would have ended this call, so the transaction is intact and COMMIT
@@ -236,7 +241,8 @@ impl<DB: Dialect> Inbox<DB> {
         id: DeadLetterId,
         message: &Message,
     ) -> Result<Inserted, StoreError> {
-        DB::insert_dead(tx, self.statements(), NewRow { key, content: self.content(message) }, id)
+        self.tables()
+            .insert_dead(tx, NewRow { key, content: self.content(message) }, id)
             .await
             .map_err(StoreError::during("store the inbox row of a dead letter"))
     }

@@ -37,7 +37,7 @@ pub const METRICS: &[Metric] = &[
     Metric::gauge(
         "inbox_handlers_blocked",
         &["consumer"],
-        "handlers that block their thread and cannot be ended",
+        "handlers that block their thread and cannot be stopped",
     ),
     Metric::counter(
         "inbox_dead_total",

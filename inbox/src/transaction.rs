@@ -5,8 +5,7 @@ use std::ops::{Deref, DerefMut};
 use message::{Chunk, Committed, Message, MessageId, shield};
 use migrations::SqlErrorKind;
 use migrations::own_transaction::{ENDED, roll_back};
-use outbox::OutboxTransaction;
-use outbox::transaction::Sealed;
+use outbox::{OutboxTransaction, Sealed};
 use sqlx::{Connection as _, Transaction};
 use uuid::Uuid;
 
@@ -135,9 +134,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         let key = key(consumer, scope, message.id);
         self.check_open().await?;
         let content = self.inbox.content(message);
-        let cleared = DB::clear_dead(&mut self.tx, self.inbox.statements(), key, letter, content)
-            .await
-            .map_err(StoreError::during("take over the inbox row of a dead letter"))?;
+        let cleared = self.inbox.tables().clear_dead(&mut self.tx, key, letter, content).await;
+        let cleared = cleared.map_err(StoreError::during("take over the inbox row of a dead letter"))?;
         if cleared == 0 {
             return Ok(None);
         }
@@ -333,7 +331,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         let Self { inbox, tx, admitted, .. } = self;
         let Sealed { tx, wake } = tx.seal().await.map_err(unsealed)?;
         let rows = rows_of(&admitted);
-        let Outcome::Done(next) = DB::commit(tx, &rows).await.map_err(classify_commit)? else {
+        let committed = DB::commit(tx, inbox.tables(), &rows).await.map_err(classify_commit)?;
+        let Outcome::Done(next) = committed else {
             return Err(CommitError::RolledBack { reason: GONE, source: None });
         };
         if let Some(wake) = wake {
@@ -348,8 +347,9 @@ impl<DB: Dialect> InboxTransaction<DB> {
     pub(crate) async fn check_rows(&mut self) -> Result<(), StoreError> {
         self.check_open().await?;
         let what = "look for the inbox rows of a transaction";
-        let has_rows =
-            DB::has_marked(&mut self.tx, &rows_of(&self.admitted)).await.map_err(StoreError::during(what))?;
+        let rows = rows_of(&self.admitted);
+        let has_rows = DB::has_marked(&mut self.tx, self.inbox.tables(), &rows).await;
+        let has_rows = has_rows.map_err(StoreError::during(what))?;
         let has_mark =
             !self.is_marked || DB::is_marked(&mut self.tx).await.map_err(StoreError::during(what))?;
         if has_rows && has_mark {
@@ -376,7 +376,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
             let Evidence::Chunk { consumer, scope, chunk } = evidence else { continue };
             let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: *subject };
             let set = ChunkSet { key, fingerprint: chunk.fingerprint() };
-            let is_kept = DB::has_chunk(&mut self.tx, self.inbox.statements(), set, chunk).await;
+            let is_kept = self.inbox.tables().has_chunk(&mut self.tx, set, chunk).await;
             let is_kept = is_kept.map_err(|error| CommitError::RolledBack {
                 reason: CHECK_FAILED,
                 source: Some(Box::new(error)),

@@ -30,7 +30,7 @@ pub const CHUNKED_BYTES_MAX: usize = 512 << 20;
 const PIECE_BYTES_MIN: usize = 512;
 
 /// The CloudEvents extension attributes of a chunk, without any binding's prefix.
-pub const ATTRIBUTES: [&str; 4] = ["chunkindex", "chunkcount", "chunkbytes", "chunkfingerprint"];
+pub const CHUNK_ATTRIBUTES: [&str; 4] = ["chunkindex", "chunkcount", "chunkbytes", "chunkfingerprint"];
 
 /// A chunk's place in its whole message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,9 +169,9 @@ impl Chunk {
         Err(InvalidChunk::Length { index, count, bytes, expected, found })
     }
 
-    /// Returns the attributes, in the order of [`ATTRIBUTES`].
+    /// Returns the attributes, in the order of [`CHUNK_ATTRIBUTES`].
     pub(crate) fn attributes(&self) -> [(&'static str, Cow<'static, str>); 4] {
-        let [index, count, bytes, fingerprint] = ATTRIBUTES;
+        let [index, count, bytes, fingerprint] = CHUNK_ATTRIBUTES;
         [
             (index, Cow::Owned(self.index.to_string())),
             (count, Cow::Owned(self.count.to_string())),
@@ -186,10 +186,10 @@ impl Chunk {
         attribute: impl Fn(&str) -> Option<&'a str>,
         payload_bytes: usize,
     ) -> Result<Option<Self>, InvalidChunk> {
-        if ATTRIBUTES.iter().all(|name| attribute(name).is_none()) {
+        if CHUNK_ATTRIBUTES.iter().all(|name| attribute(name).is_none()) {
             return Ok(None);
         }
-        let [index, count, bytes, fingerprint] = ATTRIBUTES;
+        let [index, count, bytes, fingerprint] = CHUNK_ATTRIBUTES;
         let required =
             |name, expected| attribute(name).ok_or(InvalidChunk::Attribute { name, found: None, expected });
         let wrong = |name, value: &str, expected| InvalidChunk::Attribute {
@@ -224,7 +224,7 @@ impl Chunk {
 
 /// The encoding of payloads at a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Encoding {
+pub enum PayloadEncoding {
     /// The bytes as they are.
     Raw,
     /// Base64 inside a JSON text (SQS): four bytes for three. The envelope counts fourfold, because
@@ -238,7 +238,7 @@ pub struct Splitter {
     /// The largest message that the destination accepts.
     pub limit: SizeLimit,
     /// The encoding of payloads there.
-    pub encoding: Encoding,
+    pub encoding: PayloadEncoding,
     /// The largest message in chunks, in bytes with its envelope.
     pub chunked_bytes_max: usize,
 }
@@ -290,8 +290,8 @@ impl Splitter {
     fn room(&self, envelope_bytes: usize) -> usize {
         let bytes_max = self.limit.message_bytes_max;
         match self.encoding {
-            Encoding::Raw => bytes_max.saturating_sub(envelope_bytes),
-            Encoding::Base64 => bytes_max.saturating_sub(4 * envelope_bytes) / 4 * 3,
+            PayloadEncoding::Raw => bytes_max.saturating_sub(envelope_bytes),
+            PayloadEncoding::Base64 => bytes_max.saturating_sub(4 * envelope_bytes) / 4 * 3,
         }
     }
 

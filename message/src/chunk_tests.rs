@@ -3,7 +3,7 @@ use crate::{ContentType, EventType, OrderingKey, Topic};
 
 const RAW: Splitter = Splitter {
     limit: SizeLimit { destination: "the test", message_bytes_max: 2_000 },
-    encoding: Encoding::Raw,
+    encoding: PayloadEncoding::Raw,
     chunked_bytes_max: 100_000,
 };
 
@@ -26,7 +26,7 @@ fn read(attributes: &[(&str, &str)], payload_bytes: usize) -> Result<Option<Chun
 
 #[test]
 fn every_payload_comes_back_whole_from_any_order() {
-    for encoding in [Encoding::Raw, Encoding::Base64] {
+    for encoding in [PayloadEncoding::Raw, PayloadEncoding::Base64] {
         for bytes in (0..12_000).step_by(97) {
             let limit = SizeLimit { message_bytes_max: 6_000, ..RAW.limit };
             let (splitter, whole) = (Splitter { limit, encoding, ..RAW }, message(bytes));
@@ -134,7 +134,7 @@ fn hostile_attributes_are_refused_with_what_is_wrong() {
         let told = read(&attributes, 3).unwrap_err().to_string();
         assert!(told.contains(expected) && told.len() < 300, "{name}={value}: {told}");
     }
-    for missing in ATTRIBUTES {
+    for missing in CHUNK_ATTRIBUTES {
         let some: Vec<_> = good.into_iter().filter(|(name, _)| *name != missing).collect();
         assert!(read(&some, 4).unwrap_err().to_string().contains("missing"), "{missing}");
     }

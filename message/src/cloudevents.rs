@@ -22,11 +22,21 @@ use crate::text::{ContentType, EventType, OrderingKey, Source, Topic};
 use crate::trace::TraceContext;
 
 /// The specification version that is written. Any `1.x` is accepted.
-pub const SPEC_VERSION: &str = "1.0";
+const SPEC_VERSION: &str = "1.0";
+
+/// The attributes that a message is read from. Every other one becomes a header, but the extensions
+/// of [`CHUNK_ATTRIBUTES`](crate::CHUNK_ATTRIBUTES).
+const ATTRIBUTES: [&str; 7] = ["specversion", "id", "source", "type", "time", "subject", "datacontenttype"];
+
+/// Returns whether a CloudEvents attribute is part of a message, and not a header.
+#[must_use]
+pub fn is_attribute(name: &str) -> bool {
+    ATTRIBUTES.contains(&name) || crate::chunk::CHUNK_ATTRIBUTES.contains(&name)
+}
 
 /// Returns the attributes of a message without the prefix of a binding: `specversion`, `id`,
 /// `source`, `type`, `time` and, with a key, `subject`. A chunk also has the extensions of
-/// [`crate::chunk::ATTRIBUTES`].
+/// [`crate::CHUNK_ATTRIBUTES`].
 pub fn attributes(message: &Message) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
     let key = message.key.as_ref().map(|key| ("subject", Cow::Borrowed(key.as_str())));
     [
@@ -246,6 +256,12 @@ mod tests {
         let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         message.trace = Some(TraceContext::new(parent, Some("a=b".into())).unwrap());
         message
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_an_attribute() {
+        let message = sample();
+        assert!(attributes(&message).all(|(name, _)| is_attribute(name)));
     }
 
     fn on_the_wire(message: &Message) -> Envelope {

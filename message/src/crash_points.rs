@@ -37,7 +37,7 @@ pub struct InvalidCrashPoint {
 /// # Errors
 /// [`InvalidCrashPoint`]. A text that cannot be parsed arms nothing.
 #[cfg(feature = "crash-points")]
-pub fn arm(points: &str) -> Result<(), InvalidCrashPoint> {
+fn arm(points: &str) -> Result<(), InvalidCrashPoint> {
     for (place, times) in parse(points)? {
         let (name, left) = (place.to_owned(), std::sync::atomic::AtomicU64::new(times));
         let crash = move || {

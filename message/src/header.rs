@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::text::{InvalidText, TEXT_BYTES_MAX, check, check_optional};
+use crate::text::{InvalidText, TEXT_BYTES_MAX, check_name, check_optional};
 
 /// The longest accepted header value in bytes. W3C baggage asks implementations to carry 8,192
 /// bytes.
@@ -67,9 +67,13 @@ impl HeaderName {
     /// envelope.
     pub fn new(value: impl Into<String>) -> Result<Self, InvalidText> {
         let value = value.into();
-        check("header name", &value, TEXT_BYTES_MAX, "allowed are ASCII letters, digits and - _ .", |c| {
-            c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
-        })?;
+        check_name(
+            "header name",
+            &value,
+            TEXT_BYTES_MAX,
+            "allowed are ASCII letters, digits and - _ .",
+            |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'),
+        )?;
         if Self::is_reserved(&value) {
             return Err(InvalidText::Reserved { what: "header name", value });
         }

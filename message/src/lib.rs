@@ -5,69 +5,71 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`message`] | [`Message`], the envelope on its way from producer to consumer |
-//! | [`id`] | [`MessageId`], a UUIDv7 that carries its generation time |
-//! | [`token`] | [`Token`]: an identity and its time; windows of accepted times; generators of ids |
-//! | [`text`] | validated names: [`Topic`], [`OrderingKey`], [`EventType`], [`Source`], [`ContentType`] |
-//! | [`header`] | [`Headers`]: free, validated name/value pairs |
-//! | [`trace`] | [`TraceContext`]: W3C trace context |
-//! | [`fingerprint`] | [`Fingerprint`]: SHA-256 over what must not change under one id |
-//! | [`foreign`] | [`ForeignMessage`]: a message read from a delivery without a usable envelope |
+//! | `message` | [`Message`], the envelope on its way from producer to consumer |
+//! | `id` | [`MessageId`], a UUIDv7 that carries its generation time |
+//! | [`token`] | [`Token`](token::Token): an identity and its time; windows of accepted times; generators of ids |
+//! | `text` | validated names: [`Topic`], [`OrderingKey`], [`EventType`], [`Source`], [`ContentType`] |
+//! | `header` | [`Headers`]: free, validated name/value pairs |
+//! | `trace` | [`TraceContext`]: W3C trace context |
+//! | `fingerprint` | [`Fingerprint`]: SHA-256 over what must not change under one id |
+//! | `foreign` | [`ForeignMessage`]: a message read from a delivery without a usable envelope |
 //! | [`loopback`] | recognises addresses of this machine |
-//! | [`backoff`] | [`Backoff`]: delays between retries; pauses with jitter |
-//! | [`chunk`] | [`Chunk`] and [`Splitter`](chunk::Splitter): messages that are larger than their destination accepts |
-//! | [`limits`] | [`SizeLimit`]: the largest message that a destination accepts |
+//! | `backoff` | [`Backoff`]: delays between retries; pauses with jitter |
+//! | `chunk` | [`Chunk`] and [`Splitter`]: messages that are larger than their destination accepts |
+//! | `limits` | [`SizeLimit`]: the largest message that a destination accepts |
 //! | [`cloudevents`] | the CloudEvents 1.0 attributes of a message, written and read |
 //! | [`crash_points`] | places at which a test ends the process |
 //! | [`error_text`] | texts of errors for tables and log lines |
-//! | [`event`] | [`Event`]: a payload of a type that knows its topic and kind |
-//! | [`fault`] | [`Fault`] and [`FaultScope`]: the party at fault for a failure, and its reach |
-//! | [`metric`] | [`Metric`]: one row of a table of metrics |
-//! | [`publisher`] | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
-//! | [`subscription`] | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
-//! | `runtime` (feature `testing`) | [`Runtime`]: the source of tasks and random numbers |
-//! | [`steady_clock`] | [`SteadyClock`]: the second clock that must agree before something is forgotten |
-//! | [`transactions`] | [`Transactions`]: the seam towards brokers that publish in transactions |
-//! | [`proof`] | [`Committed`]: the proof that an acknowledgement requires |
+//! | `event` | [`Event`]: a payload of a type that knows its topic and kind |
+//! | `fault` | [`Fault`] and [`FaultScope`]: the party at fault for a failure, and its reach |
+//! | `metric` | [`Metric`]: one row of a table of metrics |
+//! | `publisher` | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
+//! | `subscription` | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
+//! | `runtime` | [`Runtime`]: the source of tasks and random numbers |
+//! | [`units`] | durations and sizes as people read them |
+//! | `steady_clock` | [`SteadyClock`]: the second clock that must agree before something is forgotten |
+//! | `transactions` | [`Transactions`]: the seam towards brokers that publish in transactions |
+//! | `proof` | [`Committed`]: the proof that an acknowledgement requires |
 
-pub mod backoff;
-pub mod chunk;
+mod backoff;
+mod chunk;
 pub mod cloudevents;
 pub mod crash_points;
 pub mod error_text;
-pub mod event;
-pub mod fault;
-pub mod fingerprint;
-pub mod foreign;
-pub mod header;
-pub mod id;
-pub mod limits;
+mod event;
+mod fault;
+mod fingerprint;
+mod foreign;
+mod header;
+mod id;
+mod limits;
 pub mod loopback;
-pub mod message;
-pub mod metric;
-pub mod proof;
-pub mod publisher;
-#[cfg(not(feature = "testing"))]
+mod message;
+mod metric;
+mod proof;
+mod publisher;
 mod runtime;
-#[cfg(feature = "testing")]
-pub mod runtime;
 mod shield;
-pub mod steady_clock;
-pub mod subscription;
-pub mod text;
+mod steady_clock;
+mod subscription;
+mod text;
 pub mod token;
-pub mod trace;
-pub mod transactions;
+mod trace;
+mod transactions;
+pub mod units;
 
-pub use backoff::Backoff;
-pub use chunk::Chunk;
+pub use backoff::{Backoff, jittered};
+pub use chunk::{
+    CHUNK_ATTRIBUTES, CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, CHUNKS_MAX, Chunk, InvalidChunk,
+    PayloadEncoding, Splitter,
+};
 pub use event::Event;
 pub use fault::{Fault, FaultScope};
-pub use fingerprint::Fingerprint;
+pub use fingerprint::{Fingerprint, FingerprintLength, InvalidFingerprint};
 pub use foreign::ForeignMessage;
-pub use header::{HeaderName, HeaderValue, Headers};
-pub use id::MessageId;
-pub use limits::SizeLimit;
+pub use header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX, HeaderName, HeaderValue, Headers};
+pub use id::{InvalidId, MessageId};
+pub use limits::{Oversize, SizeLimit};
 pub use message::Message;
 pub use metric::{Metric, MetricKind};
 pub use proof::Committed;
@@ -76,13 +78,18 @@ pub use publisher::{
     Ticket,
 };
 pub use runtime::Runtime;
+#[cfg(feature = "testing")]
+pub use runtime::Simulated;
 pub use shield::{ToItsEnd, shield};
 pub use steady_clock::SteadyClock;
 pub use subscription::{
-    Delivery, DeliveryToken, Disposition, Lag, Malformed, Settlement, Subscriber, Subscription,
-    SubscriptionError,
+    Delivery, DeliveryToken, Disposition, Lag, Malformed, ProofMismatch, Settlement, Subscriber,
+    Subscription, SubscriptionError,
 };
-pub use text::{ContentType, EventType, InvalidText, OrderingKey, Source, Topic};
-pub use token::Token;
-pub use trace::TraceContext;
+pub use text::{
+    ContentType, EventType, InvalidText, NOTE_BYTES_MAX, OrderingKey, Source, TEXT_BYTES_MAX, Topic,
+};
+#[doc(hidden)]
+pub use text::{check_name, check_optional, check_signature};
+pub use trace::{InvalidTrace, TraceContext};
 pub use transactions::{ClosedTransaction, TransactionMark, TransactionScope, Transactions};

@@ -1,8 +1,4 @@
 //! The seam towards brokers: submit messages in order, and learn the outcome of each.
-//!
-//! Submitting and confirming are separate on purpose. [`Publisher::submit`] returns once the
-//! messages are accepted, and each of them produces exactly one [`Receipt`] later. So the relay
-//! keeps thousands of messages in flight without a future for each.
 
 use std::error::Error;
 use std::fmt;
@@ -130,6 +126,10 @@ pub trait Connector: Send + Sync + 'static {
 }
 
 /// A session with a broker.
+///
+/// Submitting and confirming are separate on purpose. [`submit`](Publisher::submit) returns once
+/// the messages are accepted, and each of them produces exactly one [`Receipt`] later. So the relay
+/// keeps thousands of messages in flight without a future for each.
 #[async_trait]
 pub trait Publisher: Send {
     /// Returns the abilities of this publisher.

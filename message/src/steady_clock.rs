@@ -17,9 +17,9 @@ use time::OffsetDateTime;
 
 /// How far the time of day may run ahead of the monotonic clock between two readings. It allows for
 /// corrections by a time server, and for a machine that slept for a moment.
-pub const TOLERANCE: Duration = Duration::from_secs(60);
+const TOLERANCE: Duration = Duration::from_secs(60);
 /// How long a jump ahead must last before it is accepted.
-pub const BELIEVED_AFTER: Duration = Duration::from_hours(24);
+const BELIEVED_AFTER: Duration = Duration::from_hours(24);
 
 /// A process's clock that does not follow a jump ahead at once. Make one when the process begins to
 /// use its database, and keep it.

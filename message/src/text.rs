@@ -1,15 +1,13 @@
 //! Validated names: short texts that brokers put into routing keys, partition keys and header
 //! values.
-//!
-//! The bound of 255 bytes is the tightest of the brokers: AMQP 0-9-1 carries routing keys, message
-//! ids and header names as short strings of at most 255 bytes (AMQP 0-9-1 specification, section
-//! 4.2.5.3).
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest accepted name in bytes of UTF-8 (an AMQP short string).
+/// The longest accepted name in bytes of UTF-8. The tightest bound of the brokers: AMQP 0-9-1
+/// carries routing keys, message ids and header names as short strings of at most 255 bytes (AMQP
+/// 0-9-1 specification, section 4.2.5.3).
 pub const TEXT_BYTES_MAX: usize = 255;
 
 /// The longest note on an operator's decision, in bytes. It is stored with each message that the
@@ -78,7 +76,7 @@ pub enum InvalidText {
 /// # Errors
 /// [`InvalidText`].
 #[doc(hidden)]
-pub fn check(
+pub fn check_name(
     what: &'static str,
     value: &str,
     bytes_max: usize,
@@ -104,7 +102,7 @@ pub fn check_signature(actor: &str, note: &str) -> Result<(), InvalidText> {
     ];
     parts.into_iter().try_for_each(|(what, text, bytes_max)| {
         let text = if text.trim().is_empty() { "" } else { text };
-        check(what, text, bytes_max, "NUL is not allowed", |c| c != '\0')
+        check_name(what, text, bytes_max, "NUL is not allowed", |c| c != '\0')
     })
 }
 
@@ -118,7 +116,7 @@ impl InvalidText {
     }
 }
 
-/// Checks `value` like [`check`], but accepts an empty string.
+/// Checks `value` like [`check_name`], but accepts an empty string.
 ///
 /// # Errors
 /// [`InvalidText`].
@@ -164,7 +162,7 @@ macro_rules! name {
             /// holds a character that is not accepted.
             pub fn new(value: impl Into<std::sync::Arc<str>>) -> Result<Self, $crate::InvalidText> {
                 let value = value.into();
-                $crate::text::check($what, &value, $bytes_max, $allowed, $accept)?;
+                $crate::check_name($what, &value, $bytes_max, $allowed, $accept)?;
                 Ok(Self(value))
             }
 

@@ -1,9 +1,5 @@
 //! The seam towards brokers that publish in transactions: messages and a mark become visible
 //! together, or not at all.
-//!
-//! The mark records how far a relay has come. The broker stores it beside the messages, so that a
-//! successor learns from the broker itself which messages have left. Its content belongs to the
-//! caller; the broker keeps its number and its bytes.
 
 use std::time::Duration;
 
@@ -26,7 +22,9 @@ pub struct TransactionScope {
     pub timeout: Duration,
 }
 
-/// The position that is committed with a transaction.
+/// The position that is committed with a transaction: how far a relay has come. The broker stores
+/// it beside the messages, so that a successor learns from the broker itself which messages have
+/// left. Its content belongs to the caller; the broker keeps its number and its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransactionMark {
     /// Counts the transactions of a scope, from 1.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::time::Duration;
 
 use sqlx::{Pool, Transaction};
 
@@ -98,10 +99,11 @@ pub trait Backend: Values + sealed::Sealed {
     fn is_marked(connection: &mut Self::Connection)
     -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Begins a transaction that excludes every other migrator.
+    /// Begins a transaction that excludes every other migrator, and waits for one up to `wait_max`.
     #[doc(hidden)]
     fn begin(
         connection: &mut Self::Connection,
+        wait_max: Duration,
     ) -> impl Future<Output = Result<Transaction<'_, Self>, MigrateError>> + Send;
 
     /// Checks that the database can store the texts of a line.

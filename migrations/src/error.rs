@@ -1,6 +1,7 @@
 //! Reasons why a schema does not fit, with the remedy for each.
 
 use std::error::Error;
+use std::time::Duration;
 
 use crate::identifier::Identifier;
 use crate::line::Line;
@@ -94,6 +95,18 @@ pub enum MigrateError {
         line: Line,
         /// The encoding.
         encoding: String,
+    },
+    /// Another migration did not end in time. Nothing was applied.
+    #[error(
+        "another migration has not ended within {}s: {holder}; try again when it has ended, or end its session with \
+         pg_terminate_backend if its client is gone",
+        .waited.as_secs()
+    )]
+    Busy {
+        /// The session that holds the lock of the migrations, as far as this role may see it.
+        holder: String,
+        /// How long this migrator waited.
+        waited: Duration,
     },
     /// The database refused a statement or became unavailable. A refused migration leaves nothing
     /// behind.

@@ -3,44 +3,47 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`identifier`] | [`Identifier`]: a validated name of a schema or table |
-//! | [`sql`] | [`Template`], [`Statement`]: SQL whose names come from configuration |
-//! | [`mod@line`] | [`Line`], [`Migration`]: the ordered versions of one crate's tables |
+//! | `identifier` | [`Identifier`]: a validated name of a schema or table |
+//! | `sql` | [`Template`], [`Statement`]: SQL whose names come from configuration |
+//! | `line` | [`Line`], [`Migration`]: the ordered versions of one crate's tables |
 //! | [`query`] | [`Query`](query::Query): statements and rows, the same for every database |
-//! | [`sql_error_kind`] | [`SqlErrorKind`]: the meaning of a database client's error |
-//! | [`status`] | [`Status`], [`check`](status::Status::check): a database's migrations compared with this build's |
-//! | [`migrator`] | [`Migrator`]: brings a database up to date, prints the SQL, checks, describes |
+//! | `sql_error_kind` | [`SqlErrorKind`]: the meaning of a database client's error |
+//! | `status` | [`Status`], [`check`](Status::check): a database's migrations compared with this build's |
+//! | `migrator` | [`Migrator`]: brings a database up to date, prints the SQL, checks, describes |
 //! | [`own_transaction`] | signs that a transaction has ended before its handle |
 //! | [`rights`] | [`Rights`](rights::Rights): what the scripts of roles grant and revoke |
-//! | [`roles`] | [`Roles`]: least privilege on PostgreSQL |
-//! | [`backend`] | [`Backend`]: the differences between the dialects |
-//! | [`error`] | [`MigrateError`], [`SchemaError`] |
+//! | `roles` | [`Roles`]: least privilege on PostgreSQL |
+//! | `backend` | [`Backend`]: the differences between the dialects |
+//! | `error` | [`MigrateError`], [`SchemaError`] |
 //!
 //! The toolkit never touches `_sqlx_migrations`: that table belongs to the application.
 
-pub mod backend;
-pub mod error;
-pub mod identifier;
-pub mod line;
-pub mod migrator;
+mod backend;
+mod error;
+mod identifier;
+mod line;
+mod migrator;
 pub mod own_transaction;
 #[cfg(feature = "postgres")]
 mod postgres;
 pub mod query;
 pub mod rights;
-pub mod roles;
+mod roles;
 mod snapshot;
-pub mod sql;
-pub mod sql_error_kind;
+mod sql;
+mod sql_error_kind;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-pub mod status;
+mod status;
+mod values;
 
 pub use backend::{Backend, Dialect};
 pub use error::{MigrateError, SchemaError};
-pub use identifier::{ForeignIdentifier, Identifier, InvalidForeignIdentifier, InvalidIdentifier, SqlName};
-pub use line::{Line, Migration};
-pub use migrator::Migrator;
+pub use identifier::{
+    ForeignIdentifier, IDENTIFIER_BYTES_MAX, Identifier, InvalidForeignIdentifier, InvalidIdentifier, SqlName,
+};
+pub use line::{Line, Migration, UnknownLine};
+pub use migrator::{Migrator, WAIT_MAX};
 pub use roles::Roles;
 pub use sql::{Statement, Template};
 pub use sql_error_kind::SqlErrorKind;

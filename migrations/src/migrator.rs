@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use crate::backend::Backend;
 use crate::error::{MigrateError, SchemaError};
@@ -11,11 +12,17 @@ use crate::line::{Line, Migration};
 use crate::sql::{Statement, Template};
 use crate::status::Status;
 
+/// How long a migrator waits for another one by default. A migration of a large table may take
+/// longer; then the migrator behind it has to be started again.
+pub const WAIT_MAX: Duration = Duration::from_secs(600);
+
 /// One line of migrations for one dialect and, on PostgreSQL, one schema.
 ///
 /// Safe to run in any number of processes at once. While a migrator checks and applies, it holds a
 /// transaction-level advisory lock (PostgreSQL; works behind PgBouncer) or the write lock (SQLite).
-/// It applies all pending migrations in that one transaction, or none.
+/// It applies all pending migrations in that one transaction, or none. On PostgreSQL, the
+/// transaction has no limit for a statement, but one of 60 s between two statements: a migrator
+/// whose host has disappeared does not keep its locks.
 ///
 /// Without a schema, the connection's `search_path` determines where the tables are. If it has
 /// since got a schema before that one, which would hide the tables, nothing is applied. A schema
@@ -25,6 +32,7 @@ pub struct Migrator<DB> {
     line: Line,
     known: &'static [Migration],
     schema: Option<Identifier>,
+    wait_max: Duration,
     dialect: PhantomData<fn() -> DB>,
 }
 
@@ -40,7 +48,7 @@ impl<DB: Backend> Migrator<DB> {
     #[doc(hidden)]
     #[must_use]
     pub fn with_migrations(line: Line, known: &'static [Migration]) -> Self {
-        Self { line, known, schema: None, dialect: PhantomData }
+        Self { line, known, schema: None, wait_max: WAIT_MAX, dialect: PhantomData }
     }
 
     /// Sets the schema of the tables. SQLite has no schemas and ignores it.
@@ -50,16 +58,25 @@ impl<DB: Backend> Migrator<DB> {
         self
     }
 
+    /// Sets how long [`up`](Self::up) waits on PostgreSQL for another migrator; 10 minutes by
+    /// default ([`WAIT_MAX`]). On SQLite, the connection's `busy_timeout` decides.
+    #[must_use]
+    pub fn wait_max(mut self, limit: Duration) -> Self {
+        self.wait_max = limit;
+        self
+    }
+
     /// Applies the pending migrations and returns them; empty when the database is up to date.
     ///
     /// # Errors
     /// [`MigrateError`]: the database is newer than this build, an applied migration differs from
     /// this build's, the schema does not exist, the `search_path` leads to another schema than
     /// before, the role may not create tables, the database's encoding lacks characters that the
-    /// tables need, or the connection was lost. Then nothing is applied. Not cancel-safe: a dropped
-    /// call may have been applied; read the [status](Self::status).
+    /// tables need, another migration did not end in time, or the connection was lost. Then nothing
+    /// is applied. Not cancel-safe: a dropped call may have been applied; read the
+    /// [status](Self::status).
     pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
-        let mut tx = DB::begin(connection).await?;
+        let mut tx = DB::begin(connection, self.wait_max).await?;
         let status = self.status(&mut tx).await?;
         let pending = status.pending()?;
         if status.applied.is_empty() {

@@ -19,8 +19,8 @@ use sqlx::Transaction;
 use crate::backend::Backend;
 
 /// The reason that is reported for a transaction that is over.
-pub const ENDED: &str = "its transaction is over, and later statements would commit by themselves: a begin() inside of \
-    it was dropped before its answer or refused, or it was ended by a COMMIT or ROLLBACK in SQL";
+pub const ENDED: &str = "the transaction has already ended, so later statements would commit on their own: a begin() \
+    inside it was refused or was dropped before it was answered, or SQL ended it with COMMIT or ROLLBACK";
 
 /// Rolls back a transaction. Succeeds if a statement of SQL has ended it before, because nothing is
 /// left of it. Not cancel-safe.

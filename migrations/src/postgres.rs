@@ -1,5 +1,7 @@
 //! PostgreSQL: an advisory lock of the transaction keeps migrators apart.
 
+use std::time::{Duration, Instant};
+
 use sqlx::types::time::OffsetDateTime;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, Transaction};
 
@@ -12,16 +14,69 @@ use crate::snapshot;
 use crate::sql::{Statement, Template};
 use crate::status::Applied;
 
-/// An arbitrary number that others are unlikely to use: the first eight bytes of "outbox_toolkit".
-const LOCK: &str = "SELECT pg_advisory_xact_lock(8031170788430771316)";
+/// Takes the lock, or pauses and returns false. It does not queue, because a statement that waits
+/// cannot report the holder. The number is arbitrary, and others are unlikely to use it: the first
+/// eight bytes of "outbox_toolkit".
+const TRY_LOCK: &str = "SELECT CASE WHEN pg_try_advisory_xact_lock(8031170788430771316) THEN true
+    ELSE pg_sleep(0.1)::text IS NULL END";
+
+/// Describes the session that holds the lock. What other roles may not see of it is left out.
+const HOLDER: &str = "
+SELECT format('pid %s of %s, application %s', l.pid, coalesce(a.usename::text, 'an unknown user'),
+        coalesce(quote_literal(nullif(a.application_name, '')), 'unknown'))
+    || coalesce(', ' || a.state, '') || coalesce(', since ' || date_trunc('second', a.xact_start)::text, '')
+FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+    AND (l.classid::bigint << 32 | l.objid::bigint) = 8031170788430771316
+    AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()) LIMIT 1";
+
+/// Time between two log lines of a migrator that waits for another one.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Lifts the time limits of a role or database, which are meant for services: the duration of a
 /// migration depends on the size of its table. `transaction_timeout` exists since PostgreSQL 17.
 /// `lock_timeout` stays: it limits how long others queue behind a migration that waits for a table.
-/// The view `pg_settings` would need a temporary file, which not every role may have.
-const NO_TIME_LIMITS: &str = "SELECT set_config(name, '0', true) FROM (VALUES ('statement_timeout'),
-    ('idle_in_transaction_session_timeout'), ('transaction_timeout')) AS limits (name)
+/// An idle transaction ends: its migrator is lost, and its locks would stop producers and every
+/// later migrator. The view `pg_settings` would need a temporary file, which not every role may
+/// have.
+const TIME_LIMITS: &str = "SELECT set_config(name, value, true) FROM (VALUES ('statement_timeout', '0'),
+    ('idle_in_transaction_session_timeout', '60s'), ('transaction_timeout', '0')) AS limits (name, value)
     WHERE current_setting(name, true) IS NOT NULL";
+
+/// Takes the lock of the migrations, or returns an error that names its holder.
+async fn lock(connection: &mut PgConnection, wait_max: Duration) -> Result<(), MigrateError> {
+    let since = Instant::now();
+    let mut report_after = REPORT_INTERVAL;
+    loop {
+        let taken = sqlx::query_scalar(TRY_LOCK).fetch_one(&mut *connection).await;
+        if taken.map_err(MigrateError::database("lock the migrations"))? {
+            return Ok(());
+        }
+        let waited = since.elapsed();
+        if waited >= wait_max {
+            return Err(MigrateError::Busy { holder: holder(connection).await, waited });
+        }
+        if waited >= report_after {
+            report_after = waited + REPORT_INTERVAL;
+            let holder = holder(&mut *connection).await;
+            tracing::warn!(holder, ?waited, "waiting for another migration");
+        }
+    }
+}
+
+/// Describes the holder of the lock, as far as this role may see it.
+async fn holder(connection: &mut PgConnection) -> String {
+    // In a savepoint: a role that may not read the views must still be able to migrate.
+    let read = async {
+        let mut savepoint = connection.begin().await?;
+        let found: Result<Option<String>, sqlx::Error> =
+            sqlx::query_scalar(HOLDER).fetch_optional(&mut *savepoint).await;
+        savepoint.rollback().await?;
+        found
+    };
+    let found = read.await.ok().flatten();
+    found.unwrap_or_else(|| String::from("a session that is not visible or has just ended"))
+}
 
 impl Backend for Postgres {
     const DIALECT: Dialect = Dialect::Postgres;
@@ -67,7 +122,10 @@ END $$;
             .await
     }
 
-    async fn begin(connection: &mut PgConnection) -> Result<Transaction<'_, Self>, MigrateError> {
+    async fn begin(
+        connection: &mut PgConnection,
+        wait_max: Duration,
+    ) -> Result<Transaction<'_, Self>, MigrateError> {
         // Does not rely on the defaults of role and database. With one snapshot for the whole
         // transaction, a migrator that waited for the lock would apply again what another one had
         // applied meanwhile. A transaction of the caller keeps its settings.
@@ -79,10 +137,13 @@ END $$;
         };
         let mut tx = begun.map_err(MigrateError::database("begin a transaction"))?;
         if !is_of_caller {
-            let lifted = sqlx::query(NO_TIME_LIMITS).execute(&mut *tx).await;
-            lifted.map_err(MigrateError::database("lift the time limits of its role"))?;
+            let set = sqlx::query(TIME_LIMITS).execute(&mut *tx).await;
+            set.map_err(MigrateError::database("change the time limits of its role"))?;
         }
-        sqlx::query(LOCK).execute(&mut *tx).await.map_err(MigrateError::database("lock the migrations"))?;
+        if let Err(error) = lock(&mut tx, wait_max).await {
+            tx.rollback().await.map_err(MigrateError::database("roll back"))?;
+            return Err(error);
+        }
         // Otherwise ten processes that start at once would each log "already exists, skipping".
         sqlx::query("SET LOCAL client_min_messages = warning")
             .execute(&mut *tx)

@@ -197,6 +197,32 @@ macro_rules! statements {
     };
 }
 
+/// Makes `Shared`, a structure of the [`Statement`]s that every database has, from their names, and
+/// the macro `shared_of!`, which takes them from the `Statements` of one database.
+///
+/// ```text
+/// migrations::shared_statements! { $ find insert }
+/// ```
+#[doc(hidden)]
+#[macro_export]
+macro_rules! shared_statements {
+    ($dollar:tt $($name:ident)*) => {
+        /// The SQL that every database has, rendered for one of them and a schema.
+        #[derive(Debug)]
+        pub struct Shared {
+            $(pub(crate) $name: $crate::Statement,)*
+        }
+
+        /// Takes the statements that all databases have from those of one.
+        macro_rules! shared_of {
+            ($dollar statements:expr) => {
+                Shared { $($name: $dollar statements.$name.clone(),)* }
+            };
+        }
+        pub(crate) use shared_of;
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,8 @@
 //! SQLite: the write lock keeps migrators apart. They wait for it as long as the connection's busy
 //! timeout (sqlx: 5 s unless set).
 
+use std::time::Duration;
+
 use sqlx::types::time::OffsetDateTime;
 use sqlx::{Connection, SqlSafeStr as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 
@@ -90,7 +92,11 @@ BEGIN IMMEDIATE;";
         }
     }
 
-    async fn begin(connection: &mut SqliteConnection) -> Result<Transaction<'_, Self>, MigrateError> {
+    /// Waits for another migrator like for any writer: as long as the connection's `busy_timeout`.
+    async fn begin(
+        connection: &mut SqliteConnection,
+        _: Duration,
+    ) -> Result<Transaction<'_, Self>, MigrateError> {
         connection.begin_with("BEGIN IMMEDIATE").await.map_err(MigrateError::database("take the write lock"))
     }
 

@@ -71,7 +71,7 @@ pub trait Dialect: Backend {
     fn renew_node(
         connection: &mut Self::Connection,
         statements: &Self::ProducerStatements,
-        held: HeldNumber,
+        held: &HeldNumber,
         lease: Duration,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
@@ -80,7 +80,7 @@ pub trait Dialect: Backend {
     fn release_node(
         connection: &mut Self::Connection,
         statements: &Self::ProducerStatements,
-        held: HeldNumber,
+        held: &HeldNumber,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
     /// Turns a URL into connection options.

@@ -2,9 +2,8 @@
 
 use std::error::Error;
 
-use message::limits::Oversize;
 use message::token::{Drift, MintError};
-use message::{Fault, MessageId, Topic};
+use message::{Fault, MessageId, Oversize, Topic};
 use migrations::SqlErrorKind;
 use time::OffsetDateTime;
 

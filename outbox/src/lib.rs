@@ -4,18 +4,18 @@
 //! | module | contents |
 //! |---|---|
 //! | [`IntoMessage`] | everything that can be enqueued: a message or an event |
-//! | [`new_message`] | [`NewMessage`]: a message that a producer builds |
-//! | [`producer`] | [`Outbox`]: enqueues in the caller's transaction |
-//! | [`transaction`] | [`OutboxTransaction`], [`Outbox::transaction`]: transactions that cannot lose a message |
-//! | [`enqueue_error`] | [`EnqueueError`]; [`Remedy`]: what to do about it |
+//! | `new_message` | [`NewMessage`]: a message that a producer builds |
+//! | `producer` | [`Outbox`]: enqueues in the caller's transaction |
+//! | `transaction` | [`OutboxTransaction`], [`Outbox::transaction`]: transactions that cannot lose a message |
+//! | `enqueue_error` | [`EnqueueError`]; [`Remedy`]: what to do about it |
 //! | [`nodes`] | [`NodeIds`](nodes::NodeIds): ids that name the node that made them |
 //! | [`telemetry`] | all metrics |
 //! | [`trace`] | [`Capture`](trace::Capture): the trace context at the time of enqueueing |
-//! | [`wake`] | [`CommitNotify`]: wakes a relay in the same process after a commit |
-//! | [`mod@pool`] | [`pool()`]: connection pools that are safe for transactions |
+//! | `wake` | [`CommitNotify`]: wakes a relay in the same process after a commit |
+//! | `pool` | [`pool()`]: connection pools that are safe for transactions |
 //! | [`connect`] | turns a URL into connection options |
-//! | [`dialect`] | [`Dialect`]: the database operations that producers need |
-//! | `postgres`, `sqlite` (features) | the dialects, each with the same files |
+//! | `dialect` | [`Dialect`]: the database operations that producers need |
+//! | `postgres`, `sqlite` (features) | the dialects; files with the same name have the same task |
 //! | `crash_points` (feature `testing`) | places where a test kills the process |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
@@ -28,17 +28,17 @@ pub mod connect;
 mod crash_points;
 #[cfg(feature = "testing")]
 pub mod crash_points;
-pub mod dialect;
+mod dialect;
 mod drift;
-pub mod enqueue_error;
+mod enqueue_error;
 mod failure;
 mod into_message;
-pub mod new_message;
+mod new_message;
 pub mod nodes;
-pub mod pool;
+mod pool;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-pub mod producer;
+mod producer;
 mod remedy;
 #[cfg(feature = "sqlite")]
 #[doc(hidden)]
@@ -46,8 +46,8 @@ pub mod sqlite;
 mod store;
 pub mod telemetry;
 pub mod trace;
-pub mod transaction;
-pub mod wake;
+mod transaction;
+mod wake;
 
 pub use dialect::Dialect;
 pub use enqueue_error::EnqueueError;
@@ -59,9 +59,9 @@ pub use pool::{PoolError, pool, pool_options};
 pub use producer::{Enqueued, OnDuplicate, Outbox, OutboxBuilder};
 pub use remedy::Remedy;
 #[doc(hidden)]
-pub use transaction::{Accepts, FailedCall};
+pub use transaction::{Accepts, FailedCall, Sealed};
 pub use transaction::{
-    CommitError, CommitOutcome, OutboxTransaction, RetryPolicy, Rollback, Running, TransactionError,
-    UnknownCommit, Work,
+    CommitError, CommitOutcome, OutboxTransaction, ResolveError, RetryPolicy, Rollback, Running,
+    TransactionError, UnknownCommit, Work,
 };
 pub use wake::CommitNotify;

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use bytes::Bytes;
-use message::trace::InvalidTrace;
 use message::{
-    ContentType, Event, EventType, Headers, InvalidText, Message, MessageId, OrderingKey, Topic, TraceContext,
+    ContentType, Event, EventType, Headers, InvalidText, InvalidTrace, Message, MessageId, OrderingKey,
+    Topic, TraceContext,
 };
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -260,7 +260,7 @@ mod tests {
             error,
             InvalidMessage::Text(InvalidText::Empty {
                 what: "ordering key",
-                bytes_max: message::text::TEXT_BYTES_MAX
+                bytes_max: message::TEXT_BYTES_MAX
             })
         );
         assert!(prepare(NewMessage::new("or ders")).is_err());

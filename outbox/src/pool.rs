@@ -11,7 +11,7 @@ use crate::dialect::Dialect;
 
 /// How long a session may be idle inside a transaction before PostgreSQL ends it. A producer that
 /// hangs must not hold row locks forever.
-pub const IDLE_IN_TRANSACTION_MAX: Duration = Duration::from_secs(60);
+const IDLE_IN_TRANSACTION_MAX: Duration = Duration::from_secs(60);
 
 /// Why a pool could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum PoolError {
 
 /// Returns pool options that keep an open transaction from reaching the next user of a connection.
 /// A transaction that a cancelled call left open is rolled back on return to the pool, and
-/// [`IDLE_IN_TRANSACTION_MAX`] applies. Add sizes and timeouts as you need.
+/// PostgreSQL ends one that is idle for 60 s. Add sizes and timeouts as you need.
 #[must_use]
 pub fn pool_options<DB: Dialect>() -> PoolOptions<DB> {
     DB::pool_options(IDLE_IN_TRANSACTION_MAX)

@@ -12,18 +12,18 @@
 //! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
 //! | `otlp` (feature `otlp`) | the export to OpenTelemetry |
 
-#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
-
 #[cfg(not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
 compile_error!("the relay needs a broker: enable the feature kafka, rabbitmq or sqs");
 
-pub mod cli;
-pub mod config;
+mod cli;
+mod config;
 /// Public for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(feature = "metrics-endpoint")]
-pub mod http;
+mod http;
 #[cfg(feature = "otlp")]
-pub mod otlp;
+mod otlp;
+
+pub use cli::{Cli, Exit, Failure};

@@ -1,6 +1,6 @@
 //! The relay command: parses the command line, runs the command, and exits with its code.
 
-use relay::cli::{Cli, Exit};
+use relay::{Cli, Exit};
 
 fn main() {
     let cli = match Cli::of_process() {

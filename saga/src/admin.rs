@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::key::{self, NAME_BYTES_MAX, SagaId};
-use crate::record::{SagaRecord, Seen, State, StepRecord};
+use crate::record::{SagaOutline, SagaRecord, Seen, State, StepRecord};
 use crate::sagas::Sagas;
 use crate::tables::{Skipped, Tables};
 
@@ -66,7 +66,7 @@ impl Action {
     pub(crate) fn of(word: &str) -> Result<Self, sqlx::Error> {
         let known = [Self::Retry, Self::Cancel, Self::Skip];
         known.into_iter().find(|action| action.as_str() == word).ok_or_else(|| {
-            sqlx::Error::Decode(format!("{word:?} is no action that this version knows").into())
+            sqlx::Error::Decode(format!("this version does not know the action {word:?}").into())
         })
     }
 }
@@ -164,7 +164,7 @@ pub enum DecideError {
     Changed {
         /// The saga.
         id: SagaId,
-        /// Its [condition](SagaRecord::condition).
+        /// Its [condition](SagaOutline::condition).
         condition: String,
     },
     /// The state of the saga does not permit this decision.
@@ -230,12 +230,11 @@ fn stuck_at(step: Option<&str>) -> String {
 }
 
 impl<DB: Dialect> Sagas<DB> {
-    /// Lists sagas, the oldest first, without their contents: input is empty, and there is no
-    /// output. Cancel-safe.
+    /// Lists sagas, the oldest first, without their contents. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn list(&self, query: &SagaQuery) -> Result<Vec<SagaRecord>, StoreError> {
+    pub async fn list(&self, query: &SagaQuery) -> Result<Vec<SagaOutline>, StoreError> {
         let mut connection = self.acquire().await?;
         self.call("list sagas", self.0.tables.list(&mut connection, query)).await
     }
@@ -251,12 +250,12 @@ impl<DB: Dialect> Sagas<DB> {
         Ok(Some((saga, self.call("read the steps of a saga", steps).await?)))
     }
 
-    /// Reads a saga and its steps without their contents: input is empty, and there is no output or
-    /// result. It needs only the rights of an observer. Cancel-safe.
+    /// Reads a saga and its steps without their contents: a step has no result. It needs only the
+    /// rights of an observer. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn look(&self, id: &SagaId) -> Result<Option<(SagaRecord, Vec<StepRecord>)>, StoreError> {
+    pub async fn look(&self, id: &SagaId) -> Result<Option<(SagaOutline, Vec<StepRecord>)>, StoreError> {
         let mut connection = self.acquire().await?;
         self.call("look at a saga", self.0.tables.look(&mut connection, id)).await
     }
@@ -391,7 +390,7 @@ impl<DB: Dialect> Sagas<DB> {
     async fn skip_in(
         &self,
         tx: &mut DB::Connection,
-        saga: &SagaRecord,
+        saga: &SagaOutline,
         step: &str,
         result: Option<&serde_json::Value>,
     ) -> Result<(), DecideError> {

@@ -45,7 +45,7 @@ use crate::error::{Blocked, StoreError};
 /// # drop((started, again)); Ok(()) }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no transaction",
+    message = "`{Self}` is not a transaction",
     note = "begin one with `outbox.begin(&pool)` or `pool.begin()`; on a connection the saga would commit by itself"
 )]
 pub trait InTransaction<DB: Dialect>: sealed::Sealed<DB> {}

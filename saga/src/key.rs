@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use message::{InvalidText, text};
+use message::{InvalidText, check_name};
 
 /// Maximum bytes of the type of a saga, and of the name of a step.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -15,7 +15,7 @@ pub const ID_BYTES_MAX: usize = 125;
 /// Checks a name.
 pub(crate) fn check(what: &'static str, value: &str, bytes_max: usize) -> Result<(), InvalidText> {
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '@');
-    text::check(what, value, bytes_max, "allowed are ASCII letters, digits and - _ . : @", known)
+    check_name(what, value, bytes_max, "allowed are ASCII letters, digits and - _ . : @", known)
 }
 
 /// The name of one saga: its type and its id.

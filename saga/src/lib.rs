@@ -68,11 +68,11 @@
 //! | [`Run`], [`Step`], [`Call`], [`Request`], [`Sleep`], [`Retry`] | what a saga's function does |
 //! | [`Stop`], [`StepError`] | how a saga's function and its steps stop |
 //! | [`Replies`], [`StepKey`], [`Replied`], [`KEY_HEADER`], [`TOKEN_HEADER`] | replies to requests |
-//! | [`SagaId`], [`SagaRecord`], [`StepRecord`], [`State`] | what is stored |
+//! | [`SagaId`], [`SagaRecord`], [`SagaOutline`], [`StepRecord`], [`State`] | what is stored |
 //! | [`SagaQuery`], [`Choice`], [`Seen`], [`Decision`], [`DecideError`], [`Overdue`] | lists and decisions for operators |
 //! | [`telemetry`] | every metric |
 //! | `crash_points` (feature `testing`) | places at which a test ends the process |
-//! | [`dialect`] | PostgreSQL and SQLite |
+//! | `dialect` | PostgreSQL and SQLite |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
 
@@ -84,7 +84,7 @@ mod admin;
 mod crash_points;
 #[cfg(feature = "testing")]
 pub mod crash_points;
-pub mod dialect;
+mod dialect;
 mod error;
 #[cfg(feature = "testing")]
 mod hook;
@@ -123,7 +123,7 @@ pub use key::{ID_BYTES_MAX, InvalidKey, NAME_BYTES_MAX, SagaId, StepKey};
 pub use options::{SPAN_MAX, WorkerOptions};
 #[doc(hidden)]
 pub use record::Held;
-pub use record::{SagaRecord, Seen, State, StepKind, StepRecord, StepState, UndoState};
+pub use record::{SagaOutline, SagaRecord, Seen, State, StepKind, StepRecord, StepState, UndoState};
 #[doc(hidden)]
 pub use registry::SagaFunction;
 pub use replies::{KEY_HEADER, Replies, TOKEN_HEADER};

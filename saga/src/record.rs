@@ -30,7 +30,7 @@ macro_rules! words {
                 match word {
                     $($word => Ok(Self::$variant),)*
                     _ => Err(sqlx::Error::Decode(
-                        format!("{word:?} is no {} that this version knows", stringify!($name)).into(),
+                        format!("this version does not know the {} {word:?}", stringify!($name)).into(),
                     )),
                 }
             }
@@ -156,6 +156,42 @@ pub struct SagaRecord {
     pub(crate) secret: Secret,
 }
 
+/// A saga without its contents, for operators, who may not read these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SagaOutline {
+    /// Its name.
+    pub id: SagaId,
+    /// The version of the code that runs it.
+    pub version: u16,
+    /// Its state.
+    pub state: State,
+    /// How many workers have owned it, one after the other.
+    pub epoch: i64,
+    /// The worker that owns it now.
+    pub worker: Option<String>,
+    /// Its next turn, or the end of its worker's lease. `None` when it needs no turn.
+    pub wake_at: Option<OffsetDateTime>,
+    /// Failures since the last step that succeeded.
+    pub attempts: u32,
+    /// The last failure.
+    pub error: Option<String>,
+    /// The reason why it is undone.
+    pub reason: Option<String>,
+    /// The step whose time or reply it waits for; of a stuck saga, the step at which it is stuck.
+    pub waits_for: Option<String>,
+    /// When that wait began.
+    pub waiting_since: Option<OffsetDateTime>,
+    /// When it was started.
+    pub started_at: OffsetDateTime,
+    /// When it got stuck, if it needs an operator.
+    pub stuck_at: Option<OffsetDateTime>,
+    /// When it finished, or was undone.
+    pub ended_at: Option<OffsetDateTime>,
+    /// The reason of an operator who wants it cancelled.
+    pub(crate) cancel: Option<String>,
+}
+
 /// A saga as the operator saw it before a decision: its identity among sagas of the name, its
 /// state, when it got stuck, and whether it was cancelled. The text is for forms and links, and is
 /// only compared.
@@ -175,7 +211,7 @@ impl fmt::Display for Seen {
     }
 }
 
-impl SagaRecord {
+impl SagaOutline {
     /// Returns the saga as seen here, for [`Sagas::decide`](crate::Sagas::decide).
     #[must_use]
     pub fn seen(&self) -> Seen {
@@ -216,7 +252,7 @@ pub struct StepRecord {
     pub state: StepState,
     /// Its undo.
     pub undo: UndoState,
-    /// Its result: JSON.
+    /// Its result: JSON. `None` if it has none, or was [looked at](crate::Sagas::look) without it.
     pub result: Option<String>,
     /// How often a call was made; 0 for a step that an operator gave a result before it began.
     pub attempts: u32,

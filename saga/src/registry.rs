@@ -17,7 +17,7 @@ use crate::stop::Stop;
 /// The function of a saga: `async fn(&mut Run, I) -> Result<O, Stop>`, or an async closure that
 /// clones the values that it captures. Implemented for all functions of this form.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no function of a saga",
+    message = "`{Self}` is not a function of a saga",
     note = "write `async fn(saga: &mut Run<DB>, input: I) -> Result<O, Stop>`, or a closure of this form; its future \
             is `Send`, and the closure is `Clone`"
 )]

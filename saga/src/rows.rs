@@ -5,7 +5,7 @@ use migrations::query::Row;
 use crate::admin::{Action, Decision, Overdue};
 use crate::dialect::Dialect;
 use crate::key::SagaId;
-use crate::record::{SagaRecord, State, StepKind, StepRecord, StepState, UndoState};
+use crate::record::{SagaOutline, SagaRecord, State, StepKind, StepRecord, StepState, UndoState};
 use crate::reply_token::Secret;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
@@ -44,6 +44,26 @@ pub(crate) fn saga<DB: Dialect>(row: &Row<DB>) -> Result<SagaRecord> {
         replies: row.get("replies")?,
         cancel: row.get("cancel")?,
         secret: secret(row)?,
+    })
+}
+
+pub(crate) fn outline<DB: Dialect>(row: &Row<DB>) -> Result<SagaOutline> {
+    Ok(SagaOutline {
+        id: id(row)?,
+        version: row.get("version")?,
+        state: State::of(&text(row, "state")?)?,
+        epoch: row.get("epoch")?,
+        worker: row.get("worker")?,
+        wake_at: row.get("wake_at")?,
+        attempts: row.get("attempts")?,
+        error: row.get("error")?,
+        reason: row.get("reason")?,
+        waits_for: row.get("waits_for")?,
+        waiting_since: row.get("waiting_since")?,
+        started_at: row.get("started_at")?,
+        stuck_at: row.get("stuck_at")?,
+        ended_at: row.get("ended_at")?,
+        cancel: row.get("cancel")?,
     })
 }
 

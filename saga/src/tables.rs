@@ -17,7 +17,8 @@ use crate::dialect::{Dialect, Replied};
 use crate::key::{SagaId, StepKey};
 use crate::options::{LEASE_MAX, PAUSE_MAX};
 use crate::record::{
-    Commits, DOUBTED, GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn,
+    Commits, DOUBTED, GIVEN, Held, LOST, NewStep, SagaOutline, SagaRecord, State, StepChange, StepRecord,
+    StepState, Turn,
 };
 use crate::reply_token::Secret;
 use crate::rows;
@@ -114,13 +115,13 @@ impl<DB: Dialect> Tables<DB> {
         &self,
         connection: &mut DB::Connection,
         id: &SagaId,
-    ) -> Result<Option<(SagaRecord, Vec<StepRecord>)>> {
+    ) -> Result<Option<(SagaOutline, Vec<StepRecord>)>> {
         let Some(row) = of_saga::<DB>(&self.shared.look, id).first(&mut *connection).await? else {
             return Ok(None);
         };
         let steps = of_saga::<DB>(&self.shared.look_steps, id).rows(connection).await?;
         let steps: Result<Vec<StepRecord>> = steps.iter().map(rows::step).collect();
-        Ok(Some((rows::saga(&row)?, steps?)))
+        Ok(Some((rows::outline(&row)?, steps?)))
     }
 
     /// Leases due sagas of a type and version, the longest waiting ones first.
@@ -349,12 +350,12 @@ impl<DB: Dialect> Tables<DB> {
         Ok(if is_kept == Some(true) { Replied::Duplicate } else { Replied::Late })
     }
 
-    /// Reads sagas, the oldest first.
+    /// Reads sagas, the oldest first, without their contents.
     pub(crate) async fn list(
         &self,
         connection: &mut DB::Connection,
         query: &SagaQuery,
-    ) -> Result<Vec<SagaRecord>> {
+    ) -> Result<Vec<SagaOutline>> {
         let Some(statement) = self.list_statement(query) else { return Ok(Vec::new()) };
         let listed = Query::<DB>::new(statement)
             .bind(query.saga_type.as_deref())
@@ -364,7 +365,7 @@ impl<DB: Dialect> Tables<DB> {
         let mut tx = connection.begin_with(DB::BEGIN_BY_INDEX.into_sql_str()).await?;
         let found = listed.rows(&mut tx).await?;
         tx.rollback().await?;
-        found.iter().map(rows::saga).collect()
+        found.iter().map(rows::outline).collect()
     }
 
     /// Returns the statement for a query, unless its result is empty by definition. The state
@@ -405,9 +406,9 @@ impl<DB: Dialect> Tables<DB> {
         &self,
         connection: &mut DB::Connection,
         id: &SagaId,
-    ) -> Result<Option<SagaRecord>> {
+    ) -> Result<Option<SagaOutline>> {
         let found = of_saga::<DB>(&self.shared.lock_saga, id).first(connection).await?;
-        found.as_ref().map(rows::saga).transpose()
+        found.as_ref().map(rows::outline).transpose()
     }
 
     /// Skips the pending undo of a step. Returns whether it was pending.

@@ -43,6 +43,11 @@ pub mod tls;
 pub mod trial;
 pub mod workload;
 
+pub mod eventually {
+    //! Waiting for a condition, never for a fixed time.
+    pub use conformance::{eventually, when};
+}
+
 pub use backends::Backend;
 pub use brokers::Broker;
 pub use cluster::Cluster;

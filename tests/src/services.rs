@@ -44,7 +44,7 @@ fn service(backend: Backend) -> Result<&'static str, Failure> {
     match backend {
         Backend::Postgres | Backend::Kafka | Backend::Rabbitmq | Backend::Sqs => Ok(backend.as_str()),
         Backend::SqsFifo => Ok("sqs"),
-        _ => Err(format!("{backend} is no service").into()),
+        _ => Err(format!("{backend} is not a service").into()),
     }
 }
 

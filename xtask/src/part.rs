@@ -25,7 +25,7 @@ impl FromStr for Part {
             (1..=part.of).contains(&part.number).then_some(part)
         };
         let part = text.split_once('/').and_then(read);
-        part.ok_or_else(|| format!("{text:?} is no part: write 2/4 for the second of four"))
+        part.ok_or_else(|| format!("{text:?} is not a part: write 2/4 for the second of four"))
     }
 }
 

@@ -45,7 +45,7 @@ impl FromStr for Require {
                 .split(',')
                 .map(|name| {
                     Name::from_str(name, false)
-                        .map_err(|_| format!("{name:?} is no service: use all, none, or a list of postgres, pgbouncer, kafka, rabbitmq, sqs"))
+                        .map_err(|_| format!("{name:?} is not a service: use all, none, or a list of postgres, pgbouncer, kafka, rabbitmq, sqs"))
                 })
                 .collect::<Result<_, _>>()
                 .map(Self::These),
@@ -66,6 +66,6 @@ mod tests {
             assert_eq!(text.parse::<Require>().map(|require| require.to_string()).as_deref(), Ok(text));
         }
         let error = "kafka,oracle".parse::<Require>().expect_err("unknown");
-        assert!(error.contains("\"oracle\" is no service"), "{error}");
+        assert!(error.contains("\"oracle\" is not a service"), "{error}");
     }
 }

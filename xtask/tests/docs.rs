@@ -1,7 +1,10 @@
-//! The documents agree with each other: links lead somewhere, and every page is listed where
-//! readers look for it.
+//! The documents agree with each other and with the sources: links lead somewhere, every page is
+//! listed where readers look for it, and lists are whole.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
+#[path = "docs/lists.rs"]
+mod lists;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,5 +1,5 @@
 //! Rules of style: words that a stranger finds by grep, comments that begin with their subject,
-//! short lines, and few folders at the root.
+//! short lines, few folders at the root, and one public path for each name.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -25,6 +25,9 @@ const DOCUMENT_MAX: usize = 110;
 
 /// The maximum number of folders at the root, so that all are seen at a glance.
 const FOLDERS_MAX: usize = 14;
+
+/// Modules that are public although the root re-exports from them.
+const TWO_PATHS: [(&str, &str); 1] = [("inbox/src/lib.rs", "dialect")];
 
 /// Private words of earlier days, and the words that replace them.
 const WORDS: [(&str, &str); 30] = [
@@ -202,4 +205,20 @@ fn the_root_has_few_folders_and_the_architecture_names_each() {
     let is_named =
         |name: &String| [format!("`{name}`"), format!("`{name}/")].iter().any(|t| architecture.contains(t));
     assert_none(&names.into_iter().filter(|name| !is_named(name)).collect::<Vec<_>>());
+}
+
+/// With two paths to a type, two services name it differently, and neither is found by the other's
+/// name.
+#[test]
+fn a_public_module_is_not_re_exported_from() {
+    let mut found = Vec::new();
+    for (path, text) in texts(&[".rs"]).iter().filter(|(path, _)| !path.starts_with("tests/")) {
+        let modules = text.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+        for module in modules.filter(|module| !TWO_PATHS.contains(&(path.as_str(), module))) {
+            if text.lines().any(|line| line.starts_with(&format!("pub use {module}::"))) {
+                found.push(format!("{path}: `{module}` is public, and re-exported from"));
+            }
+        }
+    }
+    assert_none(&found);
 }

@@ -39,7 +39,8 @@
 //!
 //! [`Config`] names the cluster and its settings; [`Connector`] publishes; [`GroupConfig`] and
 //! [`Subscriber`] consume; [`Admin`] creates topics; [`TopicReader`] reads topics without a group;
-//! [`TransactionalConnector`] publishes in transactions; [`mock::Mock`] is an in-process cluster.
+//! [`TransactionalConnector`] publishes in transactions; `mock::Mock` is an in-process cluster for
+//! tests.
 
 mod admin;
 mod ahead;
@@ -61,6 +62,7 @@ mod inspect;
 mod lag;
 mod ledger;
 mod log;
+#[doc(hidden)]
 pub mod mock;
 mod offsets;
 mod opening;
@@ -91,12 +93,13 @@ pub use config::{Compression, Config, Mechanism, Sasl};
 pub use connector::Connector;
 pub use group::{GroupConfig, Partition, Start};
 pub use inspect::{Retained, TopicFacts, inspect};
+#[doc(hidden)]
 pub use log::RECORDS_LOST;
-pub use publisher::Publisher;
 pub use status::{PartitionStatus, ReadStatus};
 pub use subscriber::Subscriber;
-pub use subscription::Subscription;
 pub use topic_reader::{Begun, ReadTopic, TopicReader};
+#[doc(hidden)]
+pub use transactions::crash_points;
 pub use transactions::{
-    STATE_TOPIC, TransactionFacts, TransactionalConnector, crash_points, inspect_transactions, marks_topic,
+    STATE_TOPIC, TransactionFacts, TransactionalConnector, inspect_transactions, marks_topic,
 };

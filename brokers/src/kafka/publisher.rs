@@ -35,7 +35,7 @@ const _: () = assert!(usize::BITS >= 64);
 
 /// A session with a Kafka cluster. Dropping it makes the outcome of unconfirmed messages unknown.
 /// The module describes the two kinds of session.
-pub struct Publisher {
+pub(super) struct Publisher {
     session: Session,
     config: Config,
     /// Set while messages go one by one: a batch was refused, and its culprit must be found.

@@ -19,7 +19,7 @@ const GOODBYE_MAX: Duration = Duration::from_secs(10);
 /// A member of a consumer group. Dropping it returns at once, and its thread leaves the group;
 /// unsettled messages are delivered again to the next owner of the partitions.
 #[derive(Debug)]
-pub struct Subscription {
+pub(super) struct Subscription {
     inflow: Arc<Inflow>,
     commands: Sender<Command>,
     origin: String,

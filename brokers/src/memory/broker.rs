@@ -302,7 +302,7 @@ impl State {
         let verdict = self.script.classify(message.id);
         let outcome = match verdict {
             FaultDecision::Refuse(fault, scope) => Err(refusal(fault, scope)),
-            FaultDecision::Lose(Loss::Message) => lost("the message was lost on demand"),
+            FaultDecision::Lose(Loss::Message) => lost("message dropped, as the test requested"),
             FaultDecision::Store | FaultDecision::Lose(_) if self.topic_is_missing(&message.topic) => {
                 let topic = &message.topic;
                 let text = format!("the memory broker has no topic {topic:?}; create it first");
@@ -310,7 +310,7 @@ impl State {
             }
             FaultDecision::Lose(Loss::Confirmation) => {
                 self.store(message);
-                lost("the confirmation was lost on demand")
+                lost("confirmation dropped, as the test requested")
             }
             FaultDecision::Store => {
                 let (id, key) = (message.id, message.key.clone());

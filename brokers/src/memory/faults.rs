@@ -135,7 +135,7 @@ impl Script {
 
 /// Returns the error of a requested refusal.
 pub(super) fn refusal(fault: Fault, scope: FaultScope) -> PublishError {
-    PublishError::new(fault, scope, format!("refused on demand ({fault}, {scope})"))
+    PublishError::new(fault, scope, format!("refused, as the test requested ({fault}, {scope})"))
 }
 
 #[cfg(test)]

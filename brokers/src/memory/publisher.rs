@@ -14,7 +14,7 @@ const BATCH_LEN: usize = 256;
 
 /// A session with a [`Broker`]. Dropping it makes the outcome of unconfirmed messages unknown.
 #[derive(Debug)]
-pub struct Publisher {
+pub(super) struct Publisher {
     broker: Broker,
     session: u64,
     max_in_flight_per_key: MaxInFlightPerKey,

@@ -95,7 +95,7 @@ impl message::Subscription for Subscription {
             state.lost_settlements_left -= 1;
             drop(state);
             self.broker.leave(self.member);
-            return Err(SubscriptionError::lost("memory broker: the settlements were lost on demand"));
+            return Err(SubscriptionError::lost("memory broker: settlements dropped, as the test requested"));
         }
         settlements.iter().for_each(|settlement| state.settle(&self.group, settlement));
         drop(state);

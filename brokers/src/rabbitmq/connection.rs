@@ -61,7 +61,7 @@ impl Connection {
         if channel.status().connected()
             && let Err(error) = self.ask(channel.close(REPLY_SUCCESS, ShortString::default())).await
         {
-            tracing::debug!(%error, "a rabbitmq channel was not closed in order");
+            tracing::debug!(%error, "a rabbitmq channel was not closed cleanly");
         }
     }
 

@@ -156,7 +156,7 @@ mod tests {
         let received = subscription.receive(NonZeroUsize::MIN, Duration::from_secs(20)).await;
         let error = received.map(drop).unwrap_err();
         assert_eq!(error.fault(), Fault::Operator, "{error}");
-        assert!(error.to_string().contains("not UTF-8: take it out"), "{error}");
+        assert!(error.to_string().contains("not UTF-8: remove it"), "{error}");
     }
 
     /// Goal: a token that is replaced in its file reaches the broker on the existing connection,

@@ -101,10 +101,10 @@ pub(super) fn of_subscription(error: Error) -> SubscriptionError {
 /// session, so only an operator ends that.
 fn unreadable(error: &Error) -> (Fault, String) {
     let reason = format!(
-        "the client library cannot read what rabbitmq sent ({error}): most likely a message in one of these \
-         queues has a routing key, a header name or a short property (message_id, type, content_type, …) that \
-         is not UTF-8: take it out with the management API or another client, because every session ends at \
-         it; if none has, check that the port speaks AMQP 0-9-1"
+        "the client library cannot read what rabbitmq sent ({error}). A message in one of these queues \
+         probably has a routing key, header name or short property (message_id, type, content_type, …) that \
+         is not UTF-8: remove it with the management API or another client; until then every session ends \
+         there. If there is none, check that the port speaks AMQP 0-9-1"
     );
     (Fault::Operator, reason)
 }

@@ -130,8 +130,7 @@ pub(super) fn group(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use message::chunk::CHUNKS_MAX;
-    use message::{EventType, OrderingKey, Receipts, Ticket};
+    use message::{CHUNKS_MAX, EventType, OrderingKey, Receipts, Ticket};
 
     fn item(group: Option<&str>, bytes: usize) -> Item {
         Item {

@@ -56,7 +56,7 @@ pub(crate) fn read(topic: &str, line: &[u8]) -> Result<Message, Box<Malformed>> 
         })
     };
     let record: Record =
-        serde_json::from_slice(line).map_err(|error| raw(format!("the line is no record: {error}")))?;
+        serde_json::from_slice(line).map_err(|error| raw(format!("the line is not a record: {error}")))?;
     let payload = STANDARD
         .decode(&record.payload)
         .map_err(|error| raw(format!("the payload of the record is not base64: {error}")))?;

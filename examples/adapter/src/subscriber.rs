@@ -66,7 +66,7 @@ fn settled(mut file: &File) -> io::Result<u64> {
         place => place.parse().map_err(|_| {
             io::Error::new(
                 ErrorKind::InvalidData,
-                format!("{place:?} is no place in a topic: write a number of bytes"),
+                format!("{place:?} is not a place in a topic: write a number of bytes"),
             )
         }),
     }

@@ -47,7 +47,7 @@ async fn place_order(
     Json(Goods { item, cents, grams }): Json<Goods>,
 ) -> Result<(StatusCode, String), Broken> {
     if cents <= 0 {
-        return Ok((StatusCode::BAD_REQUEST, format!("{cents} cents are no price\n")));
+        return Ok((StatusCode::BAD_REQUEST, format!("{cents} cents are not a price\n")));
     }
     let mut tx = shop.outbox.begin(&shop.pool).await?;
     let new = sqlx::query("INSERT INTO orders (id, cents) VALUES ($1, $2) ON CONFLICT DO NOTHING");

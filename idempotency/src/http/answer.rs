@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use inbox::CommitError;
-use message::Fault;
-use message::id::InvalidId;
 use message::token::Drift;
+use message::{Fault, InvalidId};
 
 use super::header::InvalidKey;
 use super::problem::Problem;
@@ -66,7 +65,7 @@ pub(super) fn too_slow(limit: Duration) -> Problem {
 }
 
 pub(super) fn unreadable(error: &dyn Error) -> Problem {
-    tracing::debug!(%error, "the body of a request broke off");
+    tracing::debug!(%error, "the request body ended early");
     Problem::new(
         StatusCode::BAD_REQUEST,
         "request_body_unreadable",

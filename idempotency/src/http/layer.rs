@@ -7,8 +7,7 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{Method, StatusCode};
 use inbox::Tenant;
-use message::InvalidText;
-use message::text::TEXT_BYTES_MAX;
+use message::{InvalidText, TEXT_BYTES_MAX};
 use tower_layer::Layer;
 
 use super::service::Idempotent;

@@ -5,7 +5,7 @@
 //! |---|---|---|---|
 //! | 400 | `idempotency_key_missing` | the route requires a key | makes a key for each new request |
 //! | 400 | `idempotency_key_malformed` | the header cannot be read | corrects it |
-//! | 400 | `request_body_unreadable` | the body broke off | sends the request again, with the same key |
+//! | 400 | `request_body_unreadable` | the body ended early | sends the request again, with the same key |
 //! | 403 | `idempotency_key_of_nobody` | no tenant or account is known | authenticates |
 //! | 408 | `request_body_too_slow` | the body did not arrive in time | sends the request again, with the same key |
 //! | 409 | `idempotency_key_in_flight` | a request with the key is running | waits for `Retry-After`, then sends it again |

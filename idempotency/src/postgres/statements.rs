@@ -8,11 +8,14 @@
 /// failed transaction returns to the pool with its connection. Earlier statements that succeeded
 /// belong to the new transaction (PostgreSQL, "Multiple Statements in a Simple Query"). The
 /// savepoint comes after the lock, so rolling back to it keeps the key. The server ends a
-/// transaction whose service hangs. The only values are our own numbers.
+/// transaction whose service hangs. The commit waits for the disk whatever the server's settings
+/// are: its outcome is reported, and a lease precedes an effect elsewhere. The only values are our
+/// own numbers.
 pub(super) const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
     SELECT set_config('idle_in_transaction_session_timeout', '{idle_ms}', true), set_config('idempotency.holder', \
         CASE WHEN pg_try_advisory_xact_lock('{lock}'::bigint # hashtextextended(coalesce(current_schema(), ''), 0)) \
-            THEN {holder} ELSE '' END, true); \
+            THEN {holder} ELSE '' END, true), \
+        CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'local', true) END; \
     BEGIN; SAVEPOINT idempotency_claim";
 /// Begins the transaction that looks for stuck keys. It forces both of their indexes, whatever the
 /// planner assumes about the table.
@@ -43,13 +46,13 @@ migrations::statements! {
     insert = "
         INSERT INTO {schema}idempotency_key (scope, operation, key, fingerprint, holder, state, attempt,
             lease_until, claimed_at, expires_at, refuses)
-        SELECT $1, $2, $3, $4, $5, 'in_progress', 1, statement_timestamp() + $6, statement_timestamp(),
-            statement_timestamp() + $7, $8
+        SELECT $1, $2, $3, $4, $5, 'in_progress', 1, statement_timestamp() + $6 * interval '1 microsecond',
+            statement_timestamp(), statement_timestamp() + $7 * interval '1 microsecond', $8
             WHERE current_setting('idempotency.holder', true) = $5::text ON CONFLICT DO NOTHING
             RETURNING claimed_at";
     look = "
-        SELECT current_setting('idempotency.holder', true) = $4::text AS is_held, clock_timestamp() AS
-            read_at, {record_columns}
+        SELECT current_setting('idempotency.holder', true) = $4::text AS is_held, pg_is_in_recovery() AS
+            is_standby, clock_timestamp() AS read_at, {record_columns}
         FROM (SELECT) AS one LEFT JOIN {schema}idempotency_key AS k ON k.scope = $1 AND k.operation = $2
             AND k.key = $3";
     find = "
@@ -59,8 +62,8 @@ migrations::statements! {
     replace = "
         INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state,
             attempt, lease_until, claimed_at, expires_at, refuses)
-        SELECT $1, $2, $3, $4, $5, 'in_progress', $9, statement_timestamp() + $6, statement_timestamp(),
-            statement_timestamp() + $7, $8
+        SELECT $1, $2, $3, $4, $5, 'in_progress', $9, statement_timestamp() + $6 * interval '1 microsecond',
+            statement_timestamp(), statement_timestamp() + $7 * interval '1 microsecond', $8
         WHERE current_setting('idempotency.holder', true) = $5::text ON CONFLICT (scope, operation, key)
             DO UPDATE
         SET fingerprint = EXCLUDED.fingerprint, holder = EXCLUDED.holder, state = EXCLUDED.state, attempt
@@ -77,7 +80,7 @@ migrations::statements! {
         INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state,
             attempt, outcome, claimed_at, processed_at, expires_at, refuses)
             SELECT $1, $2, $3, $4, $5, $6, $7, $8, statement_timestamp(), statement_timestamp(),
-            statement_timestamp() + $9, $10
+            statement_timestamp() + $9 * interval '1 microsecond', $10
         WHERE current_setting('idempotency.holder', true) = $5::text ON CONFLICT (scope, operation, key)
             DO UPDATE
         SET fingerprint = EXCLUDED.fingerprint, holder = EXCLUDED.holder, state = EXCLUDED.state, attempt
@@ -93,7 +96,7 @@ migrations::statements! {
             SET state = $5, outcome = $6, reported_at = NULL, expires_at = greatest(k.expires_at,
             statement_timestamp() + (k.expires_at - k.claimed_at)), claimed_at = statement_timestamp(),
             lease_until = CASE
-            WHEN $5 = 'in_progress' THEN statement_timestamp() + $7
+            WHEN $5 = 'in_progress' THEN statement_timestamp() + $7 * interval '1 microsecond'
             END, processed_at = CASE WHEN $5 IN ('succeeded', 'failed') THEN statement_timestamp() END
             WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4
             AND k.state = 'in_progress' RETURNING {record_columns}";
@@ -125,7 +128,7 @@ migrations::statements! {
             WHERE k.state = 'in_progress' AND ({has_lapsed}) AND k.reported_at IS NULL ORDER BY coalesce(k.lease_until, k.claimed_at)
             LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING {stuck_columns}";
     /// Calls the database's own function, which runs with the owner's rights.
-    forget_decisions = "SELECT {schema}idempotency_purge_audit($1, $2)";
+    forget_decisions = "SELECT {schema}idempotency_purge_audit($1, $2::integer) AS gone";
     /// Deletes keys in progress only if the next request may take them over anyway.
     forget = "
         DELETE FROM {schema}idempotency_key AS k WHERE k.ctid = ANY (ARRAY(SELECT f.ctid

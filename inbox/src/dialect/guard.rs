@@ -2,11 +2,13 @@
 
 use std::future::Future;
 
-use message::Fingerprint;
+use migrations::query::Row;
 use migrations::{Backend, Identifier};
 use sqlx::{Pool, Transaction};
 
-use super::{Inserted, Key, Mark, NewRow, Outcome, Session, Stored};
+use super::{Inserted, Key, Mark, NewRow, Outcome, Session};
+use crate::statements::Shared;
+use crate::tables::Tables;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -16,48 +18,41 @@ pub trait Guards: Backend {
     /// The rendered SQL.
     type Statements: Send + Sync + 'static;
 
+    /// Whether sessions keep the plans of statements that read or change existing rows of messages.
+    const KEEPS_PLANS: bool;
+
+    /// Whether the insert of a row whose day is forgotten inserts nothing, without an error.
+    const INSERTS_NOTHING_FORGOTTEN: bool;
+
     /// Renders the SQL.
     fn statements(schema: Option<&Identifier>) -> Self::Statements;
+
+    /// Returns the statements that every database has.
+    fn shared_statements(statements: &Self::Statements) -> Shared;
 
     /// Begins a transaction that can write.
     fn begin_writing(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
-    /// Inserts a row unless its key exists. A new row can be marked: see
-    /// [`commit`](Self::commit).
-    fn insert(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-        row: NewRow<'_>,
-        mark: Mark,
-    ) -> impl Future<Output = Result<Inserted>> + Send;
+    /// Reads the session that inserted a row, when the database identifies sessions.
+    fn session_of(row: &Row<Self>) -> Result<Option<Session>>;
+
+    /// Returns whether an insert failed because the day of its row is forgotten.
+    fn is_of_forgotten_day(error: &sqlx::Error) -> bool;
 
     /// Inserts many rows with distinct keys of one consumer. Returns results in the order of
     /// `rows`.
     fn insert_batch(
         connection: &mut Self::Connection,
-        statements: &Self::Statements,
+        tables: &Tables<Self>,
         rows: &[NewRow<'_>],
         mark: Mark,
     ) -> impl Future<Output = Result<Vec<Inserted>>> + Send;
-
-    /// Reads the fingerprint of a row's canonical JSON.
-    fn canonical(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-        key: Key<'_>,
-    ) -> impl Future<Output = Result<Option<Fingerprint>>> + Send;
-
-    /// Reads a row.
-    fn find(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-        key: Key<'_>,
-    ) -> impl Future<Output = Result<Option<Stored>>> + Send;
 
     /// Returns whether every row that was inserted with a mark is still there, in this very
     /// transaction. `marked` are the keys of all of them.
     fn has_marked(
         connection: &mut Self::Connection,
+        tables: &Tables<Self>,
         marked: &[Key<'_>],
     ) -> impl Future<Output = Result<bool>> + Send;
 
@@ -66,6 +61,7 @@ pub trait Guards: Backend {
     /// refusal, nothing was committed; after any other error that is unknown.
     fn commit(
         tx: Transaction<'static, Self>,
+        tables: &Tables<Self>,
         marked: &[Key<'_>],
     ) -> impl Future<Output = Result<Outcome<Self>>> + Send;
 
@@ -79,12 +75,4 @@ pub trait Guards: Backend {
         connection: &mut Self::Connection,
         session: Session,
     ) -> impl Future<Output = Result<()>> + Send;
-
-    /// Stores the result of a row. Returns the number of rows changed.
-    fn complete(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-        key: Key<'_>,
-        result: &[u8],
-    ) -> impl Future<Output = Result<u64>> + Send;
 }

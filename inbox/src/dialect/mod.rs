@@ -1,41 +1,27 @@
 //! Differences between the databases. The trait is sealed: implemented for `sqlx::Postgres` and
 //! `sqlx::Sqlite`.
 //!
-//! Each part of this trait has its own file here and in each dialect. The parts do the input and
-//! output; their callers, shared by both databases, decide what follows.
+//! The statements that all databases run in the same way are written once, in `tables`; each
+//! database has their texts. The parts of this trait are the operations that each does in its own
+//! way. Each part has its own file, here and in each dialect. All of it is input and output; the
+//! callers decide what follows.
 
 mod attempts;
-mod chunks;
-mod dead_letters;
-mod decisions;
 mod guard;
-mod held_keys;
-mod known;
-mod minutes;
+mod lookup;
 mod retention;
 mod values;
 
 use sqlx::database::HasStatementCache;
 
-pub(crate) use chunks::group_splits;
-use guard::Guards;
+pub(crate) use guard::Guards;
 pub use values::{
     ChunkSet, Content, Inserted, Key, Mark, NewRow, Outcome, Overdue, Reading, Session, Stored,
 };
 
 /// A database that the inbox has tables in: PostgreSQL or SQLite.
 pub trait Dialect:
-    outbox::Dialect
-    + HasStatementCache
-    + Guards
-    + parts::Retention
-    + parts::Attempts
-    + parts::DeadLetters
-    + parts::HeldKeys
-    + parts::Decisions
-    + parts::Chunks
-    + parts::Lookup
-    + parts::Minutes
+    outbox::Dialect + HasStatementCache + Guards + parts::Retention + parts::Attempts + parts::Lookup
 {
 }
 
@@ -47,8 +33,5 @@ impl Dialect for sqlx::Sqlite {}
 /// The parts of a dialect.
 pub mod parts {
     #[doc(hidden)]
-    pub use super::{
-        attempts::Attempts, chunks::Chunks, dead_letters::DeadLetters, decisions::Decisions, guard::Guards,
-        held_keys::HeldKeys, known::Lookup, minutes::Minutes, retention::Retention,
-    };
+    pub use super::{attempts::Attempts, guard::Guards, lookup::Lookup, retention::Retention};
 }

@@ -1,12 +1,14 @@
-//! Remembers and forgets days of message ids.
+//! Remembers and forgets days of message ids, and forgets decisions.
 
 use std::future::Future;
 
 use sqlx::Pool;
+use time::OffsetDateTime;
 
-use super::{Guards, Reading};
+use super::Guards;
 use crate::day::{Day, DayRange};
 use crate::store_error::StoreError;
+use crate::tables::Tables;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -16,23 +18,17 @@ pub trait Retention: Guards {
     /// Whether every day can hold rows without being created first.
     const DAYS_ARE_IMPLICIT: bool;
 
-    /// Reads the clock and where memory begins.
-    fn read_clock(
-        connection: &mut Self::Connection,
-        statements: &Self::Statements,
-    ) -> impl Future<Output = Result<Reading>> + Send;
-
     /// Notes where memory begins, unless it is already noted.
     fn begin_memory(
         connection: &mut Self::Connection,
-        statements: &Self::Statements,
+        tables: &Tables<Self>,
         from: Day,
     ) -> impl Future<Output = Result<()>> + Send;
 
     /// Returns the days of the range that can hold rows.
     fn days(
         connection: &mut Self::Connection,
-        statements: &Self::Statements,
+        tables: &Tables<Self>,
         range: DayRange,
     ) -> impl Future<Output = Result<Vec<Day>>> + Send;
 
@@ -41,7 +37,7 @@ pub trait Retention: Guards {
     /// number of days created.
     fn create_days(
         connection: &mut Self::Connection,
-        statements: &Self::Statements,
+        tables: &Tables<Self>,
         range: DayRange,
     ) -> impl Future<Output = std::result::Result<u64, StoreError>> + Send;
 
@@ -49,7 +45,16 @@ pub trait Retention: Guards {
     /// the refusal first. Returns the number of days (PostgreSQL) or rows (SQLite) removed.
     fn expire(
         pool: &Pool<Self>,
-        statements: &Self::Statements,
+        tables: &Tables<Self>,
         keep_from: Day,
     ) -> impl Future<Output = std::result::Result<u64, StoreError>> + Send;
+
+    /// Deletes decisions from before a moment that were carried out, the oldest first; at most
+    /// `limit`. Returns the number deleted.
+    fn purge_decisions(
+        connection: &mut Self::Connection,
+        tables: &Tables<Self>,
+        before: OffsetDateTime,
+        limit: u32,
+    ) -> impl Future<Output = Result<u64>> + Send;
 }

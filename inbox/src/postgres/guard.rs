@@ -2,50 +2,66 @@
 
 use std::collections::HashMap;
 
-use message::Fingerprint;
 use migrations::Identifier;
-use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row, Transaction};
-use time::OffsetDateTime;
+use migrations::query::Row;
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
 use super::statements::Statements;
-use crate::dead_letter::DeadLetterId;
-use crate::dialect::{Inserted, Key, Mark, NewRow, Outcome, Session, Stored, parts};
+use crate::dialect::{Guards, Inserted, Key, Mark, NewRow, Outcome, Session};
+use crate::rows;
+use crate::statements::{Shared, shared_of};
+use crate::tables::Tables;
 
-impl parts::Guards for Postgres {
+/// Lets the present transaction wait for the disk. A macro, because `concat!` takes only literals.
+macro_rules! wait_for_the_disk {
+    () => {
+        "SELECT set_config('synchronous_commit', 'local', true) WHERE current_setting('synchronous_commit') = 'off'"
+    };
+}
+const WAIT_FOR_THE_DISK: &str = wait_for_the_disk!();
+/// Begins a transaction in which the inbox itself writes, for example a dead letter, whose delivery
+/// is acknowledged next.
+const BEGIN_WRITING: &str = concat!("BEGIN; ", wait_for_the_disk!());
+
+impl Guards for Postgres {
     type Statements = Statements;
+
+    /// A plan for all calls cannot skip a day: it locks every day until the transaction ends. That
+    /// blocks the sweep of expired days and fills the server's lock table. PostgreSQL makes such a
+    /// plan at the sixth call of a prepared statement, if only to compare costs. So these plans are
+    /// not kept, which costs one more round trip. Inserts lock only the day of their row, so their
+    /// plans are kept.
+    const KEEPS_PLANS: bool = false;
+    const INSERTS_NOTHING_FORGOTTEN: bool = false;
 
     fn statements(schema: Option<&Identifier>) -> Statements {
         Statements::new(schema)
     }
 
-    async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        pool.begin().await
+    fn shared_statements(statements: &Statements) -> Shared {
+        shared_of!(statements)
     }
 
-    async fn insert(
-        connection: &mut PgConnection,
-        statements: &Statements,
-        NewRow { key, content }: NewRow<'_>,
-        mark: Mark,
-    ) -> Result<Inserted, sqlx::Error> {
-        let inserted = sqlx::query_as(&statements.insert)
-            .bind(key.id)
-            .bind(key.consumer)
-            .bind(key.scope)
-            .bind(&content.fingerprint.as_bytes()[..])
-            .bind(mark == Mark::Yes)
-            .bind(content.source)
-            .bind(content.canonical_bytes())
-            .fetch_optional(&mut *connection)
-            .await;
-        inserted_or_found(connection, statements, key, inserted).await
+    async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        pool.begin_with(BEGIN_WRITING).await
+    }
+
+    fn session_of(row: &Row<Self>) -> Result<Option<Session>, sqlx::Error> {
+        Ok(Some(Session { process: row.get("process")?, transaction: row.get("transaction")? }))
+    }
+
+    /// A missing partition is a check violation without a constraint name. A day that is forgotten
+    /// but not dropped yet has a named check.
+    fn is_of_forgotten_day(error: &sqlx::Error) -> bool {
+        let is_of_day = |constraint: Option<&str>| constraint.is_none_or(|name| name == FORGOTTEN);
+        has_code(error, "23514")
+            && error.as_database_error().is_some_and(|answer| is_of_day(answer.constraint()))
     }
 
     async fn insert_batch(
         connection: &mut PgConnection,
-        statements: &Statements,
+        tables: &Tables<Self>,
         rows: &[NewRow<'_>],
         mark: Mark,
     ) -> Result<Vec<Inserted>, sqlx::Error> {
@@ -54,60 +70,34 @@ impl parts::Guards for Postgres {
         // of deadlocking.
         let mut ordered: Vec<_> = rows.iter().collect();
         ordered.sort_unstable_by_key(|row| (row.key.id, row.key.scope));
-        let mut inserted = Vec::with_capacity(rows.len());
-        for rows in ordered.chunks(INSERTED_MAX) {
-            match insert_some(connection, statements, rows, mark).await {
-                Err(error) if has_no_partition(&error) => return Ok(vec![Inserted::Forgotten; keys.len()]),
-                some => inserted.extend(some?),
+        let mut found = HashMap::with_capacity(rows.len());
+        for some in ordered.chunks(INSERTED_MAX) {
+            match insert_some(connection, &tables.own, some, mark).await {
+                Err(error) if Self::is_of_forgotten_day(&error) => {
+                    return Ok(vec![Inserted::Forgotten; keys.len()]);
+                }
+                // RETURNING has no order of its own.
+                inserted => {
+                    for row in inserted? {
+                        found.insert(place(&row)?, rows::inserted(&row)?);
+                    }
+                }
             }
         }
-        // RETURNING has no order of its own.
-        let mut found: HashMap<_, _> = inserted
-            .into_iter()
-            .map(|(id, scope, processed_at, process, transaction)| {
-                ((id, scope), Inserted::New { processed_at, session: Some(Session { process, transaction }) })
-            })
-            .collect();
-        let rest: Vec<_> =
-            keys.iter().filter(|key| !found.contains_key(&(key.id, key.scope.to_owned()))).copied().collect();
-        found.extend(find_batch(connection, statements, &rest).await?);
-        let place = |key: &Key<'_>| found.get(&(key.id, key.scope.to_owned())).cloned();
-        keys.iter().map(|key| place(key).ok_or(sqlx::Error::RowNotFound)).collect()
+        let place_of = |key: &Key<'_>| (key.id, key.scope.to_owned());
+        let rest: Vec<_> = keys.iter().filter(|key| !found.contains_key(&place_of(key))).copied().collect();
+        for row in find_batch(connection, &tables.own, &rest).await? {
+            found.insert(place(&row)?, Inserted::Exists(rows::stored(&row)?));
+        }
+        let inserted = |key: &Key<'_>| found.get(&place_of(key)).cloned().ok_or(sqlx::Error::RowNotFound);
+        keys.iter().map(inserted).collect()
     }
 
-    async fn canonical(
+    async fn has_marked(
         connection: &mut PgConnection,
-        statements: &Statements,
-        key: Key<'_>,
-    ) -> Result<Option<Fingerprint>, sqlx::Error> {
-        let stored: Option<Option<[u8; 32]>> = sqlx::query_scalar(&statements.canonical)
-            .persistent(KEEPS_PLANS)
-            .bind(key.id)
-            .bind(key.consumer)
-            .bind(key.scope)
-            .fetch_optional(connection)
-            .await?;
-        Ok(stored.flatten().map(Fingerprint::from))
-    }
-
-    async fn find(
-        connection: &mut PgConnection,
-        statements: &Statements,
-        key: Key<'_>,
-    ) -> Result<Option<Stored>, sqlx::Error> {
-        sqlx::query(&statements.find)
-            .persistent(KEEPS_PLANS)
-            .bind(key.id)
-            .bind(key.consumer)
-            .bind(key.scope)
-            .fetch_optional(connection)
-            .await?
-            .as_ref()
-            .map(stored)
-            .transpose()
-    }
-
-    async fn has_marked(connection: &mut PgConnection, marked: &[Key<'_>]) -> Result<bool, sqlx::Error> {
+        _tables: &Tables<Self>,
+        marked: &[Key<'_>],
+    ) -> Result<bool, sqlx::Error> {
         let marks: String =
             sqlx::query_scalar("SELECT coalesce(nullif(current_setting('inbox.marks', true), ''), '0')")
                 .fetch_one(connection)
@@ -122,17 +112,21 @@ impl parts::Guards for Postgres {
     /// PostgreSQL rolls back. A deferred trigger may fail the commit with any code, so the text
     /// distinguishes its errors from those of the check.
     ///
+    /// The commit waits for the disk even if the server's settings do not ask for it: the delivery
+    /// is acknowledged next, and a crash must not undo what nobody delivers again.
+    ///
     /// AND CHAIN, because sqlx believes that the transaction is open until it is dropped, and then
     /// sends a ROLLBACK with the next message. Outside a transaction, each ROLLBACK would log a
     /// warning on the server.
     async fn commit(
         mut tx: Transaction<'static, Self>,
+        _tables: &Tables<Self>,
         marked: &[Key<'_>],
     ) -> Result<Outcome<Self>, sqlx::Error> {
         let look_and_commit = format!(
             "SELECT CASE WHEN marks = '{}' THEN 0 ELSE (marks || '{MARKS_ARE_GONE}')::int END \
              FROM (SELECT coalesce(nullif(current_setting('inbox.marks', true), ''), '0') OFFSET 0) AS m (marks); \
-             COMMIT AND CHAIN",
+             {WAIT_FOR_THE_DISK}; COMMIT AND CHAIN",
             marked.len()
         );
         match sqlx::raw_sql(AssertSqlSafe(look_and_commit)).execute(&mut *tx).await {
@@ -163,31 +157,7 @@ impl parts::Guards for Postgres {
         .await?;
         Ok(())
     }
-
-    async fn complete(
-        connection: &mut PgConnection,
-        statements: &Statements,
-        key: Key<'_>,
-        result: &[u8],
-    ) -> Result<u64, sqlx::Error> {
-        let done = sqlx::query(&statements.complete)
-            .persistent(KEEPS_PLANS)
-            .bind(key.id)
-            .bind(key.consumer)
-            .bind(key.scope)
-            .bind(result)
-            .execute(connection)
-            .await?;
-        Ok(done.rows_affected())
-    }
 }
-
-/// Whether PostgreSQL keeps the plan of a statement that reads or changes existing rows. A plan for
-/// all calls cannot skip a day: it locks every day until the transaction ends. That blocks the
-/// sweep of expired days and fills the server's lock table. PostgreSQL makes such a plan at the
-/// sixth call of a prepared statement, if only to compare costs. So these plans are not kept, which
-/// costs one more round trip. Inserts lock only the day of their row, so their plans are kept.
-pub(super) const KEEPS_PLANS: bool = false;
 
 /// Rows per statement, about 12 kB. A statement of 500 rows waits 40 ms longer than it works: sqlx
 /// 0.9.0 leaves Nagle's algorithm on, so data beyond the first packets waits for an
@@ -200,7 +170,7 @@ async fn insert_some(
     statements: &Statements,
     rows: &[&NewRow<'_>],
     mark: Mark,
-) -> Result<Vec<(Uuid, String, OffsetDateTime, i32, i64)>, sqlx::Error> {
+) -> Result<Vec<Row<Postgres>>, sqlx::Error> {
     let Some(NewRow { key: Key { consumer, .. }, .. }) = rows.first() else { return Ok(Vec::new()) };
     let keys: Vec<_> = rows.iter().map(|row| row.key).collect();
     let Columns { ids, scopes } = Columns::of(&keys);
@@ -211,7 +181,7 @@ async fn insert_some(
     if canonicals.iter().all(Option::is_none) {
         canonicals.clear();
     }
-    sqlx::query_as(&statements.insert_batch)
+    let inserted = sqlx::query(&statements.insert_batch)
         .bind(consumer)
         .bind(&ids)
         .bind(&scopes)
@@ -220,29 +190,13 @@ async fn insert_some(
         .bind(&sources)
         .bind(&canonicals)
         .fetch_all(connection)
-        .await
+        .await?;
+    Ok(inserted.into_iter().map(Row::of).collect())
 }
 
-/// Converts the result of an insert. Looks up the existing row when the insert returned no row
-/// because of a conflict.
-pub(super) async fn inserted_or_found(
-    connection: &mut PgConnection,
-    statements: &Statements,
-    key: Key<'_>,
-    inserted: Result<Option<(OffsetDateTime, i32, i64)>, sqlx::Error>,
-) -> Result<Inserted, sqlx::Error> {
-    match inserted {
-        Ok(Some((processed_at, process, transaction))) => {
-            Ok(Inserted::New { processed_at, session: Some(Session { process, transaction }) })
-        }
-        Ok(None) => match <Postgres as parts::Guards>::find(connection, statements, key).await? {
-            Some(stored) => Ok(Inserted::Exists(stored)),
-            // Only when the row was removed by hand between the two statements.
-            None => Err(sqlx::Error::RowNotFound),
-        },
-        Err(error) if has_no_partition(&error) => Ok(Inserted::Forgotten),
-        Err(error) => Err(error),
-    }
+/// Returns the id and scope of a row.
+fn place(row: &Row<Postgres>) -> Result<(Uuid, String), sqlx::Error> {
+    Ok((row.get("message_id")?, row.get("scope")?))
 }
 
 pub(super) struct Columns<'a> {
@@ -263,11 +217,11 @@ async fn find_batch(
     connection: &mut PgConnection,
     statements: &Statements,
     keys: &[Key<'_>],
-) -> Result<Vec<((Uuid, String), Inserted)>, sqlx::Error> {
+) -> Result<Vec<Row<Postgres>>, sqlx::Error> {
     let Some(Key { consumer, .. }) = keys.first() else { return Ok(Vec::new()) };
     let Columns { ids, scopes } = Columns::of(keys);
-    let rows = sqlx::query(&statements.find_batch)
-        .persistent(KEEPS_PLANS)
+    let found = sqlx::query(&statements.find_batch)
+        .persistent(Postgres::KEEPS_PLANS)
         .bind(consumer)
         .bind(&ids)
         .bind(&scopes)
@@ -275,23 +229,7 @@ async fn find_batch(
         .bind(ids.iter().max())
         .fetch_all(connection)
         .await?;
-    rows.iter()
-        .map(|row| {
-            let key = (row.try_get("message_id")?, row.try_get("scope")?);
-            Ok((key, Inserted::Exists(stored(row)?)))
-        })
-        .collect()
-}
-
-fn stored(row: &PgRow) -> Result<Stored, sqlx::Error> {
-    let bytes: [u8; 32] = row.try_get("fingerprint")?;
-    Ok(Stored {
-        fingerprint: Fingerprint::from(bytes),
-        source: row.try_get("source")?,
-        result: row.try_get("result")?,
-        processed_at: row.try_get("processed_at")?,
-        dead_letter: row.try_get::<Option<Uuid>, _>("dead_letter")?.map(DeadLetterId),
-    })
+    Ok(found.into_iter().map(Row::of).collect())
 }
 
 /// Text that a missing mark appends before the cast. The server repeats it in the cast's error, in
@@ -301,14 +239,6 @@ const MARKS_ARE_GONE: &str = " inbox marks: the transaction that admitted the me
 fn says_that_marks_are_gone(error: &sqlx::Error) -> bool {
     has_code(error, "22P02")
         && error.as_database_error().is_some_and(|answer| answer.message().contains(MARKS_ARE_GONE))
-}
-
-/// Returns whether an insert failed because its day is gone. A missing partition is a check
-/// violation without a constraint name. A day that is forgotten but not dropped yet has a named
-/// check.
-fn has_no_partition(error: &sqlx::Error) -> bool {
-    let is_of_day = |constraint: Option<&str>| constraint.is_none_or(|name| name == FORGOTTEN);
-    has_code(error, "23514") && error.as_database_error().is_some_and(|answer| is_of_day(answer.constraint()))
 }
 
 /// The check that refuses every row of a forgotten day.

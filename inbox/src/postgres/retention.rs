@@ -1,17 +1,18 @@
-//! Retention of message ids on PostgreSQL.
+//! Retention of message ids and decisions on PostgreSQL.
 
 use std::time::Duration;
 
 use message::Backoff;
+use migrations::SqlErrorKind;
+use migrations::query::Query;
 use sqlx::{PgConnection, PgPool, Postgres};
-use time::Date;
+use time::{Date, OffsetDateTime};
 
 use super::statements::Statements;
-use migrations::SqlErrorKind;
-
 use crate::day::{Day, DayRange};
-use crate::dialect::{Reading, parts};
+use crate::dialect::parts;
 use crate::store_error::StoreError;
+use crate::tables::Tables;
 
 const PREFIX: &str = "inbox_message_";
 
@@ -35,41 +36,32 @@ async fn is_to_be_tried_again(error: &sqlx::Error, attempt: u32) -> bool {
 impl parts::Retention for Postgres {
     const DAYS_ARE_IMPLICIT: bool = false;
 
-    async fn read_clock(
-        connection: &mut PgConnection,
-        statements: &Statements,
-    ) -> Result<Reading, sqlx::Error> {
-        let (now, retained_from) = sqlx::query_as(&statements.clock).fetch_one(connection).await?;
-        Ok(Reading { now, retained_from })
-    }
-
     async fn begin_memory(
         connection: &mut PgConnection,
-        statements: &Statements,
+        tables: &Tables<Self>,
         from: Day,
     ) -> Result<(), sqlx::Error> {
-        sqlx::query(&statements.begin_memory).bind(from.start()).execute(connection).await?;
-        Ok(())
+        Query::<Self>::new(&tables.own.begin_memory).bind(from.start()).run(connection).await.map(drop)
     }
 
     async fn days(
         connection: &mut PgConnection,
-        statements: &Statements,
+        tables: &Tables<Self>,
         DayRange { first, last }: DayRange,
     ) -> Result<Vec<Day>, sqlx::Error> {
-        let mut days = partitions(connection, statements).await?;
+        let mut days = partitions(connection, &tables.own).await?;
         days.retain(|day| (first..=last).contains(day));
         Ok(days)
     }
 
     async fn create_days(
         connection: &mut PgConnection,
-        statements: &Statements,
+        tables: &Tables<Self>,
         DayRange { first, last }: DayRange,
     ) -> Result<u64, StoreError> {
         let mut attempt = 1;
         loop {
-            let created = sqlx::query_scalar::<_, i64>(&statements.create_days)
+            let created = sqlx::query_scalar::<_, i64>(&tables.own.create_days)
                 .bind(first.date())
                 .bind(last.date())
                 .fetch_one(&mut *connection)
@@ -84,14 +76,24 @@ impl parts::Retention for Postgres {
         }
     }
 
-    async fn expire(pool: &PgPool, statements: &Statements, keep_from: Day) -> Result<u64, StoreError> {
+    async fn expire(pool: &PgPool, tables: &Tables<Self>, keep_from: Day) -> Result<u64, StoreError> {
         let mut attempt = 1;
         loop {
-            match expire_once(pool, statements, keep_from).await {
+            match expire_once(pool, &tables.own, keep_from).await {
                 Err(error) if is_to_be_tried_again(&error, attempt).await => attempt += 1,
                 expired => return expired.map_err(StoreError::during("drop expired days")),
             }
         }
+    }
+
+    async fn purge_decisions(
+        connection: &mut PgConnection,
+        tables: &Tables<Self>,
+        before: OffsetDateTime,
+        limit: u32,
+    ) -> Result<u64, sqlx::Error> {
+        let purge = Query::<Self>::new(&tables.own.purge_decisions).bind(before).bind(limit);
+        purge.one(connection).await?.get("gone")
     }
 }
 

@@ -9,12 +9,13 @@ migrations::statements! {
             (coalesce(nullif(current_setting('inbox.marks', true), ''), '0')::bigint + 1)::text, true) END";
         // A new row returns its time, its session and its transaction.
         new_rows = "ON CONFLICT (message_id, consumer, scope) DO NOTHING";
-        admitted = "processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint, {mark}";
+        session = "processed_at, pg_backend_pid() AS process, pg_current_xact_id()::text::bigint AS transaction";
+        admitted = "{session}, {mark}";
         // Columns are named, without a star: otherwise PostgreSQL refuses a prepared statement once
         // a migration has added a column.
         letter = "id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
-            headers, traceparent, tracestate, octet_length(payload)::bigint AS payload_bytes, reason, error, attempts,
-            deliveries, origin, dead_at, resolution, resolved_at, seq";
+            headers::text AS headers, traceparent, tracestate, octet_length(payload)::bigint AS payload_bytes,
+            reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq";
         // Whether a dead letter takes the newest failure of its delivery. If its tenant was
         // unknown, `held` is an improvement, because it can then be redriven.
         tells_anew = "d.resolution IS NULL AND d.reason <> 'held'
@@ -66,8 +67,8 @@ migrations::statements! {
     complete = "UPDATE {schema}inbox_message SET result = $4 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 
-    known_rows = "SELECT consumer, scope, processed_at, octet_length(result)::bigint, dead_letter FROM {schema}inbox_message \
-        WHERE message_id = $1 ORDER BY consumer, scope";
+    known_rows = "SELECT consumer, scope, processed_at, octet_length(result)::bigint AS result_bytes, dead_letter \
+        FROM {schema}inbox_message WHERE message_id = $1 ORDER BY consumer, scope";
     /// In the order of ids, which only the index of them has: a table that the planner takes for
     /// empty costs nothing by any index.
     known_attempts = "SELECT consumer, scope, attempts, last_error, first_failed_at, next_at FROM (\
@@ -75,20 +76,21 @@ migrations::statements! {
         WHERE last_error <> '' ORDER BY consumer, scope";
 
     /// Rows of messages made since `$1`, at most `$2` of them, by consumer.
-    activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL), max(processed_at) FROM (\
-        SELECT consumer, dead_letter, processed_at FROM {schema}inbox_message WHERE message_id >= $1 LIMIT $2) AS recent \
+    activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL) AS counted, \
+        max(processed_at) AS at FROM (SELECT consumer, dead_letter, processed_at FROM {schema}inbox_message \
+        WHERE message_id >= $1 LIMIT $2) AS recent \
         GROUP BY consumer ORDER BY consumer LIMIT 1000";
-    activity_attempts = "SELECT consumer, count(*), min(first_failed_at) FROM (\
+    activity_attempts = "SELECT consumer, count(*) AS counted, min(first_failed_at) AS at FROM (\
         SELECT consumer, first_failed_at FROM {schema}inbox_attempt WHERE last_error <> '' LIMIT $1) AS failing \
         GROUP BY consumer ORDER BY consumer LIMIT 1000";
-    activity_letters = "SELECT consumer, count(*), min(dead_at) FROM (\
+    activity_letters = "SELECT consumer, count(*) AS counted, min(dead_at) AS at FROM (\
         SELECT consumer, dead_at FROM {schema}inbox_dead_letter WHERE resolution IS NULL LIMIT $1) AS open \
         GROUP BY consumer ORDER BY consumer LIMIT 1000";
     add_counts = "INSERT INTO {schema}inbox_minute AS m (consumer, minute, applied, duplicates) \
         VALUES ($1, date_trunc('minute', clock_timestamp()), $2, $3) ON CONFLICT (consumer, minute) DO UPDATE SET \
         applied = m.applied + EXCLUDED.applied, duplicates = m.duplicates + EXCLUDED.duplicates";
-    counts = "SELECT consumer, sum(applied)::bigint, sum(duplicates)::bigint FROM {schema}inbox_minute \
-        WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    counts = "SELECT consumer, sum(applied)::bigint AS applied, sum(duplicates)::bigint AS duplicates \
+        FROM {schema}inbox_minute WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
     purge_minutes = "DELETE FROM {schema}inbox_minute WHERE minute < $1";
 
     /// Creates the set, or locks it: only the holder of the lock checks whether all its chunks are
@@ -99,10 +101,10 @@ migrations::statements! {
     keep_chunk = "INSERT INTO {schema}inbox_chunk (message_id, consumer, scope, fingerprint, chunks, number, payload) \
         VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (message_id, consumer, scope, fingerprint, chunks, \
         number) DO NOTHING";
-    count_chunks = "SELECT count(*) FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
+    count_chunks = "SELECT count(*) AS held FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
         fingerprint = $4 AND chunks = $5";
     has_chunk = "SELECT EXISTS (SELECT 1 FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
-        AND fingerprint = $4 AND chunks = $5 AND number = $6)";
+        AND fingerprint = $4 AND chunks = $5 AND number = $6) AS is_kept";
     read_chunks = "SELECT payload FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
         fingerprint = $4 AND chunks = $5 ORDER BY number";
     chunk_numbers = "SELECT chunks, number FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
@@ -124,7 +126,7 @@ migrations::statements! {
         a.scope = s.scope AND a.message_id = s.message_id AND a.next_at >= $5) FOR UPDATE OF s SKIP LOCKED";
 
     /// The wall clock, not the transaction's start.
-    clock = "SELECT clock_timestamp(), (SELECT retained_from FROM {schema}inbox_retention)";
+    clock = "SELECT clock_timestamp() AS now, (SELECT retained_from FROM {schema}inbox_retention) AS retained_from";
     begin_memory = "INSERT INTO {schema}inbox_retention (retained_from) VALUES ($1) ON CONFLICT DO NOTHING";
     /// Everything that has `inbox_message` as its parent, by name.
     partitions = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
@@ -145,8 +147,8 @@ migrations::statements! {
         uncounted = CASE WHEN $5 > 0 THEN 0 WHEN a.next_at < clock_timestamp() - interval '1 hour' THEN 1 \
             ELSE a.uncounted + 1 END \
         RETURNING attempts, uncounted, first_failed_at, \
-        extract(epoch FROM clock_timestamp() - first_failed_at)::double precision AS age";
-    postpone = "UPDATE {schema}inbox_attempt SET next_at = clock_timestamp() + $4 \
+        (extract(epoch FROM clock_timestamp() - first_failed_at) * 1000000)::bigint AS age";
+    postpone = "UPDATE {schema}inbox_attempt SET next_at = clock_timestamp() + $4 * interval '1 microsecond' \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     attempt = "SELECT attempts, last_error, first_failed_at, next_at FROM {schema}inbox_attempt \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND last_error <> ''";
@@ -159,8 +161,8 @@ migrations::statements! {
         FROM (SELECT DISTINCT id, scope FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope)) AS u \
         ORDER BY scope, id ON CONFLICT (consumer, scope, message_id) DO UPDATE SET in_hand = $4 \
         WHERE a.in_hand IS NULL \
-        RETURNING message_id, scope, attempts, ends, next_at, NULL::uuid";
-    taken = "SELECT a.message_id, a.scope, a.attempts, a.ends, a.next_at, nullif(a.in_hand, $4) \
+        RETURNING message_id, scope, attempts, ends, next_at, NULL::uuid AS owner";
+    taken = "SELECT a.message_id, a.scope, a.attempts, a.ends, a.next_at, nullif(a.in_hand, $4) AS owner \
         FROM (SELECT DISTINCT id, scope FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope)) AS u \
         CROSS JOIN LATERAL (SELECT * FROM {schema}inbox_attempt AS a WHERE a.consumer = $1 \
             AND a.scope = u.scope AND a.message_id = u.id AND a.in_hand IS NOT NULL LIMIT 1) AS a";
@@ -192,7 +194,7 @@ migrations::statements! {
     /// and a held one keeps its place.
     store_dead_letter = "INSERT INTO {schema}inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, message_id, topic, \
         key, kind, source, time, content_type, headers, traceparent, tracestate, payload, reason, error, attempts, \
-        origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \
+        origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::jsonb, $14, $15, $16, $17, $18, $19, $20) \
         ON CONFLICT (consumer, scope, subject, fingerprint) WHERE resolution IS DISTINCT FROM 'discarded' DO UPDATE SET \
         deliveries = d.deliveries + 1, \
         reason = CASE WHEN {tells_anew} THEN EXCLUDED.reason ELSE d.reason END, \
@@ -224,7 +226,7 @@ migrations::statements! {
         ORDER BY id LIMIT $3";
     insert_dead = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source, \
         canonical_fingerprint) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (message_id, consumer, scope) DO NOTHING \
-        RETURNING processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint";
+        RETURNING {session}";
     clear_dead(is_marked = "true") = "
         UPDATE {schema}inbox_message
         SET dead_letter = NULL, canonical_fingerprint = coalesce($5, canonical_fingerprint)
@@ -244,7 +246,7 @@ migrations::statements! {
     decisions = "SELECT {decision} FROM {schema}inbox_audit ORDER BY seq DESC LIMIT $1";
 
     /// The database's own function, which runs with the owner's rights.
-    purge_decisions = "SELECT {schema}inbox_purge_audit($1, $2)";
+    purge_decisions = "SELECT {schema}inbox_purge_audit($1, $2::integer) AS gone";
 
     /// The first dead letter that holds each key, with the key's place in the arrays.
     holders = "SELECT u.place, h.id FROM UNNEST($2::text[], $3::text[], $4::text[]) WITH ORDINALITY \
@@ -277,6 +279,25 @@ migrations::statements! {
         WHERE id = $1 AND coalesce(resolution, '') = '' AND reason = 'held' FOR UPDATE SKIP LOCKED";
     fail_held = "UPDATE {schema}inbox_dead_letter SET reason = $2, error = $3, attempts = $4 \
         WHERE id = $1 AND coalesce(resolution, '') = '' AND reason = 'held'";
+    /// The messages that a consumer remembers, in the order of their ids; `$2` is a scope, or null.
+    /// The first bound lets the planner begin inside the primary key, which returns the rows of one
+    /// consumer in order.
+    remembered_page = "SELECT message_id, scope, fingerprint FROM {schema}inbox_message \
+        WHERE dead_letter IS NULL AND consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id >= $3 \
+        AND (message_id, scope) > ($3, $4) AND message_id <= $5 ORDER BY message_id, scope LIMIT $6";
+    remembered = "SELECT message_id, scope, fingerprint FROM {schema}inbox_message \
+        WHERE dead_letter IS NULL AND consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id = ANY ($3)";
+    /// By the index of ids, whatever the planner believes: consumer and scope are looked at
+    /// afterwards.
+    unfinished = "SELECT a.message_id, NULL::boolean AS is_open FROM UNNEST($3::uuid[]) AS u (id) \
+        CROSS JOIN LATERAL (SELECT k.message_id, k.consumer, k.scope \
+        FROM {schema}inbox_attempt AS k WHERE k.message_id = u.id OFFSET 0) AS a \
+        WHERE a.consumer = $1 AND ($2::text IS NULL OR a.scope = $2) \
+        UNION SELECT d.subject, d.resolution IS NULL FROM UNNEST($3::uuid[]) AS u (id) \
+        CROSS JOIN LATERAL (SELECT k.subject, k.resolution, k.consumer, k.scope \
+        FROM {schema}inbox_dead_letter AS k WHERE k.subject = u.id OFFSET 0) AS d \
+        WHERE d.consumer = $1 AND ($2::text IS NULL OR d.scope = $2)";
+    retained_from = "SELECT retained_from FROM {schema}inbox_retention";
     purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter WHERE ctid = ANY (ARRAY(\
         SELECT ctid FROM {schema}inbox_dead_letter WHERE resolution IS NOT NULL AND resolution <> 'applied_late' \
         AND resolved_at < $1 ORDER BY resolved_at LIMIT $2 FOR UPDATE SKIP LOCKED))";

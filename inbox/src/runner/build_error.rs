@@ -1,6 +1,11 @@
 //! Why a consumer cannot be built.
 
+use std::time::Duration;
+
 use message::InvalidText;
+
+/// The shortest interval of a consumer. Seconds are usual; tests may be in a hurry.
+pub(super) const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// Why a consumer cannot be built. The program's fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +49,15 @@ pub enum BuildError {
     /// The limit of attempts is zero.
     #[error("the bound of attempts is 0; choose at least 1")]
     NoAttempts,
+    /// An interval is so short that the consumer would work without a pause.
+    #[error("{setting} is {interval:?}; choose at least {:?}", INTERVAL_MIN)]
+    NoInterval {
+        /// The setting of the builder.
+        setting: &'static str,
+        /// Its value.
+        interval: Duration,
+    },
     /// The handler timeout is zero, so every call would fail.
-    #[error("handler_timeout is 0; choose longer than the slowest handler takes")]
+    #[error("handler_timeout is 0; set it to longer than the slowest handler takes")]
     NoHandlerTimeout,
 }

@@ -178,7 +178,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         let keys = self.keys(messages);
         let call = async {
             let mut connection = self.inbox.acquire(what).await?;
-            let taken = DB::take_in_hand(&mut connection, self.inbox.statements(), &keys, self.process)
+            let taken = DB::take_in_hand(&mut connection, self.inbox.tables(), &keys, self.process)
                 .await
                 .map_err(StoreError::during(what))?;
             if taken.iter().any(|in_hand| in_hand.failures > 0) {
@@ -201,7 +201,9 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         let call = async {
             let mut connection = self.inbox.acquire(what).await?;
             let key = key(&self.consumer, tenant, id);
-            DB::take_over(&mut connection, self.inbox.statements(), key, owner, self.process)
+            self.inbox
+                .tables()
+                .take_over(&mut connection, key, owner, self.process)
                 .await
                 .map_err(StoreError::during(what))
         };
@@ -213,7 +215,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         let keys = self.keys(messages);
         let call = async {
             let mut connection = self.inbox.acquire(what).await?;
-            DB::put_down(&mut connection, self.inbox.statements(), &keys, self.process)
+            DB::put_down(&mut connection, self.inbox.tables(), &keys, self.process)
                 .await
                 .map_err(StoreError::during(what))
         };
@@ -231,8 +233,8 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         let call = async {
             // In a transaction that has ended, the failures would be forgotten without the effect.
             tx.check_rows().await?;
-            let statements = self.inbox.statements();
-            DB::forget_attempts(tx, statements, &keys, forget).await.map_err(StoreError::during(what))
+            let tables = self.inbox.tables();
+            DB::forget_attempts(tx, tables, &keys, forget).await.map_err(StoreError::during(what))
         };
         self.within(what, call).await
     }

@@ -24,7 +24,7 @@ pub(super) fn watch(running: &Arc<Running>, consumer: ConsumerName, meter: Meter
             meter.blocked(blocked);
             for (id, running_for) in new {
                 tracing::error!(consumer = %consumer, message_id = %id, ?running_for,
-                    "the handler blocks its thread and cannot be ended; run what blocks in spawn_blocking");
+                    "the handler blocks its thread and cannot be stopped; run blocking code in spawn_blocking");
             }
             drop(running);
             std::thread::sleep(PERIOD);

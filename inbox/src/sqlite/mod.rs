@@ -1,16 +1,8 @@
-//! SQLite: plain tables, one writer at a time.
+//! SQLite: plain tables, one writer at a time. It takes no arrays, and runs in this process: there
+//! are no round trips to save, so many rows are written and looked up one by one.
 
 mod attempts;
-mod chunks;
-mod dead_letters;
-mod decisions;
 mod guard;
-mod held_keys;
-mod known;
-mod minutes;
-mod reconcile;
+mod lookup;
 mod retention;
 mod statements;
-mod values;
-
-pub(crate) use reconcile::SqliteMemory;

@@ -1,12 +1,13 @@
-//! Retention of message ids on SQLite.
+//! Retention of message ids and decisions on SQLite.
 
+use migrations::query::Query;
 use sqlx::{Sqlite, SqliteConnection, SqlitePool};
+use time::OffsetDateTime;
 
-use super::statements::{BEGIN_MEMORY, CLOCK, EXPIRE, RETAIN_FROM, Statements};
-use super::values;
 use crate::day::{Day, DayRange, floor};
-use crate::dialect::{Reading, parts};
+use crate::dialect::parts;
 use crate::store_error::StoreError;
+use crate::tables::Tables;
 
 /// Maximum rows per statement when forgetting.
 const EXPIRE_ROWS_MAX: i64 = 5_000;
@@ -14,31 +15,19 @@ const EXPIRE_ROWS_MAX: i64 = 5_000;
 impl parts::Retention for Sqlite {
     const DAYS_ARE_IMPLICIT: bool = true;
 
-    async fn read_clock(
-        connection: &mut SqliteConnection,
-        _statements: &Statements,
-    ) -> Result<Reading, sqlx::Error> {
-        let (now, from): (i64, Option<i64>) = sqlx::query_as(CLOCK).fetch_one(connection).await?;
-        Ok(Reading { now: values::time(now)?, retained_from: from.map(values::time).transpose()? })
-    }
-
     async fn begin_memory(
         connection: &mut SqliteConnection,
-        _statements: &Statements,
+        tables: &Tables<Self>,
         from: Day,
     ) -> Result<(), sqlx::Error> {
         let start = from.start();
-        sqlx::query(BEGIN_MEMORY)
-            .bind(values::micros(start))
-            .bind(values::text(floor(start)))
-            .execute(connection)
-            .await?;
-        Ok(())
+        let begin = Query::<Self>::new(&tables.own.begin_memory).bind(start).bind(floor(start));
+        begin.run(connection).await.map(drop)
     }
 
     async fn days(
         _connection: &mut SqliteConnection,
-        _statements: &Statements,
+        _tables: &Tables<Self>,
         DayRange { first, last }: DayRange,
     ) -> Result<Vec<Day>, sqlx::Error> {
         Ok(first.through(last).collect())
@@ -46,7 +35,7 @@ impl parts::Retention for Sqlite {
 
     async fn create_days(
         _connection: &mut SqliteConnection,
-        _statements: &Statements,
+        _tables: &Tables<Self>,
         _range: DayRange,
     ) -> Result<u64, StoreError> {
         Ok(0)
@@ -54,29 +43,31 @@ impl parts::Retention for Sqlite {
 
     /// Stores the refusal first, then deletes a limited number of rows per transaction. If a run is
     /// interrupted, the next one finishes it.
-    async fn expire(pool: &SqlitePool, _statements: &Statements, keep_from: Day) -> Result<u64, StoreError> {
+    async fn expire(pool: &SqlitePool, tables: &Tables<Self>, keep_from: Day) -> Result<u64, StoreError> {
         let start = keep_from.start();
         let failed = StoreError::during;
-        sqlx::query(RETAIN_FROM)
-            .bind(values::micros(start))
-            .bind(values::text(floor(start)))
-            .execute(pool)
-            .await
-            .map_err(failed("store from when the inbox remembers ids"))?;
+        let refuse = Query::<Self>::new(&tables.own.retain_from).bind(start).bind(floor(start));
+        let refused = async { refuse.run(&mut *pool.acquire().await?).await };
+        refused.await.map_err(failed("store from when the inbox remembers ids"))?;
         let mut expired = 0;
         loop {
-            let chunk = sqlx::query(EXPIRE)
-                .bind(values::text(floor(start)))
-                .bind(EXPIRE_ROWS_MAX)
-                .execute(pool)
-                .await
-                .map_err(failed("delete expired rows"))?
-                .rows_affected();
-            expired += chunk;
-            if chunk == 0 {
+            let delete = Query::<Self>::new(&tables.own.expire).bind(floor(start)).bind(EXPIRE_ROWS_MAX);
+            let deleted = async { delete.run(&mut *pool.acquire().await?).await };
+            let rows = deleted.await.map_err(failed("delete expired rows"))?;
+            expired += rows;
+            if rows == 0 {
                 return Ok(expired);
             }
             tokio::task::yield_now().await;
         }
+    }
+
+    async fn purge_decisions(
+        connection: &mut SqliteConnection,
+        tables: &Tables<Self>,
+        before: OffsetDateTime,
+        limit: u32,
+    ) -> Result<u64, sqlx::Error> {
+        Query::<Self>::new(&tables.own.purge_decisions).bind(before).bind(limit).run(connection).await
     }
 }

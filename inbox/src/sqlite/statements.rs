@@ -1,229 +1,222 @@
-//! The SQL of the inbox on SQLite. There are no schemas, so nothing has to be rendered.
+//! The SQL of the inbox on SQLite. There are no schemas. Times are microseconds since 1970.
 
-/// An empty type: SQLite has no SQL to render.
-#[derive(Debug)]
-pub struct Statements;
+migrations::statements! {
+    parts {
+        // The clock is that of the machine: a SQLite file has no server.
+        now = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
+        // Columns are named: a star would also read columns that a later migration adds.
+        letter_head = "id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, \
+            time, content_type, headers, traceparent, tracestate";
+        letter_tail = "octet_length(payload) AS payload_bytes, reason, error, attempts, deliveries, origin, \
+            dead_at, resolution, resolved_at, seq";
+        letter = "{letter_head}, payload, {letter_tail}";
+        // Filters of the list; a missing consumer or id is null.
+        listed = "SELECT {letter_head}, CASE WHEN $4 THEN payload ELSE x'' END AS payload, {letter_tail} \
+            FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) AND ({with_closed} \
+            OR resolution IS NULL) AND ($2 IS NULL OR id > $2) ORDER BY id LIMIT $3";
+        // Whether a dead letter takes over the newest failure of its delivery, as on PostgreSQL.
+        tells_anew = "d.resolution IS NULL AND d.reason <> 'held' \
+            AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+            AND (EXCLUDED.reason <> 'held' OR d.reason = 'no_scope')";
+        // The condition for a dead letter that holds its key, as on PostgreSQL.
+        holds = "d.resolution IS NULL AND d.key IS NOT NULL AND d.message_id IS NOT NULL \
+            AND d.reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held') AND NOT EXISTS \
+            (SELECT 1 FROM json_each(d.headers) AS h WHERE h.value ->> 0 = 'ce_chunkindex')";
+        decision = "seq, at, actor, note, selection, dead_letter, consumer, action, accept_late, outcome, \
+            done_at";
+        chunk_set = "message_id, consumer, scope, fingerprint, topic, key, kind, source, time, \
+            content_type, bytes, begun_at";
+    }
 
-/// The guard. The comparison makes the refusal of forgotten ids part of the insert: SQLite's single
-/// writer sees the newest floor.
-pub(super) const INSERT: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, source, canonical_fingerprint) \
-    SELECT $1, $2, $3, $4, $5, $6 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
-    ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
-pub(super) const FIND: &str = "SELECT fingerprint, source, result, processed_at, dead_letter FROM inbox_message \
-    WHERE message_id = $1 AND consumer = $2 AND scope = $3";
-pub(super) const COUNT: &str = "SELECT count(*) FROM inbox_message WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
-    AND dead_letter IS NULL";
-pub(super) const COMPLETE: &str =
-    "UPDATE inbox_message SET result = $4 WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+    /// The guard. The comparison makes the refusal of forgotten ids part of the insert: SQLite's
+    /// single writer sees the newest floor.
+    insert = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, source, \
+        canonical_fingerprint) SELECT $1, $2, $3, $4, $6, $7 WHERE $1 >= (SELECT id_floor \
+        FROM inbox_retention) ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
+    find = "SELECT fingerprint, source, result, processed_at, dead_letter FROM inbox_message \
+        WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+    is_there = "SELECT count(*) AS found FROM inbox_message WHERE message_id = $1 AND consumer = $2 \
+        AND scope = $3 AND dead_letter IS NULL";
+    complete = "UPDATE inbox_message SET result = $4 WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 
-pub(super) const KNOWN_ROWS: &str = "SELECT consumer, scope, processed_at, octet_length(result), dead_letter FROM inbox_message \
-    WHERE message_id = $1 ORDER BY consumer, scope";
-pub(super) const KNOWN_ATTEMPTS: &str = "SELECT consumer, scope, attempts, last_error, first_failed_at, next_at FROM inbox_attempt \
-    WHERE message_id = $1 AND last_error <> '' ORDER BY consumer, scope";
+    known_rows = "SELECT consumer, scope, processed_at, octet_length(result) AS result_bytes, dead_letter \
+        FROM inbox_message WHERE message_id = $1 ORDER BY consumer, scope";
+    known_attempts = "SELECT consumer, scope, attempts, last_error, first_failed_at, next_at \
+        FROM inbox_attempt WHERE message_id = $1 AND last_error <> '' ORDER BY consumer, scope";
 
-/// Rows of messages made since `$1`, at most `$2` of them, by consumer.
-pub(super) const ACTIVITY_APPLIED: &str = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL), max(processed_at) FROM (\
-    SELECT consumer, dead_letter, processed_at FROM inbox_message WHERE message_id >= $1 LIMIT $2) \
-    GROUP BY consumer ORDER BY consumer LIMIT 1000";
-pub(super) const ACTIVITY_ATTEMPTS: &str = "SELECT consumer, count(*), min(first_failed_at) FROM (\
-    SELECT consumer, first_failed_at FROM inbox_attempt WHERE last_error <> '' LIMIT $1) GROUP BY consumer ORDER BY consumer LIMIT 1000";
-pub(super) const ACTIVITY_LETTERS: &str = "SELECT consumer, count(*), min(dead_at) FROM (\
-    SELECT consumer, dead_at FROM inbox_dead_letter WHERE resolution IS NULL LIMIT $1) \
-    GROUP BY consumer ORDER BY consumer LIMIT 1000";
-pub(super) const ADD_COUNTS: &str = "INSERT INTO inbox_minute AS m (consumer, minute, applied, duplicates) \
-    VALUES ($1, unixepoch() / 60 * 60000000, $2, $3) ON CONFLICT (consumer, minute) DO UPDATE SET \
-    applied = m.applied + excluded.applied, duplicates = m.duplicates + excluded.duplicates";
-pub(super) const COUNTS: &str = "SELECT consumer, sum(applied), sum(duplicates) FROM inbox_minute \
-    WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
-pub(super) const PURGE_MINUTES: &str = "DELETE FROM inbox_minute WHERE minute < $1";
+    /// Rows of messages made since `$1`, at most `$2` of them, by consumer.
+    activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL) AS counted, \
+        max(processed_at) AS at FROM (SELECT consumer, dead_letter, processed_at FROM inbox_message \
+        WHERE message_id >= $1 LIMIT $2) GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    activity_attempts = "SELECT consumer, count(*) AS counted, min(first_failed_at) AS at FROM \
+        (SELECT consumer, first_failed_at FROM inbox_attempt WHERE last_error <> '' LIMIT $1) \
+        GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    activity_letters = "SELECT consumer, count(*) AS counted, min(dead_at) AS at FROM \
+        (SELECT consumer, dead_at FROM inbox_dead_letter WHERE resolution IS NULL LIMIT $1) \
+        GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    add_counts = "INSERT INTO inbox_minute AS m (consumer, minute, applied, duplicates) \
+        VALUES ($1, unixepoch() / 60 * 60000000, $2, $3) ON CONFLICT (consumer, minute) \
+        DO UPDATE SET applied = m.applied + excluded.applied, \
+        duplicates = m.duplicates + excluded.duplicates";
+    counts = "SELECT consumer, sum(applied) AS applied, sum(duplicates) AS duplicates FROM inbox_minute \
+        WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    purge_minutes = "DELETE FROM inbox_minute WHERE minute < $1";
 
-/// Inserts the set, or locks it: only the holder checks whether all chunks are there. The values of
-/// the first chunk for the whole stay.
-pub(super) const HOLD_SET: &str = "INSERT INTO inbox_chunk_set AS s (message_id, consumer, scope, fingerprint, bytes, topic, key, kind, source, \
-    time, content_type) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (message_id, consumer, \
-    scope, fingerprint) DO UPDATE SET bytes = s.bytes RETURNING bytes";
-pub(super) const KEEP_CHUNK: &str = "INSERT INTO inbox_chunk (message_id, consumer, scope, fingerprint, chunks, number, payload) VALUES ($1, $2, \
-    $3, $4, $5, $6, $7) ON CONFLICT (message_id, consumer, scope, fingerprint, chunks, number) DO NOTHING";
-pub(super) const COUNT_CHUNKS: &str = "SELECT count(*) FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4 \
-    AND chunks = $5";
-pub(super) const HAS_CHUNK: &str = "SELECT EXISTS (SELECT 1 FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
-    fingerprint = $4 AND chunks = $5 AND number = $6)";
-pub(super) const READ_CHUNKS: &str = "SELECT payload FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4 \
-    AND chunks = $5 ORDER BY number";
-pub(super) const CHUNK_NUMBERS: &str = "SELECT chunks, number FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
-    fingerprint = $4 ORDER BY chunks, number";
-pub(super) const REMOVE_CHUNKS: &str =
-    "DELETE FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
-pub(super) const REMOVE_SET: &str =
-    "DELETE FROM inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
-/// Selects all sets, or those that must expire, as on PostgreSQL.
-pub(super) const INCOMPLETE: &str = "SELECT message_id, consumer, scope, fingerprint, topic, key, kind, source, \
-    time, content_type, bytes, begun_at FROM inbox_chunk_set AS s WHERE $1 IS NULL OR (begun_at < $1 \
-    AND ($3 IS NULL OR s.consumer = $3 OR begun_at < $4) AND NOT EXISTS \
-    (SELECT 1 FROM inbox_attempt AS a WHERE a.consumer = s.consumer AND a.scope = s.scope AND \
-    a.message_id = s.message_id AND a.next_at >= $1)) ORDER BY begun_at LIMIT $2";
-/// Selects a set for its expiry, unless it is being retried. A writing transaction excludes all
-/// others.
-pub(super) const LOCK_SET: &str = "SELECT message_id, consumer, scope, fingerprint, topic, key, kind, source, \
-    time, content_type, bytes, begun_at FROM inbox_chunk_set AS s WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
-    AND fingerprint = $4 AND NOT EXISTS (SELECT 1 FROM inbox_attempt AS a WHERE a.consumer = s.consumer AND \
-    a.scope = s.scope AND a.message_id = s.message_id AND a.next_at >= $5)";
+    /// Inserts the set, or locks it: only the holder checks whether all chunks are there. The
+    /// values of the first chunk for the whole stay.
+    hold_set = "INSERT INTO inbox_chunk_set AS s (message_id, consumer, scope, fingerprint, bytes, topic, \
+        key, kind, source, time, content_type) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+        ON CONFLICT (message_id, consumer, scope, fingerprint) DO UPDATE SET bytes = s.bytes RETURNING bytes";
+    keep_chunk = "INSERT INTO inbox_chunk (message_id, consumer, scope, fingerprint, chunks, number, \
+        payload) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (message_id, consumer, scope, fingerprint, \
+        chunks, number) DO NOTHING";
+    count_chunks = "SELECT count(*) AS held FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 \
+        AND scope = $3 AND fingerprint = $4 AND chunks = $5";
+    has_chunk = "SELECT EXISTS (SELECT 1 FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 \
+        AND scope = $3 AND fingerprint = $4 AND chunks = $5 AND number = $6) AS is_kept";
+    read_chunks = "SELECT payload FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
+        AND fingerprint = $4 AND chunks = $5 ORDER BY number";
+    chunk_numbers = "SELECT chunks, number FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 \
+        AND scope = $3 AND fingerprint = $4 ORDER BY chunks, number";
+    remove_chunks = "DELETE FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
+        AND fingerprint = $4";
+    remove_set = "DELETE FROM inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
+        AND fingerprint = $4";
+    /// Selects all sets, or those that must expire, as on PostgreSQL.
+    incomplete = "SELECT {chunk_set} FROM inbox_chunk_set AS s WHERE $1 IS NULL OR (begun_at < $1 \
+        AND ($3 IS NULL OR s.consumer = $3 OR begun_at < $4) AND NOT EXISTS (SELECT 1 \
+        FROM inbox_attempt AS a WHERE a.consumer = s.consumer AND a.scope = s.scope \
+        AND a.message_id = s.message_id AND a.next_at >= $1)) ORDER BY begun_at LIMIT $2";
+    /// Selects a set for its expiry, unless it is being retried. A writing transaction excludes all
+    /// others.
+    lock_set = "SELECT {chunk_set} FROM inbox_chunk_set AS s WHERE message_id = $1 AND consumer = $2 \
+        AND scope = $3 AND fingerprint = $4 AND NOT EXISTS (SELECT 1 FROM inbox_attempt AS a \
+        WHERE a.consumer = s.consumer AND a.scope = s.scope AND a.message_id = s.message_id \
+        AND a.next_at >= $5)";
 
-pub(super) const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER), \
-    (SELECT retained_from FROM inbox_retention)";
-pub(super) const BEGIN_MEMORY: &str = "INSERT INTO inbox_retention (only_row, retained_from, id_floor) VALUES (1, $1, $2) ON CONFLICT DO NOTHING";
-/// Moves only forward.
-pub(super) const RETAIN_FROM: &str =
-    "UPDATE inbox_retention SET retained_from = $1, id_floor = $2 WHERE retained_from < $1";
-/// Deletes a limited number of rows, so that the write lock is held for milliseconds. Ids that are
-/// already refused cannot come back.
-pub(super) const EXPIRE: &str = "DELETE FROM inbox_message WHERE (message_id, consumer, scope) IN \
-    (SELECT message_id, consumer, scope FROM inbox_message WHERE message_id < $1 ORDER BY message_id LIMIT $2)";
+    clock = "SELECT {now} AS now, (SELECT retained_from FROM inbox_retention) AS retained_from";
+    begin_memory = "INSERT INTO inbox_retention (only_row, retained_from, id_floor) VALUES (1, $1, $2) \
+        ON CONFLICT DO NOTHING";
+    /// Moves only forward.
+    retain_from = "UPDATE inbox_retention SET retained_from = $1, id_floor = $2 WHERE retained_from < $1";
+    /// Deletes a limited number of rows, so that the write lock is held for milliseconds. Ids that
+    /// are already refused cannot come back.
+    expire = "DELETE FROM inbox_message WHERE (message_id, consumer, scope) IN \
+        (SELECT message_id, consumer, scope FROM inbox_message WHERE message_id < $1 ORDER BY message_id \
+        LIMIT $2)";
 
-pub(super) const COUNT_ATTEMPT: &str = "INSERT INTO inbox_attempt \
-    (message_id, consumer, scope, attempts, last_error, next_at, uncounted) \
-    VALUES ($1, $2, $3, $5, $4, CAST(unixepoch('subsec') * 1000000 AS INTEGER), 1 - $5) \
-    ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = attempts + $5, last_error = $4, \
-    first_failed_at = CASE WHEN last_error = '' THEN excluded.next_at ELSE first_failed_at END, \
-    next_at = excluded.next_at, in_hand = NULL, ends = CASE WHEN $6 THEN 0 ELSE ends END, \
-    uncounted = CASE WHEN $5 > 0 THEN 0 WHEN next_at < excluded.next_at - 3600000000 THEN 1 ELSE uncounted + 1 END \
-    RETURNING attempts, uncounted, first_failed_at, CAST(unixepoch('subsec') * 1000000 AS INTEGER) - first_failed_at AS age";
-pub(super) const POSTPONE: &str = "UPDATE inbox_attempt \
-    SET next_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + $4 \
-    WHERE message_id = $1 AND consumer = $2 AND scope = $3";
-pub(super) const ATTEMPT: &str = "SELECT attempts, last_error, first_failed_at, next_at FROM inbox_attempt \
-    WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND last_error <> ''";
-pub(super) const TAKE_IN_HAND: &str = "INSERT INTO inbox_attempt \
-    (message_id, consumer, scope, attempts, last_error, next_at, in_hand) \
-    VALUES ($1, $2, $3, 0, '', CAST(unixepoch('subsec') * 1000000 AS INTEGER), $4) \
-    ON CONFLICT (consumer, scope, message_id) DO UPDATE SET \
-    in_hand = coalesce(in_hand, $4) RETURNING attempts, ends, next_at, nullif(in_hand, $4)";
-pub(super) const TAKE_OVER: &str = "UPDATE inbox_attempt SET ends = ends + 1, in_hand = $5 \
-    WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND in_hand = $4";
-/// Removes the note of one process, or of any process.
-pub(super) const PUT_DOWN: &str = "UPDATE inbox_attempt SET in_hand = NULL \
-    WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND ($4 IS NULL OR in_hand = $4)";
-pub(super) const CANONICAL: &str =
-    "SELECT canonical_fingerprint FROM inbox_message WHERE message_id = $1 AND consumer = $2 AND scope = $3";
-pub(super) const FORGET_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
-    AND ($4 OR attempts = 0) AND ($5 OR ends = 0) AND ($6 OR last_error = '')";
-/// As on PostgreSQL.
-pub(super) const PURGE_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE (consumer, scope, message_id) IN (\
-    SELECT consumer, scope, message_id FROM inbox_attempt AS a WHERE first_failed_at < $1 OR EXISTS (\
-    SELECT 1 FROM inbox_message AS m WHERE m.message_id = a.message_id AND m.consumer = a.consumer \
-    AND m.scope = a.scope AND m.dead_letter IS NULL) LIMIT $2)";
+    count_attempt = "INSERT INTO inbox_attempt (message_id, consumer, scope, attempts, last_error, next_at, \
+        uncounted) VALUES ($1, $2, $3, $5, $4, {now}, 1 - $5) ON CONFLICT (consumer, scope, message_id) \
+        DO UPDATE SET attempts = attempts + $5, last_error = $4, first_failed_at = CASE \
+        WHEN last_error = '' THEN excluded.next_at ELSE first_failed_at END, next_at = excluded.next_at, \
+        in_hand = NULL, ends = CASE WHEN $6 THEN 0 ELSE ends END, uncounted = CASE WHEN $5 > 0 THEN 0 \
+        WHEN next_at < excluded.next_at - 3600000000 THEN 1 ELSE uncounted + 1 END \
+        RETURNING attempts, uncounted, first_failed_at, {now} - first_failed_at AS age";
+    postpone = "UPDATE inbox_attempt SET next_at = {now} + $4 WHERE message_id = $1 AND consumer = $2 \
+        AND scope = $3";
+    attempt = "SELECT attempts, last_error, first_failed_at, next_at FROM inbox_attempt \
+        WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND last_error <> ''";
+    take_in_hand = "INSERT INTO inbox_attempt (message_id, consumer, scope, attempts, last_error, next_at, \
+        in_hand) VALUES ($1, $2, $3, 0, '', {now}, $4) ON CONFLICT (consumer, scope, message_id) \
+        DO UPDATE SET in_hand = coalesce(in_hand, $4) \
+        RETURNING attempts, ends, next_at, nullif(in_hand, $4) AS owner";
+    take_over = "UPDATE inbox_attempt SET ends = ends + 1, in_hand = $5 WHERE message_id = $1 \
+        AND consumer = $2 AND scope = $3 AND in_hand = $4";
+    /// Removes the note of one process, or of any process.
+    put_down = "UPDATE inbox_attempt SET in_hand = NULL WHERE message_id = $1 AND consumer = $2 \
+        AND scope = $3 AND ($4 IS NULL OR in_hand = $4)";
+    canonical = "SELECT canonical_fingerprint FROM inbox_message WHERE message_id = $1 AND consumer = $2 \
+        AND scope = $3";
+    forget_attempts = "DELETE FROM inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
+        AND ($4 OR attempts = 0) AND ($5 OR ends = 0) AND ($6 OR last_error = '')";
+    /// As on PostgreSQL.
+    purge_attempts = "DELETE FROM inbox_attempt WHERE (consumer, scope, message_id) IN \
+        (SELECT consumer, scope, message_id FROM inbox_attempt AS a WHERE first_failed_at < $1 OR EXISTS \
+        (SELECT 1 FROM inbox_message AS m WHERE m.message_id = a.message_id AND m.consumer = a.consumer \
+        AND m.scope = a.scope AND m.dead_letter IS NULL) LIMIT $2)";
 
-/// Whether a dead letter takes over the newest failure of its delivery, as on PostgreSQL.
-macro_rules! tells_anew {
-    () => {
-        "d.resolution IS NULL AND d.reason <> 'held' \
-        AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
-        AND (EXCLUDED.reason <> 'held' OR d.reason = 'no_scope')"
-    };
+    /// As on PostgreSQL.
+    store_dead_letter = "INSERT INTO inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, \
+        message_id, topic, key, kind, source, time, content_type, headers, traceparent, tracestate, \
+        payload, reason, error, attempts, origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, \
+        $12, $13, $14, $15, $16, $17, $18, $19, $20) ON CONFLICT (consumer, scope, subject, fingerprint) \
+        WHERE resolution IS NOT 'discarded' DO UPDATE SET deliveries = d.deliveries + 1, reason = CASE \
+        WHEN {tells_anew} THEN EXCLUDED.reason ELSE d.reason END, error = CASE WHEN {tells_anew} \
+        THEN EXCLUDED.error ELSE d.error END, attempts = CASE WHEN {tells_anew} THEN EXCLUDED.attempts \
+        ELSE d.attempts END RETURNING id";
+    /// As on PostgreSQL.
+    fingerprint_of_dead_letter = "SELECT fingerprint FROM inbox_dead_letter WHERE consumer = $1 \
+        AND scope = $2 AND subject = $3 AND resolution IS NOT 'discarded' ORDER BY deliveries, seq LIMIT 1";
+    /// Lists columns by name: a star would also read columns that a later migration adds.
+    dead_letter = "SELECT {letter} FROM inbox_dead_letter WHERE id = $1";
+    /// A writing transaction excludes all others.
+    lock_dead_letter = "SELECT {letter} FROM inbox_dead_letter WHERE id = $1";
+    lock_others = "SELECT {letter} FROM inbox_dead_letter WHERE consumer = $1 AND scope = $2 \
+        AND subject = $3 AND id <> $4 AND resolution IS NOT 'discarded' ORDER BY seq";
+    dead_letters(with_closed = "true") = "{listed}";
+    open_dead_letters(with_closed = "false") = "{listed}";
+    insert_dead = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, dead_letter, \
+        source, canonical_fingerprint) SELECT $1, $2, $3, $4, $5, $6, $7 WHERE $1 >= (SELECT id_floor \
+        FROM inbox_retention) ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
+    clear_dead = "UPDATE inbox_message SET dead_letter = NULL, canonical_fingerprint = coalesce($5, \
+        canonical_fingerprint) WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND dead_letter = $4";
+    resolve = "UPDATE inbox_dead_letter SET resolution = $2, resolved_at = {now} WHERE id = $1 \
+        AND resolution IS NULL";
+    note_decision = "INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, accept_late, \
+        outcome, selection, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CASE WHEN $7 IS NOT NULL \
+        THEN {now} END) ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING seq";
+    finish_request = "UPDATE inbox_audit SET outcome = $2, done_at = {now} WHERE seq = $1 \
+        AND done_at IS NULL";
+    is_requested = "SELECT true FROM inbox_audit WHERE seq = $1 AND done_at IS NULL";
+    requests = "SELECT {decision} FROM inbox_audit WHERE consumer = $1 AND done_at IS NULL AND seq > $2 \
+        ORDER BY seq LIMIT $3";
+    decisions = "SELECT {decision} FROM inbox_audit ORDER BY seq DESC LIMIT $1";
+    holder = "SELECT d.id FROM inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = $2 \
+        AND d.topic = $3 AND d.key = $4 AND {holds} ORDER BY d.seq LIMIT 1";
+    holder_before = "SELECT d.id FROM inbox_dead_letter AS l \
+        JOIN inbox_dead_letter AS d ON d.consumer = l.consumer AND d.scope = l.scope AND d.topic = l.topic \
+        AND d.key = l.key AND d.seq < l.seq WHERE l.id = $1 AND {holds} ORDER BY d.seq LIMIT 1";
+    /// The limit counts only rows that are removed: many open requests must not hide those behind
+    /// them.
+    purge_decisions = "DELETE FROM inbox_audit WHERE seq IN ( SELECT seq FROM inbox_audit WHERE at < $1 \
+        AND done_at IS NOT NULL ORDER BY seq LIMIT $2)";
+    /// The first held message of each of the next keys after a key, and whether no earlier dead
+    /// letter holds that key. It goes from key to key by the index, however many messages are held
+    /// behind the first ones. It needs three lookups, because SQLite uses only the first column of
+    /// the index for a comparison of rows.
+    held_firsts = "WITH RECURSIVE first_held (place, seq) AS ( SELECT 1, (SELECT n.seq \
+        FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
+        AND (n.scope, n.topic, n.key) > ($2, $3, $4) ORDER BY n.scope, n.topic, n.key, n.seq LIMIT 1) \
+        UNION ALL SELECT first_held.place + 1, coalesce( (SELECT n.seq FROM inbox_dead_letter AS n \
+        WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' AND n.scope = f.scope \
+        AND n.topic = f.topic AND n.key > f.key ORDER BY n.key, n.seq LIMIT 1), (SELECT n.seq \
+        FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
+        AND n.scope = f.scope AND n.topic > f.topic ORDER BY n.topic, n.key, n.seq LIMIT 1), (SELECT n.seq \
+        FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
+        AND n.scope > f.scope ORDER BY n.scope, n.topic, n.key, n.seq LIMIT 1)) FROM first_held \
+        JOIN inbox_dead_letter AS f ON f.seq = first_held.seq WHERE first_held.place < $5) \
+        SELECT f.id, f.scope, f.topic, f.key, NOT EXISTS (SELECT 1 FROM inbox_dead_letter AS d \
+        WHERE d.consumer = $1 AND d.scope = f.scope AND d.topic = f.topic AND d.key = f.key \
+        AND d.seq < f.seq AND {holds}) AS is_in_turn FROM first_held \
+        JOIN inbox_dead_letter AS f ON f.seq = first_held.seq ORDER BY first_held.place";
+    closed_since = "SELECT consumer, scope, topic, key FROM inbox_dead_letter WHERE resolution IS NOT NULL \
+        AND resolved_at > $1 ORDER BY resolved_at DESC LIMIT $2";
+    lock_held = "SELECT {letter} FROM inbox_dead_letter WHERE id = $1 AND resolution IS NULL \
+        AND reason = 'held'";
+    fail_held = "UPDATE inbox_dead_letter SET reason = $2, error = $3, attempts = $4 WHERE id = $1 \
+        AND resolution IS NULL AND reason = 'held'";
+    purge_dead_letters = "DELETE FROM inbox_dead_letter WHERE id IN (SELECT id FROM inbox_dead_letter \
+        WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1 LIMIT $2)";
+
+    /// The messages that a consumer remembers, in the order of their ids; `$2` is a scope, or null.
+    remembered_page = "SELECT message_id, scope, fingerprint FROM inbox_message WHERE dead_letter IS NULL \
+        AND consumer = $1 AND ($2 IS NULL OR scope = $2) AND message_id >= $3 \
+        AND (message_id, scope) > ($3, $4) AND message_id <= $5 ORDER BY message_id, scope LIMIT $6";
+    remembered = "SELECT message_id, scope, fingerprint FROM inbox_message WHERE dead_letter IS NULL \
+        AND consumer = $1 AND ($2 IS NULL OR scope = $2) AND message_id IN (SELECT value FROM json_each($3))";
+    unfinished = "SELECT message_id, NULL AS is_open FROM inbox_attempt WHERE consumer = $1 AND ($2 IS NULL \
+        OR scope = $2) AND message_id IN (SELECT value FROM json_each($3)) UNION \
+        SELECT subject, resolution IS NULL FROM inbox_dead_letter WHERE consumer = $1 AND ($2 IS NULL \
+        OR scope = $2) AND subject IN (SELECT value FROM json_each($3))";
+    retained_from = "SELECT retained_from FROM inbox_retention";
 }
-/// As on PostgreSQL.
-pub(super) const STORE_DEAD_LETTER: &str = concat!(
-    "INSERT INTO inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, message_id, \
-    topic, key, kind, source, time, content_type, headers, traceparent, tracestate, payload, reason, error, attempts, \
-    origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \
-    ON CONFLICT (consumer, scope, subject, fingerprint) WHERE resolution IS NOT 'discarded' DO UPDATE SET \
-    deliveries = d.deliveries + 1, reason = CASE WHEN ",
-    tells_anew!(),
-    " THEN EXCLUDED.reason ELSE d.reason END, error = CASE WHEN ",
-    tells_anew!(),
-    " THEN EXCLUDED.error ELSE d.error END, attempts = CASE WHEN ",
-    tells_anew!(),
-    " THEN EXCLUDED.attempts ELSE d.attempts END RETURNING id"
-);
-/// As on PostgreSQL.
-pub(super) const FINGERPRINT_OF_DEAD_LETTER: &str = "SELECT fingerprint FROM inbox_dead_letter \
-    WHERE consumer = $1 AND scope = $2 AND subject = $3 AND resolution IS NOT 'discarded' \
-    ORDER BY deliveries, seq LIMIT 1";
-/// Lists columns by name: a star would also read columns that a later migration adds.
-pub(super) const DEAD_LETTER: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
-    kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
-    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter WHERE id = $1";
-pub(super) const OTHERS: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
-    kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
-    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter \
-    WHERE consumer = $1 AND scope = $2 AND subject = $3 AND id <> $4 AND resolution IS NOT 'discarded' ORDER BY seq";
-pub(super) const DEAD_LETTERS: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
-    kind, source, time, content_type, headers, traceparent, tracestate, CASE WHEN $5 THEN payload ELSE x'' END AS payload, \
-    octet_length(payload) AS payload_bytes, reason, error, attempts, \
-    deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) \
-    AND ($2 OR resolution IS NULL) AND ($3 IS NULL OR id > $3) ORDER BY id LIMIT $4";
-pub(super) const INSERT_DEAD: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source, \
-    canonical_fingerprint) SELECT $1, $2, $3, $4, $5, $6, $7 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
-    ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
-pub(super) const CLEAR_DEAD: &str = "UPDATE inbox_message \
-    SET dead_letter = NULL, canonical_fingerprint = coalesce($5, canonical_fingerprint) \
-    WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND dead_letter = $4";
-pub(super) const RESOLVE: &str = "UPDATE inbox_dead_letter \
-    SET resolution = $2, resolved_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) \
-    WHERE id = $1 AND resolution IS NULL";
-pub(super) const NOTE_DECISION: &str = "INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, \
-    accept_late, outcome, selection, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, \
-    CASE WHEN $7 IS NOT NULL THEN CAST(unixepoch('subsec') * 1000000 AS INTEGER) END) \
-    ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING seq";
-pub(super) const FINISH_REQUEST: &str = "UPDATE inbox_audit \
-    SET outcome = $2, done_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) WHERE seq = $1 AND done_at IS NULL";
-pub(super) const IS_REQUESTED: &str = "SELECT true FROM inbox_audit WHERE seq = $1 AND done_at IS NULL";
-pub(super) const REQUESTS: &str = "SELECT seq, at, actor, note, selection, dead_letter, consumer, action, \
-    accept_late, outcome, done_at FROM inbox_audit WHERE consumer = $1 AND done_at IS NULL AND seq > $2 \
-    ORDER BY seq LIMIT $3";
-pub(super) const DECISIONS: &str = "SELECT seq, at, actor, note, selection, dead_letter, consumer, action, \
-    accept_late, outcome, done_at FROM inbox_audit ORDER BY seq DESC LIMIT $1";
-/// The condition for a dead letter that holds its key, as on PostgreSQL.
-macro_rules! holds {
-    () => {
-        "d.resolution IS NULL AND d.key IS NOT NULL AND d.message_id IS NOT NULL \
-        AND d.reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held') \
-        AND NOT EXISTS (SELECT 1 FROM json_each(d.headers) AS h WHERE h.value ->> 0 = 'ce_chunkindex')"
-    };
-}
-pub(super) const HOLDER: &str = concat!(
-    "SELECT d.id FROM inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = $2 AND d.topic = $3 AND d.key = $4 AND ",
-    holds!(),
-    " ORDER BY d.seq LIMIT 1"
-);
-pub(super) const HOLDER_BEFORE: &str = concat!(
-    "SELECT d.id FROM inbox_dead_letter AS l JOIN inbox_dead_letter AS d ON d.consumer = l.consumer AND d.scope = l.scope \
-    AND d.topic = l.topic AND d.key = l.key AND d.seq < l.seq WHERE l.id = $1 AND ",
-    holds!(),
-    " ORDER BY d.seq LIMIT 1"
-);
-/// The limit counts only rows that are removed: many open requests must not hide those behind them.
-pub(super) const PURGE_DECISIONS: &str = "DELETE FROM inbox_audit WHERE seq IN ( \
-    SELECT seq FROM inbox_audit WHERE at < $1 AND done_at IS NOT NULL ORDER BY seq LIMIT $2)";
-/// The first held message of each of the next keys after a key, and whether no earlier dead letter
-/// holds that key. It goes from key to key by the index, however many messages are held behind the
-/// first ones. It needs three lookups, because SQLite uses only the first column of the index for a
-/// comparison of rows.
-pub(super) const HELD_FIRSTS: &str = concat!(
-    "WITH RECURSIVE first_held (place, seq) AS ( \
-    SELECT 1, (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
-    AND (n.scope, n.topic, n.key) > ($2, $3, $4) ORDER BY n.scope, n.topic, n.key, n.seq LIMIT 1) \
-    UNION ALL SELECT first_held.place + 1, coalesce( \
-    (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
-    AND n.scope = f.scope AND n.topic = f.topic AND n.key > f.key ORDER BY n.key, n.seq LIMIT 1), \
-    (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
-    AND n.scope = f.scope AND n.topic > f.topic ORDER BY n.topic, n.key, n.seq LIMIT 1), \
-    (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
-    AND n.scope > f.scope ORDER BY n.scope, n.topic, n.key, n.seq LIMIT 1)) \
-    FROM first_held JOIN inbox_dead_letter AS f ON f.seq = first_held.seq WHERE first_held.place < $5) \
-    SELECT f.id, f.scope, f.topic, f.key, \
-    NOT EXISTS (SELECT 1 FROM inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \
-    AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND ",
-    holds!(),
-    ") AS is_in_turn FROM first_held JOIN inbox_dead_letter AS f ON f.seq = first_held.seq ORDER BY first_held.place"
-);
-pub(super) const CLOSED_SINCE: &str = "SELECT consumer, scope, topic, key FROM inbox_dead_letter \
-    WHERE resolution IS NOT NULL AND resolved_at > $1 ORDER BY resolved_at DESC LIMIT $2";
-pub(super) const HELD: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
-    kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
-    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter \
-    WHERE id = $1 AND resolution IS NULL AND reason = 'held'";
-pub(super) const FAIL_HELD: &str = "UPDATE inbox_dead_letter SET reason = $2, error = $3, attempts = $4 \
-    WHERE id = $1 AND resolution IS NULL AND reason = 'held'";
-pub(super) const PURGE_DEAD_LETTERS: &str = "DELETE FROM inbox_dead_letter WHERE id IN (SELECT id FROM inbox_dead_letter \
-    WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1 LIMIT $2)";

@@ -2,25 +2,25 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`pair`] | [`Token`]: an identity and the time it was made at |
-//! | [`drift`] | [`DriftWindow`], [`Drift`]: windows of accepted times, and reasons to refuse a token |
-//! | [`clock`] | [`Clock`]: the clocks of generators |
-//! | [`generator`] | [`IdGenerator`]: the generators of message ids |
-//! | [`monotonic`] | [`Monotonic`]: ids that ascend in one process |
-//! | [`node`] | [`NodeTerm`], [`NodeIdGenerator`]: ids that name a numbered node |
-//! | [`transaction`] | [`TransactionStamp`]: ids that name a database transaction |
+//! | `pair` | [`Token`]: an identity and the time it was made at |
+//! | `drift` | [`DriftWindow`], [`Drift`]: windows of accepted times, and reasons to refuse a token |
+//! | `clock` | [`Clock`]: the clocks of generators |
+//! | `generator` | [`IdGenerator`]: the generators of message ids |
+//! | `monotonic` | [`Monotonic`]: ids that ascend in one process |
+//! | `node` | [`NodeTerm`], [`NodeIdGenerator`]: ids that name a numbered node |
+//! | `transaction` | [`TransactionStamp`]: ids that name a database transaction |
 //!
 //! Ids of a business fact are made by [`MessageId::derived`](crate::MessageId::derived).
 //! `docs/tokens.md` says which kind to choose. ADR 12 describes how tokens, message ids and
 //! idempotency keys relate.
 
-pub mod clock;
-pub mod drift;
-pub mod generator;
-pub mod monotonic;
-pub mod node;
-pub mod pair;
-pub mod transaction;
+mod clock;
+mod drift;
+mod generator;
+mod monotonic;
+mod node;
+mod pair;
+mod transaction;
 
 pub use clock::{Clock, SystemClock};
 pub use drift::{AcceptedTimes, Drift, DriftWindow, InvalidWindow};

@@ -1,18 +1,4 @@
 //! Ids that name a numbered node. Pure: no clock, no database; `outbox::nodes` leases the numbers.
-//!
-//! | bits | what |
-//! |---|---|
-//! | 48 | milliseconds since 1970 |
-//! | 4 | version 7 |
-//! | 12 | counter within the millisecond |
-//! | 2 | variant |
-//! | 16 | the node's number |
-//! | 32 | the epoch: how often the number has been assigned |
-//! | 14 | random, one for each term |
-//!
-//! A number has one holder in each epoch, and a holder never uses a pair of milliseconds and
-//! counter twice. So no two ids are equal, whatever the clocks do. This holds even when a stopped
-//! holder resumes after its number went to another node: its ids carry the earlier epoch.
 
 use std::time::Duration;
 
@@ -22,7 +8,7 @@ use crate::id::{MILLIS_MAX, MessageId};
 
 /// How far ids may run ahead of the clock: after a step back, or when more ids are made than a
 /// millisecond holds.
-pub const LEAD_MAX: Duration = Duration::from_secs(60);
+const LEAD_MAX: Duration = Duration::from_secs(60);
 
 /// The number of ids in a millisecond.
 const COUNTERS: u16 = 1 << 12;
@@ -101,6 +87,20 @@ impl Stale {
 }
 
 /// Makes the ids of one node.
+///
+/// | bits | what |
+/// |---|---|
+/// | 48 | milliseconds since 1970 |
+/// | 4 | version 7 |
+/// | 12 | counter within the millisecond |
+/// | 2 | variant |
+/// | 16 | the node's number |
+/// | 32 | the epoch: how often the number has been assigned |
+/// | 14 | random, one for each term |
+///
+/// A number has one holder in each epoch, and a holder never uses a pair of milliseconds and
+/// counter twice. So no two ids are equal, whatever the clocks do. This holds even when a stopped
+/// holder resumes after its number went to another node: its ids carry the earlier epoch.
 #[derive(Debug, Default)]
 pub struct NodeIdGenerator {
     term: Option<NodeTerm>,

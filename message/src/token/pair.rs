@@ -15,8 +15,9 @@ use crate::id::{InvalidId, MessageId};
 /// derived from both:
 ///
 /// ```
-/// # fn main() -> Result<(), message::id::InvalidId> {
-/// use message::{MessageId, Token};
+/// # fn main() -> Result<(), message::InvalidId> {
+/// use message::MessageId;
+/// use message::token::Token;
 /// let id = MessageId::new();
 /// assert_eq!(MessageId::try_from(Token::from(id))?, id);
 ///

@@ -1,17 +1,5 @@
 //! Ids that name a database transaction. Pure: `outbox::postgres::transaction_ids` asks the
 //! database.
-//!
-//! | bits | what |
-//! |---|---|
-//! | 48 | milliseconds since 1970 at which the transaction began, plus the upper bits of the counter |
-//! | 4 | version 7 |
-//! | 12 | the lower bits of the counter within the transaction |
-//! | 2 | variant |
-//! | 40 | the lower bits of the transaction id |
-//! | 22 | a digest of the cluster's identifier and its timeline |
-//!
-//! Within one cluster and timeline a transaction id is assigned once, so no two ids are equal. 40
-//! bits wrap around after 10^12 transactions; by then the milliseconds differ.
 
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
@@ -19,6 +7,18 @@ use time::OffsetDateTime;
 use crate::id::{InvalidId, MessageId, millis_of};
 
 /// The part of an id that differs for every transaction: when it began, its id and its cluster.
+///
+/// | bits | what |
+/// |---|---|
+/// | 48 | milliseconds since 1970 at which the transaction began, plus the upper bits of the counter |
+/// | 4 | version 7 |
+/// | 12 | the lower bits of the counter within the transaction |
+/// | 2 | variant |
+/// | 40 | the lower bits of the transaction id |
+/// | 22 | a digest of the cluster's identifier and its timeline |
+///
+/// Within one cluster and timeline a transaction id is assigned once, so no two ids are equal. 40
+/// bits wrap around after 10^12 transactions; by then the milliseconds differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransactionStamp {
     millis: u64,

@@ -53,7 +53,7 @@ impl ObjectKind {
 /// A right that a script grants to one role.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Granted {
-    /// The role as [`Roles`] calls it: `producer`, `relay`, …
+    /// The role as [`Roles`](crate::Roles) calls it: `producer`, `relay`, …
     pub role: &'static str,
     /// The kind of the object.
     pub kind: ObjectKind,
@@ -69,7 +69,7 @@ pub struct Granted {
 /// An object on which a script revokes all rights of one role, before it grants some.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revoked {
-    /// The role as [`Roles`] calls it, or `public` for every role.
+    /// The role as [`Roles`](crate::Roles) calls it, or `public` for every role.
     pub role: &'static str,
     /// The kind of the object.
     pub kind: ObjectKind,

@@ -97,9 +97,13 @@ impl Address {
             Known::Fixed(url) => Ok(url.as_ref().to_owned()),
             Known::Asked(ask) => ask().map_err(LogError::operator),
             #[cfg(feature = "postgres")]
-            Known::Postgres(_) => Err(LogError::operator("a pool of PostgreSQL is no SQLite file")),
+            Known::Postgres(_) => {
+                Err(LogError::operator("this pool connects to PostgreSQL, but the log needs SQLite"))
+            }
             #[cfg(feature = "sqlite")]
-            Known::Sqlite(_) => Err(LogError::operator("a pool of SQLite is no PostgreSQL database")),
+            Known::Sqlite(_) => {
+                Err(LogError::operator("this pool connects to SQLite, but the log needs PostgreSQL"))
+            }
         }
     }
 }

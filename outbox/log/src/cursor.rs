@@ -1,10 +1,4 @@
 //! Positions in the log.
-//!
-//! Ids are allocated before their transactions commit, so reading "everything above the last id"
-//! misses rows. The log is read in *differences* instead: the rows that are visible at one mark and
-//! were not visible at the previous one. Once both marks are taken, this set never changes. It is
-//! read in the order of ids, page by page. When all of it is settled, the relay stands at the later
-//! mark.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +25,11 @@ impl Mark {
 }
 
 /// The rows that are visible at `head` and were not visible at `base`.
+///
+/// Ids are allocated before their transactions commit, so reading "everything above the last id"
+/// misses rows. The log is read in differences instead. Once both marks are taken, this set never
+/// changes. It is read in the order of ids, page by page. When all of it is settled, the relay
+/// stands at the later mark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// The reader has passed everything that is visible here.

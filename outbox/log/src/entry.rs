@@ -3,9 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use message::header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX};
-use message::text::TEXT_BYTES_MAX;
-use message::{Message, SizeLimit};
+use message::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX, Message, SizeLimit, TEXT_BYTES_MAX};
 
 /// The position of an entry in its log: the row's `id`. Ids ascend by allocation, not by commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

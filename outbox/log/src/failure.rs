@@ -53,7 +53,8 @@ impl From<MigrateError> for LogError {
         // fault.
         let source =
             std::error::Error::source(&error).and_then(|source| source.downcast_ref::<sqlx::Error>());
-        let lost = source.is_some_and(|source| SqlErrorKind::of(source) != SqlErrorKind::Refused);
+        let lost = matches!(error, MigrateError::Busy { .. })
+            || source.is_some_and(|source| SqlErrorKind::of(source) != SqlErrorKind::Refused);
         let shared = source.and_then(shared_session);
         let reason = error_text::chain(&error);
         match shared {

@@ -5,14 +5,14 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`entry`] | [`Entry`]: one row of the log |
-//! | [`cursor`] | [`Mark`], [`Difference`], [`Cursor`]: positions in the log |
-//! | [`exception`] | [`Exception`], [`ExceptionChange`]: entries that did not leave on the first attempt |
-//! | [`queue`] | [`QueueName`], [`HeldPage`], [`DuePage`]: how exceptions are read back |
-//! | [`lease`] | [`Lease`], [`Acquired`], [`Fenced`]: permission to move the cursor |
-//! | [`store`] | [`LogStore`], [`LogReader`], [`CheckpointStore`]: the database operations that the relay needs |
-//! | [`trouble`] | [`BrokerTrouble`]: the error that keeps a relay from its broker |
-//! | [`mod@open`] | [`open()`]: opens a log at an address |
+//! | `entry` | [`Entry`]: one row of the log |
+//! | `cursor` | [`Mark`], [`Difference`], [`Cursor`]: positions in the log |
+//! | `exception` | [`Exception`], [`ExceptionChange`]: entries that did not leave on the first attempt |
+//! | `queue` | [`QueueName`], [`HeldPage`], [`DuePage`]: how exceptions are read back |
+//! | `lease` | [`Lease`], [`Acquired`], [`Fenced`]: permission to move the cursor |
+//! | `store` | [`LogStore`], [`LogReader`], [`CheckpointStore`]: the database operations that the relay needs |
+//! | `trouble` | [`BrokerTrouble`]: the error that keeps a relay from its broker |
+//! | `open` | [`open()`]: opens a log at an address |
 //!
 //! For operators:
 //!
@@ -20,7 +20,7 @@
 //! |---|---|
 //! | [`admin`] | [`LogAdmin`](admin::LogAdmin): status, dead entries, operators' decisions |
 //! | [`entries`] | [`LogEntries`](entries::LogEntries): single entries, published ones included |
-//! | [`pause`] | [`Pause`], [`PauseScope`]: what operators have paused |
+//! | `pause` | [`Pause`], [`PauseScope`]: what operators have paused |
 //! | [`retention`] | [`LogRetention`](retention::LogRetention): removes history that is no longer needed |
 //! | [`reconcile`] | [`Rows`](reconcile::Rows): reads the outbox for a comparison with another system |
 //! | [`read_only`] | [`ReadOnly`](read_only::ReadOnly): sessions that cannot write |
@@ -29,51 +29,51 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`address`] | [`Address`]: where to find a database |
-//! | [`options`] | [`LogOptions`]: options of connections |
-//! | [`error`] | [`LogError`] |
+//! | `address` | [`Address`]: where to find a database |
+//! | `options` | [`LogOptions`]: options of connections |
+//! | `error` | [`LogError`] |
 //! | `tables`, `rows`, `dialect` | questions and decisions that are the same on every database |
-//! | `postgres`, `sqlite` (features) | the dialects, each with the same files |
+//! | `postgres`, `sqlite` (features) | the dialects; files with the same name have the same task |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
 
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
 compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
 
-pub mod address;
+mod address;
 pub mod admin;
 mod changes;
-pub mod cursor;
+mod cursor;
 mod decided;
 mod dialect;
 pub mod entries;
-pub mod entry;
-pub mod error;
-pub mod exception;
+mod entry;
+mod error;
+mod exception;
 mod failure;
 /// Entry points for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod lease;
-pub mod open;
-pub mod options;
-pub mod pause;
+mod lease;
+mod open;
+mod options;
+mod pause;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-pub mod queue;
+mod queue;
 pub mod read_only;
 pub mod reconcile;
 pub mod retention;
 mod row;
 mod rows;
 #[cfg(feature = "sqlite")]
-pub mod sqlite;
-pub mod store;
+mod sqlite;
+mod store;
 mod stored;
 mod tables;
 mod text;
-pub mod trouble;
+mod trouble;
 #[doc(hidden)]
 pub mod watch;
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use message::text::{self, TEXT_BYTES_MAX};
+use message::{TEXT_BYTES_MAX, check_name, check_signature};
 use time::OffsetDateTime;
 
 use crate::error::LogError;
@@ -44,11 +44,11 @@ impl PauseScope {
             Self::Pipeline => Ok(()),
             Self::Topic(name) | Self::Key(name) => {
                 let what = if matches!(self, Self::Topic(_)) { "topic" } else { "ordering key" };
-                text::check(what, name, TEXT_BYTES_MAX, "NUL is not allowed", |c| c != '\0')
+                check_name(what, name, TEXT_BYTES_MAX, "NUL is not allowed", |c| c != '\0')
             }
         };
         named
-            .and_then(|()| text::check_signature(actor, reason))
+            .and_then(|()| check_signature(actor, reason))
             .map_err(|error| LogError::operator(error.to_string()))
     }
 

@@ -271,8 +271,8 @@ mod tests {
                 .message
                 .map(|message| message.headers.len())
         };
-        assert_eq!(of(message::header::HEADERS_MAX), Ok(1_000));
-        let problem = of(message::header::HEADERS_MAX + 1).unwrap_err().problem;
+        assert_eq!(of(message::HEADERS_MAX), Ok(1_000));
+        let problem = of(message::HEADERS_MAX + 1).unwrap_err().problem;
         assert!(problem.contains("there are more than 1000 headers"), "{problem}");
     }
 

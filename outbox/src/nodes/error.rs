@@ -12,13 +12,13 @@ use migrations::SqlErrorKind;
 #[non_exhaustive]
 pub enum NodeError {
     /// The lease is out of bounds.
-    #[error("the lease of {value:?} is out of bounds; choose {NODE_LEASE_MIN:?} to {NODE_LEASE_MAX:?}")]
+    #[error("the lease is {value:?}; choose {NODE_LEASE_MIN:?} to {NODE_LEASE_MAX:?}")]
     Lease {
         /// Its value.
         value: Duration,
     },
     /// The holder's name is empty or too long.
-    #[error("the name of the holder has {bytes} bytes; give it 1 to 255")]
+    #[error("the name of the holder has {bytes} bytes; give it 1 to 240")]
     Holder {
         /// Its length in bytes.
         bytes: usize,

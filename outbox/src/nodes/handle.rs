@@ -46,6 +46,7 @@ impl NodeIds {
     /// ends.
     pub async fn open<DB: Dialect>(pool: Pool<DB>, options: NodeOptions) -> Result<Self, NodeError> {
         options.check()?;
+        let options = options.unmistakable();
         let shared = Arc::new(Shared { mint: Mutex::default(), clock: Arc::clone(&options.clock) });
         let statements = DB::producer_statements(options.schema.as_ref());
         let renewal = Renewal { pool, statements, options, shared: Arc::clone(&shared) };

@@ -3,7 +3,7 @@
 //!
 //! A node is a process. It leases a number in the table `outbox_node`, by the database's clock, and
 //! renews the lease after each third of its length. Number and epoch are bits of every id
-//! ([`message::token::node`] has the layout and the proof).
+//! ([`NodeIdGenerator`](message::token::NodeIdGenerator) has the layout and the proof).
 //!
 //! | event | result |
 //! |---|---|
@@ -35,16 +35,18 @@ pub use options::{NODE_LEASE_DEFAULT, NODE_LEASE_MAX, NODE_LEASE_MIN, NodeOption
 
 /// A number that a node holds, as it is in the database.
 #[doc(hidden)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldNumber {
     /// The number.
     pub number: i64,
     /// How many times it has been leased.
     pub epoch: i64,
+    /// The node that holds it.
+    pub holder: String,
 }
 
 impl HeldNumber {
-    pub(crate) fn of(term: NodeTerm) -> Self {
-        Self { number: i64::from(term.number), epoch: i64::from(term.epoch) }
+    pub(crate) fn of(term: NodeTerm, holder: &str) -> Self {
+        Self { number: i64::from(term.number), epoch: i64::from(term.epoch), holder: holder.to_owned() }
     }
 }

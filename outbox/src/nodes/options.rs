@@ -15,8 +15,8 @@ pub const NODE_LEASE_MIN: Duration = Duration::from_secs(3);
 /// The longest lease.
 pub const NODE_LEASE_MAX: Duration = Duration::from_secs(3_600);
 
-/// Maximum length of a holder's name in bytes.
-const HOLDER_BYTES_MAX: usize = 255;
+/// Maximum length of a holder's name in bytes. The column takes 255, with the random part.
+const HOLDER_BYTES_MAX: usize = 240;
 
 /// Options for opening a node.
 #[derive(Debug, Clone)]
@@ -26,8 +26,8 @@ pub struct NodeOptions {
     /// by default. The node makes ids for this long while the database is unavailable, and a number
     /// stays taken for this long after a crash.
     pub lease: Duration,
-    /// The holder that operators see: 1 to 255 bytes, without any other effect. By default the
-    /// process id.
+    /// The holder that operators see, with a random part: 1 to 240 bytes. By default the process
+    /// id.
     pub holder: String,
     /// The PostgreSQL schema of the table; with `None` the `search_path` decides. SQLite has none.
     pub schema: Option<Identifier>,
@@ -86,6 +86,14 @@ impl NodeOptions {
         }
     }
 
+    /// Returns the options with a holder that no other node has, whatever its process is called. A
+    /// promoted standby may give out a number and its epoch for the second time; then only the
+    /// holder tells two nodes apart.
+    pub(super) fn unmistakable(mut self) -> Self {
+        self.holder = format!("{} #{:08x}", self.holder, rand::random::<u32>());
+        self
+    }
+
     /// Returns how long the node relies on its lease. It stops a tenth of the lease before the end
     /// in the database. This margin covers a slightly slow clock on this machine, and the time from
     /// making an id to storing its row.
@@ -99,12 +107,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn two_nodes_of_one_name_are_told_apart() {
+        let holder = || NodeOptions::default().holder("x".repeat(HOLDER_BYTES_MAX)).unmistakable().holder;
+        assert_ne!(holder(), holder());
+        assert!(holder().len() <= 255);
+    }
+
+    #[test]
     fn bounds_are_told() {
         let options = NodeOptions::default;
         assert!(options().check().is_ok());
         assert!(options().relied_on() < NODE_LEASE_DEFAULT);
         let told = options().lease(Duration::from_secs(1)).check().unwrap_err().to_string();
-        assert_eq!(told, "the lease of 1s is out of bounds; choose 3s to 3600s");
+        assert_eq!(told, "the lease is 1s; choose 3s to 3600s");
         let told = options().holder("x".repeat(256)).check().unwrap_err().to_string();
         assert!(told.contains("256 bytes"), "{told}");
         assert!(options().holder("").check().is_err());

@@ -1,5 +1,7 @@
 //! Takes a number, renews it, and takes another one when it is lost.
 
+use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +15,9 @@ use super::handle::Shared;
 use super::options::NodeOptions;
 use crate::dialect::Dialect;
 use crate::telemetry;
+
+/// The shortest limit of a call: a busy database needs its time.
+const CALL_MIN: Duration = Duration::from_secs(1);
 
 /// A request from the handle to its renewal task.
 #[derive(Debug)]
@@ -34,10 +39,13 @@ pub(super) struct Renewal<DB: Dialect> {
 impl<DB: Dialect> Renewal<DB> {
     /// Runs until the last handle is gone.
     pub(super) async fn run(self, mut commands: mpsc::Receiver<Command>) {
+        let mut has_failed = false;
         loop {
-            match tokio::time::timeout(self.pause(), commands.recv()).await {
+            match tokio::time::timeout(self.pause(has_failed), commands.recv()).await {
                 Err(_) => {
-                    if let Err(error) = self.keep().await {
+                    let kept = self.keep().await;
+                    has_failed = kept.is_err();
+                    if let Err(error) = kept {
                         tracing::warn!(%error, "the number of this node could not be renewed");
                     }
                 }
@@ -59,13 +67,12 @@ impl<DB: Dialect> Renewal<DB> {
         let Some(term) = self.shared.mint().term() else { return self.take().await };
         // Read before the request: the database counts from a later moment.
         let asked_at = self.options.clock.elapsed();
-        let mut connection = self.pool.acquire().await.map_err(NodeError::during("renew a node number"))?;
-        let held = HeldNumber::of(term);
-        let is_held = DB::renew_node(&mut connection, &self.statements, held, self.options.lease)
-            .await
-            .map_err(NodeError::during("renew a node number"))?;
-        drop(connection);
-        if is_held {
+        let held = HeldNumber::of(term, &self.options.holder);
+        let renewed = async {
+            let mut connection = self.pool.acquire().await?;
+            DB::renew_node(&mut connection, &self.statements, &held, self.options.lease).await
+        };
+        if self.within(renewed).await.map_err(NodeError::during("renew a node number"))? {
             self.shared.mint().hold(NodeTerm { until: asked_at + self.options.relied_on(), ..term });
             return Ok(());
         }
@@ -81,12 +88,13 @@ impl<DB: Dialect> Renewal<DB> {
 
     pub(super) async fn take(&self) -> Result<(), NodeError> {
         let asked_at = self.options.clock.elapsed();
-        let mut connection = self.pool.acquire().await.map_err(NodeError::during("lease a node number"))?;
         let (holder, lease) = (&self.options.holder, self.options.lease);
-        let HeldNumber { number, epoch } = DB::take_node(&mut connection, &self.statements, holder, lease)
-            .await
-            .map_err(NodeError::during("lease a node number"))?
-            .ok_or(NodeError::AllTaken)?;
+        let taken = async {
+            let mut connection = self.pool.acquire().await?;
+            DB::take_node(&mut connection, &self.statements, holder, lease).await
+        };
+        let taken = self.within(taken).await.map_err(NodeError::during("lease a node number"))?;
+        let HeldNumber { number, epoch, .. } = taken.ok_or(NodeError::AllTaken)?;
         let (Ok(small), Ok(short)) = (u16::try_from(number), u32::try_from(epoch)) else {
             return Err(NodeError::Corrupt { number, epoch });
         };
@@ -101,19 +109,29 @@ impl<DB: Dialect> Renewal<DB> {
         let Some(term) = self.shared.mint().term() else { return Ok(()) };
         // Make no more ids: another node may have the number at once.
         self.shared.mint().give_up();
-        let failed = NodeError::during("take a node number back");
-        let mut connection = match self.pool.acquire().await {
-            Ok(connection) => connection,
-            Err(error) => return Err(failed(error)),
+        let held = HeldNumber::of(term, &self.options.holder);
+        let released = async {
+            let mut connection = self.pool.acquire().await?;
+            DB::release_node(&mut connection, &self.statements, &held).await
         };
-        let held = HeldNumber::of(term);
-        DB::release_node(&mut connection, &self.statements, held).await.map(drop).map_err(failed)
+        self.within(released).await.map(drop).map_err(NodeError::during("release a node number"))
     }
 
-    /// Returns the pause until the next attempt. A third of the lease leaves time for two more
-    /// attempts. Shorter while the node has no number.
-    fn pause(&self) -> Duration {
-        let parts = if self.shared.mint().term().is_some() { 3 } else { 10 };
-        self.options.lease / parts
+    /// Waits for a call, then drops it with its connection. A host that is gone answers nothing,
+    /// and a call that waited for it for ever would be the last one.
+    async fn within<T>(&self, call: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+        let limit = (self.options.lease / 6).max(CALL_MIN);
+        let lost = || {
+            let text = format!("no answer within {limit:?}: the connection is given up");
+            sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, text))
+        };
+        tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(lost()))
+    }
+
+    /// Returns the pause until the next attempt: a third of the lease. Shorter after a failure and
+    /// while the node has no number. So three attempts without an answer fit into a lease.
+    fn pause(&self, has_failed: bool) -> Duration {
+        let is_sound = !has_failed && self.shared.mint().term().is_some();
+        self.options.lease / if is_sound { 3 } else { 10 }
     }
 }

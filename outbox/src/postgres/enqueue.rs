@@ -56,8 +56,8 @@ migrations::statements! {
             CASE WHEN $2::text::xid8 < pg_snapshot_xmax(pg_current_snapshot())
                 THEN coalesce(pg_xact_status($2::text::xid8), 'forgotten') ELSE 'aborted' END";
     take_node = "SELECT number::bigint, epoch FROM {schema}outbox_take_node($1, make_interval(secs => $2))";
-    renew_node = "SELECT {schema}outbox_renew_node($1::integer, $2, make_interval(secs => $3))";
-    release_node = "SELECT {schema}outbox_release_node($1::integer, $2)";
+    renew_node = "SELECT {schema}outbox_renew_node($1::integer, $2, $3, make_interval(secs => $4))";
+    release_node = "SELECT {schema}outbox_release_node($1::integer, $2, $3)";
 }
 
 // Each transaction holds a lock on its own xid until its effects are visible. A snapshot would not
@@ -201,7 +201,7 @@ impl Dialect for Postgres {
     async fn renew_node(
         connection: &mut PgConnection,
         statements: &Statements,
-        held: HeldNumber,
+        held: &HeldNumber,
         lease: Duration,
     ) -> Result<bool, sqlx::Error> {
         nodes::renew(connection, statements, held, lease).await
@@ -210,7 +210,7 @@ impl Dialect for Postgres {
     async fn release_node(
         connection: &mut PgConnection,
         statements: &Statements,
-        held: HeldNumber,
+        held: &HeldNumber,
     ) -> Result<bool, sqlx::Error> {
         nodes::release(connection, statements, held).await
     }

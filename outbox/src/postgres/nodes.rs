@@ -19,18 +19,19 @@ pub(super) async fn take(
         .bind(lease.as_secs_f64())
         .fetch_optional(connection)
         .await?;
-    Ok(taken.map(|(number, epoch)| HeldNumber { number, epoch }))
+    Ok(taken.map(|(number, epoch)| HeldNumber { number, epoch, holder: holder.to_owned() }))
 }
 
 pub(super) async fn renew(
     connection: &mut PgConnection,
     statements: &Statements,
-    held: HeldNumber,
+    held: &HeldNumber,
     lease: Duration,
 ) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar(&statements.renew_node)
         .bind(held.number)
         .bind(held.epoch)
+        .bind(&held.holder)
         .bind(lease.as_secs_f64())
         .fetch_one(connection)
         .await
@@ -39,11 +40,12 @@ pub(super) async fn renew(
 pub(super) async fn release(
     connection: &mut PgConnection,
     statements: &Statements,
-    held: HeldNumber,
+    held: &HeldNumber,
 ) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar(&statements.release_node)
         .bind(held.number)
         .bind(held.epoch)
+        .bind(&held.holder)
         .fetch_one(connection)
         .await
 }

@@ -57,7 +57,7 @@ fn unread(error: &sqlx::Error) -> InvalidUrl {
     let problem = error.to_string();
     match problem.contains("invalid port number") {
         // Reached for a password that contains a `/`.
-        true => InvalidUrl::Form { problem: "the port is no number" },
+        true => InvalidUrl::Form { problem: "the port is not a number" },
         false => InvalidUrl::Malformed { dialect: Dialect::Postgres, problem },
     }
 }

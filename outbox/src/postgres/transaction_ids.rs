@@ -2,8 +2,8 @@
 //!
 //! PostgreSQL gives each transaction a number of 64 bits that a cluster never repeats, and each
 //! cluster an identifier. Together with a counter they make ids that are unique without
-//! coordination between services ([`message::token::transaction`] has the layout). SQLite has no
-//! transaction numbers, so it does not support these ids.
+//! coordination between services ([`TransactionStamp`] has the layout). SQLite has no transaction
+//! numbers, so it does not support these ids.
 //!
 //! | event | effect |
 //! |---|---|
@@ -19,9 +19,8 @@
 //! keep one id for all attempts, derive it ([`MessageId::derived`](message::MessageId::derived)) or
 //! let the outbox make it.
 
-use message::MessageId;
-use message::id::InvalidId;
 use message::token::TransactionStamp;
+use message::{InvalidId, MessageId};
 use sqlx::{Postgres, Transaction};
 use time::OffsetDateTime;
 

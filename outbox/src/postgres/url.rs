@@ -136,7 +136,7 @@ fn shown(name: &str) -> String {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte));
     match is_name && !name.is_empty() {
         true => format!("{name:?}"),
-        false => String::from("that is no name (write ? as %3F and & as %26 in a password)"),
+        false => String::from("that is not a name (write ? as %3F and & as %26 in a password)"),
     }
 }
 

@@ -150,7 +150,7 @@ impl Dialect for Sqlite {
     async fn renew_node(
         connection: &mut SqliteConnection,
         (): &(),
-        held: HeldNumber,
+        held: &HeldNumber,
         lease: Duration,
     ) -> Result<bool, sqlx::Error> {
         nodes::renew(connection, held, lease).await
@@ -159,7 +159,7 @@ impl Dialect for Sqlite {
     async fn release_node(
         connection: &mut SqliteConnection,
         (): &(),
-        held: HeldNumber,
+        held: &HeldNumber,
     ) -> Result<bool, sqlx::Error> {
         nodes::release(connection, held).await
     }

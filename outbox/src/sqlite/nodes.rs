@@ -23,15 +23,15 @@ migrations::statements! {
         SET epoch = n.epoch + 1, holder = excluded.holder, lease_until = excluded.lease_until, taken_at =
             {now}
             WHERE n.lease_until IS NULL OR n.lease_until <= {now} RETURNING number, epoch";
-    /// ?1 number, ?2 epoch, ?3 lease in microseconds. Also succeeds after the lease has ended, as
-    /// long as no other node has taken the number.
+    /// ?1 number, ?2 epoch, ?3 holder, ?4 lease in microseconds. Also succeeds after the lease has
+    /// ended, as long as no other node has taken the number.
     renew = "
-        UPDATE outbox_node SET lease_until = {now} + ?3 WHERE number = ?1 AND epoch = ?2
-            AND holder IS NOT NULL";
-    /// ?1 number, ?2 epoch.
+        UPDATE outbox_node SET lease_until = {now} + ?4 WHERE number = ?1 AND epoch = ?2
+            AND holder = ?3";
+    /// ?1 number, ?2 epoch, ?3 holder.
     release = "
         UPDATE outbox_node SET holder = NULL, lease_until = NULL WHERE number = ?1 AND epoch = ?2
-            AND holder IS NOT NULL";
+            AND holder = ?3";
 }
 
 /// Without a schema.
@@ -48,17 +48,18 @@ pub(super) async fn take(
 ) -> Result<Option<HeldNumber>, sqlx::Error> {
     let taken: Option<(i64, i64)> =
         sqlx::query_as(&SQL.take).bind(holder).bind(micros(lease)).fetch_optional(connection).await?;
-    Ok(taken.map(|(number, epoch)| HeldNumber { number, epoch }))
+    Ok(taken.map(|(number, epoch)| HeldNumber { number, epoch, holder: holder.to_owned() }))
 }
 
 pub(super) async fn renew(
     connection: &mut SqliteConnection,
-    held: HeldNumber,
+    held: &HeldNumber,
     lease: Duration,
 ) -> Result<bool, sqlx::Error> {
     let renewed = sqlx::query(&SQL.renew)
         .bind(held.number)
         .bind(held.epoch)
+        .bind(&held.holder)
         .bind(micros(lease))
         .execute(connection)
         .await?;
@@ -67,8 +68,13 @@ pub(super) async fn renew(
 
 pub(super) async fn release(
     connection: &mut SqliteConnection,
-    held: HeldNumber,
+    held: &HeldNumber,
 ) -> Result<bool, sqlx::Error> {
-    let released = sqlx::query(&SQL.release).bind(held.number).bind(held.epoch).execute(connection).await?;
+    let released = sqlx::query(&SQL.release)
+        .bind(held.number)
+        .bind(held.epoch)
+        .bind(&held.holder)
+        .execute(connection)
+        .await?;
     Ok(released.rows_affected() == 1)
 }

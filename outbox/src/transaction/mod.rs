@@ -3,10 +3,10 @@
 //! | module | contents |
 //! |---|---|
 //! | [`OutboxTransaction`] | a transaction that refuses to commit after a failed enqueue, and verifies that it is still alive before its commit |
-//! | [`commit`] | [`CommitError`], [`UnknownCommit`] |
-//! | [`resolve`] | [`CommitOutcome`]: the outcome of an unknown commit |
-//! | [`retry`] | [`RetryPolicy`] |
-//! | [`run`] | [`Outbox::transaction`](crate::Outbox::transaction): runs to completion, retries, never guesses |
+//! | `commit` | [`CommitError`], [`UnknownCommit`] |
+//! | `resolve` | [`CommitOutcome`]: the outcome of an unknown commit |
+//! | `retry` | [`RetryPolicy`] |
+//! | `run` | [`Outbox::transaction`](crate::Outbox::transaction): runs to completion, retries, never guesses |
 //! | [`Running`] | a transaction that runs to its end |
 //! | [`Rollback`] | an error for work without its own error type |
 //! | [`Work`] | the work of a transaction |
@@ -15,13 +15,13 @@
 //! | `adopted` | transactions that inbox, keys and sagas use |
 
 mod adopted;
-pub mod commit;
+mod commit;
 mod failed_call;
 mod ids;
-pub mod resolve;
-pub mod retry;
+mod resolve;
+mod retry;
 mod rollback;
-pub mod run;
+mod run;
 mod running;
 mod work;
 mod wrapper;

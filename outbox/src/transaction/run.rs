@@ -23,7 +23,7 @@ use crate::transaction::wrapper::OutboxTransaction;
 #[non_exhaustive]
 pub enum TransactionError<E: Error + 'static> {
     /// The work failed. Everything is rolled back.
-    #[error("the work failed and is rolled back")]
+    #[error("the work failed; the transaction was rolled back")]
     Work(#[source] E),
     /// No transaction could be begun. Nothing was done.
     #[error("the transaction could not be begun")]

@@ -7,45 +7,59 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use message::{Message, Ticket};
+use message::{Headers, Message, Ticket};
 use outbox_log::EntryId;
 
+use crate::amount::Amount;
 use crate::silence::Submitted;
 
 /// A submission without an answer, whose entry is parked.
 #[derive(Debug, Clone)]
-pub struct Unanswered {
+pub(crate) struct Unanswered {
     /// The entry.
-    pub id: EntryId,
-    /// The message that was submitted.
-    pub message: Arc<Message>,
+    pub(crate) id: EntryId,
+    /// The message that was submitted, without its payload and headers.
+    pub(crate) message: Arc<Message>,
+    /// The whole message, as the publisher keeps it.
+    amount: Amount,
     /// When it was submitted.
-    pub submitted: Submitted,
+    pub(crate) submitted: Submitted,
+}
+
+impl Unanswered {
+    /// Notes what is needed when the receipt comes. The payload and the headers are released: only
+    /// the publisher needs them, and the entry is read again before it is submitted again.
+    #[must_use]
+    pub(crate) fn new(id: EntryId, message: &Message, submitted: Submitted) -> Self {
+        let amount = Amount::of(message);
+        let light = Message { payload: Vec::<u8>::new().into(), headers: Headers::new(), ..message.clone() };
+        Self { id, message: Arc::new(light), amount, submitted }
+    }
 }
 
 /// All unanswered submissions of one session.
 #[derive(Debug, Default)]
-pub struct Awaited {
+pub(crate) struct Awaited {
     tickets: HashMap<Ticket, Unanswered>,
     ids: HashMap<EntryId, Submitted>,
     /// The number of submissions of each topic.
     topics: HashMap<String, usize>,
-    bytes: usize,
+    amount: Amount,
 }
 
 impl Awaited {
     /// Adds a submission whose receipt may still come.
-    pub fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
-        self.bytes += unanswered.message.wire_bytes();
+    pub(crate) fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
+        self.amount = self.amount.plus(unanswered.amount);
         self.ids.insert(unanswered.id, unanswered.submitted);
         *self.topics.entry(unanswered.message.topic.as_str().to_owned()).or_default() += 1;
         self.tickets.insert(ticket, unanswered);
     }
 
     /// Removes a submission whose receipt has come.
-    pub fn take(&mut self, ticket: Ticket) -> Option<Unanswered> {
+    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Unanswered> {
         let unanswered = self.tickets.remove(&ticket)?;
-        self.bytes -= unanswered.message.wire_bytes();
+        self.amount = self.amount.minus(unanswered.amount);
         self.ids.remove(&unanswered.id);
         let topic = unanswered.message.topic.as_str();
         if let Some(count) = self.topics.get_mut(topic) {
@@ -58,46 +72,45 @@ impl Awaited {
     }
 
     /// Removes and returns all submissions, because their receipts will not come.
-    pub fn clear(&mut self) -> impl Iterator<Item = Unanswered> + use<> {
+    pub(crate) fn clear(&mut self) -> impl Iterator<Item = Unanswered> + use<> {
         std::mem::take(self).tickets.into_values()
     }
 
     /// Returns whether the entry must not be submitted, because an earlier submission of it may
     /// still be answered.
     #[must_use]
-    pub fn contains(&self, id: EntryId) -> bool {
+    pub(crate) fn contains(&self, id: EntryId) -> bool {
         self.ids.contains_key(&id)
     }
 
     /// Returns when an unanswered entry was submitted.
     #[must_use]
-    pub fn submitted(&self, id: EntryId) -> Option<Submitted> {
+    pub(crate) fn submitted(&self, id: EntryId) -> Option<Submitted> {
         self.ids.get(&id).copied()
     }
 
     /// Returns whether any message of the topic is unanswered.
     #[must_use]
-    pub fn has_topic(&self, topic: &str) -> bool {
+    pub(crate) fn has_topic(&self, topic: &str) -> bool {
         self.topics.contains_key(topic)
     }
 
     /// Returns the number of unanswered submissions.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.tickets.len()
     }
 
     /// Returns whether no submission is unanswered.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.tickets.is_empty()
     }
 
-    /// Returns whether at least this many entries or bytes are unanswered: publishers keep them in
-    /// memory.
+    /// Returns the unanswered messages, as publishers keep them in memory.
     #[must_use]
-    pub fn reaches(&self, entries: usize, bytes: usize) -> bool {
-        self.tickets.len() >= entries || self.bytes >= bytes
+    pub(crate) fn amount(&self) -> Amount {
+        self.amount
     }
 }
 
@@ -111,16 +124,19 @@ mod tests {
     #[test]
     fn what_is_waited_for_is_counted_until_its_receipt_comes() {
         let message = Message::new(Topic::new("t").unwrap(), EventType::new("e").unwrap(), "payload");
+        let both = Amount { entries: 2, bytes: 2 * message.wire_bytes() };
         let submitted = Silence::new(Duration::from_secs(1)).submitted();
         let mut awaited = Awaited::default();
         for id in [1, 2] {
-            let unanswered = Unanswered { id: EntryId(id), message: Arc::new(message.clone()), submitted };
-            awaited.insert(Ticket(id as u64), unanswered);
+            awaited.insert(Ticket(id as u64), Unanswered::new(EntryId(id), &message, submitted));
         }
-        assert!(awaited.reaches(2, usize::MAX) && awaited.reaches(9, message.wire_bytes() * 2));
-        assert!(awaited.take(Ticket(1)).is_some() && awaited.take(Ticket(1)).is_none());
+        assert_eq!(awaited.amount(), both);
+        let taken = awaited.take(Ticket(1)).unwrap();
+        assert!(taken.message.payload.is_empty() && awaited.take(Ticket(1)).is_none());
+        assert_eq!(awaited.amount(), Amount::of(&message));
         assert!(!awaited.contains(EntryId(1)) && awaited.contains(EntryId(2)) && awaited.has_topic("t"));
         assert_eq!(awaited.clear().count(), 1);
-        assert!(awaited.is_empty() && !awaited.has_topic("t") && !awaited.reaches(9, 1));
+        assert!(awaited.is_empty() && !awaited.has_topic("t"));
+        assert_eq!(awaited.amount(), Amount::default());
     }
 }

@@ -17,7 +17,7 @@ use crate::stuck::Stuck;
 
 /// The decision about a new entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// It may leave.
     Free,
     /// It waits in the window until the entries held before it have been read back.
@@ -28,7 +28,7 @@ pub enum Place {
 
 /// All blocked keys and topics of one relay.
 #[derive(Debug, Default)]
-pub struct Blocks {
+pub(crate) struct Blocks {
     /// Stuck entries and open submissions, which stop keys.
     stuck: Stuck,
     /// Topics that do not accept messages, each with its probe: the entry whose retry shows when
@@ -42,7 +42,7 @@ pub struct Blocks {
 
 impl Blocks {
     /// Loads an exception from the database.
-    pub fn load(&mut self, summary: &ExceptionSummary, policy: DeadPolicy) {
+    pub(crate) fn load(&mut self, summary: &ExceptionSummary, policy: DeadPolicy) {
         match summary.state {
             ExceptionState::Retrying => self.block(summary.key.as_deref(), summary.id),
             ExceptionState::Dead if policy == DeadPolicy::Hold => {
@@ -53,50 +53,50 @@ impl Blocks {
     }
 
     /// Loads a queue from the database.
-    pub fn load_queue(&mut self, queue: &HeldQueue) {
+    pub(crate) fn load_queue(&mut self, queue: &HeldQueue) {
         self.held.load(QueueHash::of_name(&queue.name), queue.first);
     }
 
     /// Returns whether nothing at all is blocked: the fast path.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.stuck.is_empty() && self.held.is_empty() && self.topics.is_empty() && self.paused.is_empty()
     }
 
     /// Returns the minimum number of waiting keys. It is not exact, because a key can be stuck and
     /// also have held entries.
     #[must_use]
-    pub fn keys_len(&self) -> usize {
+    pub(crate) fn keys_len(&self) -> usize {
         self.stuck.keys_len().max(self.held.len())
     }
 
     /// Returns how many topics wait.
     #[must_use]
-    pub fn topics_len(&self) -> usize {
+    pub(crate) fn topics_len(&self) -> usize {
         self.topics.len()
     }
 
     /// Returns whether the topic does not accept messages or is paused.
     #[must_use]
-    pub fn is_blocked(&self, topic: &str) -> bool {
+    pub(crate) fn is_blocked(&self, topic: &str) -> bool {
         self.topics.contains_key(topic) || self.paused.has_topic(topic)
     }
 
     /// Returns whether an operator has paused everything. Then nothing is submitted.
     #[must_use]
-    pub fn is_pipeline_paused(&self) -> bool {
+    pub(crate) fn is_pipeline_paused(&self) -> bool {
         self.paused.has_pipeline()
     }
 
     /// Returns whether an operator has paused the topic or key of an entry.
     #[must_use]
-    pub fn is_paused(&self, topic: &str, key: Option<&str>) -> bool {
+    pub(crate) fn is_paused(&self, topic: &str, key: Option<&str>) -> bool {
         self.paused.has_topic(topic) || key.is_some() && self.paused.has_queue(QueueHash::of(topic, key))
     }
 
     /// Takes over the pauses that operators have set. Returns whether anything has changed: then
     /// queued entries must be checked again.
-    pub fn set_paused(&mut self, paused: Paused) -> bool {
+    pub(crate) fn set_paused(&mut self, paused: Paused) -> bool {
         if self.paused == paused {
             return false;
         }
@@ -119,7 +119,7 @@ impl Blocks {
 
     /// Decides what to do with a new entry.
     #[must_use]
-    pub fn place(&self, topic: &str, key: Option<&str>) -> Place {
+    pub(crate) fn place(&self, topic: &str, key: Option<&str>) -> Place {
         if self.is_empty() {
             return Place::Free;
         }
@@ -142,7 +142,7 @@ impl Blocks {
     /// entries that were blocked after it was queued. It does not wait for later blocked entries,
     /// or those could leave first.
     #[must_use]
-    pub fn place_queued(&self, topic: &str, key: Option<&str>, id: EntryId, waits: bool) -> Place {
+    pub(crate) fn place_queued(&self, topic: &str, key: Option<&str>, id: EntryId, waits: bool) -> Place {
         let queue = QueueHash::of(topic, key);
         match () {
             () if self.is_blocked(topic) => Place::Hold,
@@ -158,7 +158,7 @@ impl Blocks {
     /// for the earlier one, because an operator may have requeued the later one while the earlier
     /// one is still being retried.
     #[must_use]
-    pub fn has_before(&self, key: Option<&str>, id: EntryId) -> bool {
+    pub(crate) fn has_before(&self, key: Option<&str>, id: EntryId) -> bool {
         let Some(key) = key else { return false };
         let queue = QueueHash::of("", Some(key));
         self.stuck.stops_entry(queue, id) || self.held.unread(queue).is_some_and(|unread| unread < id)
@@ -166,13 +166,13 @@ impl Blocks {
 
     /// Returns whether a held entry that was read must keep waiting.
     #[must_use]
-    pub fn keeps(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
+    pub(crate) fn keeps(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
         let queue = QueueHash::of(topic, key);
         self.is_blocked(topic) || self.paused.has_queue(queue) || self.stuck.stops_entry(queue, id)
     }
 
     /// Notes that an entry is stuck: its key waits for it.
-    pub fn block(&mut self, key: Option<&str>, id: EntryId) {
+    pub(crate) fn block(&mut self, key: Option<&str>, id: EntryId) {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
         self.stuck.insert(queue, id);
@@ -183,7 +183,7 @@ impl Blocks {
 
     /// Notes that a submission is parked as unanswered: nothing of its key may leave until it is
     /// answered or its session ends.
-    pub fn give_up(&mut self, key: Option<&str>) {
+    pub(crate) fn give_up(&mut self, key: Option<&str>) {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
         self.stuck.give_up(queue);
@@ -191,7 +191,7 @@ impl Blocks {
     }
 
     /// Notes that a submission parked as unanswered was answered after all.
-    pub fn answered(&mut self, key: Option<&str>) {
+    pub(crate) fn answered(&mut self, key: Option<&str>) {
         let Some(key) = key else { return };
         if self.stuck.answered(QueueHash::of("", Some(key))) {
             self.held.release(QueueName::of("", Some(key)));
@@ -200,18 +200,18 @@ impl Blocks {
 
     /// Makes sure that an entry without a key is read again, because reading skipped it while it
     /// was unanswered.
-    pub fn read_again(&mut self, topic: &str, id: EntryId) {
+    pub(crate) fn read_again(&mut self, topic: &str, id: EntryId) {
         self.held.read_again(QueueName::of(topic, None), id);
     }
 
     /// Notes that submissions of this session will no longer be answered.
-    pub fn session_ended(&mut self) {
+    pub(crate) fn session_ended(&mut self) {
         self.stuck.session_ended();
         self.held.release_all();
     }
 
     /// Notes that an entry waits behind its key or topic.
-    pub fn hold(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
+    pub(crate) fn hold(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         let queue = QueueHash::of(topic, key);
         // An entry that was retried and fell silent behind another is no longer stuck: it would
         // wait for itself.
@@ -227,7 +227,7 @@ impl Blocks {
     }
 
     /// Notes that an entry has left, was discarded, or is dead and lets its key pass.
-    pub fn resolve(&mut self, key: Option<&str>, id: EntryId) {
+    pub(crate) fn resolve(&mut self, key: Option<&str>, id: EntryId) {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
         if self.stuck.remove(queue, id) {
@@ -237,14 +237,14 @@ impl Blocks {
 
     /// Notes that an entry was discarded, or confirmed while it was held. The next entry of its
     /// queue may leave.
-    pub fn take_out(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
+    pub(crate) fn take_out(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         self.resolve(key, id);
         self.held.release(QueueName::of(topic, key));
     }
 
     /// Notes that a topic does not accept messages. If the topic was not blocked, `id` becomes its
     /// probe. Returns whether `id` became the probe.
-    pub fn block_topic(&mut self, topic: &str, id: EntryId) -> bool {
+    pub(crate) fn block_topic(&mut self, topic: &str, id: EntryId) -> bool {
         let is_news = !self.topics.contains_key(topic);
         if is_news {
             self.topics.insert(topic.to_owned(), id);
@@ -254,25 +254,25 @@ impl Blocks {
 
     /// Returns whether a blocked topic waits for the retry of this entry.
     #[must_use]
-    pub fn is_probe(&self, topic: &str, id: EntryId) -> bool {
+    pub(crate) fn is_probe(&self, topic: &str, id: EntryId) -> bool {
         self.topics.get(topic) == Some(&id)
     }
 
     /// Returns whether the topic is blocked and another entry than this one is its probe.
     #[must_use]
-    pub fn waits_for_probe(&self, topic: &str, id: EntryId) -> bool {
+    pub(crate) fn waits_for_probe(&self, topic: &str, id: EntryId) -> bool {
         self.topics.get(topic).is_some_and(|probe| *probe != id)
     }
 
     /// Returns the blocked topics and their probes.
     #[cfg(test)]
-    pub fn probes(&self) -> impl Iterator<Item = (&str, &EntryId)> {
+    pub(crate) fn probes(&self) -> impl Iterator<Item = (&str, &EntryId)> {
         self.topics.iter().map(|(topic, probe)| (topic.as_str(), probe))
     }
 
     /// Unblocks a topic, because a message of it was confirmed or it no longer has a probe. Returns
     /// whether it was blocked.
-    pub fn unblock_topic(&mut self, topic: &str) -> bool {
+    pub(crate) fn unblock_topic(&mut self, topic: &str) -> bool {
         let was_blocked = self.topics.remove(topic).is_some();
         if was_blocked {
             self.held.release_all();
@@ -281,7 +281,7 @@ impl Blocks {
     }
 
     /// Returns the pages to request now.
-    pub fn asks(&mut self) -> Vec<HeldAsk> {
+    pub(crate) fn asks(&mut self) -> Vec<HeldAsk> {
         let Self { stuck, held, paused, .. } = self;
         held.asks(|queue, from| !paused.has_queue(queue) && stuck.lets_read(queue, from))
     }
@@ -289,13 +289,13 @@ impl Blocks {
     /// Returns queues that rest although no key stops them, each with the id from which it has not
     /// been read. Only their topics can stop them.
     #[cfg(test)]
-    pub fn idle(&self) -> Vec<(QueueHash, EntryId)> {
+    pub(crate) fn idle(&self) -> Vec<(QueueHash, EntryId)> {
         let idle = self.held.idle().into_iter();
         idle.filter(|(queue, from)| self.lets_read(*queue, *from)).collect()
     }
 
     /// Takes in names of queues. Queues whose first entry can leave are read back.
-    pub fn walked(&mut self, names: HeldQueues) {
+    pub(crate) fn walked(&mut self, names: HeldQueues) {
         let last = names.queues.last().map(|queue| queue.name.clone());
         for HeldQueue { name, topic, first } in names.queues {
             let queue = QueueHash::of_name(&name);

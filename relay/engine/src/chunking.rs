@@ -11,11 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::chunk::Splitter;
 use message::crash_points::reached;
 use message::{
-    Capabilities, Connector, FaultScope, Message, PublishError, Publisher, Receipt, Receipts, Submission,
-    Ticket,
+    Capabilities, Connector, FaultScope, Message, PublishError, Publisher, Receipt, Receipts, Splitter,
+    Submission, Ticket,
 };
 
 use crate::crash_points;
@@ -162,12 +161,11 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use message::chunk::Encoding;
-    use message::{EventType, Fault, SizeLimit, Topic};
+    use message::{EventType, Fault, PayloadEncoding, SizeLimit, Topic};
 
     const SPLITTER: Splitter = Splitter {
         limit: SizeLimit { destination: "the test", message_bytes_max: 4_000 },
-        encoding: Encoding::Raw,
+        encoding: PayloadEncoding::Raw,
         chunked_bytes_max: 100_000,
     };
 

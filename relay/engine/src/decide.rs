@@ -4,7 +4,7 @@ use message::{Fault, FaultScope};
 
 /// The next step for an entry whose publishing was not confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NextStep {
+pub(crate) enum NextStep {
     /// Send it again on the next session; nothing is recorded.
     Resend,
     /// Park it and retry later; its key waits. `attempts` is the new count.
@@ -29,7 +29,7 @@ pub enum NextStep {
 /// * the broker's or the operator's fault with one message: wait, without counting;
 /// * the message's own fault: count, and after `attempts_max` it is dead.
 #[must_use]
-pub fn decide(fault: Fault, scope: FaultScope, attempts: u32, attempts_max: u32) -> NextStep {
+pub(crate) fn decide(fault: Fault, scope: FaultScope, attempts: u32, attempts_max: u32) -> NextStep {
     match (scope, fault) {
         (FaultScope::Session, _) => NextStep::Resend,
         (FaultScope::Topic, _) => NextStep::Retry { attempts, block_topic: true },

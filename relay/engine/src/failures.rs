@@ -5,17 +5,17 @@ use std::collections::HashMap;
 use outbox_log::EntryId;
 
 /// Maximum entries whose failures are remembered.
-pub const REMEMBERED_MAX: usize = 10_000;
+pub(crate) const REMEMBERED_MAX: usize = 10_000;
 
 /// Failures of parked entries since the takeover.
 #[derive(Debug, Default)]
-pub struct Failures(HashMap<EntryId, u32>);
+pub(crate) struct Failures(HashMap<EntryId, u32>);
 
 impl Failures {
     /// Counts a failure. Returns how many failures the entry has had. When too many entries fail to
     /// remember all of them, returns a number above that of any retry: an early retry of one of
     /// them would gain nothing.
-    pub fn count(&mut self, id: EntryId) -> u32 {
+    pub(crate) fn count(&mut self, id: EntryId) -> u32 {
         if self.0.len() >= REMEMBERED_MAX && !self.0.contains_key(&id) {
             return u32::MAX;
         }
@@ -25,7 +25,7 @@ impl Failures {
     }
 
     /// Forgets an entry that has left or is no longer retried automatically.
-    pub fn forget(&mut self, id: EntryId) {
+    pub(crate) fn forget(&mut self, id: EntryId) {
         self.0.remove(&id);
     }
 }

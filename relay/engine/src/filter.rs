@@ -11,9 +11,9 @@ use outbox_log::Entry;
 use outbox_log::entries::Labels;
 
 /// Maximum rules of a filter, and maximum patterns or headers of a rule.
-pub const RULES_MAX: usize = 64;
+const RULES_MAX: usize = 64;
 /// Maximum bytes of a pattern or of a header's name or value: as long as topics and kinds may be.
-pub const PATTERN_BYTES_MAX: usize = 255;
+const PATTERN_BYTES_MAX: usize = 255;
 
 /// A filter. It selects the entries that one of its rules accepts, or all entries if it has no
 /// rules.
@@ -66,7 +66,7 @@ struct Patterns {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidFilter {
-    /// More than [`RULES_MAX`] rules.
+    /// More than 64 rules.
     #[error(
         "{0} rules are too many, the maximum is {RULES_MAX}: use patterns with *, or a header that the \
          producer sets"
@@ -92,7 +92,7 @@ pub enum InvalidRule {
         "a rule without a condition matches every message: add topics, kinds or headers, or remove the rule"
     )]
     NoCondition,
-    /// More than [`RULES_MAX`].
+    /// More than 64.
     #[error(
         "{count} {what} are too many, the maximum is {RULES_MAX}: use patterns with *, or a header that the \
          producer sets"
@@ -177,7 +177,7 @@ impl Filter {
     /// there are no rules.
     ///
     /// # Errors
-    /// [`InvalidFilter`]: more than [`RULES_MAX`] rules, or a rule that cannot be used. The
+    /// [`InvalidFilter`]: more than 64 rules, or a rule that cannot be used. The
     /// producer or the operator is at fault; the error appears at the start.
     pub fn any_of(rules: Vec<Rule>) -> Result<Self, InvalidFilter> {
         if rules.len() > RULES_MAX {

@@ -50,12 +50,12 @@ const READY_MAX: usize = if cfg!(test) { 4 } else { 2_000 };
 /// A hash of a queue's name, of 96 bits: among a million names, two have the same hash once in
 /// 10^17 times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QueueHash([u32; 3]);
+pub(crate) struct QueueHash([u32; 3]);
 
 impl QueueHash {
     /// Returns the queue of entries with this topic and key.
     #[must_use]
-    pub fn of(topic: &str, key: Option<&str>) -> Self {
+    pub(crate) fn of(topic: &str, key: Option<&str>) -> Self {
         match key {
             Some(key) => Self::of_parts("k", key),
             None => Self::of_parts("t", topic),
@@ -64,7 +64,7 @@ impl QueueHash {
 
     /// Returns the queue of a name.
     #[must_use]
-    pub fn of_name(name: &QueueName) -> Self {
+    pub(crate) fn of_name(name: &QueueName) -> Self {
         let (kind, rest) = name.as_str().split_at_checked(1).unwrap_or_default();
         Self::of_parts(kind, rest)
     }
@@ -131,7 +131,7 @@ struct Walk {
 
 /// The extent to which an answer about a queue was taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Read {
+pub(crate) enum Read {
     /// Up to here, and more may follow.
     UpTo(EntryId),
     /// Up to this entry, which must keep waiting, like all behind it.
@@ -144,7 +144,7 @@ pub enum Read {
 
 /// All queues with held entries.
 #[derive(Debug, Default)]
-pub struct Held {
+pub(crate) struct Held {
     resting: BTreeMap<QueueHash, Resting>,
     active: BTreeMap<QueueHash, Active>,
     /// Released queues that wait for their turn, each once.
@@ -164,31 +164,31 @@ pub struct Held {
 impl Held {
     /// Returns whether nothing is held.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.resting.is_empty() && self.active.is_empty()
     }
 
     /// Returns how many queues have entries that were not read back.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.resting.len() + self.active.len()
     }
 
     /// Returns whether queues are being read back or are about to be.
     #[must_use]
-    pub fn is_reading(&self) -> bool {
+    pub(crate) fn is_reading(&self) -> bool {
         !self.active.is_empty() || !self.ready.is_empty() || self.walk.is_going
     }
 
     /// Loads a queue from the database.
-    pub fn load(&mut self, queue: QueueHash, first: EntryId) {
+    pub(crate) fn load(&mut self, queue: QueueHash, first: EntryId) {
         self.resting.insert(queue, Resting { from: first, is_owed: false, is_touched: false });
     }
 
     /// Returns the smallest id that a held entry of the queue can have without having been read
     /// back.
     #[must_use]
-    pub fn unread(&self, queue: QueueHash) -> Option<EntryId> {
+    pub(crate) fn unread(&self, queue: QueueHash) -> Option<EntryId> {
         match self.resting.get(&queue) {
             Some(resting) => Some(resting.from),
             None => self.active.get(&queue)?.from,
@@ -197,20 +197,20 @@ impl Held {
 
     /// Returns whether the queue has entries that were not read back.
     #[must_use]
-    pub fn contains(&self, queue: QueueHash) -> bool {
+    pub(crate) fn contains(&self, queue: QueueHash) -> bool {
         self.resting.contains_key(&queue) || self.active.contains_key(&queue)
     }
 
     /// Returns whether new entries of the queue wait in the window.
     #[must_use]
-    pub fn is_closing(&self, queue: QueueHash) -> bool {
+    pub(crate) fn is_closing(&self, queue: QueueHash) -> bool {
         self.active.get(&queue).is_some_and(|active| active.is_closing)
     }
 
     /// Notes that an answer shows this entry. Returns the first entry before it that was not stored
     /// when the question was asked and that the answer has not shown: nothing may pass that entry.
     /// Returns the entry itself if memory has held it again.
-    pub fn shown(&mut self, queue: QueueHash, id: EntryId) -> Option<EntryId> {
+    pub(crate) fn shown(&mut self, queue: QueueHash, id: EntryId) -> Option<EntryId> {
         let unstored = self.unstored.get(&queue).and_then(BTreeSet::first).copied();
         let missed = self.active.get_mut(&queue).and_then(|active| {
             active.missed.remove(&id);
@@ -220,13 +220,13 @@ impl Held {
     }
 
     /// Notes that an entry is held. Its change is not stored yet.
-    pub fn hold(&mut self, queue: QueueHash, id: EntryId) {
+    pub(crate) fn hold(&mut self, queue: QueueHash, id: EntryId) {
         self.unstored.entry(queue).or_default().insert(id);
         self.lower(queue, id);
     }
 
     /// Notes that the change that holds an entry is stored, or was replaced by another change.
-    pub fn stored(&mut self, name: &QueueName, id: EntryId) {
+    pub(crate) fn stored(&mut self, name: &QueueName, id: EntryId) {
         let queue = QueueHash::of_name(name);
         let Some(ids) = self.unstored.get_mut(&queue) else { return };
         ids.remove(&id);
@@ -249,7 +249,7 @@ impl Held {
     }
 
     /// Notes that an entry that was passed over has to be read after all.
-    pub fn read_again(&mut self, name: QueueName, id: EntryId) {
+    pub(crate) fn read_again(&mut self, name: QueueName, id: EntryId) {
         let queue = QueueHash::of_name(&name);
         self.lower(queue, id);
         self.release(name);
@@ -267,7 +267,7 @@ impl Held {
     }
 
     /// Notes that a queue may be able to continue.
-    pub fn release(&mut self, name: QueueName) {
+    pub(crate) fn release(&mut self, name: QueueName) {
         let queue = QueueHash::of_name(&name);
         let Some(resting) = self.resting.get_mut(&queue).filter(|_| !self.queued.contains(&queue)) else {
             return;
@@ -282,14 +282,14 @@ impl Held {
     }
 
     /// Marks the queue to be released when its first entry is stored.
-    pub fn recheck(&mut self, queue: QueueHash) {
+    pub(crate) fn recheck(&mut self, queue: QueueHash) {
         if self.unstored.contains_key(&queue) {
             self.recheck.insert(queue);
         }
     }
 
     /// Notes that all queues may be able to continue.
-    pub fn release_all(&mut self) {
+    pub(crate) fn release_all(&mut self) {
         let resting = &self.resting;
         self.recheck.extend(self.unstored.keys().filter(|queue| resting.contains_key(queue)));
         for resting in self.resting.values_mut() {
@@ -308,13 +308,13 @@ impl Held {
     /// Returns where to continue reading queue names: after this queue, or from the start if the
     /// inner option is `None`. Returns `None` if no more names are needed.
     #[must_use]
-    pub fn wanted_names(&self) -> Option<Option<QueueName>> {
+    pub(crate) fn wanted_names(&self) -> Option<Option<QueueName>> {
         (self.walk.is_going && self.ready.len() < READY_MAX / 2).then(|| self.walk.after.clone())
     }
 
     /// Notes that names were read up to `last`, or to the end. Those that are released join the
     /// ready ones.
-    pub fn walked(&mut self, last: Option<QueueName>, exhausted: bool) {
+    pub(crate) fn walked(&mut self, last: Option<QueueName>, exhausted: bool) {
         if exhausted || last.is_none() {
             let again = self.walk.again || self.settle_owed();
             self.walk = Walk { is_going: again, ..Walk::default() };
@@ -324,7 +324,7 @@ impl Held {
     }
 
     /// Notes that a walk has found a queue.
-    pub fn found(&mut self, queue: QueueHash) {
+    pub(crate) fn found(&mut self, queue: QueueHash) {
         if let Some(resting) = self.resting.get_mut(&queue) {
             resting.is_owed = false;
         }
@@ -352,7 +352,7 @@ impl Held {
 
     /// Returns the pages to request now. `may_leave` returns, for a queue and the id of its first
     /// entry, whether that entry can leave.
-    pub fn asks(&mut self, may_leave: impl Fn(QueueHash, EntryId) -> bool) -> Vec<HeldAsk> {
+    pub(crate) fn asks(&mut self, may_leave: impl Fn(QueueHash, EntryId) -> bool) -> Vec<HeldAsk> {
         while self.active.len() < ACTIVE_MAX
             && let Some(name) = self.ready.pop_front()
         {
@@ -381,7 +381,7 @@ impl Held {
 
     /// Returns whether there is anything to ask for.
     #[must_use]
-    pub fn wants_asks(&self) -> bool {
+    pub(crate) fn wants_asks(&self) -> bool {
         let is_askable = |(queue, active): (&QueueHash, &Active)| {
             active.asked.is_none() && !active.waits_for_store(self.unstored.get(queue))
         };
@@ -390,13 +390,13 @@ impl Held {
 
     /// Returns whether any queue only waits for a checkpoint.
     #[must_use]
-    pub fn wants_store(&self) -> bool {
+    pub(crate) fn wants_store(&self) -> bool {
         self.active.iter().any(|(queue, active)| active.waits_for_store(self.unstored.get(queue)))
     }
 
     /// Notes that an answer has come. Returns whether it counts: it does if no entry before the id
     /// of its question was held in the meantime.
-    pub fn answered(&mut self, queue: QueueHash, asked_from: EntryId) -> bool {
+    pub(crate) fn answered(&mut self, queue: QueueHash, asked_from: EntryId) -> bool {
         let Some(active) = self.active.get_mut(&queue) else { return false };
         if active.asked != Some(asked_from) {
             return false;
@@ -406,7 +406,7 @@ impl Held {
     }
 
     /// Notes how far an answer that counted has been taken in.
-    pub fn read(&mut self, queue: QueueHash, read: Read) {
+    pub(crate) fn read(&mut self, queue: QueueHash, read: Read) {
         let next = match read {
             Read::UpTo(last) => Some(EntryId(last.0.saturating_add(1))),
             Read::StoppedAt(id) | Read::Unstored(id) => Some(id),
@@ -442,7 +442,7 @@ impl Held {
     }
 
     /// Stops reading the queue.
-    pub fn rest(&mut self, queue: QueueHash) {
+    pub(crate) fn rest(&mut self, queue: QueueHash) {
         let Some(active) = self.active.remove(&queue) else { return };
         self.requeue |= !active.waiting.is_empty();
         if let Some(from) = active.from {
@@ -451,7 +451,7 @@ impl Held {
     }
 
     /// Notes that an entry of the log waits in the window for a closing queue.
-    pub fn wait(&mut self, queue: QueueHash, ticket: Ticket) {
+    pub(crate) fn wait(&mut self, queue: QueueHash, ticket: Ticket) {
         if let Some(active) = self.active.get_mut(&queue) {
             active.waiting.push(ticket);
         }
@@ -459,7 +459,7 @@ impl Held {
 
     /// Holds the entries that wait in the window for queues that cannot be read for want of room.
     /// Returns whether there were any.
-    pub fn give_way(&mut self) -> bool {
+    pub(crate) fn give_way(&mut self) -> bool {
         let waiting = |(queue, active): (&QueueHash, &Active)| {
             (!active.waiting.is_empty()).then(|| (*queue, active.name.clone()))
         };
@@ -473,7 +473,7 @@ impl Held {
     }
 
     /// Ends the wait of entries for the queue: they are held, and the queue is read again later.
-    pub fn stop(&mut self, queue: QueueHash) {
+    pub(crate) fn stop(&mut self, queue: QueueHash) {
         let waited_for = self.active.get(&queue).filter(|active| !active.waiting.is_empty());
         let Some(name) = waited_for.map(|active| active.name.clone()) else { return };
         self.rest(queue);
@@ -484,19 +484,19 @@ impl Held {
     /// Returns the resting queues that nothing releases before the obstacle to their first entry is
     /// gone.
     #[cfg(test)]
-    pub fn idle(&self) -> Vec<(QueueHash, EntryId)> {
+    pub(crate) fn idle(&self) -> Vec<(QueueHash, EntryId)> {
         let is_due = |queue| self.recheck.contains(queue) && self.unstored.contains_key(queue);
         let idle = self.resting.iter().filter(|(queue, _)| !self.queued.contains(queue) && !is_due(queue));
         idle.filter(|_| !self.walk.is_going).map(|(queue, resting)| (*queue, resting.from)).collect()
     }
 
     /// Returns whether entries that waited must be checked again.
-    pub fn take_requeue(&mut self) -> bool {
+    pub(crate) fn take_requeue(&mut self) -> bool {
         std::mem::take(&mut self.requeue)
     }
 
     /// Takes the entries that waited and may leave now, in the order of the log.
-    pub fn take_freed(&mut self) -> Vec<Ticket> {
+    pub(crate) fn take_freed(&mut self) -> Vec<Ticket> {
         std::mem::take(&mut self.freed)
     }
 }

@@ -10,7 +10,7 @@ use message::{MaxInFlightPerKey, OrderingKey, Ticket};
 
 /// The queue of entries to submit.
 #[derive(Debug)]
-pub struct KeyQueues {
+pub(crate) struct KeyQueues {
     window: MaxInFlightPerKey,
     ready: VecDeque<Ticket>,
     /// Keys with an entry that is ready or in flight, and the entries that wait behind it.
@@ -20,12 +20,12 @@ pub struct KeyQueues {
 impl KeyQueues {
     /// Creates empty queues.
     #[must_use]
-    pub fn new(window: MaxInFlightPerKey) -> Self {
+    pub(crate) fn new(window: MaxInFlightPerKey) -> Self {
         Self { window, ready: VecDeque::new(), key_queues: HashMap::new() }
     }
 
     /// Queues an entry behind all others of its key.
-    pub fn push(&mut self, ticket: Ticket, key: Option<&OrderingKey>) {
+    pub(crate) fn push(&mut self, ticket: Ticket, key: Option<&OrderingKey>) {
         match (self.window, key) {
             (MaxInFlightPerKey::One, Some(key)) => match self.key_queues.get_mut(key) {
                 Some(waiting) => waiting.push_back(ticket),
@@ -40,7 +40,7 @@ impl KeyQueues {
 
     /// Marks a key as having an entry in flight already (when the queues are rebuilt in the
     /// middle of a session).
-    pub fn occupy(&mut self, key: Option<&OrderingKey>) {
+    pub(crate) fn occupy(&mut self, key: Option<&OrderingKey>) {
         if let (MaxInFlightPerKey::One, Some(key)) = (self.window, key) {
             self.key_queues.entry(key.clone()).or_default();
         }
@@ -48,7 +48,7 @@ impl KeyQueues {
 
     /// Notes that the entry at the head of its key is settled: the next one of the key becomes
     /// ready.
-    pub fn settled(&mut self, key: Option<&OrderingKey>) {
+    pub(crate) fn settled(&mut self, key: Option<&OrderingKey>) {
         if self.window == MaxInFlightPerKey::Pipelined {
             return;
         }
@@ -63,25 +63,25 @@ impl KeyQueues {
     }
 
     /// Takes the next entry to submit.
-    pub fn pop(&mut self) -> Option<Ticket> {
+    pub(crate) fn pop(&mut self) -> Option<Ticket> {
         self.ready.pop_front()
     }
 
     /// Takes the first ready entry that `may` leave, past others that may not.
-    pub fn pop_where(&mut self, mut may: impl FnMut(Ticket) -> bool) -> Option<Ticket> {
+    pub(crate) fn pop_where(&mut self, mut may: impl FnMut(Ticket) -> bool) -> Option<Ticket> {
         let place = self.ready.iter().position(|ticket| may(*ticket))?;
         self.ready.remove(place)
     }
 
     /// Returns how many messages of one key may be in flight.
     #[must_use]
-    pub fn window(&self) -> MaxInFlightPerKey {
+    pub(crate) fn window(&self) -> MaxInFlightPerKey {
         self.window
     }
 
     /// Returns how many entries could be submitted now.
     #[must_use]
-    pub fn ready_len(&self) -> usize {
+    pub(crate) fn ready_len(&self) -> usize {
         self.ready.len()
     }
 }

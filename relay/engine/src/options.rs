@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use message::chunk::Splitter;
-use message::limits::Oversize;
-use message::{Backoff, Message, SizeLimit};
+use message::{Backoff, Message, Oversize, SizeLimit, Splitter};
 use outbox_log::RowLimit;
 
 use super::filter::Filter;
@@ -41,9 +39,9 @@ impl Default for RetryPolicy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineOptions {
     /// Maximum bytes of messages in memory, read but not confirmed. One message larger than this
-    /// still passes. The broker's client library holds as much again, and the reader up to three
-    /// pages. 12 MiB last 40 ms at 300 MB/s, longer than any nearby broker takes to confirm; a
-    /// larger window only uses memory.
+    /// still passes. The broker's client library holds as much again, and up to twice as much while
+    /// destinations are silent; the reader holds up to three pages. 12 MiB last 40 ms at 300 MB/s,
+    /// longer than any nearby broker takes to confirm; a larger window only uses memory.
     pub window_bytes: usize,
     /// Maximum entries in memory.
     pub window_entries: usize,

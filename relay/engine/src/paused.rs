@@ -12,7 +12,7 @@ use crate::held::QueueHash;
 
 /// All pauses of one relay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Paused {
+pub(crate) struct Paused {
     pipeline: bool,
     topics: BTreeSet<String>,
     keys: HashSet<QueueHash>,
@@ -21,7 +21,7 @@ pub struct Paused {
 impl Paused {
     /// Collects the pauses of these scopes.
     #[must_use]
-    pub fn of(scopes: impl IntoIterator<Item = PauseScope>) -> Self {
+    pub(crate) fn of(scopes: impl IntoIterator<Item = PauseScope>) -> Self {
         let mut paused = Self::default();
         for scope in scopes {
             match scope {
@@ -35,36 +35,36 @@ impl Paused {
 
     /// Returns whether no topic and no key is paused.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.topics.is_empty() && self.keys.is_empty()
     }
 
     /// Returns whether nothing may be submitted.
     #[must_use]
-    pub fn has_pipeline(&self) -> bool {
+    pub(crate) fn has_pipeline(&self) -> bool {
         self.pipeline
     }
 
     /// Returns whether the topic is paused.
     #[must_use]
-    pub fn has_topic(&self, topic: &str) -> bool {
+    pub(crate) fn has_topic(&self, topic: &str) -> bool {
         self.topics.contains(topic)
     }
 
     /// Returns whether the queue is that of a paused key.
     #[must_use]
-    pub fn has_queue(&self, queue: QueueHash) -> bool {
+    pub(crate) fn has_queue(&self, queue: QueueHash) -> bool {
         self.keys.contains(&queue)
     }
 
     /// Returns the queues of paused keys.
-    pub fn queues(&self) -> impl Iterator<Item = QueueHash> {
+    pub(crate) fn queues(&self) -> impl Iterator<Item = QueueHash> {
         self.keys.iter().copied()
     }
 
     /// Returns whether anything that is paused here is not paused in `other`.
     #[must_use]
-    pub fn has_more_than(&self, other: &Self) -> bool {
+    pub(crate) fn has_more_than(&self, other: &Self) -> bool {
         !self.topics.is_subset(&other.topics) || !self.keys.is_subset(&other.keys)
     }
 }

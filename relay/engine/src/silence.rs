@@ -27,7 +27,7 @@ const IMPATIENCE: u32 = 5;
 
 /// A submission that is not confirmed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Submitted {
+pub(crate) struct Submitted {
     /// Time of the submission, since the lease was taken.
     at: Duration,
     /// Its number in the order of submission, from 1.
@@ -37,13 +37,13 @@ pub struct Submitted {
 impl Submitted {
     /// Returns the time of the submission, since the lease was taken.
     #[must_use]
-    pub fn at(self) -> Duration {
+    pub(crate) fn at(self) -> Duration {
         self.at
     }
 
     /// Returns its number in the order of submission, from 1.
     #[must_use]
-    pub fn order(self) -> u64 {
+    pub(crate) fn order(self) -> u64 {
         self.order
     }
 }
@@ -62,7 +62,7 @@ const TOPICS_MIN: usize = 1_000;
 
 /// The next step when nothing at all is confirmed although the window is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stall {
+pub(crate) enum Stall {
     /// Find out whether the broker answers a new session.
     Reconnect,
     /// The broker accepts sessions but confirms nothing: treat the oldest message's topic as
@@ -76,7 +76,7 @@ const TOLD_AFTER: Duration = Duration::from_secs(30);
 
 /// The confirmations so far, with their times.
 #[derive(Debug)]
-pub struct Silence {
+pub(crate) struct Silence {
     patience: Duration,
     now: Duration,
     submissions: u64,
@@ -101,7 +101,7 @@ pub struct Silence {
 impl Silence {
     /// Creates a record in which nothing has been submitted.
     #[must_use]
-    pub fn new(patience: Duration) -> Self {
+    pub(crate) fn new(patience: Duration) -> Self {
         Self {
             patience,
             now: Duration::ZERO,
@@ -118,23 +118,23 @@ impl Silence {
     }
 
     /// Sets the time since the lease was taken.
-    pub fn set_now(&mut self, now: Duration) {
+    pub(crate) fn set_now(&mut self, now: Duration) {
         self.now = now;
     }
 
     /// Notes that a session has opened.
-    pub fn session_started(&mut self) {
+    pub(crate) fn session_started(&mut self) {
         self.session_at = self.now;
     }
 
     /// Notes that a message is submitted.
-    pub fn submitted(&mut self) -> Submitted {
+    pub(crate) fn submitted(&mut self) -> Submitted {
         self.submissions += 1;
         Submitted { at: self.now, order: self.submissions }
     }
 
     /// Notes that a message was answered: confirmed, or refused individually.
-    pub fn answered(&mut self, topic: &Topic, submitted: Submitted) {
+    pub(crate) fn answered(&mut self, topic: &Topic, submitted: Submitted) {
         let at = self.now;
         self.guessed = false;
         match &mut self.last {
@@ -169,13 +169,13 @@ impl Silence {
 
     /// Returns whether [`forget`](Self::forget) is due.
     #[must_use]
-    pub fn is_large(&self) -> bool {
+    pub(crate) fn is_large(&self) -> bool {
         self.topics.len() > self.topics_max
     }
 
     /// Forgets topics that say nothing about messages in flight, because none of those was
     /// submitted before the topic's last confirmation. `oldest` is the first submission in flight.
-    pub fn forget(&mut self, oldest: Option<Submitted>) {
+    pub(crate) fn forget(&mut self, oldest: Option<Submitted>) {
         self.topics.retain(|_, answers| {
             oldest.is_some_and(|oldest| answers.newest.order > oldest.order || answers.at > oldest.at)
         });
@@ -184,7 +184,7 @@ impl Silence {
 
     /// Returns news once when nothing has been confirmed for too long, and once when confirmations
     /// resume. `oldest` is the first submission in flight.
-    pub fn news(&mut self, oldest: Option<Submitted>) -> Option<News> {
+    pub(crate) fn news(&mut self, oldest: Option<Submitted>) -> Option<News> {
         if let Some(told_at) = self.told_at {
             let is_over = self.answered_at().is_some_and(|at| at >= told_at);
             return is_over.then(|| {
@@ -202,14 +202,14 @@ impl Silence {
 
     /// Returns whether a submission is old enough to check for silence.
     #[must_use]
-    pub fn is_old(&self, submitted: Submitted) -> bool {
+    pub(crate) fn is_old(&self, submitted: Submitted) -> bool {
         self.now.saturating_sub(submitted.at) >= self.patience / IMPATIENCE
     }
 
     /// Returns whether a submission is so old that it counts as silent, even if nothing else is
     /// answered.
     #[must_use]
-    pub fn is_overdue(&self, submitted: Submitted) -> bool {
+    pub(crate) fn is_overdue(&self, submitted: Submitted) -> bool {
         self.now.saturating_sub(submitted.at) >= self.patience
     }
 
@@ -217,7 +217,7 @@ impl Silence {
     /// means that others wait for room in the window. `partly` means that part of the topic is
     /// known to be silent.
     #[must_use]
-    pub fn reach(
+    pub(crate) fn reach(
         &self,
         topic: &Topic,
         submitted: Submitted,
@@ -251,7 +251,7 @@ impl Silence {
     /// Decides the next step while the window is full and nothing is confirmed, from the oldest
     /// submission and its topic.
     #[must_use]
-    pub fn stall(&mut self, topic: &Topic, submitted: Submitted) -> Option<Stall> {
+    pub(crate) fn stall(&mut self, topic: &Topic, submitted: Submitted) -> Option<Stall> {
         let since = self.answered_at()?.max(self.session_at);
         if self.guessed || self.now.saturating_sub(since) < self.patience {
             return None;
@@ -269,7 +269,7 @@ impl Silence {
 
     /// Returns whether a topic was guessed to be silent and nothing has been confirmed since.
     #[must_use]
-    pub fn is_guess(&self) -> bool {
+    pub(crate) fn is_guess(&self) -> bool {
         self.guessed
     }
 }

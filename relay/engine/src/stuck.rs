@@ -9,7 +9,7 @@ use crate::held::QueueHash;
 
 /// All stopped keys.
 #[derive(Debug, Default)]
-pub struct Stuck {
+pub(crate) struct Stuck {
     /// Entries that are retrying or dead: nothing of their key may leave before them.
     ids: BTreeSet<(QueueHash, EntryId)>,
     keys_len: usize,
@@ -21,33 +21,33 @@ pub struct Stuck {
 impl Stuck {
     /// Returns whether no key is stopped.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ids.is_empty() && self.awaited.is_empty()
     }
 
     /// Returns how many keys have stuck entries.
     #[must_use]
-    pub const fn keys_len(&self) -> usize {
+    pub(crate) const fn keys_len(&self) -> usize {
         self.keys_len
     }
 
     /// Returns whether anything stops new entries of the key.
     #[must_use]
-    pub fn stops(&self, queue: QueueHash) -> bool {
+    pub(crate) fn stops(&self, queue: QueueHash) -> bool {
         self.awaited.contains_key(&queue) || self.first(queue).is_some()
     }
 
     /// Returns whether anything stops this entry: a stuck one before it, or a submission that may
     /// still be answered.
     #[must_use]
-    pub fn stops_entry(&self, queue: QueueHash, id: EntryId) -> bool {
+    pub(crate) fn stops_entry(&self, queue: QueueHash, id: EntryId) -> bool {
         self.awaited.contains_key(&queue) || self.first(queue).is_some_and(|stuck| stuck < id)
     }
 
     /// Returns whether held entries from this id on can leave. The stuck entry itself is not among
     /// them.
     #[must_use]
-    pub fn lets_read(&self, queue: QueueHash, from: EntryId) -> bool {
+    pub(crate) fn lets_read(&self, queue: QueueHash, from: EntryId) -> bool {
         !self.awaited.contains_key(&queue) && self.first(queue).is_none_or(|stuck| from < stuck)
     }
 
@@ -57,26 +57,26 @@ impl Stuck {
     }
 
     /// Notes that an entry is stuck.
-    pub fn insert(&mut self, queue: QueueHash, id: EntryId) {
+    pub(crate) fn insert(&mut self, queue: QueueHash, id: EntryId) {
         self.keys_len += usize::from(self.first(queue).is_none());
         self.ids.insert((queue, id));
     }
 
     /// Notes that an entry is no longer stuck. Returns whether it was.
-    pub fn remove(&mut self, queue: QueueHash, id: EntryId) -> bool {
+    pub(crate) fn remove(&mut self, queue: QueueHash, id: EntryId) -> bool {
         let was_stuck = self.ids.remove(&(queue, id));
         self.keys_len -= usize::from(was_stuck && self.first(queue).is_none());
         was_stuck
     }
 
     /// Notes that we stopped waiting for an answer to a submission of this key.
-    pub fn give_up(&mut self, queue: QueueHash) {
+    pub(crate) fn give_up(&mut self, queue: QueueHash) {
         *self.awaited.entry(queue).or_default() += 1;
     }
 
     /// Notes that a submission for which we stopped waiting was answered. Returns whether it was
     /// the last such submission of its key.
-    pub fn answered(&mut self, queue: QueueHash) -> bool {
+    pub(crate) fn answered(&mut self, queue: QueueHash) -> bool {
         let Some(count) = self.awaited.get_mut(&queue) else { return false };
         *count -= 1;
         let is_last = *count == 0;
@@ -87,7 +87,7 @@ impl Stuck {
     }
 
     /// Notes that the session has ended, so its answers will not come.
-    pub fn session_ended(&mut self) {
+    pub(crate) fn session_ended(&mut self) {
         self.awaited.clear();
     }
 }

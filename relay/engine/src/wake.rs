@@ -14,7 +14,7 @@ const ALERT_FACTOR: u32 = 2;
 
 /// The adaptive pause between polls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pace {
+pub(crate) struct Pace {
     min: Duration,
     max: Duration,
     next: Duration,
@@ -25,19 +25,19 @@ pub struct Pace {
 impl Pace {
     /// Starts at the shortest pause, with nothing expected soon.
     #[must_use]
-    pub fn new(min: Duration, max: Duration) -> Self {
+    pub(crate) fn new(min: Duration, max: Duration) -> Self {
         Self { min, max: max.max(min), next: min, waited: ALERT }
     }
 
     /// Notes that a poll found entries: the next pause is the shortest.
-    pub fn found(&mut self) {
+    pub(crate) fn found(&mut self) {
         self.next = self.min;
         self.waited = Duration::ZERO;
     }
 
     /// Notes that a poll found nothing, and returns the pause to make now. The next one is half as
     /// long again, up to a bound.
-    pub fn empty(&mut self) -> Duration {
+    pub(crate) fn empty(&mut self) -> Duration {
         let pause = self.next;
         self.waited = self.waited.saturating_add(pause);
         let longest = if self.waited < ALERT { self.max.min(self.min * ALERT_FACTOR) } else { self.max };

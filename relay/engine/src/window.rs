@@ -14,7 +14,7 @@ use crate::silence::Submitted;
 
 /// Source of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub(crate) enum Origin {
     /// Read from the log: settling it lets the cursor move.
     Log(Arc<Difference>),
     /// Read from the exceptions, due again: it bypasses the block that it causes itself.
@@ -25,25 +25,25 @@ pub enum Origin {
 
 /// An entry in memory.
 #[derive(Debug)]
-pub struct Item {
+pub(crate) struct Item {
     /// Its place in the log.
-    pub id: EntryId,
+    pub(crate) id: EntryId,
     /// The message to publish.
-    pub message: Arc<Message>,
+    pub(crate) message: Arc<Message>,
     /// Its source.
-    pub origin: Origin,
+    pub(crate) origin: Origin,
     /// Failed attempts that counted.
-    pub attempts: u32,
+    pub(crate) attempts: u32,
     /// The submission, while the message is with the publisher and not answered.
-    pub in_flight: Option<Submitted>,
+    pub(crate) in_flight: Option<Submitted>,
     /// Whether it waits until the held entries before it have been read back.
-    pub waits: bool,
+    pub(crate) waits: bool,
 }
 
 impl Item {
     /// Returns the ordering key as text.
     #[must_use]
-    pub fn key(&self) -> Option<&str> {
+    pub(crate) fn key(&self) -> Option<&str> {
         self.message.key.as_ref().map(message::OrderingKey::as_str)
     }
 }
@@ -74,7 +74,7 @@ enum Passed {
 
 /// Entries in reading order, as a ring.
 #[derive(Debug)]
-pub struct Window {
+pub(crate) struct Window {
     slots: VecDeque<Slot>,
     /// The ticket of the front slot.
     front: u64,
@@ -97,7 +97,7 @@ impl Window {
     /// Creates an empty window at a cursor. With each checkpoint the cursor passes at most
     /// `parked_max` parked entries.
     #[must_use]
-    pub fn new(cursor: Cursor, bytes_max: usize, entries_max: usize, parked_max: usize) -> Self {
+    pub(crate) fn new(cursor: Cursor, bytes_max: usize, entries_max: usize, parked_max: usize) -> Self {
         Self {
             slots: VecDeque::new(),
             front: 0,
@@ -116,7 +116,7 @@ impl Window {
     /// Returns whether another page fits while a fraction `1/kept` of the window stays free for
     /// others.
     #[must_use]
-    pub fn has_room(&self, kept: Option<usize>) -> bool {
+    pub(crate) fn has_room(&self, kept: Option<usize>) -> bool {
         let limit = |max: usize| kept.map_or(max, |kept| max - max / kept);
         self.bytes < limit(self.bytes_max) && self.slots.len() < limit(self.entries_max)
     }
@@ -124,31 +124,31 @@ impl Window {
     /// Returns whether entries that were read back take less than a fraction `1/share` of the
     /// window.
     #[must_use]
-    pub fn has_room_for_held(&self, share: usize) -> bool {
+    pub(crate) fn has_room_for_held(&self, share: usize) -> bool {
         let (entries, bytes) = self.held;
         bytes < (self.bytes_max / share).max(1) && entries < (self.entries_max / share).max(1)
     }
 
     /// Returns whether the cursor has passed everything that was read.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
     /// Returns the number of unsettled entries.
     #[must_use]
-    pub fn open_len(&self) -> usize {
+    pub(crate) fn open_len(&self) -> usize {
         self.open
     }
 
     /// Returns the bytes of the unsettled entries.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Adds an entry and returns the ticket that names it from now on.
-    pub fn push(&mut self, item: Item) -> Ticket {
+    pub(crate) fn push(&mut self, item: Item) -> Ticket {
         self.open += 1;
         self.bytes += item.message.wire_bytes();
         if item.origin == Origin::Held {
@@ -158,21 +158,21 @@ impl Window {
     }
 
     /// Notes an entry of the log that is settled without being published, because it is parked.
-    pub fn pass(&mut self, difference: &Arc<Difference>, id: EntryId) {
+    pub(crate) fn pass(&mut self, difference: &Arc<Difference>, id: EntryId) {
         let difference = Arc::clone(difference);
         self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: true }));
         self.advance();
     }
 
     /// Notes an entry of the log that was published before it was read.
-    pub fn skip(&mut self, difference: &Arc<Difference>, id: EntryId) {
+    pub(crate) fn skip(&mut self, difference: &Arc<Difference>, id: EntryId) {
         let difference = Arc::clone(difference);
         self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: false }));
         self.advance();
     }
 
     /// Records an entry that another relay publishes. A run of such entries takes the space of one.
-    pub fn leave_out(&mut self, difference: &Arc<Difference>, id: EntryId) {
+    pub(crate) fn leave_out(&mut self, difference: &Arc<Difference>, id: EntryId) {
         if let Some(Slot::Settled(Passed::LeftOut { difference: before, id: last })) = self.slots.back_mut()
             && Arc::ptr_eq(before, difference)
         {
@@ -185,7 +185,7 @@ impl Window {
     }
 
     /// Notes that a difference has been read to its end.
-    pub fn end(&mut self, difference: &Arc<Difference>) {
+    pub(crate) fn end(&mut self, difference: &Arc<Difference>) {
         self.push_slot(Slot::Settled(Passed::End(Arc::clone(difference))));
         self.advance();
     }
@@ -201,7 +201,7 @@ impl Window {
     }
 
     /// Returns the entry of a ticket, unless it is settled.
-    pub fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Item> {
+    pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Item> {
         let index = self.index(ticket)?;
         match self.slots.get_mut(index)? {
             Slot::Open(item) => Some(item),
@@ -211,7 +211,7 @@ impl Window {
 
     /// Settles an entry, confirmed or parked: it leaves memory, and the cursor moves as far as it
     /// can. Returns `None` if it was settled before.
-    pub fn settle(&mut self, ticket: Ticket, is_parked: bool) -> Option<Item> {
+    pub(crate) fn settle(&mut self, ticket: Ticket, is_parked: bool) -> Option<Item> {
         let index = self.index(ticket)?;
         let slot = self.slots.get_mut(index)?;
         let passed = match slot {
@@ -260,7 +260,7 @@ impl Window {
     }
 
     /// Returns the cursor from which a successor would continue.
-    pub fn cursor(&mut self) -> &Cursor {
+    pub(crate) fn cursor(&mut self) -> &Cursor {
         if let Some((difference, id)) = self.passed.take() {
             self.cursor = Cursor::inside(&difference, id);
         }
@@ -270,13 +270,13 @@ impl Window {
     /// Returns how many parked entries the cursor has passed since the last
     /// [`Window::take_passed`].
     #[must_use]
-    pub fn parked_len(&self) -> usize {
+    pub(crate) fn parked_len(&self) -> usize {
         self.parked.len()
     }
 
     /// Takes the cursor and the parked entries that it has passed since the last call; they are
     /// stored together. Afterwards the cursor may move on.
-    pub fn take_passed(&mut self) -> (Cursor, Vec<EntryId>) {
+    pub(crate) fn take_passed(&mut self) -> (Cursor, Vec<EntryId>) {
         let cursor = self.cursor().clone();
         let parked = std::mem::take(&mut self.parked);
         self.advance();
@@ -285,7 +285,7 @@ impl Window {
 
     /// Does the same as [`Window::take_passed`], and returns the entries of the log that were
     /// published although this cursor has not passed them.
-    pub fn take_settled(&mut self) -> (Cursor, Vec<EntryId>, BTreeSet<EntryId>) {
+    pub(crate) fn take_settled(&mut self) -> (Cursor, Vec<EntryId>, BTreeSet<EntryId>) {
         // Collected before the cursor moves on: entries that it passes then are still ahead of the
         // returned cursor.
         let ahead = self.slots.iter().filter_map(|slot| match slot {
@@ -298,7 +298,7 @@ impl Window {
     }
 
     /// Returns all open entries with their tickets, in reading order.
-    pub fn open(&self) -> impl Iterator<Item = (Ticket, &Item)> {
+    pub(crate) fn open(&self) -> impl Iterator<Item = (Ticket, &Item)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| match slot {
             Slot::Open(item) => Some((Ticket(self.front + index as u64), item)),
             Slot::Settled(_) => None,
@@ -307,7 +307,7 @@ impl Window {
 
     /// Returns an id that names one entry here and a different one among `entries`.
     #[must_use]
-    pub fn shared_id(&self, entries: &HashMap<EntryId, &Entry>) -> Option<EntryId> {
+    pub(crate) fn shared_id(&self, entries: &HashMap<EntryId, &Entry>) -> Option<EntryId> {
         self.slots.iter().find_map(|slot| match slot {
             Slot::Open(item) => {
                 let entry = entries.get(&item.id)?;
@@ -321,7 +321,7 @@ impl Window {
 
     /// Returns the ids and tickets of all open entries, in reading order.
     #[must_use]
-    pub fn open_tickets(&self) -> Vec<(EntryId, Ticket)> {
+    pub(crate) fn open_tickets(&self) -> Vec<(EntryId, Ticket)> {
         self.open().map(|(ticket, item)| (item.id, ticket)).collect()
     }
 }

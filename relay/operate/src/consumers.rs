@@ -54,7 +54,7 @@ impl ConsumerLine {
 }
 
 /// The period in which applied messages are counted.
-pub const PERIOD: Duration = Duration::from_secs(3_600);
+const PERIOD: Duration = Duration::from_secs(3_600);
 
 /// Returns what the consumers of all inboxes did within the last hour and what waits there, and the
 /// errors of unreachable databases. Cancel-safe.

@@ -10,9 +10,9 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `settings` | [`PipelineConfig`], [`InboxConfig`]: the checked settings of pipelines and inboxes |
-//! | [`operator`] | [`Operator`], [`Role`], [`Signed`]: the caller, its rights, and the reason |
-//! | [`places`] | [`Places`]: the outboxes and inboxes to query |
-//! | [`inbox_database`] | an inbox in either database |
+//! | `operator` | [`Operator`], [`Role`], [`Signed`]: the caller, its rights, and the reason |
+//! | `places` | [`Places`]: the outboxes and inboxes to query |
+//! | `inbox_database` | an inbox in either database |
 //! | [`dead`] | parked messages of outboxes and dead letters of inboxes, in one shape |
 //! | [`pause`] | pausing and resuming a pipeline, a topic or a key |
 //! | [`held`](mod@held) | keys that wait, and the message that stops each |
@@ -35,7 +35,7 @@
 //! | `pace` | the pace of reads and of messages published again |
 //! | [`units`] | durations and sizes as people write them |
 //! | [`seconds`], [`text`], [`redact`] | times, text from outside and URLs, as they are shown |
-//! | [`error`] | [`OperateError`]: the reason of a failure, and what to do next |
+//! | `error` | [`OperateError`]: the reason of a failure, and what to do next |
 
 #[cfg(not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
 compile_error!("a relay needs a broker: enable the feature kafka, rabbitmq or sqs");
@@ -44,18 +44,18 @@ pub mod cause;
 pub mod consumers;
 pub mod dead;
 pub mod doctor;
-pub mod error;
+mod error;
 pub mod forget;
 pub mod held;
-pub mod inbox_database;
+mod inbox_database;
 pub mod keys;
 pub mod lag;
 mod note;
-pub mod operator;
+mod operator;
 pub(crate) mod pace;
 pub mod pause;
 pub mod payload;
-pub mod places;
+mod places;
 pub mod redact;
 pub mod replay;
 pub mod retention;
@@ -72,5 +72,5 @@ pub mod verify;
 
 pub use error::{OperateError, OperateErrorKind};
 pub use operator::{Operator, Role, Signed};
-pub use places::Places;
+pub use places::{OutboxPlace, Places};
 pub use settings::{Broker, Database, InboxConfig, PipelineConfig, Retention};

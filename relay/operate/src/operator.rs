@@ -1,7 +1,7 @@
 //! Operators and their rights.
 
 use inbox::Signature;
-use message::text::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
+use message::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
 
 use outbox_log::admin::WITHDRAWN_BY;
 

@@ -13,7 +13,7 @@ use super::places::{OutboxPlace, Places};
 use super::story::check_unique;
 
 /// Maximum size of a shown payload in bytes: larger ones are for programs.
-pub const SHOWN_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const SHOWN_BYTES_MAX: u64 = 1 << 20;
 
 /// Maximum size of a row that is read for display.
 pub(super) const SHOWN: RowLimit = {

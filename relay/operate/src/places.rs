@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use brokers::InvalidSetting;
 use inbox::{ConsumerName, Tenant};
-use message::Connector;
-use message::chunk::Splitter;
+use message::{Connector, Splitter};
 use migrations::Identifier;
 use outbox_log::admin::LogAdmin;
 use outbox_log::entries::{self, Labels, LogEntries};
@@ -16,8 +15,7 @@ use super::error::OperateError;
 use super::inbox_database::InboxDatabase;
 use super::tables::Tables;
 use crate::settings::{InboxConfig, PipelineConfig};
-use engine::chunking::Chunking;
-use engine::filter::Filter;
+use engine::{Chunking, Filter};
 
 /// The outbox of a pipeline. Each query opens its own connection.
 #[derive(Clone)]

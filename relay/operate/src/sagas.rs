@@ -6,7 +6,7 @@ use message::error_text;
 use migrations::Identifier;
 use outbox::Outbox;
 use saga::{
-    Choice, DecideError, Decision, Dialect, OpenError, SagaId, SagaQuery, SagaRecord, Seen, StepRecord,
+    Choice, DecideError, Decision, Dialect, OpenError, SagaId, SagaOutline, SagaQuery, Seen, StepRecord,
     StoreError,
 };
 #[cfg(feature = "postgres")]
@@ -67,7 +67,7 @@ impl SagaDatabase {
         &self,
         operator: &Operator,
         query: &SagaQuery,
-    ) -> Result<Vec<SagaRecord>, OperateError> {
+    ) -> Result<Vec<SagaOutline>, OperateError> {
         operator.permit(Role::Viewer, "view sagas")?;
         on!(self, sagas => sagas.list(query)).map_err(failed)
     }
@@ -77,7 +77,7 @@ impl SagaDatabase {
         &self,
         operator: &Operator,
         id: &SagaId,
-    ) -> Result<Option<(SagaRecord, Vec<StepRecord>)>, OperateError> {
+    ) -> Result<Option<(SagaOutline, Vec<StepRecord>)>, OperateError> {
         operator.permit(Role::Viewer, "view sagas")?;
         on!(self, sagas => sagas.look(id)).map_err(failed)
     }

@@ -137,12 +137,13 @@ pub struct OpenTransaction {
     pub application_name: String,
     /// `active`, `idle in transaction`, …, or `prepared`; `None` where the server hides it.
     pub state: Option<String>,
-    /// The time since it began; `None` where the server hides it: see [`AGE_HIDDEN`].
+    /// The time since it began; `None` where the server hides it, because the login lacks
+    /// `pg_read_all_stats`.
     pub age_seconds: Option<f64>,
 }
 
 /// The text for a transaction of another role whose age the server hides.
-pub const AGE_HIDDEN: &str = "age hidden (needs pg_read_all_stats)";
+const AGE_HIDDEN: &str = "age hidden (needs pg_read_all_stats)";
 
 impl OpenTransaction {
     /// Returns its process and application, or the name under which it was prepared.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use message::units::{ShownSize, ShownTime};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
@@ -27,16 +28,6 @@ pub struct NotATime(String, String);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a size; write bytes as a number, or with a unit such as 64KiB, 16MiB or 1GiB")]
 pub struct NotASize(String);
-
-/// Units in which a duration is printed, in microseconds.
-const TIMES: [(&str, u64); 6] = [
-    ("d", 86_400_000_000),
-    ("h", 3_600_000_000),
-    ("m", 60_000_000),
-    ("s", 1_000_000),
-    ("ms", 1_000),
-    ("us", 1),
-];
 
 /// Returns the beginning of a text, for an error.
 fn quoted(text: &str) -> String {
@@ -64,28 +55,14 @@ impl FromStr for Size {
 /// The largest unit is a day: `humantime` would print 40 days as `1month 9days 13h 26m 24s`.
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rest = u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX);
-        if rest == 0 {
-            return f.write_str("0s");
-        }
-        for (unit, micros) in TIMES {
-            if rest >= micros {
-                write!(f, "{}{unit}", rest / micros)?;
-                rest %= micros;
-            }
-        }
-        Ok(())
+        ShownTime(self.0).fmt(f)
     }
 }
 
 /// Exact: the unit is the largest that divides the size.
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-        match units.into_iter().find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit)) {
-            Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
-            None => write!(f, "{}", self.0),
-        }
+        ShownSize(self.0).fmt(f)
     }
 }
 

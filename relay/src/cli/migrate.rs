@@ -1,20 +1,19 @@
 //! `relay migrate`: the tables of outbox, inbox, idempotency keys and sagas.
 
+mod session;
+
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use migrations::{Backend, Dialect, Identifier, Line, MigrateError, Migrator, Status};
+use migrations::{Backend, Dialect, Identifier, Line, Migrator, Status};
 #[cfg(feature = "postgres")]
 use outbox::connect::postgres_options;
-use outbox::connect::{opened_when_free, sqlite_options};
+use outbox::connect::sqlite_options;
 use outbox_log::LogError;
-#[cfg(feature = "postgres")]
-use outbox_log::postgres::unconnected;
 use serde::Serialize;
 #[cfg(feature = "postgres")]
-use sqlx::postgres::{PgConnectOptions, PgConnection, Postgres};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions as _, Connection, Sqlite, SqliteConnection};
+use sqlx::Postgres;
+use sqlx::Sqlite;
 
 use super::config::{ConfigFile, find};
 #[cfg(not(feature = "postgres"))]
@@ -24,9 +23,9 @@ use super::exit::Exit;
 use super::failure::{Failure, first};
 use super::output::{self, Format, table};
 use super::roles::RolesScript;
-
-/// Timeout for connecting.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+use session::{REPORT_INTERVAL, close, opened, up, within};
+#[cfg(feature = "postgres")]
+use session::{connected, failed};
 
 /// Actions on the tables.
 #[derive(Debug, Subcommand)]
@@ -233,8 +232,9 @@ async fn each(goal: &Goal, lines: &[Line], act: Act, outcomes: &mut Vec<Outcome>
             let name = options.get_database().unwrap_or_else(|| options.get_username());
             let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
             let mut connection = connected(options.application_name("relay migrate"), &database).await?;
-            let set = outbox::connect::set_own_defaults(&mut connection).await;
-            set.map_err(|error| failed("configure the session", error).about(&database))?;
+            let set = outbox::connect::set_own_defaults(&mut connection);
+            let set = within(async { set.await.map_err(|error| failed("configure the session", error)) });
+            set.await.map_err(|failure| failure.about(&database))?;
             with::<Postgres>(goal, &mut connection, &database, lines, act, outcomes).await?;
             close(connection).await
         }
@@ -262,13 +262,15 @@ async fn with<DB: Backend>(
     outcomes: &mut Vec<Outcome>,
 ) -> Result<(), Failure> {
     for &line in lines {
-        let migrator = Migrator::<DB>::new(line).schema(goal.options.schema.clone());
-        let about = |error: MigrateError| Failure::from(error).about(database);
+        let schema = goal.options.schema.clone();
+        let migrator = Migrator::<DB>::new(line).schema(schema).wait_max(REPORT_INTERVAL);
+        let about = |failure: Failure| failure.about(database);
         let applied = match act {
-            Act::Up => Some(migrator.up(connection).await.map_err(about)?),
+            Act::Up => Some(up(&migrator, connection, database).await.map_err(|error| about(error.into()))?),
             Act::Look => None,
         };
-        let status = migrator.status(connection).await.map_err(about)?;
+        let status = within(async { migrator.status(connection).await.map_err(Failure::from) });
+        let status = status.await.map_err(about)?;
         outcomes.push(outcome(database, &status, applied));
     }
     Ok(())
@@ -285,8 +287,9 @@ pub(crate) async fn run_script(goal: &Goal, script: String) -> Result<(), Failur
     let name = options.get_database().unwrap_or_else(|| options.get_username());
     let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
     let mut connection = connected(options.application_name("relay migrate"), &database).await?;
-    let ran = sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(&mut connection).await;
-    ran.map_err(|error| failed("create the roles", error).about(&database))?;
+    let ran = sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(&mut connection);
+    let ran = within(async { ran.await.map_err(|error| failed("create the roles", error)) });
+    ran.await.map_err(|failure| failure.about(&database))?;
     close(connection).await
 }
 
@@ -306,33 +309,6 @@ fn outcome(database: &str, status: &Status, applied: Option<&'static [migrations
         migrations: listed.iter().map(|migration| migration.name).collect(),
         problem: status.check().err().map(|error| error.to_string()),
     }
-}
-
-fn failed(what: &str, error: sqlx::Error) -> Failure {
-    MigrateError::Database { what: what.to_owned(), source: Box::new(error) }.into()
-}
-
-#[cfg(feature = "postgres")]
-async fn connected(options: PgConnectOptions, database: &str) -> Result<PgConnection, Failure> {
-    let failure = match tokio::time::timeout(CONNECT_TIMEOUT, options.connect()).await {
-        Ok(Ok(connection)) => return Ok(connection),
-        Ok(Err(error)) => unconnected(&options, error),
-        Err(_) => LogError::Timeout { waited: CONNECT_TIMEOUT },
-    };
-    Err(Failure::from(failure).about(database))
-}
-
-async fn opened(options: &SqliteConnectOptions, database: &str) -> Result<SqliteConnection, Failure> {
-    let failure = match tokio::time::timeout(CONNECT_TIMEOUT, opened_when_free(|| options.connect())).await {
-        Ok(Ok(connection)) => return Ok(connection),
-        Ok(Err(error)) => failed("connect", error),
-        Err(_) => Failure::from(LogError::Timeout { waited: CONNECT_TIMEOUT }),
-    };
-    Err(failure.about(database))
-}
-
-async fn close<C: Connection>(connection: C) -> Result<(), Failure> {
-    connection.close().await.map_err(|error| failed("close the connection", error))
 }
 
 fn shown(outcomes: &[Outcome], what: &str) -> String {

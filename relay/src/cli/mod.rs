@@ -78,7 +78,7 @@ use clap_complete::Shell;
 
 pub use exit::Exit;
 pub use failure::Failure;
-pub use output::Format;
+pub(crate) use output::Format;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use dead::edited_headers;

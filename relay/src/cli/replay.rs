@@ -8,7 +8,7 @@ use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
 use message::{OrderingKey, Topic};
 use operate::dead::MessageRef;
-use operate::replay::plan::Edge;
+use operate::replay::Edge;
 use operate::replay::{Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, plan};
 use operate::{Broker, Places, seconds};
 use serde::Serialize;

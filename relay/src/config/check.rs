@@ -8,6 +8,7 @@ use message::Source;
 use migrations::{Dialect, Identifier};
 use operate::{Broker, Database, PipelineConfig, Retention};
 use outbox::connect::InvalidUrl;
+use outbox_log::retention::{KEEP_DECISIONS, KEEP_MESSAGES};
 use outbox_log::{LogOptions, RelayName};
 use secrecy::ExposeSecret;
 
@@ -16,7 +17,7 @@ use super::file::{
     DatabaseSection, FileSection, KafkaSection, Log, PipelineSection, RabbitmqSection, SqsSection,
 };
 use super::http::Http;
-use super::retention::{self, DECISIONS, MESSAGES};
+use super::retention;
 use super::{Config, Otlp, adopt, broker, engine_section, env, inbox, level, page};
 use engine::maintenance::KEEP_DECISIONS_DEFAULT;
 use engine::{EngineOptions, Filter, InvalidFilter, Rule};
@@ -128,7 +129,7 @@ fn pipeline(
     let retention = section.database.retention.unwrap_or_default();
     let audit_retention = section.database.audit_retention.unwrap_or(Retention::For(KEEP_DECISIONS_DEFAULT));
     for (name, kept, bounds) in
-        [("retention", retention, MESSAGES), ("audit_retention", audit_retention, DECISIONS)]
+        [("retention", retention, KEEP_MESSAGES), ("audit_retention", audit_retention, KEEP_DECISIONS)]
     {
         if let Err(problem) = retention::check(kept, bounds) {
             let help = Some("\"off\" keeps everything");

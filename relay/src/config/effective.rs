@@ -14,7 +14,7 @@ use operate::units::{Size, Time};
 
 /// The settings in force. Displayed as TOML with the origin of each setting that does not come from
 /// the file.
-pub struct Effective(Node);
+pub(crate) struct Effective(Node);
 
 impl Effective {
     /// Adds the defaults of log, database and engine to the given settings. Brokers' settings
@@ -58,7 +58,7 @@ impl Effective {
     /// Returns one row for each setting with its origin, in the order of the paths. Secrets are
     /// masked.
     #[must_use]
-    pub fn settings(&self) -> Vec<EffectiveSetting> {
+    pub(crate) fn settings(&self) -> Vec<EffectiveSetting> {
         let mut settings = Vec::new();
         collect(&self.0, String::new(), &mut Vec::new(), &mut settings);
         settings
@@ -67,7 +67,7 @@ impl Effective {
     /// Returns the paths of the settings that differ from `other`, secrets included, without their
     /// values.
     #[must_use]
-    pub fn changed(&self, other: &Self) -> Vec<String> {
+    pub(crate) fn changed(&self, other: &Self) -> Vec<String> {
         let mut paths = Vec::new();
         differences(&self.0, &other.0, "", &mut paths);
         paths
@@ -75,20 +75,20 @@ impl Effective {
 
     /// Returns the settings as JSON, without secrets.
     #[must_use]
-    pub fn to_json(&self) -> Json {
+    pub(crate) fn to_json(&self) -> Json {
         json(&self.0, &mut Vec::new())
     }
 }
 
 /// A setting in force.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct EffectiveSetting {
+pub(crate) struct EffectiveSetting {
     /// The path: `pipeline[0].engine.window`.
-    pub setting: String,
+    pub(crate) setting: String,
     /// The value; a secret is masked.
-    pub value: Json,
+    pub(crate) value: Json,
     /// `file`, `default`, or the name of the variable or flag.
-    pub origin: String,
+    pub(crate) origin: String,
 }
 
 fn collect<'a>(node: &'a Node, shown: String, path: &mut Vec<&'a str>, out: &mut Vec<EffectiveSetting>) {

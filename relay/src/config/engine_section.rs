@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use message::chunk::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, Encoding, Splitter};
-use message::{Backoff, SizeLimit};
+use message::{Backoff, CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, PayloadEncoding, SizeLimit, Splitter};
 
 use super::broker::MESSAGE_BYTES_MIN;
 use super::file::{EngineSection, Oversize};
@@ -13,22 +12,6 @@ use operate::units::{Size, Time};
 /// A setting of the section and its problem.
 pub(crate) type Refusal = (&'static str, String);
 
-/// A shorter lease would be lost at every pause of a database or a container.
-const LEASE_TTL_MIN: Duration = Duration::from_secs(1);
-/// The takeover after a killed relay waits for the lease to expire.
-const LEASE_TTL_MAX: Duration = Duration::from_secs(3_600);
-/// Shorter polls would only waste processor time: an empty poll takes about 20 µs.
-const POLL_MIN: Duration = Duration::from_micros(100);
-const POLL_MAX: Duration = Duration::from_secs(60);
-/// Minimum interval of updates of the cursor's row: more would bloat it while an old snapshot is
-/// open.
-const CHECKPOINT_MIN: Duration = Duration::from_millis(10);
-const RETRY_MIN: Duration = Duration::from_millis(1);
-const RETRY_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// A slow disk or a new leader may silence a broker for less than this.
-const SILENT_MIN: Duration = Duration::from_millis(100);
-const GRACE_MAX: Duration = Duration::from_secs(3_600);
-const PAGE_MIN: usize = 64 << 10;
 /// A smaller limit leaves chunks little room besides the envelope.
 const CHUNKING_LIMIT_MIN: usize = 8 << 10;
 /// Maximum size of a chunked message, as a multiple of the limit. It stays within the maximum
@@ -44,7 +27,7 @@ const OWN_CHUNKED_LIMIT: &str = "this relay (pipeline.engine.chunked_bytes_max)"
 pub(crate) fn settings(
     section: &EngineSection,
     limit: SizeLimit,
-    encoding: Encoding,
+    encoding: PayloadEncoding,
 ) -> (EngineOptions, Vec<Refusal>) {
     let base = EngineOptions::default();
     let window_bytes = section.window.map_or(base.window_bytes, |size| size.0);
@@ -81,7 +64,7 @@ pub(crate) fn settings(
     (settings, refusals)
 }
 
-fn chunking(section: &EngineSection, limit: SizeLimit, encoding: Encoding) -> Option<Splitter> {
+fn chunking(section: &EngineSection, limit: SizeLimit, encoding: PayloadEncoding) -> Option<Splitter> {
     let most = CHUNKED_BYTES_MAX_DEFAULT.min(limit.message_bytes_max.saturating_mul(CHUNKED_LIMITS_MAX));
     let chunked_bytes_max = section.chunked_bytes_max.map_or(most, |size| size.0);
     let is_on = section.oversize == Some(Oversize::Chunk);
@@ -111,50 +94,22 @@ fn chunking_refusals(section: &EngineSection, settings: &EngineOptions) -> Vec<R
     refusals
 }
 
+/// Returns the name of a field of the engine's options in the configuration.
+fn key(field: &'static str) -> &'static str {
+    match field {
+        "window_bytes" => "window",
+        "page_bytes" => "page",
+        "retry.backoff.first" => "retry_initial",
+        "retry.backoff.max" => "retry_max",
+        "retry.attempts_max" => "attempts_max",
+        field => field,
+    }
+}
+
 fn refusals(settings: &EngineOptions, limit: SizeLimit) -> Vec<Refusal> {
-    let mut refusals = Vec::new();
-    let mut time = |setting, value: Duration, min: Duration, max: Duration| {
-        if value < min || value > max {
-            let (value, min, max) = (Time(value), Time(min), Time(max));
-            refusals.push((setting, format!("{value} is outside {min} to {max}")));
-        }
-    };
-    time("lease_ttl", settings.lease_ttl, LEASE_TTL_MIN, LEASE_TTL_MAX);
-    time("poll_min", settings.poll_min, POLL_MIN, POLL_MAX);
-    time("poll_max", settings.poll_max, POLL_MIN, POLL_MAX);
-    time(
-        "checkpoint_interval",
-        settings.checkpoint_interval,
-        CHECKPOINT_MIN,
-        settings.lease_ttl.max(LEASE_TTL_MIN),
-    );
-    time("shutdown_grace", settings.shutdown_grace, Duration::ZERO, GRACE_MAX);
-    time("silent_after", settings.silent_after, SILENT_MIN, GRACE_MAX);
-    time("retry_initial", settings.retry.backoff.first, RETRY_MIN, RETRY_MAX);
-    time("retry_max", settings.retry.backoff.max, RETRY_MIN, RETRY_MAX);
+    let found = settings.out_of_bounds(key).into_iter();
+    let mut refusals: Vec<Refusal> = found.map(|it| (it.setting, it.problem)).collect();
     let mut refuse = |setting, problem| refusals.push((setting, problem));
-    if settings.poll_min > settings.poll_max {
-        let (min, max) = (Time(settings.poll_min), Time(settings.poll_max));
-        refuse("poll_min", format!("{min} is longer than poll_max, which is {max}"));
-    }
-    if settings.retry.backoff.first > settings.retry.backoff.max {
-        let (initial, max) = (Time(settings.retry.backoff.first), Time(settings.retry.backoff.max));
-        refuse("retry_initial", format!("{initial} is longer than retry_max, which is {max}"));
-    }
-    if settings.retry.attempts_max == 0 {
-        refuse("attempts_max", String::from("0 would park every message immediately; set at least 1"));
-    }
-    if settings.page_bytes < PAGE_MIN {
-        let setting = if settings.window_bytes < PAGE_MIN { "window" } else { "page" };
-        refuse(setting, format!("{} is less than {}", Size(settings.page_bytes), Size(PAGE_MIN)));
-    } else if settings.window_bytes < settings.page_bytes {
-        let (window, page) = (Size(settings.window_bytes), Size(settings.page_bytes));
-        refuse("window", format!("{window} is smaller than page, which is {page}"));
-    }
-    if !(1..=settings.window_entries).contains(&settings.page_entries) {
-        let (entries, max) = (settings.page_entries, settings.window_entries);
-        refuse("page_entries", format!("{entries} is outside 1 to {max}"));
-    }
     let bytes = settings.size_limit.message_bytes_max;
     if bytes > limit.message_bytes_max {
         let SizeLimit { destination, message_bytes_max } = limit;
@@ -179,7 +134,7 @@ mod tests {
     use super::*;
 
     fn refused(section: EngineSection) -> Vec<Refusal> {
-        settings(&section, SizeLimit::SQS, Encoding::Base64).1
+        settings(&section, SizeLimit::SQS, PayloadEncoding::Base64).1
     }
 
     fn time(text: &str) -> Option<Time> {
@@ -192,14 +147,17 @@ mod tests {
 
     #[test]
     fn defaults_are_the_engines_with_the_brokers_limit() {
-        let (settings, refusals) = settings(&EngineSection::default(), SizeLimit::SQS, Encoding::Base64);
+        let (settings, refusals) =
+            settings(&EngineSection::default(), SizeLimit::SQS, PayloadEncoding::Base64);
         assert_eq!(refusals, []);
         assert_eq!(settings, EngineOptions { size_limit: SizeLimit::SQS, ..EngineOptions::default() });
     }
 
     #[test]
     fn a_refusal_names_the_limit_that_is_exceeded() {
-        let of = |section: &EngineSection| settings(section, SizeLimit::SQS, Encoding::Base64).0.row_limit();
+        let of = |section: &EngineSection| {
+            settings(section, SizeLimit::SQS, PayloadEncoding::Base64).0.row_limit()
+        };
         assert_eq!(of(&EngineSection::default()).payload, SizeLimit::SQS);
         let own = of(&EngineSection { message_bytes_max: size("16KiB"), ..EngineSection::default() });
         assert_eq!((own.payload.destination, own.payload.message_bytes_max), (OWN_LIMIT, 16 << 10));
@@ -219,23 +177,23 @@ mod tests {
     #[test]
     fn a_small_window_has_small_pages() {
         let section = EngineSection { window: size("1MiB"), ..EngineSection::default() };
-        let (settings, refusals) = settings(&section, SizeLimit::SQS, Encoding::Base64);
+        let (settings, refusals) = settings(&section, SizeLimit::SQS, PayloadEncoding::Base64);
         assert_eq!((refusals, settings.page_bytes), (vec![], 1 << 20));
     }
 
     #[test]
     fn chunks_are_as_large_as_the_destination_takes() {
         let section = EngineSection { oversize: Some(Oversize::Chunk), ..EngineSection::default() };
-        let (chunked, refusals) = settings(&section, SizeLimit::SQS, Encoding::Base64);
+        let (chunked, refusals) = settings(&section, SizeLimit::SQS, PayloadEncoding::Base64);
         assert_eq!(refusals, []);
         let splitter = Splitter {
             limit: SizeLimit { destination: OWN_CHUNKED_LIMIT, ..SizeLimit::SQS },
-            encoding: Encoding::Base64,
+            encoding: PayloadEncoding::Base64,
             chunked_bytes_max: CHUNKED_BYTES_MAX_DEFAULT,
         };
         assert_eq!(chunked.chunking, Some(splitter));
         let small = EngineSection { message_bytes_max: size("8KiB"), ..section };
-        let (small, refusals) = settings(&small, SizeLimit::SQS, Encoding::Base64);
+        let (small, refusals) = settings(&small, SizeLimit::SQS, PayloadEncoding::Base64);
         assert_eq!(
             (refusals, small.chunking.map(|splitter| splitter.chunked_bytes_max)),
             (vec![], Some(8 << 20))

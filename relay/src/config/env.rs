@@ -110,7 +110,7 @@ fn pipeline_in<'a>(tree: &'a mut Node, wanted: &str, origin: &Origin) -> Result<
     known.extend(["LOG", "HTTP", "OTLP", "PAGE"].map(String::from));
     Err(wrong(
         origin.clone(),
-        format!("no pipeline is called {wanted} in the file"),
+        format!("the file has no pipeline named {wanted}"),
         format!("valid names: {}", known.join(", ")),
     ))
 }
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn a_variable_that_leads_nowhere_is_refused_by_name() {
         for (name, message) in [
-            ("RELAY__PAYMENTS__DATABASE__URL", "no pipeline is called PAYMENTS"),
+            ("RELAY__PAYMENTS__DATABASE__URL", "the file has no pipeline named PAYMENTS"),
             ("RELAY__ORDER_EVENTS", "is not the name of a setting"),
             ("RELAY__ORDER_EVENTS____URL", "is not the name of a setting"),
             ("RELAY__ORDER_EVENTS__NAME__URL", "refers to a setting inside a string"),

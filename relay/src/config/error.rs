@@ -11,7 +11,7 @@ use super::tree::Origin;
 /// excerpt of the file is masked.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.message)]
-pub struct ConfigError(Box<Told>);
+pub(crate) struct ConfigError(Box<Told>);
 
 #[derive(Debug)]
 struct Told {

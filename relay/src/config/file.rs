@@ -120,21 +120,37 @@ pub(crate) struct DatabaseSection {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EngineSection {
+    /// Maximum bytes of messages in memory that are read but not confirmed.
     pub(crate) window: Option<Size>,
+    /// Maximum bytes per read.
     pub(crate) page: Option<Size>,
+    /// Maximum entries per read.
     pub(crate) page_entries: Option<usize>,
+    /// Maximum size of a message. A larger one is parked as dead, or split.
     pub(crate) message_bytes_max: Option<Size>,
+    /// How long a lease lasts without renewal.
     pub(crate) lease_ttl: Option<Time>,
+    /// The pause after an empty poll while messages arrive.
     pub(crate) poll_min: Option<Time>,
+    /// The longest pause between polls of an idle relay.
     pub(crate) poll_max: Option<Time>,
+    /// The shortest time between two checkpoints of the cursor.
     pub(crate) checkpoint_interval: Option<Time>,
+    /// How long a shutdown waits for confirmations.
     pub(crate) shutdown_grace: Option<Time>,
+    /// The number of failed attempts after which a message is dead.
     pub(crate) attempts_max: Option<u32>,
+    /// How long a message may be unanswered while others are answered.
     pub(crate) silent_after: Option<Time>,
+    /// The upper bound of the first delay of a retry; it doubles.
     pub(crate) retry_initial: Option<Time>,
+    /// The upper bound of every delay of a retry.
     pub(crate) retry_max: Option<Time>,
+    /// Whether later messages with the key of a dead one wait.
     pub(crate) on_dead: Option<DeadPolicy>,
+    /// The treatment of a message above `message_bytes_max`.
     pub(crate) oversize: Option<Oversize>,
+    /// Maximum size of a message that is published in chunks.
     pub(crate) chunked_bytes_max: Option<Size>,
 }
 
@@ -152,18 +168,18 @@ pub(crate) enum Oversize {
 /// The log of the relay.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Log {
+pub(crate) struct Log {
     /// The format: for people or for machines.
-    pub format: LogFormat,
+    pub(crate) format: LogFormat,
     /// A level (`error`, `warn`, `info`, `debug`, `trace`) or directives such as
     /// `info,relay=debug`.
-    pub level: String,
+    pub(crate) level: String,
 }
 
 /// The format of a line of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// One line for people.
     #[default]
     Text,
@@ -174,7 +190,7 @@ pub enum LogFormat {
 impl LogFormat {
     /// Returns the word in the file.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Text => "text",
             Self::Json => "json",

@@ -23,16 +23,16 @@ pub(crate) struct HttpSection {
 
 /// The endpoint of metrics and health.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Http {
+pub(crate) struct Http {
     /// The address; without one, nothing is served.
-    pub listen: Option<SocketAddr>,
+    pub(crate) listen: Option<SocketAddr>,
     /// Maximum number of topics of a pipeline with metrics of their own. The others share the label
     /// `other`.
-    pub topics_max: usize,
+    pub(crate) topics_max: usize,
     /// Interval of the database queries for metrics.
-    pub poll_interval: Duration,
+    pub(crate) poll_interval: Duration,
     /// How long the database may be away before the process is not ready.
-    pub unready_after: Duration,
+    pub(crate) unready_after: Duration,
 }
 
 const SECOND: Duration = Duration::from_secs(1);

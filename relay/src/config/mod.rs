@@ -53,61 +53,61 @@ use operate::{InboxConfig, PipelineConfig};
 use outbox_log::RelayName;
 use web::PageConfig;
 
-pub use effective::{Effective, EffectiveSetting};
-pub use error::ConfigError;
-pub use file::{Log, LogFormat};
-pub use http::Http;
-pub use otlp::{Otlp, OtlpHeaders};
-pub use schema::schema;
-pub use starter::{Starter, StarterBroker};
+pub(crate) use effective::{Effective, EffectiveSetting};
+pub(crate) use error::ConfigError;
+pub(crate) use file::{Log, LogFormat};
+pub(crate) use http::Http;
+pub(crate) use otlp::{Otlp, OtlpHeaders};
+pub(crate) use schema::schema;
+pub(crate) use starter::{Starter, StarterBroker};
 
 use check::Files;
 use tree::{Node, Origin};
 
 /// A checked configuration.
 #[derive(Debug)]
-pub struct Config {
+pub(crate) struct Config {
     /// The pipelines, each with a unique name; at least one.
-    pub pipelines: Vec<PipelineConfig>,
+    pub(crate) pipelines: Vec<PipelineConfig>,
     /// The foreign outbox tables that `relay adopt` takes over, by pipeline.
-    pub adoptions: BTreeMap<RelayName, Adoption>,
+    pub(crate) adoptions: BTreeMap<RelayName, Adoption>,
     /// The log of the relay.
-    pub log: Log,
+    pub(crate) log: Log,
     /// The endpoint of metrics and health.
-    pub http: Http,
+    pub(crate) http: Http,
     /// The collector of traces and metrics; `None` without the section.
-    pub otlp: Option<Otlp>,
+    pub(crate) otlp: Option<Otlp>,
     /// The page for operators; `None` when it is not served.
-    pub page: Option<PageConfig>,
+    pub(crate) page: Option<PageConfig>,
     /// Inboxes for `relay verify`.
-    pub verify: Vec<InboxConfig>,
+    pub(crate) verify: Vec<InboxConfig>,
 }
 
 /// A setting from a flag of the command line.
 #[derive(Debug, Clone)]
-pub struct Override {
+pub(crate) struct Override {
     /// The flag, for errors: `--log-level`.
-    pub flag: &'static str,
+    pub(crate) flag: &'static str,
     /// The setting's path: `log.level`.
-    pub path: &'static str,
+    pub(crate) path: &'static str,
     /// The value as given.
-    pub value: String,
+    pub(crate) value: String,
 }
 
 /// The sources of a configuration besides the file.
 #[derive(Debug, Default)]
-pub struct Overrides {
+pub(crate) struct Overrides {
     /// Environment variables; those that do not begin with `RELAY__` are ignored.
-    pub variables: Vec<(String, String)>,
+    pub(crate) variables: Vec<(String, String)>,
     /// Flags; they override variables, which override the file.
-    pub flags: Vec<Override>,
+    pub(crate) flags: Vec<Override>,
 }
 
 impl Overrides {
     /// Reads this process's environment. A variable that is not UTF-8 is kept with replacement
     /// characters, so that an override is never silently ignored.
     #[must_use]
-    pub fn from_environment() -> Self {
+    pub(crate) fn from_environment() -> Self {
         let variables = std::env::vars_os()
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
             .collect();
@@ -121,7 +121,7 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] with the file's line and column, or the name of the variable or flag.
-    pub fn load(path: &Path, overrides: &Overrides) -> Result<(Self, Effective), ConfigError> {
+    pub(crate) fn load(path: &Path, overrides: &Overrides) -> Result<(Self, Effective), ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
         Self::read(path, &text, overrides)
     }
@@ -131,7 +131,10 @@ impl Config {
     ///
     /// # Errors
     /// Those of [`load`](Self::load).
-    pub fn load_without_files(path: &Path, overrides: &Overrides) -> Result<(Self, Effective), ConfigError> {
+    pub(crate) fn load_without_files(
+        path: &Path,
+        overrides: &Overrides,
+    ) -> Result<(Self, Effective), ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
         Self::read_with(path, &text, overrides, Files::Left)
     }
@@ -183,7 +186,7 @@ impl Config {
 
     /// Returns the pipeline with this name.
     #[must_use]
-    pub fn pipeline(&self, name: &str) -> Option<&PipelineConfig> {
+    pub(crate) fn pipeline(&self, name: &str) -> Option<&PipelineConfig> {
         self.pipelines.iter().find(|pipeline| pipeline.name.as_str() == name)
     }
 }

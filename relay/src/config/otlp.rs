@@ -43,28 +43,28 @@ pub(crate) struct OtlpSection {
 
 /// The collector of traces and metrics.
 #[derive(Debug, Clone)]
-pub struct Otlp {
+pub(crate) struct Otlp {
     /// The URL for traces; without one, none are sent.
-    pub traces: Option<String>,
+    pub(crate) traces: Option<String>,
     /// The URL for metrics; without one, none are sent.
-    pub metrics: Option<String>,
+    pub(crate) metrics: Option<String>,
     /// The headers of every request.
-    pub headers: OtlpHeaders,
+    pub(crate) headers: OtlpHeaders,
     /// The name of the service: `service.name`.
-    pub service_name: String,
+    pub(crate) service_name: String,
     /// Further attributes of the resource.
-    pub resource: BTreeMap<String, String>,
+    pub(crate) resource: BTreeMap<String, String>,
     /// The share of messages that get a span.
-    pub sampling: f64,
+    pub(crate) sampling: f64,
     /// Interval at which metrics are sent.
-    pub metrics_interval: Duration,
+    pub(crate) metrics_interval: Duration,
     /// Timeout of one request.
-    pub timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 /// The headers of every request to a collector; their values are secrets.
 #[derive(Debug, Clone)]
-pub enum OtlpHeaders {
+pub(crate) enum OtlpHeaders {
     /// The headers in the configuration.
     Given(BTreeMap<String, SecretString>),
     /// A file that is read for every request, so that a rotated secret takes effect.

@@ -7,7 +7,7 @@ use super::file::FileSection;
 /// Returns the schema of the file. It covers names, types and words. Bounds and the checks across
 /// settings apply only when the file is read.
 #[must_use]
-pub fn schema() -> Value {
+pub(crate) fn schema() -> Value {
     schemars::schema_for!(FileSection).to_value()
 }
 

@@ -4,20 +4,20 @@ use std::fmt::Write as _;
 
 /// The answers for a pipeline.
 #[derive(Debug, Clone)]
-pub struct Starter {
+pub(crate) struct Starter {
     /// The pipeline's name.
-    pub name: String,
+    pub(crate) name: String,
     /// The database's URL.
-    pub url: String,
+    pub(crate) url: String,
     /// The PostgreSQL schema of the tables.
-    pub schema: Option<String>,
+    pub(crate) schema: Option<String>,
     /// The broker of its messages.
-    pub broker: StarterBroker,
+    pub(crate) broker: StarterBroker,
 }
 
 /// The broker of a pipeline.
 #[derive(Debug, Clone)]
-pub enum StarterBroker {
+pub(crate) enum StarterBroker {
     /// Kafka: `host:port` of some brokers.
     Kafka(Vec<String>),
     /// RabbitMQ: its URL.
@@ -117,7 +117,7 @@ const TAIL: &str = "
 impl Starter {
     /// Returns the file's text.
     #[must_use]
-    pub fn to_toml(&self) -> String {
+    pub(crate) fn to_toml(&self) -> String {
         let mut text = String::from(HEAD);
         let mut set = |head: &str, values: &[(&str, toml::Value)], more: &str| {
             text.push_str(head);

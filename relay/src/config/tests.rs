@@ -226,7 +226,7 @@ fn a_wrong_variable_is_named_and_its_value_is_not_shown() {
         ("RELAY__ORDERS__DATABSE__URL", "s3cret", "pipeline[0]: unknown setting `databse`"),
         ("RELAY__ORDERS__KAFKA__LINGER_MS", "s3cret", "pipeline[0].kafka.linger_ms: is not a valid number"),
         ("RELAY__ORDERS__ENGINE__POLL_MIN", "1s", "pipeline[0].engine.poll_min: 1s is longer than poll_max"),
-        ("RELAY__REFUNDS__DATABASE__URL", "s3cret", "no pipeline is called REFUNDS"),
+        ("RELAY__REFUNDS__DATABASE__URL", "s3cret", "the file has no pipeline named REFUNDS"),
     ] {
         let report = shown(&read_with(GOOD, &[(name, value)]).err().unwrap());
         assert!(report.contains(&format!("{name}: ")) && report.contains(expected), "{report}");
@@ -245,6 +245,22 @@ fn what_is_in_force_is_printed_without_secrets_and_can_be_read_again() {
     assert!(toml.contains("checkpoint_interval = \"200ms\"") && toml.contains("# default"), "{toml}");
     let again = read_with(&toml, &[]).map_err(|error| format!("{toml}\n{}", shown(&error))).unwrap();
     assert_eq!(again.0.pipelines[0].settings.window_bytes, 8 << 20);
+}
+
+#[test]
+fn every_setting_of_the_engine_is_explained_shown_and_documented() {
+    let schema = schema();
+    let settings = schema["$defs"]["EngineSection"]["properties"].as_object().unwrap();
+    let text = GOOD.replacen("[pipeline.engine]", "[pipeline.engine]\noversize = \"chunk\"", 1);
+    let (_, effective) = read_with(&text, &[]).map_err(|error| shown(&error)).unwrap();
+    let shown = &effective.to_json()["pipeline"][0]["engine"];
+    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md"));
+    assert!(settings.len() >= 16, "{settings:?}");
+    for (name, setting) in settings {
+        assert!(setting.get("description").is_some(), "{name} has no comment in `EngineSection`");
+        assert!(shown.get(name).is_some(), "`relay config show` leaves {name} out");
+        assert!(page.contains(&format!("\n| `{name}` | ")), "docs/configuration.md leaves {name} out");
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ const RENDERED_FOR: Duration = Duration::from_millis(500);
 const UPKEEP: Duration = Duration::from_secs(1);
 
 /// Every metric of the process, in the format of Prometheus.
-pub struct Exporter {
+pub(crate) struct Exporter {
     handle: PrometheusHandle,
     rendered: Mutex<Option<(Instant, Bytes)>>,
 }
@@ -28,7 +28,7 @@ impl Exporter {
     ///
     /// # Errors
     /// The process already has a recorder, or a bucket cannot be used; the text names the cause.
-    pub fn install() -> Result<Self, String> {
+    pub(crate) fn install() -> Result<Self, String> {
         let recorder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix(String::from("_seconds")), &BUCKETS)
             .map_err(|error| error.to_string())?
@@ -40,7 +40,7 @@ impl Exporter {
     }
 
     /// Keeps the memory of histograms small, until dropped.
-    pub async fn keep(&self) {
+    pub(crate) async fn keep(&self) {
         let mut tick = interval(UPKEEP);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -50,7 +50,7 @@ impl Exporter {
     }
 
     /// Returns the text of a scrape, at most half a second old.
-    pub async fn text(&self) -> Bytes {
+    pub(crate) async fn text(&self) -> Bytes {
         let mut rendered = self.rendered.lock().await;
         match &*rendered {
             Some((at, text)) if at.elapsed() < RENDERED_FOR => text.clone(),

@@ -15,7 +15,7 @@ use engine::{Role, Status};
 
 /// The health of all pipelines of the process.
 #[derive(Clone)]
-pub struct Health {
+pub(crate) struct Health {
     unready_after: Duration,
     pipelines: Arc<Mutex<Option<Vec<Watched>>>>,
     is_page_missing: Arc<AtomicBool>,
@@ -82,18 +82,18 @@ impl Health {
     /// A pipeline may wait for its database, or for the marks of its transactions, for
     /// `unready_after`.
     #[must_use]
-    pub fn new(unready_after: Duration) -> Self {
+    pub(crate) fn new(unready_after: Duration) -> Self {
         Self { unready_after, pipelines: Arc::default(), is_page_missing: Arc::default() }
     }
 
     /// Sets whether the configured page cannot be served for now. This is reported, but does not
     /// make the process unready: messages are published without it.
-    pub fn set_page_missing(&self, is_missing: bool) {
+    pub(crate) fn set_page_missing(&self, is_missing: bool) {
         self.is_page_missing.store(is_missing, Ordering::Relaxed);
     }
 
     /// Follows the pipelines in separate tasks, until they are dropped.
-    pub fn watch(&self, pipelines: Vec<(RelayName, watch::Receiver<Status>)>) {
+    pub(crate) fn watch(&self, pipelines: Vec<(RelayName, watch::Receiver<Status>)>) {
         let watched = pipelines.iter().map(|(name, status)| Watched {
             name: name.clone(),
             role: status.borrow().role.clone(),
@@ -124,7 +124,7 @@ impl Health {
 
     /// Returns whether the process is ready, and a line for each pipeline.
     #[must_use]
-    pub fn ready(&self) -> (bool, String) {
+    pub(crate) fn ready(&self) -> (bool, String) {
         let pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(pipelines) = &*pipelines else { return (false, String::from("starting\n")) };
         let mut text = String::new();

@@ -13,6 +13,6 @@ mod exporter;
 mod health;
 mod serve;
 
-pub use exporter::Exporter;
-pub use health::Health;
-pub use serve::Endpoint;
+pub(crate) use exporter::Exporter;
+pub(crate) use health::Health;
+pub(crate) use serve::Endpoint;

@@ -34,7 +34,7 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const EXPOSITION: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// The listener of metrics and health.
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     listener: TcpListener,
     exporter: Arc<Exporter>,
     health: Health,
@@ -45,7 +45,11 @@ impl Endpoint {
     ///
     /// # Errors
     /// The address is in use, or is not one of this machine.
-    pub async fn bind(address: SocketAddr, exporter: Arc<Exporter>, health: Health) -> io::Result<Self> {
+    pub(crate) async fn bind(
+        address: SocketAddr,
+        exporter: Arc<Exporter>,
+        health: Health,
+    ) -> io::Result<Self> {
         Ok(Self { listener: TcpListener::bind(address).await?, exporter, health })
     }
 
@@ -53,12 +57,12 @@ impl Endpoint {
     ///
     /// # Errors
     /// The system's error.
-    pub fn address(&self) -> io::Result<SocketAddr> {
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
     /// Serves until dropped.
-    pub async fn serve(self) {
+    pub(crate) async fn serve(self) {
         let Self { listener, exporter, health } = self;
         let answer = |stream, admitted| answer(stream, admitted, Arc::clone(&exporter), health.clone());
         listener::serve(listener, "metrics or health", BOUNDS, answer).await;

@@ -43,7 +43,7 @@ const QUEUE_LEN: usize = 4_096;
 const FLUSH_MAX: Duration = Duration::from_secs(3);
 
 /// The export of a running process. Dropping it ends the export at once.
-pub struct Running {
+pub(crate) struct Running {
     task: AbortOnDropHandle<()>,
     stop: CancellationToken,
 }
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Running {
 /// # Errors
 /// The system's root certificates cannot be read, or the process already records spans; the text
 /// names the cause.
-pub fn start(config: &Otlp, metrics: Option<Arc<Exporter>>) -> Result<Running, String> {
+pub(crate) fn start(config: &Otlp, metrics: Option<Arc<Exporter>>) -> Result<Running, String> {
     let client = Client::new(config)?;
     let (sender, queue) = mpsc::channel(QUEUE_LEN);
     let dropped = Arc::default();
@@ -86,7 +86,7 @@ pub fn start(config: &Otlp, metrics: Option<Arc<Exporter>>) -> Result<Running, S
 impl Running {
     /// Sends what is left, for a bounded time: an unreachable collector does not keep the process
     /// alive.
-    pub async fn finish(self) {
+    pub(crate) async fn finish(self) {
         self.stop.cancel();
         if tokio::time::timeout(FLUSH_MAX, self.task).await.is_err() {
             warn!("the collector did not accept the last traces and metrics within {FLUSH_MAX:?}");

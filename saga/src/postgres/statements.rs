@@ -33,22 +33,20 @@ migrations::statements! {
         step_columns = "name, position, kind, state, undo, attempts, error, due_at, begun_at, ended_at, undone_at,
             coalesce(due_at <= clock_timestamp(), false) AS is_due,
             (extract(epoch FROM clock_timestamp() - begun_at) * 1000000)::bigint AS age";
-        // For operators, who may not read contents.
-        outline = "{envelope}, '' AS input, NULL::text AS output, ''::bytea AS secret";
         // Filters of a list; a missing filter is null.
         chosen = "($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR state = $2)";
         // Sagas that have ended, the first to end first, in the order of their index.
-        ended = "SELECT {outline} FROM {schema}saga WHERE ended_at IS NOT NULL AND {chosen} \
+        ended = "SELECT {envelope} FROM {schema}saga WHERE ended_at IS NOT NULL AND {chosen} \
             ORDER BY ended_at LIMIT $3";
         // Sagas that have not ended, the oldest first, in the order of their index.
-        open = "SELECT {outline} FROM {schema}saga WHERE ended_at IS NULL AND {chosen} \
+        open = "SELECT {envelope} FROM {schema}saga WHERE ended_at IS NULL AND {chosen} \
             ORDER BY started_at, type, id LIMIT $3";
     }
 
     insert = "INSERT INTO {schema}saga (type, id, version, input, secret) VALUES ($1, $2, $3, $4, $5) \
         ON CONFLICT (type, id) DO NOTHING";
     find = "SELECT {columns} FROM {schema}saga WHERE type = $1 AND id = $2";
-    look = "SELECT {outline} FROM {schema}saga WHERE type = $1 AND id = $2";
+    look = "SELECT {envelope} FROM {schema}saga WHERE type = $1 AND id = $2";
     /// The time is the same throughout the statement, so that the index finds due sagas. A saga
     /// whose worker disappeared counts one more failure, because it may have ended the worker. If
     /// it had failed before, it is taken later, at a random time: a saga that ends its workers must
@@ -106,7 +104,10 @@ migrations::statements! {
     look_steps = "SELECT {step_columns}, NULL::text AS result FROM {schema}saga_step WHERE type = $1 AND id = $2 \
         ORDER BY position";
     mailbox = "SELECT step, payload FROM {schema}saga_reply WHERE type = $1 AND id = $2";
-    insert_step(condition = "cancel IS NULL") = "{step_inserted}";
+    /// Commits on its own, before a call. It waits for the disk whatever the server's settings are:
+    /// a crash that undid it would leave a call that nobody undoes.
+    insert_step(condition = "cancel IS NULL AND (current_setting('synchronous_commit') <> 'off'
+        OR set_config('synchronous_commit', 'local', true) = 'local')") = "{step_inserted}";
     insert_step_with_effect(condition = "cancel IS NULL AND {own}") = "{step_inserted}";
     change_step(condition = "{goes_on}") = "{step_changed}";
     change_step_with_effect(condition = "{goes_on} AND {own}") = "{step_changed}";
@@ -173,7 +174,7 @@ migrations::statements! {
             SELECT FROM {schema}saga_step AS s WHERE s.type = $1 AND s.id = $2 AND s.name = r.step)) < $5
         ON CONFLICT (type, id, step) DO NOTHING";
     list_open = "{open}";
-    list_stuck = "SELECT {outline} FROM {schema}saga WHERE stuck_at IS NOT NULL AND {chosen} \
+    list_stuck = "SELECT {envelope} FROM {schema}saga WHERE stuck_at IS NOT NULL AND {chosen} \
         ORDER BY started_at, type, id LIMIT $3";
     list_ended = "SELECT * FROM ({ended}) AS s ORDER BY started_at, type, id";
     list_all = "SELECT * FROM (({open}) UNION ALL ({ended})) AS s ORDER BY started_at, type, id LIMIT $3";
@@ -191,7 +192,7 @@ migrations::statements! {
             waiting_since = CASE WHEN worker IS NULL THEN NULL ELSE waiting_since END, \
             stuck_at = NULL \
         WHERE type = $1 AND id = $2 AND state = 'running'";
-    lock_saga = "SELECT {outline} FROM {schema}saga WHERE type = $1 AND id = $2 FOR NO KEY UPDATE";
+    lock_saga = "SELECT {envelope} FROM {schema}saga WHERE type = $1 AND id = $2 FOR NO KEY UPDATE";
     skip_undo = "UPDATE {schema}saga_step SET undo = 'skipped', undone_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";
     skip_step = "UPDATE {schema}saga_step SET state = 'done', result = $4, ended_at = clock_timestamp() \

@@ -11,13 +11,11 @@ migrations::statements! {
         columns = "{envelope}, input, output, secret";
         step_columns = "name, position, kind, state, undo, attempts, error, due_at, begun_at, ended_at, undone_at,
             coalesce(due_at <= {now}, 0) AS is_due, {now} - begun_at AS age";
-        // For operators, who may not read contents.
-        outline = "{envelope}, '' AS input, NULL AS output, x'' AS secret";
         // The saga, as long as the worker owns it. A renewal that is on its way when the worker
         // releases the saga changes nothing.
         held = "type = $1 AND id = $2 AND epoch = $3 AND worker IS NOT NULL";
         // Filters of a list; a missing filter is null.
-        listed = "SELECT {outline} FROM saga WHERE {which} AND ($1 IS NULL OR type = $1) AND ($2 IS NULL OR state = $2)
+        listed = "SELECT {envelope} FROM saga WHERE {which} AND ($1 IS NULL OR type = $1) AND ($2 IS NULL OR state = $2)
             ORDER BY started_at, type, id LIMIT $3";
         step_inserted = "
             INSERT INTO saga_step (type, id, name, position, kind, state, undo, result, error, due_at, ended_at)
@@ -38,7 +36,7 @@ migrations::statements! {
         INSERT INTO saga (type, id, version, input, secret) VALUES ($1, $2, $3, $4, $5)
             ON CONFLICT (type, id) DO NOTHING";
     find = "SELECT {columns} FROM saga WHERE type = $1 AND id = $2";
-    look = "SELECT {outline} FROM saga WHERE type = $1 AND id = $2";
+    look = "SELECT {envelope} FROM saga WHERE type = $1 AND id = $2";
     /// A saga whose worker died has failed once more: the saga may have ended it. After an earlier
     /// failure it is not claimed now but later, at a random time. So a saga that ends its workers
     /// is not always claimed with the same others.
@@ -133,7 +131,7 @@ migrations::statements! {
             NULL THEN 0 ELSE attempts END, waits_for = CASE WHEN worker IS NULL THEN NULL ELSE waits_for
             END, waiting_since = CASE WHEN worker IS NULL THEN NULL ELSE waiting_since END, stuck_at = NULL
             WHERE type = $1 AND id = $2 AND state = 'running'";
-    lock_saga = "SELECT {outline} FROM saga WHERE type = $1 AND id = $2";
+    lock_saga = "SELECT {envelope} FROM saga WHERE type = $1 AND id = $2";
     skip_undo = "
         UPDATE saga_step SET undo = 'skipped', undone_at = {now}
             WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";

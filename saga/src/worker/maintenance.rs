@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use message::backoff::jittered;
+use message::jittered;
 
 use crate::admin::Overdue;
 use crate::dialect::Dialect;

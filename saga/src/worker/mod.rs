@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inbox::Backoff;
-use message::backoff::jittered;
+use message::jittered;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;

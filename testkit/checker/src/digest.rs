@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 /// Number of bytes in a digest. Half of SHA-256 is enough to distinguish copies, and a million
 /// digests need little memory.
-pub const BYTES: usize = 16;
+pub(crate) const BYTES: usize = 16;
 
 /// A digest of a payload, of headers, or of everything that must not change under one id. It is
 /// written in hexadecimal.
@@ -69,8 +69,9 @@ impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let mut bytes = [0; BYTES];
-        hex::decode_to_slice(&text, &mut bytes)
-            .map_err(|error| D::Error::custom(format!("{text:?} is no digest of {BYTES} bytes: {error}")))?;
+        hex::decode_to_slice(&text, &mut bytes).map_err(|error| {
+            D::Error::custom(format!("{text:?} is not a digest of {BYTES} bytes: {error}"))
+        })?;
         Ok(Self(bytes))
     }
 }

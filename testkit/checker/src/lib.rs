@@ -53,15 +53,15 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`history`] | the observed history |
-//! | [`verdict`] | the rulings on all promises |
-//! | [`digest`] | digests of bytes that must not change |
+//! | `history` | the observed history |
+//! | `verdict` | the rulings on all promises |
+//! | `digest` | digests of bytes that must not change |
 
 mod checks;
-pub mod digest;
-pub mod history;
+mod digest;
+mod history;
 mod index;
-pub mod verdict;
+mod verdict;
 
 pub use digest::Digest;
 pub use history::{

@@ -139,7 +139,7 @@ pub struct Foreign {
 
 /// Returns a unique name: `prefix` and a random suffix of `a-z 0-9 _`.
 #[must_use]
-pub fn unique(prefix: &str) -> String {
+pub(crate) fn unique(prefix: &str) -> String {
     // The end of a UUIDv7 is its random part.
     let random = Uuid::now_v7().simple().to_string();
     format!("{prefix}_{}", &random[20..])

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use crate::{Broker, Capabilities, Failure, Outcome, publisher, subscription};
 
 /// Timeout of a case. Each case normally takes a few seconds.
-pub const DEADLINE: Duration = Duration::from_secs(600);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(600);
 
 /// One case: a name, and a check of one promise.
 #[derive(Clone, Copy)]
@@ -61,7 +61,7 @@ impl Case {
     ///
     /// # Errors
     /// The promise is broken, the broker [lacks](Self::lacks) something, or the case does not end
-    /// within [`DEADLINE`]; a panic of the case or the adapter is an error with its text.
+    /// within ten minutes; a panic of the case or the adapter is an error with its text.
     pub async fn run(&self, broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
         if let Some(lacking) = self.lacks(&capabilities) {
             return Err(format!("{self:?} cannot run: {lacking}").into());

@@ -1,5 +1,5 @@
-//! Checks an adapter for a broker against the contract of [`message::publisher`] and
-//! [`message::subscription`].
+//! Checks an adapter for a broker against the contract of [`message::Publisher`] and
+//! [`message::Subscription`].
 //!
 //! The author of an adapter implements [`Broker`] for it and declares its [`Capabilities`]. Then
 //! [`main()`] runs every case as a separate test; for another test harness, [`cases()`] returns the
@@ -17,10 +17,10 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`broker`] | [`Broker`], [`Capabilities`]: the interface that the author of an adapter implements |
-//! | [`case`](mod@case) | [`Case`], [`cases()`]: the cases as data |
-//! | [`harness`] | [`main()`]: every case as a test of a program |
-//! | [`publisher`], [`subscription`] | the cases |
+//! | `broker` | [`Broker`], [`Capabilities`]: the interface that the author of an adapter implements |
+//! | `case` | [`Case`], [`cases()`]: the cases as data |
+//! | `harness` | [`main()`]: every case as a test of a program |
+//! | [`publisher`], `subscription` | the cases |
 //!
 //! For additional cases:
 //!
@@ -31,25 +31,24 @@
 //! | [`sample`] | messages |
 //! | [`facts`] | the verdict of the independent checker on sent and stored facts |
 //! | [`hostile`] | names that no setting may accept |
-//! | [`eventually`](mod@eventually) | [`eventually()`]: waits for a condition instead of a fixed time |
+//! | `eventually` | [`eventually()`]: waits for a condition instead of a fixed time |
 
-pub mod broker;
-pub mod case;
+mod broker;
+mod case;
 pub mod consuming;
-pub mod eventually;
+mod eventually;
 pub mod facts;
-pub mod harness;
+mod harness;
 pub mod hostile;
 pub mod publisher;
 pub mod relaying;
 pub mod sample;
 pub mod session;
-pub mod subscription;
+mod subscription;
 
 pub use broker::{Broker, Capabilities, Foreign, Redelivery};
 pub use case::{Case, cases};
-pub use eventually::eventually;
-pub use facts::Order;
+pub use eventually::{eventually, when};
 pub use harness::main;
 
 /// The reason why a case failed.

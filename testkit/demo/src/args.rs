@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
     /// A PostgreSQL server instead of SQLite files: postgres://user@host/database. The demo creates
-    /// two schemas there and removes them at the end. A password belongs in the variable
+    /// two schemas there and removes them at the end. Put a password in the environment variable
     #[arg(long, value_name = "URL", env = "RELAY_DEMO_DATABASE", hide_env_values = true)]
     pub database: Option<String>,
     #[allow(

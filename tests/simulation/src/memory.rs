@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use engine::EngineOptions;
-use engine::driver::Observer;
-use engine::machine::Machine;
+use engine::simulation::{Machine, Observer};
 
 use crate::fleet::MESSAGE_BYTES;
 use crate::process::ProcessId;
@@ -24,6 +23,7 @@ struct Bounds {
     pages: usize,
     unstored: usize,
     awaited: usize,
+    with_publisher: usize,
 }
 
 impl Bounds {
@@ -35,7 +35,8 @@ impl Bounds {
             bytes: settings.window_bytes + 2 * (settings.page_bytes + MESSAGE_BYTES),
             pages,
             unstored: settings.unstored_max,
-            awaited: 2 * settings.window_entries + entries,
+            awaited: settings.window_entries + settings.window_entries / 2,
+            with_publisher: 2 * settings.window_entries,
         }
     }
 
@@ -43,11 +44,13 @@ impl Bounds {
     /// messages so far: each may change twice, when it is postponed and when it is answered.
     fn exceeded(&self, machine: &Machine, awaited: usize) -> Option<String> {
         let unstored = self.unstored + self.entries + self.pages + 2 * awaited;
+        let with_publisher = machine.in_flight_len() + machine.load().unanswered;
         let found = [
             ("entries in the window", machine.open_len(), self.entries),
             ("bytes in the window", machine.load().window_bytes, self.bytes),
             ("changes that are not stored", machine.unstored_len(), unstored),
             ("messages without an answer", machine.load().unanswered, self.awaited),
+            ("messages with the publisher", with_publisher, self.with_publisher),
         ];
         let (what, found, bound) = found.into_iter().find(|(_, found, bound)| found > bound)?;
         Some(format!("{found} {what}, and the bound is {bound}"))

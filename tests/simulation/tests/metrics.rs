@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use engine::event::Event;
 use engine::maintenance::Maintenance;
 use engine::monitor::Monitor;
+use engine::simulation::Event;
 use engine::telemetry::{History, Looks, Telemetry};
 use outbox_log::admin::{
     AuditRecord, Backlog, Blocker, ChosenEntry, CursorHistory, DecideError, ListedEntry, LogAdmin, Operation,

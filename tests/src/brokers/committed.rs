@@ -55,7 +55,7 @@ fn one(
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, partition, Offset::Beginning)?;
     // The client never reports the end of a partition that is written to without a pause. The end
-    // of a transaction has an offset as well, but is no record.
+    // of a transaction has an offset as well, but is not a record.
     let end = loop {
         let (_, stable) = consumer.fetch_watermarks(topic, partition, PATIENCE)?;
         let (_, end) = all.fetch_watermarks(topic, partition, PATIENCE)?;

@@ -120,6 +120,6 @@ pub async fn open(backend: Backend) -> Result<Arc<dyn Broker>, Failure> {
         Backend::Rabbitmq => Arc::new(Rabbitmq::new(backend.address()?)),
         Backend::Sqs => Arc::new(Sqs::standard(backend.address()?).await),
         Backend::SqsFifo => Arc::new(Sqs::fifo(backend.address()?).await),
-        other => return Err(format!("{other} is no broker").into()),
+        other => return Err(format!("{other} is not a broker").into()),
     })
 }

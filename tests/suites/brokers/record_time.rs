@@ -5,11 +5,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ::brokers::kafka::{Admin, Config, Connector, TopicPlan, TransactionalConnector};
 use conformance::{relaying, sample};
 use libtest_mimic::Trial;
-use message::chunk::{Encoding, Splitter};
 use message::cloudevents::format_time;
 use message::{
-    Connector as _, Fault, FaultScope, Message, Receipts, SizeLimit, Submission, Ticket, TransactionMark,
-    TransactionScope, Transactions as _,
+    Connector as _, Fault, FaultScope, Message, PayloadEncoding, Receipts, SizeLimit, Splitter, Submission,
+    Ticket, TransactionMark, TransactionScope, Transactions as _,
 };
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
@@ -61,7 +60,7 @@ fn old(topic: &str) -> Result<Vec<Message>, Failure> {
     let whole = waited(sample::order(topic, "k", 1)?);
     let large = Message { payload: vec![b' '; 100_000].into(), ..waited(sample::complete(topic)?) };
     let limit = SizeLimit { message_bytes_max: 50_000, ..SizeLimit::KAFKA };
-    let splitter = Splitter { limit, encoding: Encoding::Raw, chunked_bytes_max: 1_000_000 };
+    let splitter = Splitter { limit, encoding: PayloadEncoding::Raw, chunked_bytes_max: 1_000_000 };
     let chunks = splitter.split(&large)?.ok_or("it is not split")?;
     assert!(chunks.len() > 1 && chunks.iter().all(|chunk| chunk.chunk.is_some()));
     Ok([whole].into_iter().chain(chunks).collect())

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use conformance::{Capabilities, Case, Order};
+use conformance::facts::Order;
+use conformance::{Capabilities, Case};
 use libtest_mimic::Trial;
 use message::MaxInFlightPerKey;
 use tests::brokers::Memory;

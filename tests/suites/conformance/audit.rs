@@ -9,8 +9,7 @@ use inbox::{
     Signature, Tenant,
 };
 use libtest_mimic::Trial;
-use message::text::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
-use message::{Delivery, DeliveryToken, EventType, Message, Source, Topic};
+use message::{Delivery, DeliveryToken, EventType, Message, NOTE_BYTES_MAX, Source, TEXT_BYTES_MAX, Topic};
 use outbox::Outbox;
 use outbox_log::admin::{self, ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision};
 use outbox_log::{EntryId, LogError, LogOptions, PauseScope, RelayName};

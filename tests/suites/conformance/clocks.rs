@@ -12,8 +12,10 @@ use inbox::{
     InboxOptions, Reason, RunError, Shutdown, Tenant, Tx,
 };
 use libtest_mimic::Trial;
-use message::chunk::{Encoding, Splitter};
-use message::{Delivery, DeliveryToken, EventType, Fingerprint, Message, OrderingKey, SizeLimit, Topic};
+use message::{
+    Delivery, DeliveryToken, EventType, Fingerprint, Message, OrderingKey, PayloadEncoding, SizeLimit,
+    Splitter, Topic,
+};
 use outbox::Outbox;
 use saga::{Retry, Run, Sagas, StepError, Stop, WorkerOptions};
 use sqlx::Postgres;
@@ -81,7 +83,7 @@ impl Memories {
     async fn keep_a_chunk(&self) -> Outcome {
         let whole = Message::new(Topic::new("orders")?, EventType::new("order.placed")?, "x".repeat(5_000));
         let limit = SizeLimit { destination: "the test", message_bytes_max: 2_000 };
-        let splitter = Splitter { limit, encoding: Encoding::Raw, chunked_bytes_max: 1 << 20 };
+        let splitter = Splitter { limit, encoding: PayloadEncoding::Raw, chunked_bytes_max: 1 << 20 };
         let chunks = splitter.split(&whole)?.ok_or("it is larger than the limit")?;
         let mut tx = self.inbox.begin().await?;
         let gathered = tx.gather(&ConsumerName::new("billing")?, &Tenant::none(), &chunks[0]).await?;

@@ -63,6 +63,7 @@ macro_rules! cases {
 
 mod audit;
 mod clocks;
+mod durability;
 mod features;
 mod inbox;
 mod keys;
@@ -94,6 +95,7 @@ fn main() -> std::process::ExitCode {
     let mut trials = outbox::trials();
     trials.extend(audit::trials());
     trials.extend(clocks::trials());
+    trials.extend(trial::at_night(durability::trials()));
     trials.extend(features::trials());
     trials.extend(inbox::trials());
     trials.extend(keys::trials());

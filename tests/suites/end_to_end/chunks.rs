@@ -6,8 +6,10 @@ use std::sync::Arc;
 use crate::verify;
 use async_trait::async_trait;
 use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown, Tx};
-use message::chunk::{Encoding, Splitter};
-use message::{ContentType, EventType, Message, OrderingKey, Receipts, SizeLimit, Submission, Ticket, Topic};
+use message::{
+    ContentType, EventType, Message, OrderingKey, PayloadEncoding, Receipts, SizeLimit, Splitter, Submission,
+    Ticket, Topic,
+};
 use tests::relay_process::Config;
 use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
@@ -118,7 +120,7 @@ async fn begin_to_send<DB: Dialect>(
             .with_key(OrderingKey::new("key-0")?)
             .with_content_type(ContentType::json());
     let limit = SizeLimit { destination: "the test", message_bytes_max: LIMIT };
-    let splitter = Splitter { limit, encoding: Encoding::Base64, chunked_bytes_max: 1 << 20 };
+    let splitter = Splitter { limit, encoding: PayloadEncoding::Base64, chunked_bytes_max: 1 << 20 };
     let chunks = splitter.split(&message)?.ok_or("the order is not large")?;
     assert!(chunks.len() > 2, "{}", chunks.len());
     let (receipts, mut received) = Receipts::channel();

@@ -30,7 +30,7 @@ bootstrap_servers = [\"127.0.0.1:1\"]
 
 /// Runs the program with a file that it must refuse. Returns its errors.
 async fn refused(config: &Config) -> Result<String, tests::Failure> {
-    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let path = config.path().to_str().ok_or("the path is not UTF-8")?;
     let output = relay(&["run", "--config", path]).await?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");

@@ -156,7 +156,7 @@ async fn held_messages_are_backlog(stage: Stage) -> Outcome {
         Ok((held.is_some_and(|held| held >= 10.0) && backlog >= Some(20.0) && is_old).then_some(()))
     })
     .await?;
-    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let path = config.path().to_str().ok_or("the path is not UTF-8")?;
     let output = relay(&["status", "--config", path, "--output", "json"]).await?;
     let status: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(output.status.code(), Some(3), "{status}");
@@ -306,7 +306,7 @@ async fn service_manager(stage: Stage) -> Outcome {
     let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
     let path = stage.folder().join("notify");
     let socket = UnixDatagram::bind(&path)?;
-    let path = path.to_str().ok_or("a path that is no text")?;
+    let path = path.to_str().ok_or("the path is not UTF-8")?;
     let variables = [("NOTIFY_SOCKET", path), ("WATCHDOG_USEC", "200000"), ("RELAY_LOG", "info,relay=debug")];
     let mut relay = RelayProcess::start_with(&stage, &config, &variables)?;
     told(&socket, "READY=1").await?;
@@ -360,7 +360,7 @@ async fn hidden_transaction(stage: Stage) -> Outcome {
         Ok((named && value(&text, "relay_held_back_seconds{").is_some_and(|age| age >= 2.0)).then_some(()))
     })
     .await?;
-    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let path = config.path().to_str().ok_or("the path is not UTF-8")?;
     let status = || async {
         let output = relay(&["status", "--config", path, "--output", "json"]).await?;
         let told: serde_json::Value = serde_json::from_slice(&output.stdout)?;

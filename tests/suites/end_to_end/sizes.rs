@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use message::header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX};
-use message::text::TEXT_BYTES_MAX;
-use message::{EventType, Message, OrderingKey, Source, Topic};
+use message::{
+    EventType, HEADER_VALUE_BYTES_MAX, HEADERS_MAX, Message, OrderingKey, Source, TEXT_BYTES_MAX, Topic,
+};
 use outbox_log::admin::{self, ChosenEntry, Decision, LogAdmin, OperatorDecision};
 use outbox_log::{EntryId, ExceptionState, LogOptions, RelayName};
 use tests::relay_process::Config;

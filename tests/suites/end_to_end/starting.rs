@@ -217,7 +217,7 @@ async fn once_waits_for_nobody(stage: Stage) -> Outcome {
 
 async fn run_once(stage: &Stage, text: &str) -> Result<(Option<i32>, String), Failure> {
     let config = Config::text(stage, text)?;
-    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let path = config.path().to_str().ok_or("the path is not UTF-8")?;
     let output = tests::relay_process::relay(&["run", "--once", "--config", path]).await?;
     Ok((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned()))
 }

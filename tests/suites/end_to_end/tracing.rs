@@ -250,14 +250,14 @@ async fn refused(stage: Stage) -> Outcome {
         ("https://user:s3cret@collector.example", "contains credentials"),
     ] {
         let config = exporting(&stage, &plain, endpoint, "")?;
-        let path = config.path().to_str().ok_or("a path that is no text")?;
+        let path = config.path().to_str().ok_or("the path is not UTF-8")?;
         let output = relay(&["run", "--config", path]).await?;
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains("otlp.endpoint") && text.contains(told) && !text.contains("s3cret"), "{text}");
     }
     let config = exporting(&stage, &plain, "http://127.0.0.1:4318", "headers = { x-key = \"s3cret\" }\n")?;
-    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let path = config.path().to_str().ok_or("the path is not UTF-8")?;
     let output = relay(&["config", "show", "--config", path]).await?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("otlp.headers.x-key") && !text.contains("s3cret"), "{text}");

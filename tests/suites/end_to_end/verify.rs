@@ -20,7 +20,7 @@ const UNKNOWN: &str = "01900000-0000-7000-8000-00000000beef";
 
 /// Runs `relay verify`. Returns its exit code and its output.
 pub(crate) async fn verify(config: &Config, more: &[&str]) -> Result<(Option<i32>, Value), Failure> {
-    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let path = config.path().to_str().ok_or("the path is not UTF-8")?;
     let fixed = ["--output", "json", "verify", "--rows-per-second", "100000", "--config", path];
     let output = relay(&[&fixed, more].concat()).await?;
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -142,7 +142,7 @@ pub(crate) async fn what_waits_for_an_operator_is_told_apart<DB: Dialect>(
     let covered = config(&stage, &workload, &workload.database.url, none)?;
     let (code, report) = verify(&covered, &["--grace", "0s"]).await?;
     assert_eq!((code, named(&report).len()), (Some(1), ORDERS), "{report:#}");
-    let path = covered.path().to_str().ok_or("a path that is no text")?;
+    let path = covered.path().to_str().ok_or("the path is not UTF-8")?;
     let table = relay(&["verify", "--grace", "0s", "--config", path]).await?;
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
     assert!(table.contains("UNION ALL") && table.contains("effects_kinds"), "{table}");
@@ -197,7 +197,7 @@ pub(crate) async fn what_was_discarded_is_not_missing<DB: Dialect>(
     let workload = quiet::<DB>(&stage, broker).await?;
     let bytes = workload.broker.oversize_bytes().ok_or("every message fits")?;
     let config = config(&stage, &workload, &workload.database.url, EFFECTS)?;
-    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let path = config.path().to_str().ok_or("the path is not UTF-8")?;
     let run = |arguments: &'static [&'static str]| async move {
         let output = relay(&[arguments, &["--config", path]].concat()).await?;
         Ok::<_, Failure>((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned()))
@@ -418,7 +418,7 @@ pub(crate) async fn what_is_not_consumed_yet_is_not_missing(
     let url = &workload.database.url;
     let plain = Config::write(&stage, RELAY, url, workload.broker.as_ref(), "")?;
     workload.place_many(5, MORE).await?;
-    let path = plain.path().to_str().ok_or("a path that is no text")?;
+    let path = plain.path().to_str().ok_or("the path is not UTF-8")?;
     let published = relay(&["run", "--once", "--config", path]).await?;
     assert!(published.status.success(), "{}", String::from_utf8_lossy(&published.stderr));
     let with_group = |group: &str| config(&stage, &workload, url, group);

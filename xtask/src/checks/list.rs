@@ -424,7 +424,7 @@ mod tests {
                 ALL.iter()
                     .any(|check| check.place == Place::Night
                         && of_the_night.iter().any(|name| name == check.name)),
-                "{suite}: {found:?} is no check of the night"
+                "{suite}: {found:?} is not a check of the night"
             );
         }
     }

@@ -10,7 +10,7 @@ use message::{InvalidText, Subscriber};
 use uuid::Uuid;
 
 use super::broker_session::SubscriptionFactory;
-use super::build_error::BuildError;
+use super::build_error::{BuildError, INTERVAL_MIN};
 use super::consumer::Consumer;
 use super::crash::CrashHook;
 use super::inbox_store::InboxStore;
@@ -77,7 +77,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// Builds the consumer.
     ///
     /// # Errors
-    /// [`BuildError`] names what is missing.
+    /// [`BuildError`] names what is missing or wrong.
     pub fn build(self) -> Result<Consumer<DB>, BuildError> {
         let consumer = self.consumer?;
         let in_batches = self.settings.batch.is_some();
@@ -98,6 +98,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         if self.settings.handler_timeout.is_zero() {
             return Err(BuildError::NoHandlerTimeout);
         }
+        check_intervals(&self.settings)?;
         let mut settings = self.settings;
         settings.backoff.max = settings.backoff.max.min(PAUSE_MAX);
         let store = InboxStore {
@@ -127,6 +128,21 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     pub async fn run(self, shutdown: impl StopSignal) -> Result<(), RunError> {
         self.build()?.run(shutdown).await
     }
+}
+
+/// Refuses an interval of zero: the consumer would query its database, or wake the broker, without
+/// a pause.
+fn check_intervals(settings: &RunnerOptions) -> Result<(), BuildError> {
+    for (setting, interval) in [
+        ("keep_alive_interval", settings.keep_alive_interval),
+        ("maintain_interval", settings.maintain_interval),
+        ("redrive_interval", settings.redrive_interval),
+    ] {
+        if let Some(interval) = interval.filter(|interval| *interval < INTERVAL_MIN) {
+            return Err(BuildError::NoInterval { setting, interval });
+        }
+    }
+    Ok(())
 }
 
 impl<DB: Dialect> std::fmt::Debug for ConsumerBuilder<DB> {

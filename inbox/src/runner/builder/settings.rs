@@ -81,8 +81,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     }
 
     /// Sets how often the consumer tells the broker that deliveries are still being worked on; by
-    /// default 10 s, or a third of the subscription's visibility timeout if that is less. An
-    /// interval above half of that timeout is refused when the consumer runs:
+    /// default 10 s, or a third of the subscription's visibility timeout if that is less; at least
+    /// 1 ms. An interval above half of that timeout is refused when the consumer runs:
     /// [`RunError::KeepAliveTooSeldom`](crate::RunError::KeepAliveTooSeldom).
     #[must_use]
     pub fn keep_alive_interval(mut self, interval: Duration) -> Self {
@@ -90,8 +90,9 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// Sets how often the inbox is maintained; hourly by default. With `None` something else has to
-    /// do it. Choose `None` for a PostgreSQL role that may not create and drop partitions.
+    /// Sets how often the inbox is maintained; hourly by default, at least 1 ms. With `None`
+    /// something else has to do it. Choose `None` for a PostgreSQL role that may not create and
+    /// drop partitions.
     #[must_use]
     pub fn maintain_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.maintain_interval = interval;
@@ -114,8 +115,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     }
 
     /// Sets how often the consumer checks whether an operator requested a redrive (`relay dead
-    /// redrive`) and whether a held message is due; 10 s by default. With `None` another process of
-    /// the consumer has to do it.
+    /// redrive`) and whether a held message is due; 10 s by default, at least 1 ms. With `None`
+    /// another process of the consumer has to do it.
     #[must_use]
     pub fn redrive_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.redrive_interval = interval;

@@ -48,7 +48,7 @@ impl<S: Store> Drive<S> {
 async fn maintain<S: Store>(worker: Arc<Worker<S>>, period: Duration) {
     loop {
         tokio::time::sleep(period).await;
-        watched("the maintenance of the inbox", worker.store.maintain()).await;
+        watched("inbox maintenance", worker.store.maintain()).await;
     }
 }
 
@@ -66,9 +66,9 @@ async fn redrive<S: Store>(worker: Arc<Worker<S>>, period: Duration) {
         let Ok(_permit) = worker.permits.acquire().await else { return };
         let ends_at = Instant::now() + REDRIVING_MAX;
         let requested = worker.store.redrive_requested(after.unwrap_or_default(), ends_at);
-        after = watched("redrives that were requested", requested).await.flatten();
+        after = watched("requested redrives", requested).await.flatten();
         let ends_at = Instant::now() + REDRIVING_MAX;
-        let held = watched("held messages", worker.redrive_held(&mut look, ends_at)).await;
+        let held = watched("redrives of held messages", worker.redrive_held(&mut look, ends_at)).await;
         is_more = after.is_some() || held.unwrap_or_default();
     }
 }
@@ -89,11 +89,11 @@ async fn watched<T, E: std::error::Error + 'static>(
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(Ok(done)) => Some(done),
         Ok(Err(error)) => {
-            tracing::error!(error = error_text(&error), "failed, and is tried again: {what}");
+            tracing::error!(error = error_text(&error), "{what} failed; trying again");
             None
         }
         Err(_) => {
-            tracing::error!("panicked, and is tried again: {what}");
+            tracing::error!("{what} panicked; trying again");
             None
         }
     }

@@ -107,7 +107,7 @@ impl<S: Store> Drive<S> {
         _ = tokio::time::timeout(LAST_COUNTS_MAX, Box::pin(self.worker.store_counts())).await;
         result?;
         if let Err(error) = self.broker_session.close().await {
-            tracing::warn!(error = error_text(&error), "the subscription was not closed in order");
+            tracing::warn!(error = error_text(&error), "the subscription was not closed cleanly");
         }
         Ok(())
     }

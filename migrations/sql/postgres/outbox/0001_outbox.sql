@@ -319,8 +319,10 @@ REVOKE ALL ON FUNCTION {schema}outbox_take_node(text, interval) FROM PUBLIC;
 COMMENT ON FUNCTION {schema}outbox_take_node(text, interval) IS
     'leases the lowest free number, with a larger epoch than any holder before; no row when all are held';
 
--- Also succeeds after the lease has ended, as long as the number was not taken since.
-CREATE FUNCTION {schema}outbox_renew_node(of_number integer, of_epoch bigint, lease interval) RETURNS boolean
+-- Also succeeds after the lease has ended, as long as the number was not taken since. The holder
+-- counts as well as the epoch: a standby that lagged gives out an epoch for the second time.
+CREATE FUNCTION {schema}outbox_renew_node(of_number integer, of_epoch bigint, by_holder text, lease interval)
+RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -330,26 +332,26 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = 'A lease lasts 1 second to 1 day.';
     END IF;
     UPDATE %home%.outbox_node AS n SET lease_until = clock_timestamp() + lease
-    WHERE n.number = of_number AND n.epoch = of_epoch AND n.holder IS NOT NULL;
+    WHERE n.number = of_number AND n.epoch = of_epoch AND n.holder = by_holder;
     RETURN FOUND;
 END
 $$;
-REVOKE ALL ON FUNCTION {schema}outbox_renew_node(integer, bigint, interval) FROM PUBLIC;
-COMMENT ON FUNCTION {schema}outbox_renew_node(integer, bigint, interval) IS
+REVOKE ALL ON FUNCTION {schema}outbox_renew_node(integer, bigint, text, interval) FROM PUBLIC;
+COMMENT ON FUNCTION {schema}outbox_renew_node(integer, bigint, text, interval) IS
     'makes a lease last this long from now on; false when another holder has the number';
 
-CREATE FUNCTION {schema}outbox_release_node(of_number integer, of_epoch bigint) RETURNS boolean
+CREATE FUNCTION {schema}outbox_release_node(of_number integer, of_epoch bigint, by_holder text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     UPDATE %home%.outbox_node AS n SET holder = NULL, lease_until = NULL
-    WHERE n.number = of_number AND n.epoch = of_epoch AND n.holder IS NOT NULL;
+    WHERE n.number = of_number AND n.epoch = of_epoch AND n.holder = by_holder;
     RETURN FOUND;
 END
 $$;
-REVOKE ALL ON FUNCTION {schema}outbox_release_node(integer, bigint) FROM PUBLIC;
-COMMENT ON FUNCTION {schema}outbox_release_node(integer, bigint) IS 'releases a number';
+REVOKE ALL ON FUNCTION {schema}outbox_release_node(integer, bigint, text) FROM PUBLIC;
+COMMENT ON FUNCTION {schema}outbox_release_node(integer, bigint, text) IS 'releases a number';
 
 
 -- Relays ------------------------------------------------------------------------------------------

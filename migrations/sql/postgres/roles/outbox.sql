@@ -36,7 +36,7 @@ REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows
     {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
     {schema}outbox_forget_relay(text, boolean, bigint, timestamptz), {schema}outbox_forget_decisions(interval, integer),
     {schema}outbox_take_node(text, interval),
-    {schema}outbox_renew_node(integer, bigint, interval), {schema}outbox_release_node(integer, bigint)
+    {schema}outbox_renew_node(integer, bigint, text, interval), {schema}outbox_release_node(integer, bigint, text)
     FROM PUBLIC, {producer}, {relay}, {observer};
 
 -- Producers append. They choose neither place nor transaction nor time of a row, and read no
@@ -54,8 +54,8 @@ GRANT EXECUTE ON FUNCTION {schema}outbox_new_message_id(), {schema}outbox_check_
 
 -- Producers that make ids lease the number of their node through functions that only ever move its
 -- epoch forwards.
-GRANT EXECUTE ON FUNCTION {schema}outbox_take_node(text, interval), {schema}outbox_renew_node(integer, bigint, interval),
-    {schema}outbox_release_node(integer, bigint) TO {producer};
+GRANT EXECUTE ON FUNCTION {schema}outbox_take_node(text, interval), {schema}outbox_renew_node(integer, bigint, text, interval),
+    {schema}outbox_release_node(integer, bigint, text) TO {producer};
 
 -- Relays, and operators who decide about dead messages, read the log and write only beside it.
 -- Decisions are added to the audit, and never changed.

@@ -11,8 +11,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use message::text::{InvalidText, check_signature};
-use message::{Fault, Headers};
+use message::{Fault, Headers, InvalidText, check_signature};
 #[cfg(any(feature = "sqlite", test))]
 use sha2::{Digest, Sha256};
 

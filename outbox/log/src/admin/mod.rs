@@ -7,15 +7,15 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`status`] | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`], [`Picture`], [`Process`] |
-//! | [`entry`] | [`ListedEntry`], [`AuditRecord`] |
-//! | [`operation`] | [`Operation`]: all other operations |
-//! | [`decision`] | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`DecideError`] |
+//! | `status` | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`], [`Picture`], [`Process`] |
+//! | `entry` | [`ListedEntry`], [`AuditRecord`] |
+//! | `operation` | [`Operation`]: all other operations |
+//! | `decision` | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`DecideError`] |
 
-pub mod decision;
-pub mod entry;
-pub mod operation;
-pub mod status;
+pub(crate) mod decision;
+pub(crate) mod entry;
+mod operation;
+pub(crate) mod status;
 
 use std::sync::Arc;
 

@@ -6,15 +6,15 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`found`] | [`FoundEntry`], [`ParkedState`], [`HeldBehind`], [`StoredPayload`]: everything that the database knows about one entry |
-//! | [`labels`] | [`Labels`]: what relays that share an outbox divide its messages by |
-//! | [`lag`] | [`TopicLag`]: entries that have not left yet, by topic |
-//! | [`selection`] | [`Extent`], [`Selection`], [`EntryName`], [`SelectedEntry`], [`Standing`]: entries chosen from the log |
+//! | `found` | [`FoundEntry`], [`ParkedState`], [`HeldBehind`], [`StoredPayload`]: everything that the database knows about one entry |
+//! | `labels` | [`Labels`]: what relays that share an outbox divide its messages by |
+//! | `lag` | [`TopicLag`]: entries that have not left yet, by topic |
+//! | `selection` | [`Extent`], [`Selection`], [`EntryName`], [`SelectedEntry`], [`Standing`]: entries chosen from the log |
 
-pub mod found;
-pub mod labels;
-pub mod lag;
-pub mod selection;
+mod found;
+mod labels;
+pub(crate) mod lag;
+pub(crate) mod selection;
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`store`] | [`PostgresLog`]: opens connections with the settings that each job needs |
+//! | `store` | `PostgresLog`: opens connections with the settings that each job needs |
 //! | `brief`, `encoding`, `server_kind`, `unconnected` | sessions: those that end after one question, texts of databases that do not use UTF-8, refused servers, errors of connecting |
 //! | `mark` | marks: a snapshot and a position of the sequence |
 //! | `reader` | differences with their pages, and what is parked |
@@ -96,12 +96,12 @@ mod retention;
 mod row;
 mod server_kind;
 mod statements;
-pub mod store;
+mod store;
 mod tables;
 mod unconnected;
 
 pub(crate) use reconcile::PostgresRows;
-pub use store::PostgresLog;
+pub(crate) use store::PostgresLog;
 pub use unconnected::unconnected;
 
 /// The query for the id that was given out last, as marks use it, with a placeholder for the

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use message::units::ShownTime;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 use time::OffsetDateTime;
@@ -13,7 +14,7 @@ use crate::admin::entry::due;
 use crate::failure::within;
 use crate::postgres::brief::Brief;
 use crate::postgres::store::PostgresLog;
-use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
+use crate::retention::{Expired, ForgetError, HeldBack, KEEP_MESSAGES, LogRetention, Segment};
 use crate::watch::{Held, Life, Vigil};
 use crate::{EntryId, LogError, RelayName};
 
@@ -118,6 +119,15 @@ impl PostgresLog {
     }
 }
 
+/// The ring of segments would come round before a segment is that old: none would ever be emptied.
+fn too_long(keep: Duration) -> LogError {
+    LogError::operator(format!(
+        "messages cannot be kept for {}, because a segment must be emptied sooner: keep them for at most {}, or forever",
+        ShownTime(keep),
+        ShownTime(KEEP_MESSAGES.max)
+    ))
+}
+
 /// Returns how far the server's clock is ahead of this machine's clock.
 fn ahead(server: OffsetDateTime, own: OffsetDateTime) -> Duration {
     Duration::try_from(server - own).unwrap_or_default()
@@ -179,6 +189,9 @@ impl LogRetention for PostgresLog {
     }
 
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError> {
+        if keep > KEEP_MESSAGES.max {
+            return Err(too_long(keep));
+        }
         let mut connection = self.retention().await?;
         let keep = keep.saturating_add(self.ahead(&mut connection).await?);
         let mut expired = Expired { bytes: Some(0), ..Expired::default() };

@@ -49,7 +49,7 @@ const SERVER_VERSION_MIN: i32 = 130_000;
 /// The log of a PostgreSQL database. Cheap: connects only when a reader or checkpoint store is
 /// requested.
 #[derive(Debug, Clone)]
-pub struct PostgresLog {
+pub(crate) struct PostgresLog {
     address: Address,
     pub(super) options: LogOptions,
     pub(super) source: Source,
@@ -66,7 +66,11 @@ impl PostgresLog {
     ///
     /// # Errors
     /// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
-    pub fn new(address: impl Into<Address>, source: Source, options: LogOptions) -> Result<Self, LogError> {
+    pub(crate) fn new(
+        address: impl Into<Address>,
+        source: Source,
+        options: LogOptions,
+    ) -> Result<Self, LogError> {
         let address = address.into();
         let connect = address.postgres(options.allow_plaintext)?;
         let host = match connect.get_socket() {

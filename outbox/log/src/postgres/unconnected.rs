@@ -183,7 +183,7 @@ fn unusable_file(options: &PgConnectOptions) -> Option<String> {
 fn read(path: &Path) -> io::Result<String> {
     let metadata = path.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::other("it is no file"));
+        return Err(io::Error::other("it is not a file"));
     }
     if metadata.len() > FILE_BYTES_MAX {
         return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
@@ -222,7 +222,7 @@ mod tests {
             (
                 format!("sslrootcert={}", folder.display()),
                 missing(),
-                ["sslrootcert", "it is no file", "correct the path"],
+                ["sslrootcert", "it is not a file", "correct the path"],
             ),
             (
                 format!("sslrootcert={}", garbage.display()),

@@ -5,11 +5,13 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`segment`] | [`Segment`], [`HeldBack`], [`Expired`]: segments, why they stay, what was removed |
-//! | [`forget`] | [`ForgetError`]: why a relay is not forgotten |
+//! | `segment` | [`Segment`], [`HeldBack`], [`Expired`]: segments, why they stay, what was removed |
+//! | `forget` | [`ForgetError`]: why a relay is not forgotten |
+//! | `keep` | [`KEEP_MESSAGES`], [`KEEP_DECISIONS`]: the bounds of how long history is kept |
 
-pub mod forget;
-pub mod segment;
+mod forget;
+mod keep;
+mod segment;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,7 @@ use async_trait::async_trait;
 use message::Source;
 
 pub use forget::ForgetError;
+pub use keep::{KEEP_DECISIONS, KEEP_MESSAGES, KeepBounds, KeepOutOfBounds};
 pub use segment::{Expired, HeldBack, Segment};
 
 use crate::address::Address;
@@ -39,7 +42,8 @@ pub trait LogRetention: Send + Sync + 'static {
     /// once. Not cancel-safe: work done before a drop stays done.
     ///
     /// # Errors
-    /// As for [`LogRetention::segments`].
+    /// As for [`LogRetention::segments`]. PostgreSQL also refuses more than the maximum of
+    /// [`KEEP_MESSAGES`]: the ring of segments would come round before a segment is old enough.
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError>;
 
     /// Removes operators' decisions and operations that are older than `keep` and whose messages

@@ -18,11 +18,11 @@ mod reconcile;
 mod retention;
 mod row;
 mod statements;
-pub mod store;
+pub(crate) mod store;
 mod tables;
 
 pub(crate) use reconcile::SqliteRows;
-pub use store::SqliteLog;
+pub(crate) use store::SqliteLog;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) fn rewritten(mark: &crate::Mark) -> Result<crate::Mark, crate::LogError> {

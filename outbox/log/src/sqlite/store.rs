@@ -24,7 +24,7 @@ pub(crate) const ROWS_AHEAD: usize = 2;
 
 /// The log of a SQLite file. Cheap: connects only when a reader or checkpoint store is requested.
 #[derive(Debug, Clone)]
-pub struct SqliteLog {
+pub(crate) struct SqliteLog {
     connect: SqliteConnectOptions,
     pub(super) options: LogOptions,
     pub(super) source: Source,
@@ -39,7 +39,11 @@ impl SqliteLog {
     /// # Errors
     /// [`LogError::Operator`] when the URL cannot be used or names a database in memory, which a
     /// relay on other connections would not see.
-    pub fn new(address: impl Into<Address>, source: Source, options: LogOptions) -> Result<Self, LogError> {
+    pub(crate) fn new(
+        address: impl Into<Address>,
+        source: Source,
+        options: LogOptions,
+    ) -> Result<Self, LogError> {
         let connect = address.into().sqlite()?.row_buffer_size(ROWS_AHEAD);
         let file = connect.get_filename().to_string_lossy();
         if file.contains(":memory:") || file.starts_with("file:sqlx-in-memory") {

@@ -339,9 +339,5 @@ fn plain<T: DeserializeOwned>(rows: Vec<Json<T>>) -> Vec<T> {
 /// long.
 pub(super) fn function_name(adoption: &Adoption, oid: i64) -> String {
     let name = format!("outbox_adopt_{}", adoption.table);
-    if name.len() <= migrations::identifier::IDENTIFIER_BYTES_MAX {
-        name
-    } else {
-        format!("outbox_adopt_{oid}")
-    }
+    if name.len() <= migrations::IDENTIFIER_BYTES_MAX { name } else { format!("outbox_adopt_{oid}") }
 }

@@ -1,9 +1,12 @@
 //! The relay that publishes while a table is handed over.
 
 use migrations::Statement;
+use operate::OperateError;
 use outbox_log::watch::{HolderRow, Life, Vigil};
 use sqlx::PgConnection;
 use tokio::time::Instant;
+
+use super::call::{Limit, failed};
 
 /// $1 is the relay: the holder of its lease, unless the relay is paused, in the columns of a
 /// [`HolderRow`].
@@ -20,11 +23,13 @@ pub(super) async fn holder(
     connection: &mut PgConnection,
     statement: &Statement,
     relay: &str,
-) -> Result<Option<String>, sqlx::Error> {
+    limit: Limit,
+) -> Result<Option<String>, OperateError> {
     let mut vigil = Vigil::default();
     loop {
-        let found: Option<HolderRow<String>> =
-            sqlx::query_as(statement).bind(relay).fetch_optional(&mut *connection).await?;
+        let found = sqlx::query_as(statement).bind(relay).fetch_optional(&mut *connection);
+        let found = async { found.await.map_err(failed("find a running relay")) };
+        let found: Option<HolderRow<String>> = limit.short(found).await?;
         match vigil.decide(found, Instant::now()) {
             Life::Over(_) => return Ok(None),
             Life::Alive { holder } => return Ok(Some(holder)),

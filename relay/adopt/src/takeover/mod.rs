@@ -4,6 +4,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `facts` | the table according to the catalogs |
+//! | `call` | calls to the database, and their time limits |
 //! | `check` | whether the catalogs permit an adoption; pure |
 //! | `roles` | the roles that insert rows, and the rights that they lack |
 //! | `rows` | whether the rows can be handed over |
@@ -19,6 +20,7 @@
 //! Nothing changes before everything is checked, once without the lock and once under it. Each
 //! direction is one transaction.
 
+mod call;
 mod check;
 mod facts;
 mod finding;
@@ -34,15 +36,16 @@ mod values;
 
 use std::time::{Duration, Instant};
 
-use migrations::{ForeignIdentifier, Line, Migrator, SqlErrorKind};
+use migrations::{ForeignIdentifier, Line, Migrator};
 use operate::tables::{ConnectOptions, Tables};
-use operate::{OperateError, OperateErrorKind, Operator, Role, Signed};
+use operate::{OperateError, Operator, Role, Signed};
 use outbox_log::{LogError, RelayName};
 use serde::Serialize;
-use sqlx::{Connection as _, PgConnection, Postgres};
+use sqlx::{Connection as _, PgConnection, Postgres, Transaction};
 
 use crate::adoption::Adoption;
 
+use call::{Limit, begin, failed, run};
 use facts::Facts;
 pub use finding::finding;
 pub use slots::Slot;
@@ -120,8 +123,8 @@ pub async fn plan(old: &OldTable, operator: &Operator, is_back: bool) -> Result<
         OVER
     };
     steps.push(sql.audit(old.pipeline.as_str(), action, &old.selection(0), &signed));
-    let waiting = rows::waiting(&mut connection, sql).await?;
-    _ = connection.close().await;
+    let waiting = old.limit().long(rows::waiting(&mut connection, sql)).await?;
+    old.close(connection).await;
     let grants = roles::lacking(&old.adoption, &facts).into_iter().map(|it| it.remedy).collect();
     Ok(AdoptPlan { sql: sql::script(&steps), waiting, grants })
 }
@@ -145,9 +148,10 @@ pub async fn over(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<
     roles::producers(&old.adoption, &facts)?;
     old.check_relay(&mut connection, &facts).await?;
 
-    let mut tx = connection.begin_with(BEGIN).await.map_err(failed("begin"))?;
+    let limit = old.limit().with_lock(timeout);
+    let mut tx = limit.short(begin(&mut connection)).await?;
     let sql = Sql { adoption: &old.adoption, place: &place };
-    lock::take(&mut tx, sql, &facts, timeout).await?;
+    limit.short(lock::take(&mut tx, sql, &facts, timeout)).await?;
     let since = Instant::now();
     // Everything may have changed since the check without the lock.
     let (facts, place) = old.prepared(&mut tx).await?;
@@ -166,12 +170,12 @@ pub async fn over(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<
     let mut remembers = old.remembers(&facts, None);
     if remembers.publication.is_some() {
         // Only a slot has to reach a position, and some servers do not report theirs.
-        remembers = old.remembers(&facts, Some(slots::position(&mut tx).await?));
+        remembers = old.remembers(&facts, Some(limit.short(slots::position(&mut tx)).await?));
     }
     let mut imported = 0;
     for step in sql.over(replaces, old.leaves(&facts), &remembers) {
-        let done = sqlx::raw_sql(&step.sql).execute(&mut *tx).await.map_err(failed(step.what))?;
-        imported += if step.imports { done.rows_affected() } else { 0 };
+        let rows = run(&mut tx, &step, limit).await?;
+        imported += if step.imports { rows } else { 0 };
     }
     old.finish(tx, sql, OVER, imported, signed).await?;
     let also_published_by = check::other_publications(&old.adoption, &facts);
@@ -197,8 +201,10 @@ pub async fn back(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<
     if facts.any_trigger().is_none() {
         return Ok(old.outcome("unchanged"));
     }
-    let mut tx = connection.begin_with(BEGIN).await.map_err(failed("begin"))?;
-    lock::take(&mut tx, Sql { adoption: &old.adoption, place: &place }, &facts, timeout).await?;
+    let limit = old.limit().with_lock(timeout);
+    let mut tx = limit.short(begin(&mut connection)).await?;
+    let sql = Sql { adoption: &old.adoption, place: &place };
+    limit.short(lock::take(&mut tx, sql, &facts, timeout)).await?;
     let since = Instant::now();
     let (facts, place) = old.prepared_back(&mut tx).await?;
     if facts.any_trigger().is_none() {
@@ -207,7 +213,7 @@ pub async fn back(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<
     let remembered = old.remembered(&facts)?;
     let sql = Sql { adoption: &old.adoption, place: &place };
     for step in sql.back(returns_to(&facts, &remembered)) {
-        sqlx::raw_sql(&step.sql).execute(&mut *tx).await.map_err(failed(step.what))?;
+        run(&mut tx, &step, limit).await?;
     }
     old.finish(tx, sql, BACK, 0, signed).await?;
     Ok(Adopted {
@@ -226,15 +232,21 @@ pub async fn status(old: &OldTable, operator: &Operator) -> Result<AdoptStatus, 
     operator.permit(Role::Viewer, "view tables")?;
     let mut connection = old.connect().await?;
     let facts = old.facts(&mut connection).await?;
-    let status = status::look(&mut connection, old, &facts).await;
-    _ = connection.close().await;
+    let status = old.limit().long(status::look(&mut connection, old, &facts)).await;
+    old.close(connection).await;
     status
 }
 
-/// Each statement sees everything committed before it, so the lock comes first.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
-
 impl OldTable {
+    fn limit(&self) -> Limit {
+        Limit::new(self.tables.options.call_timeout)
+    }
+
+    /// Closes a connection that is no longer needed, unless that takes too long.
+    async fn close(&self, connection: PgConnection) {
+        _ = self.limit().short(async { connection.close().await.map_err(failed("close")) }).await;
+    }
+
     async fn connect(&self) -> Result<PgConnection, OperateError> {
         let ConnectOptions::Postgres(options) = self.tables.connect_options("relay adopt")? else {
             let text = format!("{} cannot be adopted: the outbox is in SQLite", self.adoption.table_name());
@@ -251,6 +263,10 @@ impl OldTable {
 
     /// Returns the facts of the catalogs, for an outbox whose schema fits this program.
     async fn facts(&self, connection: &mut PgConnection) -> Result<Facts, OperateError> {
+        self.limit().short(self.read(connection)).await
+    }
+
+    async fn read(&self, connection: &mut PgConnection) -> Result<Facts, OperateError> {
         let schema = self.tables.options.schema.clone();
         let read = Facts::read(&mut *connection, &self.adoption, schema.as_ref().map(|it| it.as_str()));
         let facts = read.await.map_err(failed("read the catalogs"))?;
@@ -266,8 +282,8 @@ impl OldTable {
         let facts = self.facts(&mut *connection).await?;
         let place = check::place(&self.adoption, &facts)?;
         let sql = Sql { adoption: &self.adoption, place: &place };
-        rows::check(&mut *connection, sql, facts.id_is_unique).await?;
-        staying::refuse(connection, &self.adoption, &facts, &place).await?;
+        self.limit().long(rows::check(&mut *connection, sql, facts.id_is_unique)).await?;
+        self.limit().long(staying::refuse(connection, &self.adoption, &facts, &place)).await?;
         Ok((facts, place))
     }
 
@@ -276,7 +292,7 @@ impl OldTable {
         let facts = self.facts(&mut *connection).await?;
         let place = check::place_back(&self.adoption, &facts)?;
         if let Ok(shape) = check::shape(&self.adoption, &facts) {
-            staying::refuse(connection, &self.adoption, &facts, &shape).await?;
+            self.limit().long(staying::refuse(connection, &self.adoption, &facts, &shape)).await?;
         }
         Ok((facts, place))
     }
@@ -288,7 +304,8 @@ impl OldTable {
 
     /// Returns whether rows wait: an adoption can be complete and yet no trigger has seen them.
     async fn waits(&self, connection: &mut PgConnection, place: &Place) -> Result<bool, OperateError> {
-        let waiting = rows::waiting(connection, Sql { adoption: &self.adoption, place }).await?;
+        let sql = Sql { adoption: &self.adoption, place };
+        let waiting = self.limit().long(rows::waiting(connection, sql)).await?;
         Ok(waiting.is_some_and(|rows| rows > 0))
     }
 
@@ -324,9 +341,7 @@ impl OldTable {
         }
         let schema = self.tables.options.schema.as_ref();
         let statement = migrations::Template::new(leader::LEADER).schema(schema).render();
-        let leading = leader::holder(connection, &statement, self.pipeline.as_str())
-            .await
-            .map_err(failed("find a running relay"))?;
+        let leading = leader::holder(connection, &statement, self.pipeline.as_str(), self.limit()).await?;
         let Some(holder) = leading else { return Ok(()) };
         let text = format!(
             "the relay {} is running ({holder}): new rows would overtake earlier ones",
@@ -338,18 +353,16 @@ impl OldTable {
 
     async fn finish(
         &self,
-        mut tx: sqlx::Transaction<'_, Postgres>,
+        mut tx: Transaction<'_, Postgres>,
         sql: Sql<'_>,
         action: &str,
         imported: u64,
         signed: &Signed,
     ) -> Result<(), OperateError> {
         let audit = sql.audit(self.pipeline.as_str(), action, &self.selection(imported), signed);
-        sqlx::raw_sql(&audit.sql).execute(&mut *tx).await.map_err(failed(audit.what))?;
-        tx.commit().await.map_err(|error| {
-            let error = failed("commit")(error);
-            error.with_help("`relay adopt status` shows whether it was done")
-        })
+        run(&mut tx, &audit, self.limit()).await?;
+        let committed = self.limit().short(async { tx.commit().await.map_err(failed("commit")) }).await;
+        committed.map_err(|error| error.with_help("`relay adopt status` shows whether it was done"))
     }
 
     fn selection(&self, imported: u64) -> String {
@@ -380,18 +393,4 @@ fn returns_to<'a>(facts: &Facts, remembered: &'a Remembered) -> Option<&'a Forei
         facts.publications.iter().any(|it| it.name == name.as_str() && it.has_table)
     };
     remembered.publication.as_ref().filter(|name| !has_table(name))
-}
-
-/// For `map_err`: names the failed action.
-fn failed(what: &'static str) -> impl FnOnce(sqlx::Error) -> OperateError {
-    move |error| {
-        let told = message::error_text::chain(&error);
-        match SqlErrorKind::of(&error) {
-            SqlErrorKind::Refused => OperateError::new(
-                OperateErrorKind::Refused,
-                format!("the database refused to {what}: {told}"),
-            ),
-            _ => OperateError::new(OperateErrorKind::Unavailable, format!("could not {what}: {told}")),
-        }
-    }
 }

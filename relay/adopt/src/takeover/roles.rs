@@ -158,3 +158,29 @@ pub(super) fn producers(adoption: &Adoption, facts: &Facts) -> Result<(), Operat
     let help = format!("{}; or revoke their right to insert into the old table", grants.join("; "));
     Err(OperateError::refused(text, help))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use migrations::Line;
+    use migrations::rights::Rights;
+
+    use super::*;
+
+    /// The trigger writes with the rights of a producer, so it needs no more and no other ones.
+    #[test]
+    fn what_is_asked_for_is_granted_to_producers() {
+        let granted = Rights::of(Line::Outbox).unwrap().granted;
+        let of_producers = || granted.iter().filter(|right| right.role == "producer");
+        let columns: BTreeSet<&str> = of_producers()
+            .filter(|right| right.object == "outbox_message" && right.privilege == "INSERT")
+            .filter_map(|right| right.column.as_deref())
+            .collect();
+        assert_eq!(INSERTED.split(", ").collect::<BTreeSet<_>>(), columns);
+        for function in EXECUTED {
+            let is_granted = of_producers().any(|right| right.object.starts_with(&format!("{function}(")));
+            assert!(is_granted, "{function}");
+        }
+    }
+}

@@ -18,6 +18,8 @@ pub(super) const UPDATE_TRIGGER: &str = "outbox_adopt_update";
 pub(super) const TRIGGERS: [&str; 3] = [TRIGGER, MARK_TRIGGER, UPDATE_TRIGGER];
 /// The version of the function. `over` replaces the function of another version.
 pub(super) const VERSION: u32 = 2;
+/// How long the server waits for the next statement under the lock.
+const IDLE_MILLIS_MAX: i64 = 10_000;
 /// The prefix of comments and functions of an adoption.
 pub(super) const SIGN: &str = "outbox toolkit, adoption ";
 
@@ -63,6 +65,8 @@ pub(super) struct Step {
     pub(super) sql: Statement,
     /// Whether its rows count as imported.
     pub(super) imports: bool,
+    /// Whether it takes as long as rows wait.
+    pub(super) is_long: bool,
 }
 
 /// The statements of one adoption.
@@ -90,7 +94,12 @@ const MARKING: &str = "
     END IF;";
 
 fn step(what: &'static str, sql: Template) -> Step {
-    Step { what, sql: sql.render(), imports: false }
+    Step { what, sql: sql.render(), imports: false, is_long: false }
+}
+
+/// Returns a step that takes as long as rows wait.
+fn long(what: &'static str, sql: Template) -> Step {
+    Step { is_long: true, ..step(what, sql) }
 }
 
 impl Sql<'_> {
@@ -105,6 +114,12 @@ impl Sql<'_> {
             ),
             // An import of many rows must not time out.
             step("set the statement timeout", Template::new("SET LOCAL statement_timeout = 0")),
+            // A client whose host or network has disappeared must not hold producers back.
+            step(
+                "set the idle timeout",
+                Template::new("SET LOCAL idle_in_transaction_session_timeout = {idle}")
+                    .integer("idle", IDLE_MILLIS_MAX),
+            ),
             step("lock the old table", self.of_table("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")),
         ]
     }
@@ -118,19 +133,19 @@ impl Sql<'_> {
             steps.extend(self.drop_triggers());
         }
         if let Some(waits) = self.waits("r") {
-            steps.push(Step { imports: true, ..step("import the waiting rows", self.import(&waits)) });
+            steps.push(Step { imports: true, ..long("import the waiting rows", self.import(&waits)) });
             steps.push(match (self.mark(), &self.adoption.pending) {
                 (Some(mark), Some(pending)) => {
                     let update = self.of_table("UPDATE {table} AS r SET {pending} = {mark}\nWHERE {waits}");
                     let update = update.statement("waits", &waits).identifier("pending", &pending.column);
-                    step("mark the imported rows", update.statement("mark", &mark))
+                    long("mark the imported rows", update.statement("mark", &mark))
                 }
                 _ => {
                     let delete = self.of_table("DELETE FROM {table} AS r\nWHERE {waits}");
-                    step("delete the imported rows", delete.statement("waits", &waits))
+                    long("delete the imported rows", delete.statement("waits", &waits))
                 }
             });
-            steps.push(step("let no imported row wait", self.none_stays(&waits)));
+            steps.push(long("let no imported row wait", self.none_stays(&waits)));
         }
         if let (true, Some(publication)) = (leaves, &self.adoption.publication) {
             let alter = self.of_table("ALTER PUBLICATION {publication} DROP TABLE {table}");

@@ -34,7 +34,7 @@ use crate::wake::Pace;
 
 /// The reason why leading ended.
 #[derive(Debug)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// Asked to stop: drained, checkpointed, lease released.
     Stopped,
     /// Another process has taken over.

@@ -8,11 +8,11 @@ use crate::options::DeadPolicy;
 
 /// A cursor and the changes to store with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Checkpoint {
+pub(crate) struct Checkpoint {
     /// The new cursor.
-    pub cursor: Cursor,
+    pub(crate) cursor: Cursor,
     /// Changes of exceptions, committed with it.
-    pub changes: Vec<ExceptionChange>,
+    pub(crate) changes: Vec<ExceptionChange>,
 }
 
 impl Machine {
@@ -62,7 +62,7 @@ impl Machine {
     /// an id. One checkpoint may be on its way at a time. It is bounded: at most
     /// `checkpoint_changes` first changes of entries that the cursor passes with it, and as many
     /// changes of others.
-    pub fn checkpoint(&mut self) -> Option<Checkpoint> {
+    pub(crate) fn checkpoint(&mut self) -> Option<Checkpoint> {
         if self.read.shared.is_some() {
             return None;
         }
@@ -88,7 +88,7 @@ impl Machine {
     }
 
     /// Notes that the checkpoint on its way is stored.
-    pub fn checkpointed(&mut self) {
+    pub(crate) fn checkpointed(&mut self) {
         for (queue, id) in self.unstored.stored() {
             self.blocks.held.stored(&queue, id);
         }
@@ -96,7 +96,7 @@ impl Machine {
 
     /// Returns the number of changes that could be stored now.
     #[must_use]
-    pub fn changes_len(&self) -> usize {
+    pub(crate) fn changes_len(&self) -> usize {
         self.unstored.passed_len() + self.window.parked_len()
     }
 }

@@ -18,7 +18,7 @@ use crate::window::{Item, Origin};
 
 impl Machine {
     /// Takes in a page of the log, unless one of its entries shares its id with another entry.
-    pub fn page(&mut self, difference: &Arc<Difference>, page: Page) {
+    pub(crate) fn page(&mut self, difference: &Arc<Difference>, page: Page) {
         if self.has_shared_id(&page) {
             return;
         }
@@ -94,7 +94,7 @@ impl Machine {
     }
 
     /// Notes that a question goes to the database.
-    pub fn asks(&mut self) {
+    pub(crate) fn asks(&mut self) {
         self.unstored.ask();
     }
 
@@ -106,7 +106,7 @@ impl Machine {
 
     /// Takes in due exceptions: scheduled, retrying, discarded. `uniform` in `0.0..1.0` spreads the
     /// retries.
-    pub fn due(&mut self, exceptions: Vec<Exception>, uniform: f64) {
+    pub(crate) fn due(&mut self, exceptions: Vec<Exception>, uniform: f64) {
         self.look_again();
         for exception in exceptions {
             let id = exception.entry.id;
@@ -159,7 +159,7 @@ impl Machine {
 
     /// Returns whether a due exception was left unread since the last call, so that it must be read
     /// again.
-    pub fn take_due_waits(&mut self) -> bool {
+    pub(crate) fn take_due_waits(&mut self) -> bool {
         std::mem::take(&mut self.due_waits)
     }
 
@@ -176,31 +176,31 @@ impl Machine {
     }
 
     /// Takes in the pauses that operators have set.
-    pub fn pauses(&mut self, paused: Paused) {
+    pub(crate) fn pauses(&mut self, paused: Paused) {
         self.requeue |= self.blocks.set_paused(paused);
         self.unstored.answered();
     }
 
     /// Returns which held entries to read now.
-    pub fn held_asks(&mut self) -> Vec<HeldAsk> {
+    pub(crate) fn held_asks(&mut self) -> Vec<HeldAsk> {
         self.blocks.asks()
     }
 
     /// Returns where to continue reading queue names: after this queue, or from the start if the
     /// inner option is `None`. Returns `None` if no more names are needed.
     #[must_use]
-    pub fn wanted_names(&self) -> Option<Option<QueueName>> {
+    pub(crate) fn wanted_names(&self) -> Option<Option<QueueName>> {
         self.blocks.held.wanted_names()
     }
 
     /// Takes in names of queues.
-    pub fn names(&mut self, names: HeldQueues) {
+    pub(crate) fn names(&mut self, names: HeldQueues) {
         self.blocks.walked(names);
         self.unstored.answered();
     }
 
     /// Holds the entries that wait in the window for held ones, if there is no room for those.
-    pub fn give_way(&mut self) {
+    pub(crate) fn give_way(&mut self) {
         if !self.has_room_for_exceptions() && self.blocks.held.wants_asks() && self.blocks.held.give_way() {
             self.look_again();
         }
@@ -208,13 +208,13 @@ impl Machine {
 
     /// Returns whether queues wait for a checkpoint.
     #[must_use]
-    pub fn wants_store(&self) -> bool {
+    pub(crate) fn wants_store(&self) -> bool {
         self.blocks.held.wants_store()
     }
 
     /// Takes in held exceptions, page by page, in the order of their ids. Those that must keep
     /// waiting are left out.
-    pub fn held(&mut self, asks: &[HeldAsk], pages: Vec<HeldPage>) {
+    pub(crate) fn held(&mut self, asks: &[HeldAsk], pages: Vec<HeldPage>) {
         self.look_again();
         for (ask, page) in asks.iter().zip(pages) {
             let queue = QueueHash::of_name(&ask.queue);

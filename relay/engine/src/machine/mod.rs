@@ -57,9 +57,9 @@ use session::Session;
 use silent::Silent;
 use unstored::Unstored;
 
-pub use checkpoint::Checkpoint;
-pub use session::SessionEnd;
-pub use transaction::TransactionCheckpoint;
+pub(crate) use checkpoint::Checkpoint;
+pub(crate) use session::SessionEnd;
+pub(crate) use transaction::TransactionCheckpoint;
 
 /// Divisor of the window: this share belongs to held entries while some are read back.
 const HELD_SHARE: usize = 4;
@@ -107,7 +107,7 @@ impl Machine {
     /// Creates the state after taking the lease: at the stored cursor, with the blocks that the
     /// database knows.
     #[must_use]
-    pub fn new(settings: EngineOptions, cursor: Cursor, mut blocks: Blocks) -> Self {
+    pub(crate) fn new(settings: EngineOptions, cursor: Cursor, mut blocks: Blocks) -> Self {
         blocks.held.release_all();
         Self {
             window: Window::new(
@@ -135,7 +135,7 @@ impl Machine {
 
     /// Notes that these entries ahead of the cursor have already been published.
     #[must_use]
-    pub fn with_left_before(mut self, entries: BTreeSet<EntryId>) -> Self {
+    pub(crate) fn with_left_before(mut self, entries: BTreeSet<EntryId>) -> Self {
         self.read.left_before = entries;
         self
     }
@@ -144,7 +144,7 @@ impl Machine {
     /// part of the window is reserved for them: otherwise the log could fill it with entries that
     /// wait for them.
     #[must_use]
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         // While nothing shows that the broker works, a guess must not park the whole backlog.
         let is_bold = self.silence.is_guess() && self.silent.held_on_a_guess >= self.settings.window_entries;
         self.has_room_in_window() && self.has_room_for_changes() && !is_bold
@@ -158,14 +158,14 @@ impl Machine {
     /// Returns whether parked entries may be taken in, held or due. Each one that leaves is a
     /// change, and they could leave faster than changes are stored.
     #[must_use]
-    pub fn has_room_for_exceptions(&self) -> bool {
+    pub(crate) fn has_room_for_exceptions(&self) -> bool {
         self.window.has_room(None) && self.has_room_for_changes()
     }
 
     /// Returns whether held entries may be read back. They use no more of the window than is
     /// reserved for them. Otherwise entries of other keys would have to wait behind all of them.
     #[must_use]
-    pub fn has_room_for_held(&self) -> bool {
+    pub(crate) fn has_room_for_held(&self) -> bool {
         self.has_room_for_exceptions() && self.window.has_room_for_held(HELD_SHARE)
     }
 
@@ -182,7 +182,7 @@ impl Machine {
 
     /// Returns the number of parked entries that are in the window.
     #[must_use]
-    pub fn readmitted_len(&self) -> usize {
+    pub(crate) fn readmitted_len(&self) -> usize {
         self.readmitted.len()
     }
 
@@ -213,18 +213,20 @@ impl Machine {
 
     /// Returns whether an operator has paused everything.
     #[must_use]
-    pub fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         self.blocks.is_pipeline_paused()
     }
 
     /// Takes the events since the last call.
-    pub fn take_events(&mut self) -> Vec<Event> {
+    pub(crate) fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 }
 
 #[cfg(test)]
 mod bench;
+#[cfg(test)]
+mod publisher_bound;
 #[cfg(test)]
 mod stalls;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Receipt, Ticke
 use outbox_log::{EntryId, ExceptionState, Parked};
 
 use super::{Machine, SessionEnd};
+use crate::amount::Amount;
 use crate::decide::{NextStep, decide};
 use crate::event::Event;
 use crate::silence::Submitted;
@@ -18,7 +19,7 @@ const ERROR_BYTES_MAX: usize = 4_096;
 
 impl Machine {
     /// Takes a receipt. `uniform` in `0.0..1.0` spreads the retries.
-    pub fn receipt(&mut self, receipt: Receipt, uniform: f64) {
+    pub(crate) fn receipt(&mut self, receipt: Receipt, uniform: f64) {
         match receipt.outcome {
             Ok(()) => self.confirmed(receipt.ticket),
             Err(error) => self.failed(receipt.ticket, &error, uniform),
@@ -28,7 +29,7 @@ impl Machine {
     fn confirmed(&mut self, ticket: Ticket) {
         let Some(item) = self.window.settle(ticket, false) else { return self.late(ticket, Ok(())) };
         if let Some(submitted) = item.in_flight {
-            self.session.left(true);
+            self.session.left(Amount::of(&item.message));
             self.silence.answered(&item.message.topic, submitted);
         }
         self.session.confirmed();
@@ -74,10 +75,11 @@ impl Machine {
     /// Applies a failure to an entry in the window.
     pub(super) fn apply_failure(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
         let Some(item) = self.window.get_mut(ticket) else { return };
-        let was_in_flight = item.in_flight.take().is_some();
+        if item.in_flight.take().is_some() {
+            self.session.left(Amount::of(&item.message));
+        }
         let (id, attempts) = (item.id, item.attempts);
         let topic = item.message.topic.clone();
-        self.session.left(was_in_flight);
         let scope = match error.scope() {
             // The message was alone in flight each time: whatever breaks the session, the others
             // must not wait for it.
@@ -137,8 +139,10 @@ impl Machine {
     /// Prepares an entry in flight to leave the window without a receipt. The entries queued behind
     /// it are checked again.
     pub(super) fn give_up(&mut self, ticket: Ticket) {
-        if let Some(item) = self.window.get_mut(ticket) {
-            self.session.left(item.in_flight.take().is_some());
+        if let Some(item) = self.window.get_mut(ticket)
+            && item.in_flight.take().is_some()
+        {
+            self.session.left(Amount::of(&item.message));
         }
         self.requeue = true;
         self.settle_key_queue(ticket);

@@ -1,7 +1,9 @@
-//! The session with the broker: its unanswered messages, and the reason why it must end.
+//! The session with the broker: its messages in flight, and the reason why it must end.
 //!
 //! Invariants: a refusal is never replaced by another reason; only an answer about a message resets
 //! the count of fruitless sessions.
+
+use crate::amount::Amount;
 
 /// Sessions that may break without any confirmation before messages are sent one by one.
 const FRUITLESS_BEFORE_CARE: u32 = 3;
@@ -11,7 +13,7 @@ const FRUITLESS_BEFORE_RETRY: u32 = 6;
 
 /// The reason why a session must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SessionEnd {
+pub(crate) enum SessionEnd {
     /// A message of a pipelined session was refused alone, and no later message of its key may
     /// succeed.
     Refused,
@@ -22,7 +24,7 @@ pub enum SessionEnd {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Session {
-    in_flight: usize,
+    in_flight: Amount,
     /// Consecutive sessions that broke before anything was confirmed, and without an answer about
     /// any message.
     fruitless: u32,
@@ -35,7 +37,7 @@ impl Session {
         if self.end.take() == Some(SessionEnd::Lost) {
             self.fruitless = self.fruitless.saturating_add(1);
         }
-        self.in_flight = 0;
+        self.in_flight = Amount::default();
     }
 
     /// Notes why the session must end. A refusal takes precedence: it explains every other failure
@@ -52,13 +54,13 @@ impl Session {
     }
 
     /// Notes that the publisher has one more message.
-    pub(super) fn submitted(&mut self) {
-        self.in_flight += 1;
+    pub(super) fn submitted(&mut self, message: Amount) {
+        self.in_flight = self.in_flight.plus(message);
     }
 
-    /// Notes that a message is no longer in flight, if it was.
-    pub(super) fn left(&mut self, was_in_flight: bool) {
-        self.in_flight -= usize::from(was_in_flight);
+    /// Notes that a message is no longer in flight.
+    pub(super) fn left(&mut self, message: Amount) {
+        self.in_flight = self.in_flight.minus(message);
     }
 
     /// Notes that the broker has confirmed a message.
@@ -66,9 +68,14 @@ impl Session {
         self.fruitless = 0;
     }
 
-    /// Returns the number of messages that the publisher has not answered.
-    pub(super) fn in_flight_len(&self) -> usize {
+    /// Returns the messages that the publisher has not answered and that are in the window.
+    pub(super) fn in_flight(&self) -> Amount {
         self.in_flight
+    }
+
+    /// Returns their number.
+    pub(super) fn in_flight_len(&self) -> usize {
+        self.in_flight.entries
     }
 
     /// Returns whether to send messages one by one. That starts after several sessions in a row
@@ -106,10 +113,10 @@ mod tests {
     fn care_begins_after_fruitless_sessions_and_ends_with_a_confirmation() {
         let mut session = Session::default();
         for broken in 1..=FRUITLESS_BEFORE_RETRY {
-            session.submitted();
+            session.submitted(Amount { entries: 1, bytes: 1 });
             session.end(SessionEnd::Lost);
             session.start();
-            assert_eq!(session.in_flight_len(), 0);
+            assert_eq!(session.in_flight(), Amount::default());
             assert_eq!(session.is_careful(), broken >= FRUITLESS_BEFORE_CARE, "{broken}");
             assert_eq!(session.blames_the_message(), broken >= FRUITLESS_BEFORE_RETRY, "{broken}");
         }

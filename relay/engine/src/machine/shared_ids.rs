@@ -18,7 +18,7 @@ use super::Machine;
 impl Machine {
     /// Returns an id that two entries share. The term has to end then.
     #[must_use]
-    pub fn shared_id(&self) -> Option<EntryId> {
+    pub(crate) fn shared_id(&self) -> Option<EntryId> {
         self.read.shared
     }
 

@@ -5,7 +5,6 @@
 //! may still arrive, and serves as the probe.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Ticket, Topic};
@@ -13,16 +12,19 @@ use outbox_log::{EntryId, Exception, ExceptionChange, ExceptionState, Parked};
 
 use super::intake::parked_entry;
 use super::{Machine, SessionEnd};
+use crate::amount::Amount;
 use crate::awaited::{Awaited, Unanswered};
 use crate::event::Event;
+use crate::options::EngineOptions;
 use crate::silence::{Stall, Submitted};
 
-/// Maximum unanswered messages that a publisher may hold, as a multiple of the window. A publisher
-/// that holds more is closed, and a new one is connected.
-const AWAITED_WINDOWS_MAX: usize = 2;
+/// Maximum messages that a publisher may have without an answer, in flight and awaited together, as
+/// a multiple of the window. It keeps all of them in memory. The bound is checked before each
+/// submission, so one message may exceed it.
+const PUBLISHER_WINDOWS_MAX: usize = 2;
 
-/// Messages that were parked as silent, and the consequences. Invariant: an entry is postponed only
-/// while its receipt is awaited.
+/// Messages that were parked as silent, and the consequences. Invariants: an entry is postponed
+/// only while its receipt is awaited; at most [`Machine::awaited_max`] is awaited.
 #[derive(Debug, Default)]
 pub(super) struct Silent {
     /// The messages, which may still be answered.
@@ -39,13 +41,13 @@ pub(super) struct Silent {
 
 impl Machine {
     /// Sets the time since the lease was taken.
-    pub fn set_now(&mut self, now: Duration) {
+    pub(crate) fn set_now(&mut self, now: Duration) {
         self.silence.set_now(now);
     }
 
     /// Looks for destinations that have stopped answering, and parks their messages. `uniform` in
     /// `0.0..1.0` spreads the retries.
-    pub fn look_for_silence(&mut self, uniform: f64) {
+    pub(crate) fn look_for_silence(&mut self, uniform: f64) {
         let news = self.silence.news(self.oldest_in_flight().map(|(_, submitted)| submitted));
         self.events.extend(news.map(Event::Session));
         if self.silence.is_large() {
@@ -56,7 +58,7 @@ impl Machine {
         if self.session.must_end().is_some() || self.session.in_flight_len() == 0 {
             return;
         }
-        let is_full = !self.has_room_in_window() || !self.has_room_for_changes();
+        let is_full = !self.has_room_in_window() || !self.has_room_for_changes() || self.is_publisher_full();
         let (mut topics, mut alone) = self.find_silent(is_full);
         // A change of an entry is stored, and the entry retried, only after the cursor has passed
         // it.
@@ -84,12 +86,6 @@ impl Machine {
             {
                 self.fall_silent(ticket, FaultScope::Message, uniform);
             }
-        }
-        if self.silent.awaited.reaches(
-            self.settings.window_entries.saturating_mul(AWAITED_WINDOWS_MAX),
-            self.settings.window_bytes.saturating_mul(AWAITED_WINDOWS_MAX),
-        ) {
-            self.session.end(SessionEnd::Lost);
         }
     }
 
@@ -147,13 +143,21 @@ impl Machine {
         self.window.get_mut(ticket)?.message.key.clone()
     }
 
+    /// Parks a message without an answer, and awaits its receipt. If too many receipts are awaited,
+    /// the session ends instead: its publisher gives the memory back, and the message is submitted
+    /// again in a later one.
     fn fall_silent(&mut self, ticket: Ticket, scope: FaultScope, uniform: f64) {
+        let awaited_max = self.awaited_max();
         let Some(item) = self.window.get_mut(ticket) else { return };
         let Some(submitted) = item.in_flight else { return };
-        let unanswered = Unanswered { id: item.id, message: Arc::clone(&item.message), submitted };
         let has_before = self.blocks.has_before(item.key(), item.id);
-        self.blocks.give_up(unanswered.message.key.as_ref().map(message::OrderingKey::as_str));
-        self.silent.awaited.insert(ticket, unanswered);
+        let is_awaited = !self.silent.awaited.amount().plus(Amount::of(&item.message)).exceeds(awaited_max);
+        if is_awaited {
+            self.blocks.give_up(item.key());
+            self.silent.awaited.insert(ticket, Unanswered::new(item.id, &item.message, submitted));
+        } else {
+            self.session.end(SessionEnd::Lost);
+        }
         if scope == FaultScope::Message && has_before {
             // The entry before it is the probe; this one waits behind it.
             self.give_up(ticket);
@@ -161,15 +165,22 @@ impl Machine {
             return;
         }
         let which = if scope == FaultScope::Topic { "its topic" } else { "it" };
+        let then = if is_awaited {
+            "the relay still waits for the answer"
+        } else {
+            "the relay opens a new session, because too many answers are missing"
+        };
         let reason = format!(
-            "the broker has not answered for {which} for a while, although it answers for others; the outcome is unknown, and the relay still waits for the answer"
+            "the broker has not answered for {which} for a while, although it answers for others; the outcome is unknown, and {then}"
         );
         self.apply_failure(ticket, &PublishError::new(Fault::Broker, scope, reason), uniform);
     }
 
     /// Takes the late receipt of a message that was parked as silent.
     pub(super) fn late(&mut self, ticket: Ticket, outcome: Result<(), &PublishError>) {
-        let Some(Unanswered { id, message, submitted }) = self.silent.awaited.take(ticket) else { return };
+        let Some(Unanswered { id, message, submitted, .. }) = self.silent.awaited.take(ticket) else {
+            return;
+        };
         let key = message.key.as_ref().map(message::OrderingKey::as_str);
         self.blocks.answered(key);
         match outcome {
@@ -241,7 +252,7 @@ impl Machine {
 
     /// Makes all postponed entries due: the receipts of the session will not come, or not to this
     /// machine.
-    pub fn bring_all_forward(&mut self) {
+    pub(crate) fn bring_all_forward(&mut self) {
         let ids: Vec<EntryId> = self.silent.postponed.keys().copied().collect();
         ids.into_iter().for_each(|id| self.bring_forward(id));
     }
@@ -253,6 +264,29 @@ impl Machine {
     }
 
     fn awaits_many(&self) -> bool {
-        self.silent.awaited.reaches(self.settings.window_entries / 2, self.settings.window_bytes / 2)
+        let EngineOptions { window_entries, window_bytes, .. } = self.settings;
+        let many = Amount { entries: window_entries / 2, bytes: window_bytes / 2 };
+        self.silent.awaited.amount().reaches(many)
+    }
+
+    /// Returns the maximum that may be awaited: as much as one topic alone can have in the window,
+    /// which is full at its bound and one batch of the log. At least half a window is left for
+    /// messages of destinations that answer.
+    fn awaited_max(&self) -> Amount {
+        let EngineOptions { window_entries, window_bytes, page_entries, page_bytes, .. } = self.settings;
+        Amount {
+            entries: window_entries.saturating_add(page_entries.min(window_entries / 2)),
+            bytes: window_bytes.saturating_add(page_bytes.min(window_bytes / 2)),
+        }
+    }
+
+    /// Returns whether the publisher has so many messages without an answer that it gets no more.
+    pub(super) fn is_publisher_full(&self) -> bool {
+        let EngineOptions { window_entries, window_bytes, .. } = self.settings;
+        let has = self.session.in_flight().plus(self.silent.awaited.amount());
+        has.reaches(Amount {
+            entries: window_entries.saturating_mul(PUBLISHER_WINDOWS_MAX),
+            bytes: window_bytes.saturating_mul(PUBLISHER_WINDOWS_MAX),
+        })
     }
 }

@@ -7,6 +7,7 @@ use message::{MaxInFlightPerKey, Submission, Ticket};
 use outbox_log::{EntryId, ExceptionState};
 
 use super::{Machine, SessionEnd};
+use crate::amount::Amount;
 use crate::awaited::Unanswered;
 use crate::blocks::Place;
 use crate::key_queues::KeyQueues;
@@ -14,7 +15,7 @@ use crate::window::Origin;
 
 impl Machine {
     /// Notes that a publisher is connected. Everything unsettled is queued again, in order.
-    pub fn session_started(&mut self, window: MaxInFlightPerKey) {
+    pub(crate) fn session_started(&mut self, window: MaxInFlightPerKey) {
         self.key_queues = KeyQueues::new(window);
         self.session.start();
         let mut given_up: BTreeMap<_, EntryId> = BTreeMap::new();
@@ -74,13 +75,14 @@ impl Machine {
 
     /// Returns why the publisher must be closed and a new one connected, if it must.
     #[must_use]
-    pub fn session_end(&self) -> Option<SessionEnd> {
+    pub(crate) fn session_end(&self) -> Option<SessionEnd> {
         self.session.must_end()
     }
 
     /// Returns the messages to hand to the publisher now, at most `len`, in order. Empty while the
-    /// session is broken or an operator has paused the pipeline.
-    pub fn submissions(&mut self, len: usize) -> Vec<Submission> {
+    /// session is broken, the publisher has as much as it may have, or an operator has paused the
+    /// pipeline.
+    pub(crate) fn submissions(&mut self, len: usize) -> Vec<Submission> {
         if self.session.must_end().is_some()
             || self.is_paused()
             || (self.session.is_careful() && !self.is_overdue())
@@ -91,11 +93,12 @@ impl Machine {
         let len = if self.session.is_careful() { 1 } else { len };
         let mut batch = Vec::with_capacity(len.min(self.key_queues.ready_len()));
         while batch.len() < len
+            && !self.is_publisher_full()
             && let Some(ticket) = self.next_ready()
         {
             if let Some(item) = self.window.get_mut(ticket) {
                 item.in_flight = Some(self.silence.submitted());
-                self.session.submitted();
+                self.session.submitted(Amount::of(&item.message));
                 batch.push(Submission { ticket, message: Arc::clone(&item.message) });
             }
         }

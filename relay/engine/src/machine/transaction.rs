@@ -10,14 +10,14 @@ use super::{Checkpoint, Machine};
 /// A checkpoint, and the entries that were published although its cursor has not passed them.
 /// Together they name exactly the published entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TransactionCheckpoint {
+pub(crate) struct TransactionCheckpoint {
     /// The database stores it afterwards.
-    pub checkpoint: Checkpoint,
+    pub(crate) checkpoint: Checkpoint,
     /// A successor skips these when it reads them again.
-    pub settled: BTreeSet<EntryId>,
+    pub(crate) settled: BTreeSet<EntryId>,
     /// The entry that was read last, unless earlier checkpoints have passed everything that was
     /// read. A database without this entry has another history.
-    pub last_read: Option<(EntryId, MessageId)>,
+    pub(crate) last_read: Option<(EntryId, MessageId)>,
 }
 
 impl Machine {
@@ -28,7 +28,7 @@ impl Machine {
     ///
     /// Returns `None` when two entries share an id; without `has_messages`, also when nothing has
     /// changed.
-    pub fn transaction_checkpoint(&mut self, has_messages: bool) -> Option<TransactionCheckpoint> {
+    pub(crate) fn transaction_checkpoint(&mut self, has_messages: bool) -> Option<TransactionCheckpoint> {
         if self.read.shared.is_some() {
             return None;
         }

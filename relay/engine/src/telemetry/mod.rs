@@ -34,8 +34,6 @@ pub use history::History;
 pub use looks::Looks;
 pub use spans::{SendFailure, SendSpan, SpanRecorder, SpansRecordedAlready, set_span_recorder};
 pub use table::{METRICS, describe};
-pub use topics::OTHER;
-
 use topics::Topics;
 
 /// Default maximum number of topics with series of their own.
@@ -43,6 +41,7 @@ pub const TOPICS_MAX_DEFAULT: usize = 100;
 
 /// Reports the events of one pipeline.
 #[derive(Clone)]
+#[doc(hidden)]
 pub struct Telemetry {
     relay: Arc<str>,
     origin: Arc<str>,

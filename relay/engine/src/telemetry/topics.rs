@@ -9,7 +9,7 @@ use message::{Fault, FaultScope, Topic};
 use metrics::{Counter, Histogram, counter, histogram};
 
 /// The label of all topics beyond the limit.
-pub const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 
 /// The series of one topic.
 #[derive(Clone)]
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn hostile_names_make_no_series_of_their_own() {
         for name in ["a\"} 1 # ", "b\\", "{c=\"d\"}", "e\nf 1"] {
-            assert!(Topic::new(name).is_err(), "{name:?} is no topic");
+            assert!(Topic::new(name).is_err(), "{name:?} is not a topic");
         }
         let text = scraped(10, &["a/b:c#d"]);
         let expected = ["relay_published_total{relay=\"orders\",topic=\"a/b:c#d\"} 1"];

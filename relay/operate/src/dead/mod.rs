@@ -3,22 +3,22 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`message`](mod@message) | [`DeadMessage`]: one message, without its payload |
-//! | [`filter`] | [`Filter`]: conditions for messages |
-//! | [`list`](mod@list) | [`list()`](list::list), [`page()`](list::page), [`show()`](list::show) |
-//! | [`plan`](mod@plan) | [`Plan`]: the messages of a decision, before it is taken |
-//! | [`decide`] | [`Change`], [`Report`]: a decision carried out |
+//! | `message` | [`DeadMessage`]: one message, without its payload |
+//! | `filter` | [`Filter`]: conditions for messages |
+//! | `list` | [`list()`], [`page()`], [`show()`] |
+//! | `plan` | [`Plan`]: the messages of a decision, before it is taken |
+//! | `decide` | [`Change`], [`Report`]: a decision carried out |
 //! | `outcome` | the state of an entry after a decision |
-//! | [`audit`](mod@audit) | [`audit`](audit::audit): the decisions |
+//! | `audit` | [`audit()`]: the decisions |
 //! | `sample` (tests) | a message to show |
 
-pub mod audit;
-pub mod decide;
-pub mod filter;
-pub mod list;
-pub mod message;
+mod audit;
+pub(crate) mod decide;
+mod filter;
+pub(crate) mod list;
+mod message;
 mod outcome;
-pub mod plan;
+mod plan;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod sample;

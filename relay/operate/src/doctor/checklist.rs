@@ -3,7 +3,8 @@
 
 use serde::Serialize;
 
-use super::report::{CheckState, PipelineReport};
+use super::report::{CheckState, Finding, PipelineReport};
+use super::schema;
 
 /// One item of the checklist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -20,15 +21,14 @@ pub struct ChecklistItem {
 enum By {
     /// By the worst of these checks; unknown if none was made.
     Checks(&'static [&'static str], &'static str),
+    /// By the tables that remember keys; unknown if none of them is in a checked database.
+    KeyTables(&'static str),
     /// By a person.
     Person(&'static str),
 }
 
 const ITEMS: [(&str, By); 14] = [
-    (
-        "keys validated (format, length)",
-        By::Checks(&["schema"], "column types and constraints refuse invalid keys"),
-    ),
+    ("keys validated (format, length)", By::KeyTables("column types and constraints refuse invalid keys")),
     (
         "operation type part of the key",
         By::Person(
@@ -39,7 +39,7 @@ const ITEMS: [(&str, By); 14] = [
         "retention 2–3× the longest retry window",
         By::Checks(&["inbox-retention"], "inbox retention compared with how long the broker can redeliver"),
     ),
-    ("unique constraint on the key", By::Checks(&["schema"], "primary keys of the migrated tables")),
+    ("unique constraint on the key", By::KeyTables("primary keys of the migrated tables")),
     (
         "expiry job",
         By::Checks(
@@ -55,7 +55,7 @@ const ITEMS: [(&str, By); 14] = [
     ),
     (
         "row locks against races",
-        By::Checks(&["schema"], "the guard's insert waits for a concurrent insert of the same id"),
+        By::KeyTables("the guard's insert waits for a concurrent insert of the same id"),
     ),
     ("state tracked", By::Checks(&["schema", "grants"], "parked, dead and applied messages have rows")),
     ("ids used for dedup end to end", By::Person("`relay verify` checks this on real traffic")),
@@ -72,15 +72,28 @@ const ITEMS: [(&str, By); 14] = [
     ),
 ];
 
+/// The lines whose tables remember keys.
+const KEY_LINES: [&str; 2] = ["inbox", "idempotency"];
+
+/// Returns the worst state of the findings that count; unknown if there is none.
+fn worst(reports: &[PipelineReport], counts: impl Fn(&Finding) -> bool) -> CheckState {
+    let made = reports.iter().flat_map(|report| &report.checks);
+    let states = made.filter(|finding| counts(finding)).map(|finding| finding.state);
+    states.max().unwrap_or(CheckState::Unknown)
+}
+
 /// Returns the checklist with the results of the reports.
 #[must_use]
 pub fn checklist(reports: &[PipelineReport]) -> Vec<ChecklistItem> {
     let decide = |(item, by): &(&'static str, By)| match by {
         By::Person(how) => ChecklistItem { item, state: CheckState::Unknown, how },
         By::Checks(checks, how) => {
-            let made = reports.iter().flat_map(|report| &report.checks);
-            let states = made.filter(|finding| checks.contains(&finding.check)).map(|finding| finding.state);
-            ChecklistItem { item, state: states.max().unwrap_or(CheckState::Unknown), how }
+            let state = worst(reports, |finding| checks.contains(&finding.check));
+            ChecklistItem { item, state, how }
+        }
+        By::KeyTables(how) => {
+            let state = worst(reports, |finding| KEY_LINES.iter().any(|line| schema::is_of(finding, line)));
+            ChecklistItem { item, state, how }
         }
     };
     ITEMS.iter().map(decide).collect()
@@ -89,20 +102,23 @@ pub fn checklist(reports: &[PipelineReport]) -> Vec<ChecklistItem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Finding;
-
     #[test]
     fn an_item_is_verified_by_its_checks_or_left_to_a_person() {
         let checks = vec![
-            Finding::pass("schema", "database", ""),
+            Finding::pass("schema", "database", "outbox version 1 of 1"),
             Finding::fail("inbox-retention", "inbox", "", ""),
             Finding::pass("inbox-retention", "inbox", ""),
         ];
         let list = checklist(&[PipelineReport { pipeline: String::from("orders"), checks }]);
         let state = |part: &str| list.iter().find(|item| item.item.contains(part)).map(|item| item.state);
-        assert_eq!(state("unique constraint"), Some(CheckState::Pass));
+        assert_eq!(state("unique constraint"), Some(CheckState::Unknown), "the outbox has no such key");
+        assert_eq!(state("state tracked"), Some(CheckState::Pass));
         assert_eq!(state("retention 2"), Some(CheckState::Fail));
         assert_eq!(state("expiry job"), Some(CheckState::Unknown));
         assert_eq!((state("alerts"), list.len()), (Some(CheckState::Unknown), 14));
+        let checks = vec![Finding::pass("schema", "inbox billing", "inbox version 1 of 1")];
+        let list = checklist(&[PipelineReport { pipeline: String::from("orders"), checks }]);
+        let unique = list.iter().find(|item| item.item.contains("unique constraint"));
+        assert_eq!(unique.map(|item| item.state), Some(CheckState::Pass));
     }
 }

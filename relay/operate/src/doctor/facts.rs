@@ -4,52 +4,52 @@ use std::time::Duration;
 
 /// The clock of a server compared with this machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Skew {
+pub(crate) struct Skew {
     /// The difference without its sign.
-    pub by: Duration,
+    pub(crate) by: Duration,
     /// The maximum error of the difference.
-    pub uncertainty: Duration,
+    pub(crate) uncertainty: Duration,
 }
 
 /// One line of migrations.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LineFacts {
+pub(crate) struct LineFacts {
     /// `outbox`, `inbox`, `idempotency`.
-    pub line: &'static str,
+    pub(crate) line: &'static str,
     /// The database's version; 0 without tables.
-    pub version: i32,
+    pub(crate) version: i32,
     /// The version that this program needs.
-    pub version_needed: i32,
+    pub(crate) version_needed: i32,
     /// The reason why the two do not fit, with the command that helps.
-    pub problem: Option<String>,
+    pub(crate) problem: Option<String>,
 }
 
 /// A missing or an excess right.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WrongGrant {
+pub(crate) struct WrongGrant {
     /// The table, sequence or function; `the schema` for the schema of the tables.
-    pub object: String,
+    pub(crate) object: String,
     /// `SELECT`, `UPDATE (result)`, …
-    pub privilege: String,
+    pub(crate) privilege: String,
     /// The statement that grants a missing right; `None` for an excess right.
-    pub remedy: Option<String>,
+    pub(crate) remedy: Option<String>,
 }
 
 /// The rights of one role.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RoleFacts {
+pub(crate) struct RoleFacts {
     /// `relay`, `producer`, …, or `public` for the rights of every role.
-    pub part: String,
+    pub(crate) part: String,
     /// The role's name.
-    pub role: String,
+    pub(crate) role: String,
     /// Whether the role exists.
-    pub there: bool,
+    pub(crate) there: bool,
     /// Whether it is a superuser.
-    pub superuser: bool,
+    pub(crate) superuser: bool,
     /// The number of rights that the scripts of roles grant it in this database.
-    pub rights: usize,
+    pub(crate) rights: usize,
     /// The differences from the scripts of roles.
-    pub wrong: Vec<WrongGrant>,
+    pub(crate) wrong: Vec<WrongGrant>,
 }
 
 /// The names of the roles of `relay migrate roles`. The relay's role is the one that connects.
@@ -86,100 +86,100 @@ impl Default for RoleNames {
 
 /// An open transaction.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OpenTransaction {
+pub(crate) struct OpenTransaction {
     /// The process of the server.
-    pub pid: i32,
+    pub(crate) pid: i32,
     /// Its role.
-    pub role: String,
+    pub(crate) role: String,
     /// The application name of its client.
-    pub application: String,
+    pub(crate) application: String,
     /// `active`, `idle in transaction`, …; empty where it is hidden.
-    pub state: String,
+    pub(crate) state: String,
     /// Its age; `None` where it is hidden.
-    pub age: Option<Duration>,
+    pub(crate) age: Option<Duration>,
 }
 
 /// A prepared transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PreparedTransaction {
+pub(crate) struct PreparedTransaction {
     /// Its name.
-    pub gid: String,
+    pub(crate) gid: String,
     /// Its role.
-    pub role: String,
+    pub(crate) role: String,
     /// Its age.
-    pub age: Duration,
+    pub(crate) age: Duration,
 }
 
 /// A replication slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slot {
+pub(crate) struct Slot {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// Whether a client reads it.
-    pub active: bool,
+    pub(crate) active: bool,
     /// Bytes of log that it retains.
-    pub log_bytes: u64,
+    pub(crate) log_bytes: u64,
     /// The age, in transactions, of the rows that it retains.
-    pub transactions: u64,
+    pub(crate) transactions: u64,
 }
 
 /// The answers of a PostgreSQL server.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PostgresFacts {
+pub(crate) struct PostgresFacts {
     /// `version()`.
-    pub version: String,
+    pub(crate) version: String,
     /// `server_version_num`.
-    pub version_number: i32,
+    pub(crate) version_number: i32,
     /// Whether it is a replica.
-    pub replica: bool,
+    pub(crate) replica: bool,
     /// Whether it is reached only within this machine.
-    pub local: bool,
+    pub(crate) local: bool,
     /// The cipher of the connection; `None` if it is not encrypted.
-    pub cipher: Option<String>,
+    pub(crate) cipher: Option<String>,
     /// Whether the server's certificate is verified.
-    pub verified: bool,
+    pub(crate) verified: bool,
     /// The role of the queries.
-    pub role: String,
+    pub(crate) role: String,
     /// Whether it sees the activity of other sessions.
-    pub sees_sessions: bool,
+    pub(crate) sees_sessions: bool,
     /// Whether two connections got the same session of the server, because a pooler shares
     /// sessions.
-    pub shared_session: bool,
+    pub(crate) shared_session: bool,
     /// The reason why the relay itself refuses this database, if it does.
-    pub refused: Option<String>,
+    pub(crate) refused: Option<String>,
     /// The schema's lines.
-    pub lines: Vec<LineFacts>,
+    pub(crate) lines: Vec<LineFacts>,
     /// `CACHE` of the outbox's sequence; `None` without tables.
-    pub sequence_cache: Option<i64>,
+    pub(crate) sequence_cache: Option<i64>,
     /// The timeline of its write-ahead log.
-    pub timeline: Timeline,
+    pub(crate) timeline: Timeline,
     /// `server_encoding`.
-    pub encoding: String,
+    pub(crate) encoding: String,
     /// The recorded and the actual version of the database's collation, if they differ.
-    pub stale_collation: Option<(String, String)>,
+    pub(crate) stale_collation: Option<(String, String)>,
     /// `default_transaction_isolation` of a session as the server gives it.
-    pub isolation: String,
+    pub(crate) isolation: String,
     /// Roles and databases with another isolation level.
-    pub isolation_of_others: Vec<String>,
+    pub(crate) isolation_of_others: Vec<String>,
     /// Settings with values that endanger durability: name and value.
-    pub unsafe_settings: Vec<(&'static str, String)>,
+    pub(crate) unsafe_settings: Vec<(&'static str, String)>,
     /// Roles and databases whose commits do not wait for the disk.
-    pub asynchronous: Vec<String>,
+    pub(crate) asynchronous: Vec<String>,
     /// Open transactions, oldest first, at most ten.
-    pub transactions: Vec<OpenTransaction>,
+    pub(crate) transactions: Vec<OpenTransaction>,
     /// Prepared transactions, oldest first, at most ten.
-    pub prepared: Vec<PreparedTransaction>,
+    pub(crate) prepared: Vec<PreparedTransaction>,
     /// Replication slots, at most twenty.
-    pub slots: Vec<Slot>,
+    pub(crate) slots: Vec<Slot>,
     /// Its clock.
-    pub clock: Skew,
+    pub(crate) clock: Skew,
     /// The size of the database.
-    pub database_bytes: u64,
+    pub(crate) database_bytes: u64,
 }
 
 /// The timeline that a server writes, if the server reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Timeline {
+pub(crate) enum Timeline {
     /// Its number; 0 for a replica, which writes none.
     Told(i64),
     /// The error with which the server refuses.
@@ -188,40 +188,40 @@ pub enum Timeline {
 
 /// The answers of a SQLite file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SqliteFacts {
+pub(crate) struct SqliteFacts {
     /// The file.
-    pub file: String,
+    pub(crate) file: String,
     /// `sqlite_version()`.
-    pub version: String,
+    pub(crate) version: String,
     /// `journal_mode`.
-    pub journal_mode: String,
+    pub(crate) journal_mode: String,
     /// The reason why the relay itself refuses this database, if it does.
-    pub refused: Option<String>,
+    pub(crate) refused: Option<String>,
     /// The schema's lines.
-    pub lines: Vec<LineFacts>,
+    pub(crate) lines: Vec<LineFacts>,
     /// Free bytes on its disk, if known.
-    pub free_bytes: Option<u64>,
+    pub(crate) free_bytes: Option<u64>,
     /// Bytes of the file.
-    pub database_bytes: u64,
+    pub(crate) database_bytes: u64,
 }
 
 /// The answers of an inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InboxFacts {
+pub(crate) struct InboxFacts {
     /// The consumer.
-    pub consumer: String,
+    pub(crate) consumer: String,
     /// The topics that it applies; if empty, all.
-    pub topics: std::collections::BTreeSet<String>,
+    pub(crate) topics: std::collections::BTreeSet<String>,
     /// How far back it remembers, `None` before its first message, or the reason why it cannot be
     /// read.
-    pub remembers: Result<Option<Duration>, UnreadInbox>,
+    pub(crate) remembers: Result<Option<Duration>, UnreadInbox>,
 }
 
 /// The reason why an inbox cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnreadInbox {
+pub(crate) struct UnreadInbox {
     /// The reason.
-    pub reason: String,
+    pub(crate) reason: String,
     /// Whether it may pass by itself.
-    pub unavailable: bool,
+    pub(crate) unavailable: bool,
 }

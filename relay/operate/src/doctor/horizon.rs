@@ -8,7 +8,7 @@ use super::text::age;
 
 /// How long a place keeps messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Redelivers {
+pub(crate) enum Redelivers {
     /// At most this long after they were published.
     For(Duration),
     /// Without a limit.
@@ -19,21 +19,21 @@ pub enum Redelivers {
 
 /// A place that can redeliver messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Horizon {
+pub(crate) struct Horizon {
     /// The topic.
-    pub topic: String,
+    pub(crate) topic: String,
     /// `topic orders`, `queue billing`.
-    pub place: String,
+    pub(crate) place: String,
     /// How long it can redeliver.
-    pub redelivers: Redelivers,
+    pub(crate) redelivers: Redelivers,
     /// The setting that bounds it.
-    pub remedy: &'static str,
+    pub(crate) remedy: &'static str,
 }
 
 /// Compares every place with every inbox that applies its topic. An inbox dead-letters messages
 /// older than it remembers: none is applied twice, but some may not be applied at all.
 #[must_use]
-pub fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding> {
+pub(crate) fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding> {
     let name = "inbox-retention";
     let mut findings = Vec::new();
     if inboxes.is_empty() {
@@ -66,7 +66,7 @@ pub fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding> {
 /// Compares the wait of the message that has waited longest in the outbox with what inboxes
 /// remember: an inbox checks the age of an id, which is made when its message is enqueued.
 #[must_use]
-pub fn waiting(longest: Duration, inboxes: &[InboxFacts]) -> Vec<Finding> {
+pub(crate) fn waiting(longest: Duration, inboxes: &[InboxFacts]) -> Vec<Finding> {
     let remembers = |inbox: &InboxFacts| inbox.remembers.as_ref().ok().copied().flatten();
     let inboxes = inboxes.iter().filter_map(|inbox| Some((inbox, remembers(inbox)?)));
     inboxes

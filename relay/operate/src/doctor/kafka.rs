@@ -17,7 +17,7 @@ const TIMESTAMP_LIMIT_MIN: Duration = Duration::from_secs(300);
 /// Returns the findings of all checks of the topics. `recorded` has the expected numbers of
 /// partitions.
 #[must_use]
-pub fn check(
+pub(crate) fn check(
     facts: &BrokerFacts<TopicFacts>,
     config: &Config,
     recorded: &BTreeMap<String, usize>,
@@ -46,7 +46,7 @@ pub fn check(
 
 /// Returns how long the topics can redeliver a message.
 #[must_use]
-pub fn horizons(facts: &BrokerFacts<TopicFacts>) -> Vec<Horizon> {
+pub(crate) fn horizons(facts: &BrokerFacts<TopicFacts>) -> Vec<Horizon> {
     let of = |asked: &Inspected<TopicFacts>| {
         let facts = asked.facts.as_ref().ok()?;
         let redelivers = match facts.retention {

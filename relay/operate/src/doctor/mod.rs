@@ -6,41 +6,43 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`report`] | states, findings, and the report |
-//! | [`facts`] | facts gathered from databases |
+//! | `report` | states, findings, and the report |
+//! | `facts` | facts gathered from databases |
 //! | `gather` | queries to databases and brokers |
-//! | `postgres` (feature), [`sqlite`] | checks of databases |
-//! | [`grants`](mod@grants) | checks of PostgreSQL's rights |
+//! | `postgres` (feature), `sqlite` | checks of databases |
+//! | `grants` | checks of PostgreSQL's rights |
 //! | `scheduled` | the check of scheduled messages |
 //! | `activity` | checks of transactions and slots that hold history back |
 //! | `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |
 //! | `transactions` (feature `kafka`) | checks of the prerequisites of Kafka transactions |
-//! | [`horizon`] | how long a broker can redeliver, compared with what inboxes remember |
-//! | [`mod@checklist`] | the go-live checklist |
+//! | `horizon` | how long a broker can redeliver, compared with what inboxes remember |
+//! | `schema` | the check of the schema's versions |
+//! | `checklist` | the go-live checklist |
 //! | `reach` | the quick checks: whether database and broker let the relay in |
-//! | [`mod@examine`] | one pipeline from end to end |
+//! | `examine` | one pipeline from end to end |
 
 mod activity;
-pub mod checklist;
-pub mod examine;
-pub mod facts;
+mod checklist;
+mod examine;
+mod facts;
 mod gather;
-pub mod grants;
-pub mod horizon;
+mod grants;
+mod horizon;
 #[cfg(feature = "kafka")]
-pub mod kafka;
-pub mod postgres;
+mod kafka;
+mod postgres;
 #[cfg(feature = "rabbitmq")]
-pub mod rabbitmq;
+mod rabbitmq;
 mod reach;
-pub mod report;
+mod report;
 mod scheduled;
-pub mod sqlite;
+mod schema;
+mod sqlite;
 #[cfg(feature = "sqs")]
-pub mod sqs;
+mod sqs;
 mod text;
 #[cfg(feature = "kafka")]
-pub mod transactions;
+mod transactions;
 
 pub use checklist::{ChecklistItem, checklist};
 pub use examine::{DoctorOptions, examine};

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::activity;
-use super::facts::{LineFacts, PostgresFacts, Skew, Timeline};
+use super::facts::{PostgresFacts, Skew, Timeline};
 use super::report::{CheckState, Finding};
 use super::text::{age, bytes};
+use super::{activity, schema};
 
 const DATABASE: &str = "database";
 /// The first version with `xid8` and `pg_current_snapshot()`.
@@ -17,9 +17,9 @@ const SKEW_FAIL: Duration = Duration::from_secs(300);
 
 /// Returns the findings of all checks of a database that answered.
 #[must_use]
-pub fn check(facts: &PostgresFacts) -> Vec<Finding> {
+pub(crate) fn check(facts: &PostgresFacts) -> Vec<Finding> {
     let mut findings = vec![tls(facts), server(facts), primary(facts), pooler(facts.shared_session)];
-    findings.extend(facts.lines.iter().map(|line| schema(line, DATABASE)));
+    findings.extend(facts.lines.iter().map(|line| schema::check(line, DATABASE)));
     findings.push(accepted(facts.refused.as_deref()));
     findings.push(sequence(facts.sequence_cache));
     findings.push(timeline(&facts.timeline));
@@ -88,19 +88,6 @@ pub(super) fn pooler(shared_session: bool) -> Finding {
 /// Returns the finding for a pooler that prevents every query.
 pub(super) fn handed_on(reason: String) -> Finding {
     Finding::fail(POOLER, DATABASE, reason, POOLER_REMEDY)
-}
-
-/// Checks one line of the schema.
-pub(super) fn schema(line: &LineFacts, subject: &str) -> Finding {
-    let measured = format!("{} version {} of {}", line.line, line.version, line.version_needed);
-    match &line.problem {
-        None => Finding::pass("schema", subject, measured),
-        // The tables of inboxes and keys are in the databases of their services.
-        Some(_) if line.version == 0 && line.line != "outbox" => {
-            Finding::pass("schema", subject, format!("{} is not in this database", line.line))
-        }
-        Some(problem) => Finding::fail("schema", subject, measured, problem.clone()),
-    }
 }
 
 /// Checks whether the relay opens the database.
@@ -234,6 +221,7 @@ fn disk(database_bytes: u64) -> Finding {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::doctor::facts::LineFacts;
 
     pub(crate) fn healthy() -> PostgresFacts {
         PostgresFacts {

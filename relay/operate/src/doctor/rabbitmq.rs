@@ -16,7 +16,7 @@ const DELIVERIES_MIN: i64 = 20;
 
 /// Returns the findings of all checks of the topics.
 #[must_use]
-pub fn check(facts: &BrokerFacts<TopicFacts>) -> Vec<Finding> {
+pub(crate) fn check(facts: &BrokerFacts<TopicFacts>) -> Vec<Finding> {
     let version = facts.version.as_deref();
     let server = version.map(|version| Finding::pass("server", "broker", version));
     let mut findings: Vec<Finding> = server.into_iter().collect();
@@ -39,7 +39,7 @@ pub fn check(facts: &BrokerFacts<TopicFacts>) -> Vec<Finding> {
 
 /// Returns how long the queues can redeliver a message.
 #[must_use]
-pub fn horizons(facts: &BrokerFacts<TopicFacts>) -> Vec<Horizon> {
+pub(crate) fn horizons(facts: &BrokerFacts<TopicFacts>) -> Vec<Horizon> {
     let mut horizons = Vec::new();
     for Inspected { topic, facts } in &facts.topics {
         for queue in facts.iter().flat_map(|facts| facts.queues.iter().flatten()) {

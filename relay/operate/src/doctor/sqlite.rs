@@ -1,8 +1,9 @@
 //! Checks of a SQLite database. Pure.
 
 use super::facts::SqliteFacts;
-use super::postgres::{accepted, schema};
+use super::postgres::accepted;
 use super::report::{CheckState, Finding};
+use super::schema;
 use super::text::bytes;
 
 const DATABASE: &str = "database";
@@ -12,9 +13,9 @@ const FREE_FAIL: u64 = 100 << 20;
 
 /// Returns the findings of all checks of a file that could be opened.
 #[must_use]
-pub fn check(facts: &SqliteFacts) -> Vec<Finding> {
+pub(crate) fn check(facts: &SqliteFacts) -> Vec<Finding> {
     let mut findings = vec![Finding::pass("server", DATABASE, format!("SQLite {}", facts.version))];
-    findings.extend(facts.lines.iter().map(|line| schema(line, DATABASE)));
+    findings.extend(facts.lines.iter().map(|line| schema::check(line, DATABASE)));
     findings.push(accepted(facts.refused.as_deref()));
     findings.push(journal(facts));
     findings.push(disk(facts));

@@ -18,7 +18,7 @@ const RETENTION_MIN: Duration = Duration::from_secs(4 * 86_400);
 
 /// Returns the findings of all checks of the queues.
 #[must_use]
-pub fn check(facts: &BrokerFacts<QueueFacts>, config: &Config) -> Vec<Finding> {
+pub(crate) fn check(facts: &BrokerFacts<QueueFacts>, config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     for Inspected { topic, facts } in &facts.topics {
         match facts {
@@ -39,7 +39,7 @@ pub fn check(facts: &BrokerFacts<QueueFacts>, config: &Config) -> Vec<Finding> {
 /// Returns how long the queues can redeliver a message, including redrives from their dead-letter
 /// queues.
 #[must_use]
-pub fn horizons(facts: &BrokerFacts<QueueFacts>) -> Vec<Horizon> {
+pub(crate) fn horizons(facts: &BrokerFacts<QueueFacts>) -> Vec<Horizon> {
     let of = |asked: &Inspected<QueueFacts>| {
         let facts = asked.facts.as_ref().ok()?;
         let dead = facts.redrive.as_ref().and_then(|redrive| redrive.retention);

@@ -11,16 +11,21 @@ use super::report::{CheckState, Finding};
 
 /// The position of a relay in the broker's transactions, according to its database.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
+pub(crate) struct Known {
     /// The topic of its marks.
-    pub topic: String,
+    pub(crate) topic: String,
     /// Its last transaction; 0 before the first.
-    pub number: u64,
+    pub(crate) number: u64,
 }
 
 /// Returns the findings of all checks, for a relay whose leases have this length.
 #[must_use]
-pub fn check(facts: &TransactionFacts, known: Option<&Known>, lease: Duration, nodes: usize) -> Vec<Finding> {
+pub(crate) fn check(
+    facts: &TransactionFacts,
+    known: Option<&Known>,
+    lease: Duration,
+    nodes: usize,
+) -> Vec<Finding> {
     let mut findings = vec![
         time(&facts.timeout_max, TransactionalConnector::timeout(lease)),
         right(facts),

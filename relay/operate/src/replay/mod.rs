@@ -7,16 +7,16 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`filter`] | [`ReplayFilter`], [`Moment`]: conditions for messages |
-//! | [`plan`](mod@plan) | [`ReplayPlan`]: the number of messages, before anything is sent |
-//! | [`session`] | hands messages to the broker until each is confirmed |
-//! | [`run`] | [`ReplayReport`]: carries out a plan |
+//! | `filter` | [`ReplayFilter`], [`Moment`]: conditions for messages |
+//! | `plan` | [`ReplayPlan`]: the number of messages, before anything is sent |
+//! | `session` | hands messages to the broker until each is confirmed |
+//! | `run` | [`ReplayReport`]: carries out a plan |
 
-pub mod filter;
-pub mod plan;
-pub mod run;
-pub mod session;
+mod filter;
+mod plan;
+mod run;
+mod session;
 
 pub use filter::{Moment, ReplayFilter};
-pub use plan::{ReplayPlan, plan};
+pub use plan::{Edge, ReplayPlan, plan};
 pub use run::{ReplayOptions, ReplayReport};

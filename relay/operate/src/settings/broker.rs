@@ -9,8 +9,7 @@ use brokers::kafka;
 use brokers::rabbitmq;
 #[cfg(feature = "sqs")]
 use brokers::sqs;
-use message::chunk::Encoding;
-use message::{Connector, SizeLimit};
+use message::{Connector, PayloadEncoding, SizeLimit};
 
 use engine::Publishing;
 
@@ -72,14 +71,14 @@ impl Broker {
 
     /// Returns the encoding of payloads.
     #[must_use]
-    pub fn encoding(&self) -> Encoding {
+    pub fn encoding(&self) -> PayloadEncoding {
         match self {
             #[cfg(feature = "kafka")]
-            Self::Kafka(_) => Encoding::Raw,
+            Self::Kafka(_) => PayloadEncoding::Raw,
             #[cfg(feature = "rabbitmq")]
-            Self::Rabbitmq(_) => Encoding::Raw,
+            Self::Rabbitmq(_) => PayloadEncoding::Raw,
             #[cfg(feature = "sqs")]
-            Self::Sqs(_) => Encoding::Base64,
+            Self::Sqs(_) => PayloadEncoding::Base64,
         }
     }
 

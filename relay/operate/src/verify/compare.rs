@@ -11,15 +11,16 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::range::Range;
-use super::reconcile::{Context, InboxContext, Kind, MessageState, Place, Reconciled, Seen, reconcile};
-use super::report::{Compared, Finding, InboxCounts};
+use super::reconcile::{Context, InboxContext, Kind, MessageState, Reconciled, Seen};
+use super::report::{Compared, InboxCounts};
 use super::sources::{self, BrokerRead, PAGE_ROWS, Reading};
 use super::spool::{At, Spool};
+use super::suspects::{self, Suspects};
 use crate::error::{OperateError, OperateErrorKind};
 use crate::operator::{Operator, Role};
 use crate::{InboxConfig, PipelineConfig};
 
-/// Maximum number of suspects that are checked again. They are kept in memory, 16 bytes each.
+/// Maximum number of suspects that are checked again. Their ids are kept in memory, 16 bytes each.
 const SUSPECTS_MAX: usize = 1_000_000;
 /// Pause before suspects are checked for the second time. It doubles each time, until the grace is
 /// over.
@@ -40,6 +41,8 @@ pub struct Comparison<'a> {
     /// Published messages that are in no inbox count as missing when none of them has arrived for
     /// this long.
     pub grace: Duration,
+    /// Maximum findings to name. All are counted.
+    pub findings_max: usize,
     /// How the places are read.
     pub reading: Reading,
 }
@@ -65,34 +68,15 @@ impl Comparison<'_> {
         let mut open = self.open().await?;
         self.read(&mut open).await?;
         let mut compared = self.new_report();
-        let mut suspects: Vec<Uuid> = Vec::new();
-        let mut too_many = false;
-        let context = &open.context;
-        open.spool
-            .each(false, |seen| {
-                let Some(reconciled) = reconcile(&seen, context) else { return };
-                if reconciled.wrong.is_empty() {
-                    compared.count(&seen, &reconciled);
-                } else if suspects.len() < SUSPECTS_MAX {
-                    suspects.push(seen.id);
-                } else {
-                    too_many = true;
-                }
-            })
-            .await?;
+        let mut suspects = Suspects::default();
+        let (spool, context) = (&mut open.spool, &open.context);
+        let too_many = suspects.read(spool, context, &mut compared, SUSPECTS_MAX).await?;
         if too_many {
             let message = format_args!("more than {SUSPECTS_MAX} messages seem to be wrong");
             let help = "check that the inboxes belong to this pipeline, or narrow the range with --since and --until";
             return Err(OperateError::new(OperateErrorKind::Broken, message).with_help(help));
         }
-        for (seen, reconciled) in self.examine(&mut open, suspects).await? {
-            compared.count(&seen, &reconciled);
-            let topic = seen.outbox.as_ref().map(|stored| stored.topic.clone());
-            let wrong = reconciled.wrong.iter();
-            compared
-                .findings
-                .extend(wrong.map(|(place, kind)| Finding::new(seen.id, topic.clone(), *place, *kind)));
-        }
+        self.examine(&mut open, suspects, &mut compared).await?;
         for (inbox, context) in compared.inboxes.iter_mut().zip(&open.context.inboxes) {
             let mut committed = context.committed.iter().flat_map(|topics| topics.values());
             inbox.is_group_known = committed.any(|partitions| !partitions.is_empty());
@@ -112,7 +96,7 @@ impl Comparison<'_> {
             group: inbox.group.clone().filter(|_| unread.is_none()),
             ..InboxCounts::default()
         });
-        Compared::new(self.pipeline.name.as_str(), inboxes.collect(), unread)
+        Compared::new(self.pipeline.name.as_str(), inboxes.collect(), unread, self.findings_max)
     }
 
     async fn open(&self) -> Result<Open, OperateError> {
@@ -190,40 +174,35 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Checks suspects again until all that remain stay wrong. Returns the final result for each
-    /// suspect.
+    /// Checks suspects again until all that remain stay wrong, and counts each suspect.
     async fn examine(
         &mut self,
         open: &mut Open,
-        mut suspects: Vec<Uuid>,
-    ) -> Result<Vec<(Seen, Reconciled)>, OperateError> {
+        mut suspects: Suspects,
+        compared: &mut Compared,
+    ) -> Result<(), OperateError> {
         let mut deadline = Instant::now() + self.grace;
         let mut pause = LOOK_INTERVAL;
-        let mut settled = Vec::new();
         let mut is_first = true;
-        while !suspects.is_empty() {
-            self.reading.progress.say(format!("checking {} messages again", suspects.len()));
-            self.look_again(open, &suspects, is_first).await?;
-            let now = reconciled(open).await?;
-            let (mut wrong, fine): (Vec<_>, Vec<_>) =
-                now.into_iter().partition(|(_, reconciled)| !reconciled.wrong.is_empty());
-            settled.extend(fine);
-            if Instant::now() >= deadline || !has(&wrong, |(_, kind)| kind.may_pass()) {
-                settled.append(&mut wrong);
-                break;
+        while !suspects.ids.is_empty() {
+            let before = suspects.ids.len();
+            self.reading.progress.say(format!("checking {before} messages again"));
+            self.look_again(open, &suspects.ids, is_first).await?;
+            suspects.read_again(&mut open.spool, &open.context, compared).await?;
+            if Instant::now() >= deadline || !suspects.may_pass {
+                return suspects::convict(&mut open.spool, &open.context, compared).await;
             }
             // A consumer that makes progress has not lost anything: the grace begins again.
-            if wrong.len() < suspects.len() {
+            if suspects.ids.len() < before {
                 (deadline, pause) = (Instant::now() + self.grace, LOOK_INTERVAL);
             }
             if is_first {
-                self.reading.progress.waiting(wrong.len(), self.grace);
+                self.reading.progress.waiting(suspects.ids.len(), self.grace);
             }
-            suspects = wrong.into_iter().map(|(seen, _)| seen.id).collect();
             tokio::time::sleep_until(deadline.min(Instant::now() + pause)).await;
             (is_first, pause) = (false, pause * 2);
         }
-        Ok(settled)
+        Ok(())
     }
 
     /// Reads the suspects again, the outbox before what is downstream of it.
@@ -246,23 +225,19 @@ impl Comparison<'_> {
         }
         // Every message that the cursor has passed is at the broker by now, so one more reading
         // decides.
-        if is_first && has(&reconciled(open).await?, |(_, kind)| kind == Kind::Unpublished) {
+        if is_first && !with_fault(open, Kind::Unpublished).await?.is_empty() {
             open.spool.clear(At::Broker).await?;
             self.read_broker(open).await?;
         }
         self.read_committed(open).await?;
         self.look_into_inboxes(open, suspects).await?;
-        let remembered = reconciled(open).await?;
-        if has(&remembered, |(_, kind)| kind == Kind::Effectless) {
+        if !with_fault(open, Kind::Effectless).await?.is_empty() {
             for place in 0..self.inboxes.len() {
                 open.spool.clear(At::Effects(place)).await?;
             }
             self.read_effects(open).await?;
             // By now the inbox remembers every message that took effect since it was read.
-            let unremembered = reconciled(open).await?.into_iter().filter(|(_, reconciled)| {
-                reconciled.wrong.iter().any(|(_, kind)| *kind == Kind::Unremembered)
-            });
-            let unremembered: Vec<Uuid> = unremembered.map(|(seen, _)| seen.id).collect();
+            let unremembered = with_fault(open, Kind::Unremembered).await?;
             self.look_into_inboxes(open, &unremembered).await?;
         }
         Ok(())
@@ -287,26 +262,14 @@ impl Comparison<'_> {
     }
 }
 
-/// Returns the current result for each suspect.
-async fn reconciled(open: &mut Open) -> Result<Vec<(Seen, Reconciled)>, OperateError> {
-    let (context, mut all) = (&open.context, Vec::new());
-    open.spool
-        .each(true, |seen| {
-            if let Some(reconciled) = reconcile(&seen, context) {
-                all.push((seen, reconciled));
-            }
-        })
-        .await?;
-    Ok(all)
-}
-
-fn has(reconciled: &[(Seen, Reconciled)], is: impl Fn((Place, Kind)) -> bool) -> bool {
-    reconciled.iter().flat_map(|(_, reconciled)| &reconciled.wrong).any(|wrong| is(*wrong))
+/// Returns the suspects that have this fault by now.
+async fn with_fault(open: &mut Open, kind: Kind) -> Result<Vec<Uuid>, OperateError> {
+    suspects::with_fault(&mut open.spool, &open.context, kind).await
 }
 
 impl Compared {
     /// Adds a message to the counts.
-    fn count(&mut self, seen: &Seen, reconciled: &Reconciled) {
+    pub(super) fn count(&mut self, seen: &Seen, reconciled: &Reconciled) {
         match reconciled.fate {
             None => return,
             Some(MessageState::Published) => self.published += 1,

@@ -8,6 +8,7 @@
 //! | `topic.rs` | reads of Kafka's log |
 //! | `spool.rs` | sightings of messages, on disk |
 //! | `reconcile.rs` | the verdict on one message from all its sightings; pure |
+//! | `suspects.rs` | the messages that look wrong, by their ids |
 //! | `compare.rs` | one pipeline: read, reconcile, check suspects again |
 //! | `report.rs` | the result |
 //!
@@ -24,6 +25,7 @@ mod reconcile;
 mod report;
 mod sources;
 mod spool;
+mod suspects;
 #[cfg(feature = "kafka")]
 mod topic;
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::range::Range;
-use super::reconcile::{Kind, Place};
+use super::reconcile::{Kind, Place, Seen};
 
 /// The kinds of findings that are counted, in the order of their columns.
 pub const COLUMNS: [&str; 4] = ["missing", "doubled", "phantom", "altered"];
@@ -61,7 +61,11 @@ pub struct Compared {
     pub(super) broker_checked_from: BTreeMap<String, Uuid>,
     broker_unread: Option<&'static str>,
     pub(super) inboxes: Vec<InboxCounts>,
-    pub(super) findings: Vec<Finding>,
+    /// All faults, by place and column.
+    found: BTreeMap<(Place, &'static str), u64>,
+    /// The first of them.
+    findings: Vec<Finding>,
+    findings_max: usize,
 }
 
 /// The result of one inbox.
@@ -93,8 +97,9 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    pub(super) fn new(id: Uuid, topic: Option<String>, place: Place, kind: Kind) -> Self {
-        Self { id, topic, place, kind }
+    fn new(seen: &Seen, place: Place, kind: Kind) -> Self {
+        let topic = seen.outbox.as_ref().map(|stored| stored.topic.clone());
+        Self { id: seen.id, topic, place, kind }
     }
 }
 
@@ -180,6 +185,7 @@ impl Compared {
         pipeline: &str,
         inboxes: Vec<InboxCounts>,
         broker_unread: Option<&'static str>,
+        findings_max: usize,
     ) -> Self {
         Self {
             pipeline: pipeline.to_owned(),
@@ -193,16 +199,27 @@ impl Compared {
             broker_checked_from: BTreeMap::new(),
             broker_unread,
             inboxes,
+            found: BTreeMap::new(),
             findings: Vec::new(),
+            findings_max,
         }
     }
 
-    fn found(&self, place: Place) -> BTreeMap<&'static str, u64> {
-        let mut found: BTreeMap<_, _> = COLUMNS.map(|column| (column, 0)).into();
-        for finding in self.findings.iter().filter(|finding| finding.place == place) {
-            *found.entry(finding.kind.column()).or_default() += 1;
+    /// Adds a fault of a message. Only the first ones are kept with their messages.
+    pub(super) fn find(&mut self, seen: &Seen, place: Place, kind: Kind) {
+        *self.found.entry((place, kind.column())).or_default() += 1;
+        if self.findings.len() < self.findings_max {
+            self.findings.push(Finding::new(seen, place, kind));
         }
-        found
+    }
+
+    #[cfg(test)]
+    pub(super) fn findings_bytes(&self) -> usize {
+        self.findings.capacity() * size_of::<Finding>()
+    }
+
+    fn found(&self, place: Place) -> BTreeMap<&'static str, u64> {
+        COLUMNS.map(|column| (column, self.found.get(&(place, column)).copied().unwrap_or_default())).into()
     }
 
     fn broker(&self) -> ComparedPlace {
@@ -293,15 +310,14 @@ impl Report {
             inboxes.push(ComparedPlace { name, not_checked, ..ComparedPlace::default() });
         }
         let broker = compared.broker();
+        let found = usize::try_from(compared.found.values().sum::<u64>()).unwrap_or(usize::MAX);
         let Compared { pipeline, enqueued, published, pending, parked, discarded, findings, .. } = compared;
-        self.proven &= findings.is_empty();
+        self.proven &= found == 0;
         self.undecided += parked.saturating_sub(discarded);
         self.undecided += inboxes.iter().filter_map(|inbox| inbox.dead_letters).sum::<u64>();
-        for Finding { id, topic, place, kind } in findings {
-            if self.messages.len() == self.limit {
-                self.unnamed += 1;
-                continue;
-            }
+        let room = self.limit.saturating_sub(self.messages.len()).min(findings.len());
+        self.unnamed += found - room;
+        for Finding { id, topic, place, kind } in findings.into_iter().take(room) {
             let place = match place {
                 Place::Broker => broker.name.clone(),
                 Place::Inbox(place) => inboxes[place].name.clone(),

@@ -1,6 +1,6 @@
 //! Formats sagas, steps and decisions, without inputs, results and replies.
 
-use saga::{Decision, SagaRecord, StepRecord};
+use saga::{Decision, SagaOutline, StepRecord};
 use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -63,7 +63,7 @@ struct Audited {
     note: String,
 }
 
-pub(crate) fn list(sagas: &[SagaRecord], none: &str, format: Format) -> Result<(), Failure> {
+pub(crate) fn list(sagas: &[SagaOutline], none: &str, format: Format) -> Result<(), Failure> {
     let sagas: Vec<Saga> = sagas.iter().map(Saga::of).collect();
     format.print(&sagas, |sagas| {
         if sagas.is_empty() {
@@ -80,7 +80,7 @@ pub(crate) fn list(sagas: &[SagaRecord], none: &str, format: Format) -> Result<(
     })
 }
 
-pub(crate) fn one(saga: &SagaRecord, steps: &[StepRecord], format: Format) -> Result<Exit, Failure> {
+pub(crate) fn one(saga: &SagaOutline, steps: &[StepRecord], format: Format) -> Result<Exit, Failure> {
     let whole = Whole { saga: Saga::of(saga), steps: steps.iter().map(Step::of).collect() };
     format.print(&whole, |Whole { saga, steps }| {
         let head = [
@@ -125,7 +125,7 @@ pub(crate) fn audit(decisions: &[Decision], format: Format) -> Result<Exit, Fail
 }
 
 impl Saga {
-    fn of(saga: &SagaRecord) -> Self {
+    fn of(saga: &SagaOutline) -> Self {
         Self {
             r#type: saga.id.saga_type().to_owned(),
             id: saga.id.id().to_owned(),

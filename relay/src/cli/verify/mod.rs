@@ -141,6 +141,7 @@ impl Verify {
             topics: BTreeSet::from_iter(self.topics.iter().cloned()),
             range,
             grace: self.grace.0,
+            findings_max: self.limit,
             reading: Reading::new(
                 self.rows_per_second,
                 self.statement_timeout.0.max(Duration::from_millis(1)),

@@ -4,11 +4,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use operate::consumers::{ConsumerLine, consumers};
-use operate::error::OperateErrorKind;
 use operate::keys;
 use operate::sagas::SagaDatabase;
 use operate::tables::Tables;
-use operate::{InboxConfig, OperateError, Operator, PipelineConfig, Places, Role};
+use operate::{InboxConfig, OperateError, OperateErrorKind, Operator, PipelineConfig, Places, Role};
 use saga::SagaQuery;
 use tokio::time::Instant;
 

@@ -18,7 +18,7 @@ pub(crate) fn moment(at: OffsetDateTime) -> String {
 pub(crate) struct Fields(Vec<(String, String)>);
 
 /// Maximum size of a value in bytes: names have 255, reasons may be longer.
-const VALUE_BYTES_MAX: usize = message::text::NOTE_BYTES_MAX;
+const VALUE_BYTES_MAX: usize = message::NOTE_BYTES_MAX;
 
 impl Fields {
     /// Returns the first value of a name unchanged: the value was not typed, so its spaces belong

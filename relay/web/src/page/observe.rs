@@ -5,9 +5,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
-use operate::places::OutboxPlace;
 use operate::status::{Depth, PipelineStatus, status_at};
-use operate::{InboxConfig, Operator, PipelineConfig, Places, Role};
+use operate::{InboxConfig, Operator, OutboxPlace, PipelineConfig, Places, Role};
 use outbox_log::EntryId;
 use time::OffsetDateTime;
 use tokio::sync::{Mutex, Notify, watch};

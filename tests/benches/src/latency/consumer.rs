@@ -8,10 +8,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use brokers::kafka::{GroupConfig, Subscriber};
 use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, RunError, Shutdown, Tx};
-use message::Message;
-use message::subscription::{
-    Delivery, DeliveryToken, Disposition, Settlement, Subscription, SubscriptionError,
-};
+use message::{Delivery, DeliveryToken, Disposition, Message, Settlement, Subscription, SubscriptionError};
 use sqlx::Postgres;
 use tokio::task::JoinHandle;
 

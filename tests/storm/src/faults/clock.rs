@@ -49,7 +49,7 @@ impl ClockJump {
     pub fn from_environment() -> Result<Self, String> {
         match std::env::var_os(LIBRARY).map(PathBuf::from) {
             Some(library) if library.is_file() => Ok(Self::new(library)),
-            Some(library) => Err(format!("{LIBRARY}={} is no file", library.display())),
+            Some(library) => Err(format!("{LIBRARY}={} is not a file", library.display())),
             None => Err(format!("{LIBRARY} is not set; `cargo xtask services faketime` prints its value")),
         }
     }

@@ -50,7 +50,7 @@ fn assert_body(record: &Received, message: &Message) -> Outcome {
     let mut found: Map<String, Value> = serde_json::from_str(body)?;
     // Free headers are an object as text, because the format has no objects as attribute values.
     let headers: BTreeMap<String, String> = match found.remove("headers") {
-        Some(text) => serde_json::from_str(text.as_str().ok_or("headers is no text")?)?,
+        Some(text) => serde_json::from_str(text.as_str().ok_or("headers is not a string")?)?,
         None => BTreeMap::new(),
     };
     let sent: BTreeMap<String, String> =

@@ -18,8 +18,10 @@ use inbox::{
     AfterDeadLetter, Backoff, Consumer, ConsumerBuilder, DeadLetterQuery, HandlerError, Inbox, InboxOptions,
     Reason, RedriveOptions, Signature, Tenant, Tx, UnknownKinds,
 };
-use message::chunk::{Encoding, Splitter};
-use message::{Fault, FaultScope, Fingerprint, MaxInFlightPerKey, Message, MessageId, SizeLimit, Topic};
+use message::{
+    Fault, FaultScope, Fingerprint, MaxInFlightPerKey, Message, MessageId, PayloadEncoding, SizeLimit,
+    Splitter, Topic,
+};
 use operate::replay::{ReplayFilter, ReplayOptions, plan};
 use operate::{Operator, Places, Role, Signed};
 use outbox::{NewMessage, Outbox};
@@ -254,7 +256,7 @@ impl<DB: Dialect> Scene<DB> {
 
     fn splitter(&self) -> Option<Splitter> {
         let is_on = self.row.is("large messages", "in chunks");
-        is_on.then_some(Splitter { limit: LIMIT, encoding: Encoding::Raw, chunked_bytes_max: 1 << 20 })
+        is_on.then_some(Splitter { limit: LIMIT, encoding: PayloadEncoding::Raw, chunked_bytes_max: 1 << 20 })
     }
 
     fn relay(&self, name: &RelayName) -> Result<Running, Failure> {
@@ -459,7 +461,7 @@ impl<DB: Dialect> Scene<DB> {
         );
         let path = self.folder.join("adopt.toml");
         std::fs::write(&path, text)?;
-        let path = path.to_str().ok_or("a path that is no text")?;
+        let path = path.to_str().ok_or("the path is not UTF-8")?;
         let signed = ["--actor", "ann", "--note", "a test", "--output", "json"];
         let output =
             relay_on(&self.database.url, &[&["adopt", "over", "--config", path], &signed[..]].concat())

@@ -220,7 +220,7 @@ impl Subscription for Session {
 
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {
         let mut state = self.live()?;
-        assert_eq!(state.stopped, Some(self.number), "closed in order, and not stopped before");
+        assert_eq!(state.stopped, Some(self.number), "closed cleanly, and not stopped before");
         state.closed += 1;
         state.break_session();
         Ok(())

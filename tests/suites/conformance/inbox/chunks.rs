@@ -16,8 +16,7 @@ use inbox::{
     HandlerError, Inbox, InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution,
     RunError, Shutdown, Tenant,
 };
-use message::chunk::{Encoding, Splitter};
-use message::{Chunk, Committed, Message, SizeLimit};
+use message::{Chunk, Committed, Message, PayloadEncoding, SizeLimit, Splitter};
 use migrations::Dialect as Name;
 use rand::seq::SliceRandom as _;
 
@@ -49,7 +48,7 @@ const LARGE: usize = 5_000;
 /// Splits a message with a limit so small that a large one has several chunks.
 fn split_at(message_bytes_max: usize, message: &Message) -> Vec<Message> {
     let limit = SizeLimit { destination: "the test", message_bytes_max };
-    let splitter = Splitter { limit, encoding: Encoding::Raw, chunked_bytes_max: 1 << 20 };
+    let splitter = Splitter { limit, encoding: PayloadEncoding::Raw, chunked_bytes_max: 1 << 20 };
     splitter.split(message).unwrap().expect("larger than the limit")
 }
 

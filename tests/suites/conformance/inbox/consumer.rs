@@ -445,6 +445,19 @@ async fn a_consumer_that_cannot_work_is_not_built<DB: TestDatabase>(database: &D
     assert!(matches!(unnamed, Err(BuildError::Name(_))));
     let kindless = base(&inbox, &broker).on_message("", raw::<DB>).build();
     assert!(matches!(kindless, Err(BuildError::InvalidKind { .. })));
+    // With an interval of zero, the consumer would query its database without a pause.
+    let zero = Some(Duration::ZERO);
+    for (setting, built) in [
+        (
+            "keep_alive_interval",
+            base(&inbox, &broker).on(bill::<DB>).keep_alive_interval(Duration::ZERO).build(),
+        ),
+        ("maintain_interval", base(&inbox, &broker).on(bill::<DB>).maintain_interval(zero).build()),
+        ("redrive_interval", base(&inbox, &broker).on(bill::<DB>).redrive_interval(zero).build()),
+    ] {
+        let told = built.err().map(|error| error.to_string());
+        assert_eq!(told, Some(format!("{setting} is 0ns; choose at least 1ms")));
+    }
     let run = Consumer::builder(inbox, "billing").on(bill::<DB>).run(std::future::ready(())).await;
     assert!(matches!(run, Err(RunError::Build(BuildError::NoSubscription))));
 }

@@ -105,7 +105,7 @@ pub(super) async fn handlers_that_hang_are_ended_and_dead_lettered<DB: TestDatab
     assert_eq!(DB::effects(&database.pool, "billing").await, ["fine 0", "fine 1"]);
 }
 
-/// Goal: a handler that cannot be ended is at least reported. Oracle: the gauge.
+/// Goal: a handler that cannot be stopped is at least reported. Oracle: the gauge.
 async fn a_handler_that_blocks_its_thread_is_told<DB: TestDatabase>(database: &Database<DB>) {
     let counters = Counters::installed();
     let inbox = database.inbox().await;

@@ -101,7 +101,7 @@ impl<'a> Examined<'a> {
         examine_grants(&self.place, &names()).await
     }
 
-    /// Returns the one finding that is no pass.
+    /// Returns the one finding that did not pass.
     async fn problem(&self, about: &str) -> Finding {
         let findings = self.findings().await;
         let mut problems: Vec<Finding> =

@@ -1,7 +1,7 @@
 //! The outbox and its migrations.
 
 mod checkpoint_store;
-mod clusters;
+pub(crate) mod clusters;
 mod collations;
 mod concurrency;
 mod cost;

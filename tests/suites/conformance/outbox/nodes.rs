@@ -13,6 +13,8 @@ use message::token::{Clock, NodeTerm, Stale};
 use migrations::Dialect as Kind;
 use outbox::nodes::{BATCH_MAX, NODE_LEASE_DEFAULT, NodeError, NodeIds, NodeOptions};
 use outbox::{EnqueueError, NewMessage, Outbox};
+use sqlx::Postgres;
+use tests::Role;
 use tests::eventually::when;
 
 cases! { "outbox/nodes":
@@ -24,6 +26,10 @@ cases! { "outbox/nodes":
         the_clock_may_step_back,
         messages_carry_the_ids_of_their_node,
         all_numbers_in_use_is_told,
+        a_number_that_was_given_out_twice_stays_with_its_last_holder,
+    }
+    on_postgres_at_night {
+        a_host_that_is_gone_with_a_renewal_on_its_way_stops_no_node,
     }
 }
 
@@ -186,6 +192,46 @@ async fn messages_carry_the_ids_of_their_node<DB: TestDialect>(db: &Database<DB>
     assert!(error.fault() == Fault::Broker && error.is_retryable());
     assert!(tests::trial::chain(&error).contains("lease on number 0 (epoch 1)"), "{error}");
     tx.rollback().await.unwrap();
+}
+
+/// A standby that lagged is promoted: its row is one lease behind.
+async fn a_number_that_was_given_out_twice_stays_with_its_last_holder<DB: TestDialect>(db: &Database<DB>) {
+    let clock = Hands::new();
+    node(db, &clock).await.close().await.unwrap();
+    let old = node(db, &clock).await;
+    assert_eq!(old.number(), Some((0, 2)));
+    lapse(db, 0).await;
+    db.run("UPDATE outbox_node SET epoch = 1").await;
+    let new = node(db, &clock).await;
+    assert_eq!(new.number(), Some((0, 2)), "the same number and epoch");
+    old.renew().await.unwrap();
+    assert_eq!(old.number(), Some((1, 1)), "it takes another one");
+    new.renew().await.unwrap();
+    assert_eq!(new.number(), Some((0, 2)));
+    old.close().await.unwrap();
+    assert_eq!(db.number("SELECT count(*) FROM outbox_node WHERE holder IS NOT NULL").await, 1);
+    new.close().await.unwrap();
+}
+
+/// Goal: a host that disappears while a renewal waits for it does not hold up the node. Oracle:
+/// once another host answers at the address, the node makes ids again and can be closed.
+async fn a_host_that_is_gone_with_a_renewal_on_its_way_stops_no_node(db: &Database<Postgres>) {
+    let (pool, wire) = crate::proxied::pool(&Role::Producer.url(&db.url).unwrap(), 4).await;
+    let options = NodeOptions::default().lease(Duration::from_secs(3));
+    let node = NodeIds::open(pool.clone(), options).await.unwrap();
+    let mut stalled = db.admin.begin().await.unwrap();
+    sqlx::query("LOCK TABLE outbox_node").execute(&mut *stalled).await.unwrap();
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'proxied'";
+    let waits = async || Ok(when(db.number(waiting).await > 0));
+    tests::eventually("the renewal waits", waits).await.unwrap();
+    wire.abandon(proxy::End::Server);
+    stalled.rollback().await.unwrap();
+    // Beyond the end of the lease that it had.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    tests::eventually("the node makes ids again", async || Ok(when(node.next().is_ok()))).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(10), node.close()).await.unwrap().unwrap();
+    wire.end_abandonment();
+    pool.close().await;
 }
 
 async fn all_numbers_in_use_is_told<DB: TestDialect>(db: &Database<DB>) {

@@ -44,6 +44,7 @@ cases! { "outbox/retention":
         a_cursor_of_another_history_has_passed_nothing,
         a_snapshot_of_before_is_refused,
         a_server_that_no_longer_answers_ends_a_pass_in_time,
+        a_time_after_which_no_segment_would_be_emptied_is_refused,
     }
     every_at_night {
         a_month_of_scheduled_messages_keeps_no_segment,
@@ -694,6 +695,16 @@ async fn a_snapshot_of_before_is_refused(db: &Database<Postgres>) {
         assert!(error.contains("cannot be kept"), "{wrong}: {error}");
     }
     relay.close().await.unwrap();
+}
+
+/// Goal: a service that maintains its log itself hears of a time that is longer than the ring of
+/// segments. Oracle: the error names the time and the maximum, and the maximum itself is accepted.
+async fn a_time_after_which_no_segment_would_be_emptied_is_refused(db: &Database<Postgres>) {
+    let max = retention::KEEP_MESSAGES.max;
+    let retention = open(db);
+    assert_eq!(retention.expire(max).await.unwrap().segments, 0);
+    let told = retention.expire(max + Duration::from_secs(1)).await.unwrap_err().to_string();
+    assert!(told.contains("cannot be kept for 5d1s") && told.contains("at most 5d"), "{told}");
 }
 
 /// The connection is half open: the server's own timeout ends the statement, but the client does

@@ -137,7 +137,7 @@ const OBSERVER: [&str; 23] = [
     "DELETE FROM outbox_exception",
     "SELECT outbox_expire_segment(0, '0')",
     "SELECT outbox_forget_relay('main', true)",
-    "SELECT outbox_release_node(0, 1)",
+    "SELECT outbox_release_node(0, 1, 'process 7')",
     "INSERT INTO inbox_attempt (consumer, scope, message_id, attempts, last_error, next_at) VALUES ('c', '', gen_random_uuid(), 1, '', now())",
     "SELECT inbox_create_days(current_date, current_date)",
     "SELECT inbox_expire_days('2000-01-01')",

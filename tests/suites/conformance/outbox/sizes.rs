@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use message::header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX};
-use message::text::TEXT_BYTES_MAX;
-use message::{EventType, Message, SizeLimit, Source, Topic};
+use message::{
+    EventType, HEADER_VALUE_BYTES_MAX, HEADERS_MAX, Message, SizeLimit, Source, TEXT_BYTES_MAX, Topic,
+};
 use outbox::{EnqueueError, NewMessage, Outbox};
 use outbox_log::Entry;
 

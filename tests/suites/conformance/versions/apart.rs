@@ -3,21 +3,28 @@
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use proxy::{Conditions, Flow, Pass};
 use sqlx::{Connection as _, Executor as _, PgConnection, Postgres, Sqlite};
+use tests::trial::at_night;
 use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, trial};
 
-use super::practice::{ALL, program};
+use super::practice::{ALL, limited as limited_program, program, waiting as waiting_program};
 use super::{populated, recorded, up};
 
 pub(super) fn trials() -> Vec<Trial> {
     let on = |name: &str| format!("migrations/versions/{name}");
     let postgres = &[Backend::Postgres];
-    vec![
+    let mut trials = vec![
         trial(on("postgres/ten_processes_migrate_at_once"), postgres, ten_on_postgres),
         trial(on("sqlite/ten_processes_migrate_at_once"), &[Backend::Sqlite], ten_on_sqlite),
         trial(on("postgres/a_role_that_limits_its_statements_migrates"), postgres, a_limited_role),
         trial(on("postgres/a_table_in_use_fails_within_the_lock_timeout"), postgres, a_table_in_use),
-    ]
+        trial(on("postgres/only_an_idle_transaction_has_a_limit"), postgres, only_an_idle_transaction),
+        trial(on("postgres/the_migration_that_is_waited_for_is_named"), postgres, the_holder_is_named),
+    ];
+    let name = on("postgres/a_migrator_whose_host_is_gone_stops_no_other");
+    trials.extend(at_night(vec![trial(name, postgres, a_host_that_is_gone)]));
+    trials
 }
 
 /// Migrates with ten processes at once. Returns how many migrations each has applied, in ascending
@@ -80,8 +87,8 @@ async fn a_limited_role(stage: Stage) -> Outcome {
         let applied = program::<Postgres>(ALL).up(&mut limited).await;
         applied.map(|applied| applied.len())
     });
-    let waits = "SELECT coalesce(bool_or(wait_event_type = 'Lock' AND clock_timestamp() - query_start > '1 s'), false)
-        FROM pg_stat_activity WHERE pid = $1";
+    let waits = "SELECT coalesce(bool_or(query LIKE '%pg_try_advisory_xact_lock%'
+        AND clock_timestamp() - xact_start > '1 s'), false) FROM pg_stat_activity WHERE pid = $1";
     while !up.is_finished() {
         let has_waited: bool = sqlx::query_scalar(waits).bind(pid).fetch_one(&mut other).await?;
         if has_waited {
@@ -92,6 +99,77 @@ async fn a_limited_role(stage: Stage) -> Outcome {
     other.execute("COMMIT").await?;
     assert_eq!(up.await??, ALL);
     other.close().await?;
+    Ok(())
+}
+
+/// Goal: a statement of a migration may take as long as its table is large, but a migrator that is
+/// gone gives its locks back. Oracle: the limits that a migration finds, with and without those of
+/// its role.
+async fn only_an_idle_transaction(stage: Stage) -> Outcome {
+    for limits in ["SET statement_timeout = '1s'; SET idle_in_transaction_session_timeout = '1s'", "SELECT 1"]
+    {
+        let db = Database::<Postgres>::empty(&stage).await?;
+        let mut limited = PgConnection::connect(&db.url).await?;
+        limited.execute(limits).await?;
+        limited_program().up(&mut limited).await?;
+        let found =
+            db.texts("SELECT concat_ws(' ', statement, idle, transaction) FROM outbox_practice").await?;
+        assert_eq!(found, ["0 1min 0"], "{limits}");
+        limited.close().await?;
+    }
+    Ok(())
+}
+
+/// Goal: a migrator that waits for another one says for which, and not for ever. Oracle: the error
+/// names process, application and the wait; nothing is applied, and the connection can be used
+/// again, inside a transaction of the caller as well.
+async fn the_holder_is_named(stage: Stage) -> Outcome {
+    let db = Database::<Postgres>::empty(&stage).await?;
+    let mut other = PgConnection::connect(&db.url).await?;
+    other.execute("SET application_name = 'a forgotten psql'").await?;
+    other.execute("BEGIN; SELECT pg_advisory_xact_lock(8031170788430771316)").await?;
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut other).await?;
+    let briefly = program::<Postgres>(ALL).wait_max(Duration::from_secs(1));
+    let mut waiting = PgConnection::connect(&db.url).await?;
+    let alone = briefly.up(&mut waiting).await;
+    let mut tx = waiting.begin().await?;
+    let inside = briefly.up(&mut tx).await;
+    tx.rollback().await?;
+    let pid = format!("s: pid {pid} of ");
+    for ended in [alone, inside] {
+        let told = ended.err().ok_or("it was applied")?.to_string();
+        for part in [pid.as_str(), "'a forgotten psql', idle in transaction, since "] {
+            assert!(told.contains(part), "{part:?} is not in {told}");
+        }
+    }
+    other.execute("COMMIT").await?;
+    assert_eq!(briefly.up(&mut waiting).await?.len(), ALL);
+    other.close().await?;
+    waiting.close().await?;
+    Ok(())
+}
+
+/// Goal: a migrator whose network disappears under its locks stops no other. Oracle: the other one
+/// is applied once the server has ended the lost session, with the limit of 60 s.
+async fn a_host_that_is_gone(stage: Stage) -> Outcome {
+    let db = Database::<Postgres>::empty(&stage).await?;
+    db.execute("CREATE TABLE gate (id integer)").await?;
+    let (pool, wire) = crate::proxied::pool(&db.url, 1).await;
+    let mut gate = db.admin.begin().await?;
+    sqlx::query("LOCK TABLE gate").execute(&mut *gate).await?;
+    let mut gone = pool.acquire().await?;
+    let lost = tokio::spawn(async move { waiting_program().up(&mut gone).await.map(<[_]>::len) });
+    let waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'gate'::regclass AND NOT granted";
+    while db.integer(waiting).await? == 0 {
+        assert!(!lost.is_finished(), "it did not wait");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let nothing = Flow { pass: Pass::Lose, ..Flow::default() };
+    wire.set(Conditions { requests: nothing, answers: nothing, ..Conditions::default() });
+    gate.rollback().await?;
+    let others = tokio::time::timeout(Duration::from_secs(180), up(&db, &waiting_program())).await;
+    assert_eq!(others.map_err(|_| "it still waits for the lost one")??, ["0001_waiting"]);
+    lost.abort();
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 //! show how a database moves from one to the next.
 
 use migrations::{Backend, Line, Migration, Migrator};
+use sqlx::Postgres;
 
 const TABLE: Migration = Migration {
     version: 1,
@@ -46,6 +47,23 @@ static FAILING: [Migration; 3] = [
     },
 ];
 
+/// Stores the time limits of the transaction that applies it.
+static LIMITED: [Migration; 1] = [Migration {
+    version: 1,
+    name: "0001_limits",
+    template:
+        "CREATE TABLE {schema}outbox_practice AS SELECT current_setting('statement_timeout') AS statement,
+        current_setting('idle_in_transaction_session_timeout') AS idle,
+        coalesce(current_setting('transaction_timeout', true), '0') AS transaction;",
+}];
+
+/// Waits for a table that the test has locked.
+static WAITING: [Migration; 1] = [Migration {
+    version: 1,
+    name: "0001_waiting",
+    template: "CREATE TABLE {schema}outbox_practice AS SELECT * FROM gate;",
+}];
+
 /// All versions of the line.
 pub(super) const ALL: usize = VERSIONS.len();
 
@@ -53,6 +71,16 @@ pub(super) const ALL: usize = VERSIONS.len();
 /// outbox.
 pub(super) fn program<DB: Backend>(versions: usize) -> Migrator<DB> {
     Migrator::with_migrations(Line::Outbox, &VERSIONS[..versions])
+}
+
+/// Returns the migrator of a program that stores its time limits; PostgreSQL only.
+pub(super) fn limited() -> Migrator<Postgres> {
+    Migrator::with_migrations(Line::Outbox, &LIMITED)
+}
+
+/// Returns the migrator of a program that waits for the table `gate`.
+pub(super) fn waiting() -> Migrator<Postgres> {
+    Migrator::with_migrations(Line::Outbox, &WAITING)
 }
 
 /// Returns the migrator of a program whose second version differs.

@@ -84,7 +84,7 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
 
     let file = stage.folder().join("payload");
     std::fs::write(&file, json!({ "key": "a", "seq": 1 }).to_string())?;
-    let file = file.to_str().ok_or("a path that is no text")?;
+    let file = file.to_str().ok_or("the path is not UTF-8")?;
     let edit = ["edit", "--id", message, "--payload-file", file, "--header", "by=ann", "--output", "json"];
     let edited = scene.dead(&[&edit, &SIGNED[..]].concat()).await?.done()?;
     assert!(
@@ -196,7 +196,7 @@ pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
     let known = dead[0]["id"].as_str().ok_or("no id")?;
     let payload = stage.folder().join("payload");
     std::fs::write(&payload, "x")?;
-    let payload = payload.to_str().ok_or("a path that is no text")?;
+    let payload = payload.to_str().ok_or("the path is not UTF-8")?;
     let cases: [(&[&str], &[&str]); 13] = [
         (&["requeue", "--id", known, "--id", "999"], &["not dead: 999 (no such message", "relay dead list"]),
         (&["discard", "--id", "no-id"], &["not dead: no-id"]),
@@ -279,7 +279,7 @@ pub(super) async fn many_are_decided_about_in_few_sessions(stage: Stage) -> Outc
     let away = "postgres://relay@127.0.0.1:1/nowhere";
     let file = stage.folder().join("relay.toml");
     std::fs::write(&file, pipeline(RELAY, &database.relay_url()?) + &pipeline("away", away))?;
-    let file = file.to_str().ok_or("a path that is no text")?;
+    let file = file.to_str().ok_or("the path is not UTF-8")?;
     let run = async |arguments: &[&str]| Ran::of(&[arguments, &["--config", file]].concat()).await;
 
     let sessions = "SELECT sessions FROM pg_stat_database WHERE datname = current_database()";

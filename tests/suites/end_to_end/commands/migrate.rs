@@ -63,7 +63,7 @@ pub(super) async fn roles_are_made_without_another_client(stage: Stage) -> Outco
     let flags: Vec<String> = roles.iter().map(|(role, name)| format!("--{role}={name}")).collect();
     let file = stage.folder().join("url");
     std::fs::write(&file, format!("{url}\n"))?;
-    let file = file.to_str().ok_or("a path that is no text")?;
+    let file = file.to_str().ok_or("the path is not UTF-8")?;
     let up = ["migrate", "up", "--line", "outbox"];
     Ran::of(&[&up[..], &["--database", &url]].concat()).await?.refused(2, &["RELAY_DATABASE_URL"])?;
     Ran::of(&[&up[..], &["--database-file", file]].concat()).await?.done()?;

@@ -109,7 +109,7 @@ pub(crate) struct Ran {
 impl Ran {
     /// Runs a command with a configuration.
     pub(crate) async fn with(config: &Config, arguments: &[&str]) -> Result<Self, Failure> {
-        let path = config.path().to_str().ok_or("a path that is no text")?;
+        let path = config.path().to_str().ok_or("the path is not UTF-8")?;
         Self::of(&[arguments, &["--config", path]].concat()).await
     }
 

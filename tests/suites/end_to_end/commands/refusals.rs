@@ -82,7 +82,7 @@ async fn remedies(stage: Stage) -> Outcome {
     });
     let no_pem = stage.folder().join("ca.pem");
     std::fs::write(&no_pem, "none")?;
-    let no_pem = no_pem.to_str().ok_or("a path that is no text")?;
+    let no_pem = no_pem.to_str().ok_or("the path is not UTF-8")?;
     let (user, place) = url.rsplit_once('@').ok_or("a URL without a user")?;
     let (server, _) = place.split_once('/').ok_or("a URL without a database")?;
     let with = |query: &str| format!("{url}{}{query}", if url.contains('?') { '&' } else { '?' });

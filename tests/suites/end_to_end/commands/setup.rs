@@ -26,7 +26,7 @@ async fn what_init_writes(stage: Stage) -> Outcome {
     use std::os::unix::fs::PermissionsExt as _;
     let database = Database::<Postgres>::migrated(&stage).await?;
     let path = stage.folder().join("new.toml");
-    let file = path.to_str().ok_or("a path that is no text")?;
+    let file = path.to_str().ok_or("the path is not UTF-8")?;
     let (url, broker) = (database.relay_url()?, Backend::Rabbitmq.address()?);
     let flags = ["init", "--out", file, "--name", "orders"];
     let variables = [("RELAY_DATABASE_URL", url.as_str()), ("RELAY_RABBITMQ_URL", &broker)];
@@ -47,7 +47,7 @@ async fn what_init_writes(stage: Stage) -> Outcome {
 /// it.
 async fn init_writes_nothing(stage: Stage) -> Outcome {
     let path = stage.folder().join("new.toml");
-    let file = path.to_str().ok_or("a path that is no text")?;
+    let file = path.to_str().ok_or("the path is not UTF-8")?;
     let empty = Database::<Sqlite>::empty(&stage).await?;
     let base = ["init", "--out", file, "--name", "orders", "--kafka", "127.0.0.1:1"];
     Ran::of(&[&base[..], &["--database", &empty.url]].concat())
@@ -120,7 +120,7 @@ async fn default_places(_: Stage) -> Outcome {
 /// completion scripts for three shells name them.
 async fn man_pages(stage: Stage) -> Outcome {
     let folder = stage.folder().join("man");
-    Ran::of(&["man", "--out", folder.to_str().ok_or("a path that is no text")?]).await?.done()?;
+    Ran::of(&["man", "--out", folder.to_str().ok_or("the path is not UTF-8")?]).await?.done()?;
     for page in ["relay.1", "relay-doctor.1", "relay-config-schema.1"] {
         let text = std::fs::read_to_string(folder.join(page))?;
         assert!(text.contains(".TH"), "{page}: {text}");

@@ -86,7 +86,7 @@ pub(crate) async fn refused_starts(stage: Stage) -> Outcome {
         ),
     ] {
         let config = Config::text(&stage, &format!("{pipeline}{page}"))?;
-        let path = config.path().to_str().ok_or("a path that is no text")?;
+        let path = config.path().to_str().ok_or("the path is not UTF-8")?;
         // A certificate may be mounted later, so the relay starts and publishes meanwhile.
         let commands: &[&str] = if told == "cert_file" { &["check"] } else { &["check", "run"] };
         for command in commands {

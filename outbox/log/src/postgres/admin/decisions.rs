@@ -182,6 +182,6 @@ impl PostgresLog {
             .bind(id.0)
             .fetch_optional(connection)
             .await
-            .map_err(LogError::during("look at the entry"))
+            .map_err(LogError::during("read the entry"))
     }
 }

@@ -59,7 +59,7 @@ impl PostgresLog {
     }
 
     async fn read_extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
-        let failed = || LogError::during("find out how far the log reaches");
+        let failed = || LogError::during("read the first and last position of the log");
         let mut connection = self.look().await?;
         let statement = self.sql().extent;
         let row = sqlx::query(&statement)

@@ -121,7 +121,7 @@ async fn digest(
         .bind(id.0)
         .fetch_optional(connection)
         .await
-        .map_err(LogError::during("look at the entry"))?;
+        .map_err(LogError::during("read the entry"))?;
     Ok(content.map(|(payload, headers)| Content { payload, headers }.digest()))
 }
 

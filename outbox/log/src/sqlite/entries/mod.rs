@@ -53,7 +53,7 @@ impl LogEntries for SqliteLog {
     }
 
     async fn extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
-        let failed = || LogError::during("find out how far the log reaches");
+        let failed = || LogError::during("read the first and last position of the log");
         let row = sqlx::query(&SQL.extent)
             .bind(relay.as_str())
             .fetch_one(&mut self.connect().await?)

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use message::{OrderingKey, Submission};
 use outbox_log::{EntryId, ExceptionChange, ExceptionState, Parked, PauseScope};
 
-use super::World;
+use super::{OVERSIZE, World};
+use crate::amount::Amount;
 use crate::held::QueueHash;
 
 impl World {
@@ -40,6 +41,24 @@ impl World {
         let silent = &self.machine.silent;
         for id in silent.postponed.keys() {
             assert!(silent.awaited.contains(*id), "entry {} is postponed, and nobody will answer", id.0);
+        }
+    }
+
+    /// Checks that the publisher has at most two windows of messages without an answer, and one
+    /// message; that messages of destinations that answer have at least half a window of them; and
+    /// that the machine knows what the publisher has.
+    pub(super) fn check_publisher(&self) {
+        let amounts = self.in_flight.iter().map(|submission| Amount::of(&submission.message));
+        let has = amounts.fold(Amount::default(), Amount::plus);
+        let (entries, bytes) = (self.settings.window_entries, self.settings.window_bytes);
+        let has_max = Amount { entries: 2 * entries, bytes: 2 * bytes + OVERSIZE };
+        assert!(!has.exceeds(has_max), "the publisher has {has:?}");
+        let awaited = self.machine.silent.awaited.amount();
+        let awaited_max = Amount { entries: entries + entries / 2, bytes: bytes + bytes / 2 };
+        assert!(!awaited.exceeds(awaited_max), "{awaited:?} of it is awaited");
+        if self.machine.session_end().is_none() {
+            let in_flight = self.machine.session.in_flight();
+            assert_eq!(in_flight.plus(awaited), has, "{in_flight:?} is in flight");
         }
     }
 

@@ -50,6 +50,7 @@ struct World {
     broker: Vec<Message>,
     poison: HashSet<MessageIdText>,
     missing: bool,
+    settings: EngineOptions,
     window: MaxInFlightPerKey,
     now: u64,
     machine: Machine,
@@ -87,6 +88,12 @@ pub(super) fn settings() -> EngineOptions {
     settings
 }
 
+/// Every second world has a window that is full by its bytes.
+fn settings_of(seed: u64) -> EngineOptions {
+    let window_bytes = if seed.is_multiple_of(2) { 10_000 } else { settings().window_bytes };
+    EngineOptions { window_bytes, page_bytes: window_bytes / 3, page_entries: 11, ..settings() }
+}
+
 impl World {
     fn new(seed: u64, window: MaxInFlightPerKey) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
@@ -115,8 +122,10 @@ impl World {
         }
         let cursor = Cursor::at(Mark::new("0"));
         let log = Log { entries, delays, cursor: cursor.clone(), rows: BTreeMap::new() };
-        let machine = Machine::new(settings(), cursor.clone(), Blocks::default());
+        let settings = settings_of(seed);
+        let machine = Machine::new(settings.clone(), cursor.clone(), Blocks::default());
         Self {
+            settings,
             rng,
             log,
             broker: Vec::new(),
@@ -149,7 +158,7 @@ impl World {
         let mut blocks = self.log.blocks();
         self.told = self.paused.clone();
         blocks.set_paused(Paused::of(self.told.clone()));
-        self.machine = Machine::new(settings(), self.log.cursor.clone(), blocks);
+        self.machine = Machine::new(self.settings.clone(), self.log.cursor.clone(), blocks);
         self.reader = match self.log.cursor.open() {
             Some((difference, after)) => (Some(Arc::new(difference)), after.0, self.log.cursor.base.clone()),
             None => (None, 0, self.log.cursor.base.clone()),
@@ -368,6 +377,7 @@ impl World {
             }
         }
         let _ = self.machine.take_events();
+        self.check_publisher();
         if self.rng.random_bool(0.1) {
             self.check_rest();
             self.check_probes();

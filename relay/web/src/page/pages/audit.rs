@@ -8,11 +8,10 @@ use axum::extract::{Query, State};
 use axum::http::Uri;
 use maud::{Markup, html};
 use operate::dead::{AuditLine, Audited, audit};
-use operate::error::OperateErrorKind;
 use operate::keys::{self, DecidedLine};
 use operate::sagas::SagaDatabase;
 use operate::tables::Tables;
-use operate::{OperateError, Operator};
+use operate::{OperateError, OperateErrorKind, Operator};
 use saga::Decision;
 use time::OffsetDateTime;
 

@@ -9,9 +9,8 @@ use axum::http::Uri;
 use idempotency::{Decision, KeyId};
 use maud::{Markup, html};
 use message::shield;
-use operate::error::OperateErrorKind;
 use operate::keys::{self, KeyLine};
-use operate::{OperateError, Operator, Role, Signed};
+use operate::{OperateError, OperateErrorKind, Operator, Role, Signed};
 use uuid::Uuid;
 
 use super::super::answer::{Html, Problem};

@@ -8,11 +8,10 @@ use axum::extract::{Query, State};
 use axum::http::{StatusCode, Uri};
 use maud::{Markup, html};
 use message::shield;
-use operate::error::OperateErrorKind;
 use operate::sagas::SagaDatabase;
 use operate::tables::Tables;
-use operate::{OperateError, Operator, Role, Signed};
-use saga::{Choice, SagaId, SagaQuery, SagaRecord, StepRecord};
+use operate::{OperateError, OperateErrorKind, Operator, Role, Signed};
+use saga::{Choice, SagaId, SagaOutline, SagaQuery, StepRecord};
 
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
@@ -78,7 +77,7 @@ async fn listed(
     tables: &Tables,
     operator: &Operator,
     query: &SagaQuery,
-) -> Result<Vec<SagaRecord>, OperateError> {
+) -> Result<Vec<SagaOutline>, OperateError> {
     let database = SagaDatabase::open(tables).await?;
     let sagas = database.list(operator, query).await;
     database.close().await;
@@ -192,11 +191,11 @@ const COLUMNS: [Column; 7] = [
     column("Why", Kind::Why),
 ];
 
-fn table(database: &str, sagas: &[SagaRecord]) -> Markup {
+fn table(database: &str, sagas: &[SagaOutline]) -> Markup {
     list(&format!("Sagas of {database}"), &COLUMNS, sagas.iter().map(|saga| row(database, saga)))
 }
 
-fn row(database: &str, saga: &SagaRecord) -> Vec<Markup> {
+fn row(database: &str, saga: &SagaOutline) -> Vec<Markup> {
     let place = [("database", database), ("type", saga.id.saga_type()), ("id", saga.id.id())];
     vec![
         html! { a href=(with_query("/saga", &place)) { (cell(saga.id.id())) } },
@@ -233,7 +232,7 @@ fn step(step: &StepRecord) -> Vec<Markup> {
     ]
 }
 
-fn one(operator: &Operator, query: &Fields, saga: &SagaRecord, steps: &[StepRecord]) -> Markup {
+fn one(operator: &Operator, query: &Fields, saga: &SagaOutline, steps: &[StepRecord]) -> Markup {
     let is_open = saga.ended_at.is_none();
     html! {
         section class="card" {

@@ -224,8 +224,8 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Plain, "enqueue.stored", "", MANY, 0, parked.clone());
     add(Plain, "enqueue.fate", "", MANY, 0, format!("{parked},'{}'", f.flight));
     add(Plain, "enqueue.take_node", "", 1, 0, s("'h',30"));
-    add(Plain, "enqueue.renew_node", "", 1, 0, s("1,1,30"));
-    add(Plain, "enqueue.release_node", "", 1, 0, s("1,1"));
+    add(Plain, "enqueue.renew_node", "", 1, 0, s("1,1,'h',30"));
+    add(Plain, "enqueue.release_node", "", 1, 0, s("1,1,'h'"));
     add(Plain, "transaction_ids.TAKE", "", 1, 0, s("5"));
 
     add(Relay, "admin.RELAYS", "all", 1, 0, s("NULL"));

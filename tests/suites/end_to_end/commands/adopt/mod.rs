@@ -5,6 +5,7 @@ mod by_hand;
 mod connect;
 mod debezium;
 mod frameworks;
+mod lost;
 mod refused;
 mod roles;
 mod status_column;
@@ -65,6 +66,7 @@ pub(super) fn trials() -> Vec<Trial> {
         ),
         trial("adopt/what_cannot_be_adopted_is_left_as_it_is/postgres", &postgres, refused::refused),
         trial("adopt/an_open_writer_stops_the_move/postgres", &postgres, refused::an_open_writer),
+        trial("adopt/a_lost_connection_holds_no_producer_back/postgres", &postgres, lost::connections),
         trial("adopt/the_printed_sql_does_the_same/postgres", &postgres, by_hand::the_printed_sql),
         trial("adopt/a_change_that_nothing_sends_is_refused/postgres", &postgres, unseen::changes),
         trial("adopt/rows_that_no_trigger_saw_are_imported/postgres", &postgres, unseen::rows),
@@ -85,7 +87,7 @@ pub(super) fn trials() -> Vec<Trial> {
 async fn adopt(config: &Config, owner: &str, verb: &str, more: &[&str]) -> Result<Ran, Failure> {
     let signed = ["--actor", "ann", "--note", "a test"];
     let signed: &[&str] = if matches!(verb, "over" | "back") { &signed } else { &[] };
-    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let path = config.path().to_str().ok_or("the path is not UTF-8")?;
     let base = ["adopt", verb, "--config", path];
     Ran::on(owner, &[&base[..], signed, more].concat()).await
 }

@@ -1,0 +1,71 @@
+//! The decisions of operators about dead letters.
+
+use migrations::query::Query;
+
+use super::Tables;
+use crate::decision::Decision;
+use crate::dialect::Dialect;
+use crate::rows;
+
+type Result<T> = std::result::Result<T, sqlx::Error>;
+
+impl<DB: Dialect> Tables<DB> {
+    /// Stores a decision. Returns its number, or `None` when the same request is already open.
+    pub(crate) async fn note_decision(
+        &self,
+        connection: &mut DB::Connection,
+        decision: &Decision,
+    ) -> Result<Option<i64>> {
+        let noted = Query::<DB>::new(&self.shared.note_decision)
+            .bind(&decision.signature.actor)
+            .bind(&decision.signature.note)
+            .bind(decision.dead_letter.0)
+            .bind(&decision.consumer)
+            .bind(decision.action.as_str())
+            .bind(decision.accept_late)
+            .bind(decision.outcome.as_deref())
+            .bind(decision.signature.selection.as_deref())
+            .first(connection)
+            .await?;
+        noted.map(|row| row.get("seq")).transpose()
+    }
+
+    /// Notes the outcome of a request. Returns how many open requests had this number.
+    pub(crate) async fn finish_request(
+        &self,
+        connection: &mut DB::Connection,
+        number: i64,
+        outcome: &str,
+    ) -> Result<u64> {
+        Query::<DB>::new(&self.shared.finish_request).bind(number).bind(outcome).run(connection).await
+    }
+
+    /// Returns whether a request is open and no other transaction has locked it. Locks it until
+    /// this transaction ends.
+    pub(crate) async fn is_requested(&self, connection: &mut DB::Connection, number: i64) -> Result<bool> {
+        let found = Query::<DB>::new(&self.shared.is_requested).bind(number).first(connection).await?;
+        Ok(found.is_some())
+    }
+
+    /// Returns the open requests of a consumer after a number, oldest first.
+    pub(crate) async fn requests(
+        &self,
+        connection: &mut DB::Connection,
+        consumer: &str,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<Decision>> {
+        let query = Query::<DB>::new(&self.shared.requests).bind(consumer).bind(after).bind(limit);
+        query.rows(connection).await?.iter().map(rows::decision).collect()
+    }
+
+    /// Returns the decisions, newest first.
+    pub(crate) async fn decisions(
+        &self,
+        connection: &mut DB::Connection,
+        limit: u32,
+    ) -> Result<Vec<Decision>> {
+        let found = Query::<DB>::new(&self.shared.decisions).bind(limit).rows(connection).await?;
+        found.iter().map(rows::decision).collect()
+    }
+}

@@ -1,0 +1,45 @@
+//! Lookups of messages.
+
+use migrations::query::Query;
+use uuid::Uuid;
+
+use super::Tables;
+use super::guard::of_existing;
+use crate::activity::{ActivityRow, ActivityRows};
+use crate::dialect::Dialect;
+use crate::known::Known;
+use crate::rows;
+
+type Result<T> = std::result::Result<T, sqlx::Error>;
+
+impl<DB: Dialect> Tables<DB> {
+    /// Returns everything that is known of a message, for all consumers.
+    pub(crate) async fn known(&self, connection: &mut DB::Connection, id: Uuid) -> Result<Vec<Known>> {
+        let applied = of_existing(Query::<DB>::new(&self.shared.known_rows).bind(id));
+        let applied = applied.rows(&mut *connection).await?;
+        let failing = Query::<DB>::new(&self.shared.known_attempts).bind(id).rows(connection).await?;
+        applied.iter().map(rows::known).chain(failing.iter().map(rows::known_attempt)).collect()
+    }
+
+    /// Counts what consumers did with messages whose ids are not below `from`, and what waits.
+    /// Counts at most `rows_max` rows of each kind.
+    pub(crate) async fn activity(
+        &self,
+        connection: &mut DB::Connection,
+        from: Uuid,
+        rows_max: u32,
+    ) -> Result<ActivityRows> {
+        let applied = Query::new(&self.shared.activity_applied).bind(from).bind(rows_max);
+        let failing = Query::new(&self.shared.activity_attempts).bind(rows_max);
+        let dead = Query::new(&self.shared.activity_letters).bind(rows_max);
+        Ok(ActivityRows {
+            applied: active::<DB>(connection, applied).await?,
+            failing: active::<DB>(connection, failing).await?,
+            dead: active::<DB>(connection, dead).await?,
+        })
+    }
+}
+
+async fn active<DB: Dialect>(connection: &mut DB::Connection, query: Query<DB>) -> Result<Vec<ActivityRow>> {
+    query.rows(connection).await?.iter().map(rows::activity).collect()
+}

@@ -1,0 +1,45 @@
+//! Counts of consumers, per minute.
+
+use migrations::query::Query;
+use time::OffsetDateTime;
+
+use super::Tables;
+use crate::dialect::Dialect;
+use crate::minutes::{ConsumerCounts, Counts};
+use crate::rows;
+
+type Result<T> = std::result::Result<T, sqlx::Error>;
+
+impl<DB: Dialect> Tables<DB> {
+    /// Adds counts to the current minute of the database's clock.
+    pub(crate) async fn add_counts(
+        &self,
+        connection: &mut DB::Connection,
+        consumer: &str,
+        counts: Counts,
+    ) -> Result<()> {
+        let number = |count| i64::try_from(count).unwrap_or(i64::MAX);
+        let add = Query::<DB>::new(&self.shared.add_counts).bind(consumer);
+        let add = add.bind(number(counts.applied)).bind(number(counts.duplicates));
+        add.run(connection).await.map(drop)
+    }
+
+    /// Returns the counts of each consumer since a moment, by name.
+    pub(crate) async fn counts(
+        &self,
+        connection: &mut DB::Connection,
+        from: OffsetDateTime,
+    ) -> Result<Vec<ConsumerCounts>> {
+        let found = Query::<DB>::new(&self.shared.counts).bind(from).rows(connection).await?;
+        found.iter().map(rows::counts).collect()
+    }
+
+    /// Forgets minutes before a moment.
+    pub(crate) async fn purge_minutes(
+        &self,
+        connection: &mut DB::Connection,
+        before: OffsetDateTime,
+    ) -> Result<()> {
+        Query::<DB>::new(&self.shared.purge_minutes).bind(before).run(connection).await.map(drop)
+    }
+}

@@ -1,0 +1,44 @@
+//! The tables of an inbox in a database. Each method runs one statement, or a few in the caller's
+//! transaction, and decides nothing. All databases share this code;
+//! [`parts`](crate::dialect::parts) has the operations in which they differ. No method is
+//! cancel-safe: a statement may or may not have taken effect.
+
+mod attempts;
+mod chunks;
+mod dead_letters;
+mod decisions;
+mod guard;
+mod held_keys;
+mod known;
+mod minutes;
+mod retention;
+
+use migrations::query::Query;
+use migrations::{Identifier, Statement};
+
+use crate::dialect::{Guards, Key};
+use crate::statements::Shared;
+
+/// The tables of an inbox, in a schema.
+pub struct Tables<DB: Guards> {
+    pub(crate) shared: Shared,
+    /// The SQL that only this database has.
+    pub(crate) own: DB::Statements,
+}
+
+impl<DB: Guards> Tables<DB> {
+    pub(crate) fn new(schema: Option<&Identifier>) -> Self {
+        let own = DB::statements(schema);
+        Self { shared: DB::shared_statements(&own), own }
+    }
+}
+
+/// Begins a statement about one message of a consumer.
+pub(crate) fn of_key<DB: Guards>(statement: &Statement, key: Key<'_>) -> Query<DB> {
+    Query::new(statement).bind(key.id).bind(key.consumer).bind(key.scope)
+}
+
+/// Returns a number as a database stores it, in 32 bits.
+fn stored(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}

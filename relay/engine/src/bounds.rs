@@ -1,0 +1,184 @@
+//! The bounds of the engine's settings. The program `relay` checks those of its configuration, and
+//! a service those of the relay that it embeds.
+
+use std::time::Duration;
+
+use message::Backoff;
+use message::units::{ShownSize, ShownTime};
+
+use crate::options::EngineOptions;
+
+/// A shorter lease would be lost at every pause of a database or a container.
+const LEASE_TTL_MIN: Duration = Duration::from_secs(1);
+/// The takeover after a killed relay waits for the lease to expire.
+const LEASE_TTL_MAX: Duration = Duration::from_secs(3_600);
+/// Shorter polls would only waste processor time: an empty poll takes about 20 µs.
+const POLL_MIN: Duration = Duration::from_micros(100);
+const POLL_MAX: Duration = Duration::from_secs(60);
+/// Minimum interval of updates of the cursor's row: more would bloat it while an old snapshot is
+/// open.
+const CHECKPOINT_MIN: Duration = Duration::from_millis(10);
+const RETRY_MIN: Duration = Duration::from_millis(1);
+const RETRY_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// A slow disk or a new leader may silence a broker for less than this.
+const SILENT_MIN: Duration = Duration::from_millis(100);
+const GRACE_MAX: Duration = Duration::from_secs(3_600);
+const PAGE_MIN: usize = 64 << 10;
+
+/// A setting that the engine cannot work with. The program or its configuration is at fault.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{setting}: {problem}")]
+#[non_exhaustive]
+pub struct InvalidSetting {
+    /// The field of [`EngineOptions`], or another name that was asked for.
+    pub setting: &'static str,
+    /// The value and what is accepted.
+    pub problem: String,
+}
+
+/// The problems found so far.
+struct Problems<N> {
+    found: Vec<InvalidSetting>,
+    name: N,
+}
+
+impl<N: Fn(&'static str) -> &'static str> Problems<N> {
+    fn add(&mut self, setting: &'static str, problem: String) {
+        self.found.push(InvalidSetting { setting: (self.name)(setting), problem });
+    }
+
+    fn time(&mut self, setting: &'static str, value: Duration, min: Duration, max: Duration) {
+        if value < min || value > max {
+            let (value, min, max) = (ShownTime(value), ShownTime(min), ShownTime(max));
+            self.add(setting, format!("{value} is outside {min} to {max}"));
+        }
+    }
+
+    /// Demands that a shorter time is no longer than another one.
+    fn order(&mut self, shorter: Named, longer: Named) {
+        if shorter.time > longer.time {
+            let other = (self.name)(longer.setting);
+            let problem = format!(
+                "{} is longer than {other}, which is {}",
+                ShownTime(shorter.time),
+                ShownTime(longer.time)
+            );
+            self.add(shorter.setting, problem);
+        }
+    }
+}
+
+/// A time and its setting.
+struct Named {
+    setting: &'static str,
+    time: Duration,
+}
+
+impl EngineOptions {
+    /// Checks every setting that does not depend on the broker: times, attempts, window and pages.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] names the first field with its value and what is accepted.
+    pub fn check(&self) -> Result<(), InvalidSetting> {
+        self.out_of_bounds(|field| field).into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Returns every setting that [`check`](Self::check) would refuse. `name` returns the caller's
+    /// own name for a field.
+    #[must_use]
+    pub fn out_of_bounds(&self, name: impl Fn(&'static str) -> &'static str) -> Vec<InvalidSetting> {
+        let mut problems = Problems { found: Vec::new(), name };
+        self.check_times(&mut problems);
+        self.check_sizes(&mut problems);
+        problems.found
+    }
+
+    fn check_times<N: Fn(&'static str) -> &'static str>(&self, problems: &mut Problems<N>) {
+        let checkpoint_max = self.lease_ttl.max(LEASE_TTL_MIN);
+        let Backoff { first, max } = self.retry.backoff;
+        problems.time("lease_ttl", self.lease_ttl, LEASE_TTL_MIN, LEASE_TTL_MAX);
+        problems.time("poll_min", self.poll_min, POLL_MIN, POLL_MAX);
+        problems.time("poll_max", self.poll_max, POLL_MIN, POLL_MAX);
+        problems.time("checkpoint_interval", self.checkpoint_interval, CHECKPOINT_MIN, checkpoint_max);
+        problems.time("shutdown_grace", self.shutdown_grace, Duration::ZERO, GRACE_MAX);
+        problems.time("silent_after", self.silent_after, SILENT_MIN, GRACE_MAX);
+        problems.time("retry.backoff.first", first, RETRY_MIN, RETRY_MAX);
+        problems.time("retry.backoff.max", max, RETRY_MIN, RETRY_MAX);
+        problems.time("outage_delay_max", self.outage_delay_max, RETRY_MIN, RETRY_MAX);
+        problems.order(
+            Named { setting: "poll_min", time: self.poll_min },
+            Named { setting: "poll_max", time: self.poll_max },
+        );
+        problems.order(
+            Named { setting: "retry.backoff.first", time: first },
+            Named { setting: "retry.backoff.max", time: max },
+        );
+    }
+
+    fn check_sizes<N: Fn(&'static str) -> &'static str>(&self, problems: &mut Problems<N>) {
+        if self.retry.attempts_max == 0 {
+            let problem = "0 would park every message immediately; set at least 1";
+            problems.add("retry.attempts_max", problem.to_owned());
+        }
+        for (setting, value) in
+            [("unstored_max", self.unstored_max), ("checkpoint_changes", self.checkpoint_changes)]
+        {
+            if value == 0 {
+                problems.add(setting, String::from("with 0 nothing would be read; set at least 1"));
+            }
+        }
+        if self.page_bytes < PAGE_MIN {
+            let setting = if self.window_bytes < PAGE_MIN { "window_bytes" } else { "page_bytes" };
+            let problem = format!("{} is less than {}", ShownSize(self.page_bytes), ShownSize(PAGE_MIN));
+            problems.add(setting, problem);
+        } else if self.window_bytes < self.page_bytes {
+            let page = (problems.name)("page_bytes");
+            let (window, bytes) = (ShownSize(self.window_bytes), ShownSize(self.page_bytes));
+            problems.add("window_bytes", format!("{window} is smaller than {page}, which is {bytes}"));
+        }
+        if !(1..=self.window_entries).contains(&self.page_entries) {
+            let (entries, max) = (self.page_entries, self.window_entries);
+            problems.add("page_entries", format!("{entries} is outside 1 to {max}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut EngineOptions)) -> String {
+        let mut options = EngineOptions::default();
+        change(&mut options);
+        options.check().err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    /// A timer of zero panics, and polls without a pause would keep a database busy.
+    #[test]
+    fn a_time_of_zero_is_refused_with_its_bounds() {
+        assert_eq!(refused(|_| {}), "");
+        let zero = Duration::ZERO;
+        assert_eq!(
+            refused(|it| it.checkpoint_interval = zero),
+            "checkpoint_interval: 0s is outside 10ms to 15s"
+        );
+        assert_eq!(refused(|it| it.silent_after = zero), "silent_after: 0s is outside 100ms to 1h");
+        assert_eq!(refused(|it| it.lease_ttl = zero), "lease_ttl: 0s is outside 1s to 1h");
+        assert_eq!(refused(|it| it.poll_min = zero), "poll_min: 0s is outside 100us to 1m");
+        assert_eq!(refused(|it| it.outage_delay_max = zero), "outage_delay_max: 0s is outside 1ms to 1d");
+        assert_eq!(refused(|it| it.shutdown_grace = zero), "");
+    }
+
+    #[test]
+    fn a_problem_with_two_settings_names_both_fields() {
+        assert_eq!(
+            refused(|it| it.retry.backoff.max = Duration::from_millis(2)),
+            "retry.backoff.first: 1s is longer than retry.backoff.max, which is 2ms"
+        );
+        assert_eq!(
+            refused(|it| it.page_bytes = 13 << 20),
+            "window_bytes: 12MiB is smaller than page_bytes, which is 13MiB"
+        );
+        assert!(refused(|it| it.checkpoint_changes = 0).starts_with("checkpoint_changes: with 0"));
+    }
+}
