@@ -327,7 +327,7 @@ pub(crate) async fn migrate(cluster: &Cluster, line: Line) -> Outcome {
 
 pub(crate) fn key(name: &str) -> KeyId {
     let operation = Operation::new("place-order").unwrap();
-    KeyId::new(Tenant::none(), operation, IdempotencyKey::new(name).unwrap()).unwrap()
+    KeyId::new(Tenant::new("tenant-7").unwrap(), operation, IdempotencyKey::new(name).unwrap()).unwrap()
 }
 
 /// The same for the transaction of a key: whether it committed is unknown, and is reported so.
