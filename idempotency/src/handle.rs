@@ -5,13 +5,13 @@ use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use inbox::StoreError;
 use inbox::day::back;
-use inbox::{Bounded, StoreError};
 use message::crash_points::reached;
 use message::token::Drift;
 use message::{Backoff, Fingerprint, SteadyClock, shield};
 use migrations::{Line, Migrator, SqlErrorKind};
-use outbox::Outbox;
+use outbox::{Bounded, Outbox};
 use sqlx::Pool;
 use time::OffsetDateTime;
 use tokio::sync::oneshot;

@@ -139,6 +139,4 @@ pub mod simulation {
 }
 pub use store_error::StoreError;
 pub use transaction::InboxTransaction;
-#[doc(hidden)]
-pub use within::Bounded;
 pub use within::{CALL_TIMEOUT_DEFAULT, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};

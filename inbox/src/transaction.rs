@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use message::{Chunk, Committed, Message, MessageId, shield};
 use migrations::SqlErrorKind;
 use migrations::own_transaction::{ENDED, roll_back};
-use outbox::{OutboxTransaction, Sealed};
+use outbox::{OutboxTransaction, Sealed, no_answer};
 use sqlx::{Connection as _, Transaction};
 use uuid::Uuid;
 
@@ -20,7 +20,7 @@ use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
-use crate::within::{no_answer, within};
+use crate::within::within;
 
 const CHECK_FAILED: &str = "the check before the commit failed";
 const UNADMITTED: &str = "an assembled message was not admitted";

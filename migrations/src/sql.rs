@@ -197,6 +197,15 @@ macro_rules! statements {
     };
 }
 
+/// A condition on PostgreSQL that is true, and lets the present transaction wait for the disk even
+/// if the server's settings do not ask for that. A macro, because `concat!` takes only literals.
+#[macro_export]
+macro_rules! waits_for_the_disk {
+    () => {
+        "(current_setting('synchronous_commit') <> 'off' OR set_config('synchronous_commit', 'local', true) = 'local')"
+    };
+}
+
 /// Makes `Shared`, a structure of the [`Statement`]s that every database has, from their names, and
 /// the macro `shared_of!`, which takes them from the `Statements` of one database.
 ///

@@ -23,6 +23,7 @@
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
 compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
 
+mod bounded;
 pub mod connect;
 #[cfg(not(feature = "testing"))]
 mod crash_points;
@@ -49,6 +50,8 @@ pub mod trace;
 mod transaction;
 mod wake;
 
+#[doc(hidden)]
+pub use bounded::{Bounded, no_answer};
 pub use dialect::Dialect;
 pub use enqueue_error::EnqueueError;
 pub use into_message::IntoMessage;

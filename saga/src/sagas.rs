@@ -4,11 +4,10 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use inbox::Bounded;
 use message::SteadyClock;
 use message::crash_points::reached;
 use migrations::{Identifier, Line, Migrator};
-use outbox::Outbox;
+use outbox::{Bounded, Outbox};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::Pool;

@@ -11,12 +11,14 @@
 /// transaction whose service hangs. The commit waits for the disk whatever the server's settings
 /// are: its outcome is reported, and a lease precedes an effect elsewhere. The only values are our
 /// own numbers.
-pub(super) const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+pub(super) const BEGIN: &str = concat!(
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
     SELECT set_config('idle_in_transaction_session_timeout', '{idle_ms}', true), set_config('idempotency.holder', \
         CASE WHEN pg_try_advisory_xact_lock('{lock}'::bigint # hashtextextended(coalesce(current_schema(), ''), 0)) \
-            THEN {holder} ELSE '' END, true), \
-        CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'local', true) END; \
-    BEGIN; SAVEPOINT idempotency_claim";
+            THEN {holder} ELSE '' END, true), ",
+    migrations::waits_for_the_disk!(),
+    "; BEGIN; SAVEPOINT idempotency_claim"
+);
 /// Begins the transaction that looks for stuck keys. It forces both of their indexes, whatever the
 /// planner assumes about the table.
 pub(super) const BY_INDEXES: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off";

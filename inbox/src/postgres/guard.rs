@@ -14,8 +14,7 @@ use crate::statements::{Shared, shared_of};
 use crate::tables::Tables;
 
 /// One message. The setting ends with the transaction.
-const BEGIN_DURABLE: &str = "BEGIN; \
-    SELECT set_config('synchronous_commit', 'local', true) WHERE current_setting('synchronous_commit') = 'off'";
+const BEGIN_DURABLE: &str = concat!("BEGIN; SELECT ", migrations::waits_for_the_disk!());
 
 impl Guards for Postgres {
     type Statements = Statements;
@@ -122,10 +121,10 @@ impl Guards for Postgres {
     ) -> Result<Outcome<Self>, sqlx::Error> {
         let look_and_commit = format!(
             "SELECT CASE WHEN marks = '{}' THEN 0 ELSE (marks || '{MARKS_ARE_GONE}')::int END, \
-             CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'local', true) END \
-             FROM (SELECT coalesce(nullif(current_setting('inbox.marks', true), ''), '0') OFFSET 0) AS m (marks); \
+             {} FROM (SELECT coalesce(nullif(current_setting('inbox.marks', true), ''), '0') OFFSET 0) AS m (marks); \
              COMMIT AND CHAIN",
-            marked.len()
+            marked.len(),
+            migrations::waits_for_the_disk!()
         );
         match sqlx::raw_sql(AssertSqlSafe(look_and_commit)).execute(&mut *tx).await {
             Ok(_) => Ok(Outcome::Done(Some(tx))),

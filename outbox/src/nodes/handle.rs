@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::error::NodeError;
 use super::options::NodeOptions;
 use super::renewal::{Command, Renewal};
+use crate::bounded::Bounded;
 use crate::dialect::Dialect;
 use crate::telemetry;
 
@@ -49,7 +50,8 @@ impl NodeIds {
         let options = options.unmistakable();
         let shared = Arc::new(Shared { mint: Mutex::default(), clock: Arc::clone(&options.clock) });
         let statements = DB::producer_statements(options.schema.as_ref());
-        let renewal = Renewal { pool, statements, options, shared: Arc::clone(&shared) };
+        let db = Bounded::new(pool, options.call_limit());
+        let renewal = Renewal { db, statements, options, shared: Arc::clone(&shared) };
         renewal.take().await?;
         let (commands, asked) = mpsc::channel(1);
         tokio::spawn(renewal.run(asked));

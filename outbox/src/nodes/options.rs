@@ -18,6 +18,9 @@ pub const NODE_LEASE_MAX: Duration = Duration::from_secs(3_600);
 /// Maximum length of a holder's name in bytes. The column takes 255, with the random part.
 const HOLDER_BYTES_MAX: usize = 240;
 
+/// The shortest limit of a call: a busy database needs its time.
+const CALL_MIN: Duration = Duration::from_secs(1);
+
 /// Options for opening a node.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -92,6 +95,11 @@ impl NodeOptions {
     pub(super) fn unmistakable(mut self) -> Self {
         self.holder = format!("{} #{:08x}", self.holder, rand::random::<u32>());
         self
+    }
+
+    /// Returns the limit of one call. Three attempts without an answer fit into a lease.
+    pub(super) fn call_limit(&self) -> Duration {
+        (self.lease / 6).max(CALL_MIN)
     }
 
     /// Returns how long the node relies on its lease. It stops a tenth of the lease before the end

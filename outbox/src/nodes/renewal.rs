@@ -1,23 +1,18 @@
 //! Takes a number, renews it, and takes another one when it is lost.
 
-use std::future::Future;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use message::token::NodeTerm;
-use sqlx::Pool;
 use tokio::sync::{mpsc, oneshot};
 
 use super::HeldNumber;
 use super::error::NodeError;
 use super::handle::Shared;
 use super::options::NodeOptions;
+use crate::bounded::Bounded;
 use crate::dialect::Dialect;
 use crate::telemetry;
-
-/// The shortest limit of a call: a busy database needs its time.
-const CALL_MIN: Duration = Duration::from_secs(1);
 
 /// A request from the handle to its renewal task.
 #[derive(Debug)]
@@ -30,7 +25,7 @@ pub(super) enum Command {
 
 /// The task behind a node. It never drops a database call half-way.
 pub(super) struct Renewal<DB: Dialect> {
-    pub(super) pool: Pool<DB>,
+    pub(super) db: Bounded<DB>,
     pub(super) statements: DB::ProducerStatements,
     pub(super) options: NodeOptions,
     pub(super) shared: Arc<Shared>,
@@ -69,10 +64,10 @@ impl<DB: Dialect> Renewal<DB> {
         let asked_at = self.options.clock.elapsed();
         let held = HeldNumber::of(term, &self.options.holder);
         let renewed = async {
-            let mut connection = self.pool.acquire().await?;
+            let mut connection = self.db.pool().acquire().await?;
             DB::renew_node(&mut connection, &self.statements, &held, self.options.lease).await
         };
-        if self.within(renewed).await.map_err(NodeError::during("renew a node number"))? {
+        if self.db.call(renewed).await.map_err(NodeError::during("renew a node number"))? {
             self.shared.mint().hold(NodeTerm { until: asked_at + self.options.relied_on(), ..term });
             return Ok(());
         }
@@ -90,10 +85,10 @@ impl<DB: Dialect> Renewal<DB> {
         let asked_at = self.options.clock.elapsed();
         let (holder, lease) = (&self.options.holder, self.options.lease);
         let taken = async {
-            let mut connection = self.pool.acquire().await?;
+            let mut connection = self.db.pool().acquire().await?;
             DB::take_node(&mut connection, &self.statements, holder, lease).await
         };
-        let taken = self.within(taken).await.map_err(NodeError::during("lease a node number"))?;
+        let taken = self.db.call(taken).await.map_err(NodeError::during("lease a node number"))?;
         let HeldNumber { number, epoch, .. } = taken.ok_or(NodeError::AllTaken)?;
         let (Ok(small), Ok(short)) = (u16::try_from(number), u32::try_from(epoch)) else {
             return Err(NodeError::Corrupt { number, epoch });
@@ -111,21 +106,10 @@ impl<DB: Dialect> Renewal<DB> {
         self.shared.mint().give_up();
         let held = HeldNumber::of(term, &self.options.holder);
         let released = async {
-            let mut connection = self.pool.acquire().await?;
+            let mut connection = self.db.pool().acquire().await?;
             DB::release_node(&mut connection, &self.statements, &held).await
         };
-        self.within(released).await.map(drop).map_err(NodeError::during("release a node number"))
-    }
-
-    /// Waits for a call, then drops it with its connection. A host that is gone answers nothing,
-    /// and a call that waited for it for ever would be the last one.
-    async fn within<T>(&self, call: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
-        let limit = (self.options.lease / 6).max(CALL_MIN);
-        let lost = || {
-            let text = format!("no answer within {limit:?}: the connection is given up");
-            sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, text))
-        };
-        tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(lost()))
+        self.db.call(released).await.map(drop).map_err(NodeError::during("release a node number"))
     }
 
     /// Returns the pause until the next attempt: a third of the lease. Shorter after a failure and

@@ -22,6 +22,7 @@ migrations::statements! {
                 ended_at = CASE WHEN $12 THEN clock_timestamp() ELSE ended_at END,
                 undone_at = CASE WHEN undo <> $8 AND $8 = 'done' THEN clock_timestamp() ELSE undone_at END
             FROM owned WHERE type = $1 AND id = $2 AND name = $4 AND state = $5 AND undo = $6";
+        waits_for_the_disk = migrations::waits_for_the_disk!();
         goes_on = "(NOT $13 OR cancel IS NULL) AND ($14::bigint IS NULL OR replies = $14)";
         lost_again = "(s.worker IS NOT NULL AND s.attempts > 0 AND s.cancel IS NULL)";
         let_go = "worker = NULL, waits_for = NULL, waiting_since = NULL";
@@ -106,8 +107,7 @@ migrations::statements! {
     mailbox = "SELECT step, payload FROM {schema}saga_reply WHERE type = $1 AND id = $2";
     /// Commits on its own, before a call. It waits for the disk whatever the server's settings are:
     /// a crash that undid it would leave a call that nobody undoes.
-    insert_step(condition = "cancel IS NULL AND (current_setting('synchronous_commit') <> 'off'
-        OR set_config('synchronous_commit', 'local', true) = 'local')") = "{step_inserted}";
+    insert_step(condition = "cancel IS NULL AND {waits_for_the_disk}") = "{step_inserted}";
     insert_step_with_effect(condition = "cancel IS NULL AND {own}") = "{step_inserted}";
     change_step(condition = "{goes_on}") = "{step_changed}";
     change_step_with_effect(condition = "{goes_on} AND {own}") = "{step_changed}";

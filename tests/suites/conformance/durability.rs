@@ -22,8 +22,11 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// by a crash, on a server whose commits do not wait for the disk. Oracle: the rows after a crash.
 /// A commit that waits brings everything before it to the disk, so each has a crash of its own.
 async fn what_was_acknowledged_survives_a_crash(stage: Stage) -> Outcome {
-    let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s")];
-    let server = Cluster::start(&stage, &settings).await?;
+    let server = Cluster::start(&stage, &[]).await?;
+    for setting in ["synchronous_commit = off", "wal_writer_delay = '10s'"] {
+        server.execute(&format!("ALTER SYSTEM SET {setting}")).await?;
+    }
+    server.execute("SELECT pg_reload_conf()").await?;
     for line in [Line::Inbox, Line::Idempotency] {
         migrate(&server, line).await?;
     }

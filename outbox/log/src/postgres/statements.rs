@@ -13,6 +13,7 @@ migrations::statements! {
         // check.
         same_run = "({run}::text IS NULL OR EXISTS (SELECT FROM {schema}outbox_server_run
             WHERE run_id = {run}::text::uuid AND started_at = pg_postmaster_start_time()))";
+        waits_for_the_disk = migrations::waits_for_the_disk!();
         headers = HEADERS;
         unbounded = UNBOUNDED;
         trace = TRACE;
@@ -213,8 +214,7 @@ migrations::statements! {
         UPDATE {schema}outbox_relay
         SET lease_until = clock_timestamp() + make_interval(secs => $3), lease_seconds = $3
         WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder = $5 AND {same_run}
-            AND (current_setting('synchronous_commit') <> 'off'
-                OR set_config('synchronous_commit', 'local', true) = 'local')";
+            AND {waits_for_the_disk}";
     /// $1 message id: whether the entry is in the log or parked, even under a new id.
     is_here = "
         SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE message_id = $1)
@@ -226,8 +226,7 @@ migrations::statements! {
     checkpoint(run = "$4") = "
         UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
         WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder = $5 AND {same_run}
-            AND (position('\"transaction\":' in $3) = 0 OR current_setting('synchronous_commit') <> 'off'
-                OR set_config('synchronous_commit', 'local', true) = 'local')";
+            AND (position('\"transaction\":' in $3) = 0 OR {waits_for_the_disk})";
     /// $1 relay, $2 epoch, $3 the JSON to store beside the cursor, $4 holder. Writes nothing when
     /// it is already there.
     note = "
@@ -260,8 +259,7 @@ migrations::statements! {
         WITH fenced AS (
             UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
             WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder = $15 AND {same_run}
-                AND (position('\"transaction\":' in $3) = 0 OR current_setting('synchronous_commit') <> 'off'
-                    OR set_config('synchronous_commit', 'local', true) = 'local')
+                AND (position('\"transaction\":' in $3) = 0 OR {waits_for_the_disk})
             RETURNING relay),
         changed AS MATERIALIZED (
             SELECT fenced.relay, c.*

@@ -75,6 +75,11 @@ const ITEMS: [(&str, By); 14] = [
 /// The lines whose tables remember keys.
 const KEY_LINES: [&str; 2] = ["inbox", "idempotency"];
 
+/// Returns whether the finding is about tables that remember keys.
+fn is_of_keys(finding: &Finding) -> bool {
+    KEY_LINES.iter().any(|line| schema::is_of(finding, line))
+}
+
 /// Returns the worst state of the findings that count; unknown if there is none.
 fn worst(reports: &[PipelineReport], counts: impl Fn(&Finding) -> bool) -> CheckState {
     let made = reports.iter().flat_map(|report| &report.checks);
@@ -85,16 +90,13 @@ fn worst(reports: &[PipelineReport], counts: impl Fn(&Finding) -> bool) -> Check
 /// Returns the checklist with the results of the reports.
 #[must_use]
 pub fn checklist(reports: &[PipelineReport]) -> Vec<ChecklistItem> {
-    let decide = |(item, by): &(&'static str, By)| match by {
-        By::Person(how) => ChecklistItem { item, state: CheckState::Unknown, how },
-        By::Checks(checks, how) => {
-            let state = worst(reports, |finding| checks.contains(&finding.check));
-            ChecklistItem { item, state, how }
-        }
-        By::KeyTables(how) => {
-            let state = worst(reports, |finding| KEY_LINES.iter().any(|line| schema::is_of(finding, line)));
-            ChecklistItem { item, state, how }
-        }
+    let decide = |(item, by): &(&'static str, By)| {
+        let (state, how) = match by {
+            By::Person(how) => (CheckState::Unknown, how),
+            By::Checks(checks, how) => (worst(reports, |finding| checks.contains(&finding.check)), how),
+            By::KeyTables(how) => (worst(reports, is_of_keys), how),
+        };
+        ChecklistItem { item, state, how }
     };
     ITEMS.iter().map(decide).collect()
 }

@@ -141,18 +141,23 @@ mod tests {
         spool
     }
 
-    /// Goal: a suspect takes an id in memory, and a finding that is not named takes nothing.
-    /// Oracle: the size of what is kept, and all counts.
-    #[tokio::test]
-    async fn a_suspect_takes_an_id_in_memory_and_all_are_counted() {
-        let mut spool = spool().await;
+    /// Returns a comparison with one inbox, before anything was read.
+    fn empty() -> (Context, Compared, Suspects) {
         let context = Context {
             outbox_from: Some(Uuid::nil()),
             inboxes: vec![InboxContext::default()],
             ..Context::default()
         };
-        let mut compared = Compared::new("orders", vec![InboxCounts::default()], None, NAMED_MAX);
-        let mut suspects = Suspects::default();
+        let compared = Compared::new("orders", vec![InboxCounts::default()], None, NAMED_MAX);
+        (context, compared, Suspects::default())
+    }
+
+    /// Goal: a suspect takes an id in memory, and a finding that is not named takes nothing.
+    /// Oracle: the size of what is kept, and all counts.
+    #[tokio::test]
+    async fn a_suspect_takes_an_id_in_memory_and_all_are_counted() {
+        let mut spool = spool().await;
+        let (context, mut compared, mut suspects) = empty();
         assert!(!suspects.read(&mut spool, &context, &mut compared, MESSAGES).await.unwrap());
         assert_eq!((suspects.ids.len(), suspects.may_pass, compared.enqueued), (MESSAGES - 1, true, 1));
         spool.suspect(&suspects.ids).await.unwrap();
@@ -178,13 +183,7 @@ mod tests {
     #[tokio::test]
     async fn more_suspects_than_the_maximum_are_reported() {
         let mut spool = spool().await;
-        let context = Context {
-            outbox_from: Some(Uuid::nil()),
-            inboxes: vec![InboxContext::default()],
-            ..Context::default()
-        };
-        let mut compared = Compared::new("orders", vec![InboxCounts::default()], None, NAMED_MAX);
-        let mut suspects = Suspects::default();
+        let (context, mut compared, mut suspects) = empty();
         assert!(suspects.read(&mut spool, &context, &mut compared, 9).await.unwrap());
         assert_eq!(suspects.ids.len(), 9);
     }

@@ -89,13 +89,16 @@ async fn a_limited_role(stage: Stage) -> Outcome {
     });
     let waits = "SELECT coalesce(bool_or(query LIKE '%pg_try_advisory_xact_lock%'
         AND clock_timestamp() - xact_start > '1 s'), false) FROM pg_stat_activity WHERE pid = $1";
+    // On a connection of its own: within a transaction, each look shows what the first one saw.
+    let mut look = PgConnection::connect(&db.url).await?;
     while !up.is_finished() {
-        let has_waited: bool = sqlx::query_scalar(waits).bind(pid).fetch_one(&mut other).await?;
+        let has_waited: bool = sqlx::query_scalar(waits).bind(pid).fetch_one(&mut look).await?;
         if has_waited {
             break;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    look.close().await?;
     other.execute("COMMIT").await?;
     assert_eq!(up.await??, ALL);
     other.close().await?;
