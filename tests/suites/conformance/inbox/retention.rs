@@ -303,9 +303,7 @@ async fn creating_a_day_gives_way_and_tries_again_on_postgres(database: &Databas
 
 /// Goal: an inbox whose days are being created holds back no inbox of another schema. Oracle: the
 /// other one opens while the first one's lock is held.
-async fn inboxes_of_one_database_do_not_wait_for_each_other_on_postgres(
-    database: &Database<sqlx::Postgres>,
-) {
+async fn inboxes_of_one_database_do_not_wait_for_each_other_on_postgres(database: &Database<sqlx::Postgres>) {
     let mut creating = database.admin.begin().await.unwrap();
     let create = "SELECT inbox_create_days(current_date, current_date)";
     sqlx::query(create).execute(&mut *creating).await.unwrap();
