@@ -33,7 +33,7 @@ use crate::event::{Event, Load, News};
 pub use history::History;
 pub use looks::Looks;
 pub use spans::{SendFailure, SendSpan, SpanRecorder, SpansRecordedAlready, set_span_recorder};
-pub use table::{METRICS, describe};
+pub use table::{LOG_LINES_DROPPED, METRICS, describe};
 use topics::Topics;
 
 /// Default maximum number of topics with series of their own.
