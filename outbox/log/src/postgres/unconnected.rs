@@ -35,6 +35,10 @@ pub fn unconnected(options: &PgConnectOptions, error: sqlx::Error) -> LogError {
     let advice = match &error {
         sqlx::Error::Database(answer) => answer.code().and_then(|code| of_code(&code)),
         sqlx::Error::Io(io) => Some(of_io(io, options)),
+        // The client library has no error of its own for a server that is no PostgreSQL.
+        sqlx::Error::Protocol(problem) if problem.contains("SSLRequest") => {
+            Some("what answers there is no PostgreSQL: correct host and port in the URL")
+        }
         _ => None,
     };
     match (LogError::during("connect")(error), advice) {
@@ -258,6 +262,10 @@ mod tests {
             (refused(), ["could not connect", "start the server"]),
             (unknown_host(), ["lookup address", "name service"]),
             (late(), ["timed out", "network in between"]),
+            (
+                sqlx::Error::Protocol("unexpected response from SSLRequest: 0x41".into()),
+                ["SSLRequest", "no PostgreSQL: correct host and port"],
+            ),
             (sqlx::Error::Tls("server does not support TLS".into()), ["sslmode=verify-full", "ssl = on"]),
             (tls("invalid peer certificate: UnknownIssuer"), ["not trusted", "sslrootcert of the URL"]),
             (tls("certificate not valid for name \"db\""), ["another name", "host of the URL"]),
