@@ -13,6 +13,7 @@ const VERSION_MIN: i32 = 130_000;
 pub(crate) fn check(facts: &PostgresFacts) -> Vec<Finding> {
     let mut findings = vec![tls(facts), server(facts), primary(facts), pooler(facts.shared_session)];
     findings.extend(facts.lines.iter().map(|line| schema::check(line, DATABASE)));
+    findings.push(schema::row_security(&facts.lines, DATABASE));
     findings.push(accepted(facts.refused.as_deref()));
     findings.push(sequence(facts.sequence_cache));
     findings.push(timeline(&facts.timeline));
@@ -200,7 +201,13 @@ pub(crate) mod tests {
             sees_sessions: true,
             shared_session: false,
             refused: None,
-            lines: vec![LineFacts { line: "outbox", version: 7, version_needed: 7, problem: None }],
+            lines: vec![LineFacts {
+                line: "outbox",
+                version: 7,
+                version_needed: 7,
+                problem: None,
+                row_security: Vec::new(),
+            }],
             sequence_cache: Some(1),
             timeline: Timeline::Told(1),
             encoding: String::from("UTF8"),
@@ -234,13 +241,16 @@ pub(crate) mod tests {
     fn each_fact_that_is_wrong_has_its_check() {
         use CheckState::{Fail, Warn};
         type Break = fn(&mut PostgresFacts);
-        let table: [(&str, CheckState, Break); 17] = [
+        let table: [(&str, CheckState, Break); 18] = [
             ("tls", Fail, |facts| facts.cipher = None),
             ("tls", Warn, |facts| facts.verified = false),
             ("server", Fail, |facts| facts.version_number = 120_000),
             ("primary", Fail, |facts| facts.replica = true),
             ("pooler", Warn, |facts| facts.shared_session = true),
             ("schema", Fail, |facts| facts.lines[0].problem = Some(String::from("run relay migrate up"))),
+            ("row-security", Warn, |facts| {
+                facts.lines[0].row_security = vec![String::from("public.outbox_message")];
+            }),
             ("opens", Fail, |facts| facts.refused = Some(String::from("is CockroachDB"))),
             ("sequence-cache", Fail, |facts| facts.sequence_cache = Some(100)),
             ("timeline", Warn, |facts| facts.timeline = Timeline::Hidden(String::from("wal_level"))),

@@ -1,7 +1,7 @@
-//! The check of the versions of the schema's lines. Pure.
+//! The checks of the schema's lines: versions, and row-level security. Pure.
 
 use super::facts::LineFacts;
-use super::report::Finding;
+use super::report::{CheckState, Finding};
 
 const CHECK: &str = "schema";
 
@@ -16,6 +16,19 @@ pub(super) fn check(line: &LineFacts, subject: &str) -> Finding {
         }
         Some(problem) => Finding::fail(CHECK, subject, measured, problem.clone()),
     }
+}
+
+/// Checks for row-level security, from which this role is exempt: otherwise the check of the
+/// versions fails.
+pub(super) fn row_security(lines: &[LineFacts], subject: &str) -> Finding {
+    let tables: Vec<&str> = lines.iter().flat_map(|line| &line.row_security).map(String::as_str).collect();
+    if tables.is_empty() {
+        return Finding::pass("row-security", subject, "no table of the toolkit has row-level security");
+    }
+    let remedy = "inbox, keys, sagas and relays of other roles refuse to start, and a policy costs each message \
+                  time: ALTER TABLE … DISABLE ROW LEVEL SECURITY, and one schema for each tenant instead \
+                  (docs/security.md)";
+    Finding::unless("row-security", subject, tables.join(", "), Some((CheckState::Warn, remedy.to_owned())))
 }
 
 /// Returns whether the finding is about a line whose tables are there.
