@@ -67,7 +67,7 @@ impl<DB: Backend> Migrator<DB> {
     }
 
     /// Applies the pending migrations and returns them; empty when the database is up to date.
-    /// After `ALTER SCHEMA ... RENAME`, it also replaces the former name in the bodies of functions.
+    /// After `ALTER SCHEMA ... RENAME`, it also replaces the former name in the functions.
     ///
     /// # Errors
     /// [`MigrateError`]: the database is newer than this build, an applied migration differs from

@@ -1,7 +1,9 @@
 //! The checks of the schema's lines: versions, and row-level security. Pure.
 
 use super::facts::LineFacts;
-use super::report::{CheckState, Finding};
+#[cfg(feature = "postgres")]
+use super::report::CheckState;
+use super::report::Finding;
 
 const CHECK: &str = "schema";
 
@@ -20,6 +22,7 @@ pub(super) fn check(line: &LineFacts, subject: &str) -> Finding {
 
 /// Checks for row-level security, from which this role is exempt: otherwise the check of the
 /// versions fails.
+#[cfg(feature = "postgres")]
 pub(super) fn row_security(lines: &[LineFacts], subject: &str) -> Finding {
     let tables: Vec<&str> = lines.iter().flat_map(|line| &line.row_security).map(String::as_str).collect();
     if tables.is_empty() {

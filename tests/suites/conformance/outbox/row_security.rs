@@ -97,7 +97,8 @@ async fn services_are_refused_what_a_policy_hides_and_keep_their_own_policies(db
     pool.close().await;
 }
 
-/// Oracle: with a new schema of the former name, messages go to the outbox whose function is called.
+/// Oracle: with a new schema of the former name, messages go to the outbox whose function is
+/// called.
 async fn a_renamed_schema_is_refused_until_its_functions_name_it(db: &Database<Postgres>) {
     let mut admin = PgConnection::connect(&db.url).await.unwrap();
     let of = |name: &str, line| Migrator::<Postgres>::new(line).schema(Some(Identifier::new(name).unwrap()));
