@@ -87,7 +87,8 @@ impl<DB: Backend> Migrator<DB> {
             if self.schema.is_none() {
                 DB::check_place(&mut tx).await?;
             }
-            let what = String::from("create outbox_toolkit_migration");
+            let what = "create outbox_toolkit_migration (the role needs CREATE on the schema; --schema names another)";
+            let what = String::from(what);
             DB::run(&mut tx, &self.render(DB::BOOKKEEPING), what).await?;
         }
         for migration in pending {
