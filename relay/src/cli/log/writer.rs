@@ -120,7 +120,6 @@ impl Drop for FlushAtEnd {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::sync::mpsc;
 
     use super::*;
 
@@ -144,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_hangs_stops_nobody_and_one_that_is_gone_is_counted() {
-        let (permit, permits) = mpsc::channel();
+        let (permit, permits) = channel();
         let read = Arc::default();
         let (mut writer, end) = start(Reader { permits, read: Arc::clone(&read) }).unwrap();
         let line = vec![b'x'; BYTES_MAX / 4];
@@ -163,7 +162,7 @@ mod tests {
 
     #[test]
     fn lines_keep_their_order_and_the_last_ones_are_written() {
-        let (permit, permits) = mpsc::channel();
+        let (permit, permits) = channel();
         let read = Arc::default();
         let (mut writer, end) = start(Reader { permits, read: Arc::clone(&read) }).unwrap();
         for number in 0..100 {
