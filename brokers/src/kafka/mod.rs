@@ -60,6 +60,7 @@ mod handshakes;
 mod inflow;
 mod inspect;
 mod lag;
+mod last_error;
 mod ledger;
 mod listeners;
 mod log;

@@ -95,3 +95,22 @@ async fn every_advertised_address_of_a_cluster_is_reached() {
         found.iter().filter(|found| found.problem.is_none()).map(|found| found.broker).collect();
     assert_eq!(reached, [1, 2, 3], "{found:?}");
 }
+
+/// The session opens, because the bootstrap server answers; nothing can leave.
+#[tokio::test]
+async fn a_session_tells_which_address_it_cannot_reach() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let connector = Connector::new(Config::new([advertises(port).to_string()])).unwrap();
+    let (mut publisher, _received) = session(&connector).await;
+    publisher.submit(batch(0, [keyed(TOPIC, "k", "{}")])).await;
+    let told = async {
+        loop {
+            match connector.last_error() {
+                Some(told) => return told,
+                None => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    let told = tokio::time::timeout(LONG, told).await.unwrap();
+    assert!(told.contains(&format!("127.0.0.1:{port}")), "{told}");
+}
