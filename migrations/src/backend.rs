@@ -60,10 +60,6 @@ pub trait Backend: Values + sealed::Sealed {
     #[doc(hidden)]
     const BOOKKEEPING: &'static str;
 
-    /// The first statements of a script that is run by hand. They exclude running migrators.
-    #[doc(hidden)]
-    const BEGIN: &'static str;
-
     /// The check of [`check_place`](Self::check_place) in a script.
     #[doc(hidden)]
     const CHECK_PLACE: &'static str;
@@ -98,6 +94,12 @@ pub trait Backend: Values + sealed::Sealed {
     #[doc(hidden)]
     fn is_marked(connection: &mut Self::Connection)
     -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Returns the first statements of a script that is run by hand. They exclude running
+    /// migrators, and wait for one up to `wait_max` where the database does not limit that itself.
+    #[doc(hidden)]
+    #[must_use]
+    fn begin_script(wait_max: Duration) -> String;
 
     /// Begins a transaction that excludes every other migrator, and waits for one up to `wait_max`.
     #[doc(hidden)]

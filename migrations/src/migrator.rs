@@ -58,8 +58,9 @@ impl<DB: Backend> Migrator<DB> {
         self
     }
 
-    /// Sets how long [`up`](Self::up) waits on PostgreSQL for another migrator; 10 minutes by
-    /// default ([`WAIT_MAX`]). On SQLite, the connection's `busy_timeout` decides.
+    /// Sets how long [`up`](Self::up), and a script of [`sql`](Self::sql), wait on PostgreSQL for
+    /// another migrator; 10 minutes by default ([`WAIT_MAX`]). On SQLite, the connection's
+    /// `busy_timeout` decides.
     #[must_use]
     pub fn wait_max(mut self, limit: Duration) -> Self {
         self.wait_max = limit;
@@ -120,7 +121,9 @@ impl<DB: Backend> Migrator<DB> {
 
     /// Returns the migrations of a range of versions as a script for an administrator who runs them
     /// by hand. The script includes the bookkeeping, all in one transaction that excludes running
-    /// migrators.
+    /// migrators. On PostgreSQL it waits for one of them up to [`wait_max`](Self::wait_max), and
+    /// then fails with an error that names the session; on SQLite the client's busy timeout
+    /// decides.
     ///
     /// # Errors
     /// [`SchemaError::TooNew`] when the range goes beyond what this build knows.
@@ -130,7 +133,8 @@ impl<DB: Backend> Migrator<DB> {
             return Err(SchemaError::TooNew { line: self.line, database: *versions.end(), build });
         }
         let check = if self.schema.is_none() { DB::CHECK_PLACE } else { "" };
-        let mut script = format!("{}\n{check}{}\n", DB::BEGIN, self.render(DB::BOOKKEEPING));
+        let begin = DB::begin_script(self.wait_max);
+        let mut script = format!("{}\n{check}{}\n", begin, self.render(DB::BOOKKEEPING));
         for migration in self.known.iter().filter(|migration| versions.contains(&migration.version)) {
             // Writing to a String cannot fail.
             let _ = writeln!(
@@ -178,6 +182,7 @@ mod tests {
         let migrator = Migrator::<Postgres>::new(Line::Outbox).schema(Some(schema));
         let script = migrator.sql(1..=1).unwrap();
         assert!(script.starts_with("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"), "{script}");
+        assert!(script.contains("1..6001 LOOP") && !script.contains("pg_advisory_xact_lock("), "{script}");
         assert!(script.contains(r#"CREATE TABLE "app".outbox_message"#), "{script}");
         assert!(script.contains("VALUES ('outbox', 1, '0001_outbox', '"), "{script}");
         assert!(script.ends_with("COMMIT;\n") && !script.contains("{schema}") && !script.contains(HIDDEN));

@@ -14,9 +14,15 @@ use crate::snapshot;
 use crate::sql::{Statement, Template};
 use crate::status::Applied;
 
-/// Takes the lock, or pauses and returns false. It does not queue, because a statement that waits
-/// cannot report the holder. The number is arbitrary, and others are unlikely to use it: the first
-/// eight bytes of "outbox_toolkit".
+/// The number of the lock of the migrations. It is arbitrary, and others are unlikely to use it:
+/// the first eight bytes of "outbox_toolkit".
+const LOCK: i64 = 8_031_170_788_430_771_316;
+
+/// Pause of a script between two attempts to take the lock.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes the [lock](LOCK), or pauses and returns false. It does not queue, because a statement that
+/// waits cannot report the holder.
 const TRY_LOCK: &str = "SELECT CASE WHEN pg_try_advisory_xact_lock(8031170788430771316) THEN true
     ELSE pg_sleep(0.1)::text IS NULL END";
 
@@ -91,8 +97,6 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
     CONSTRAINT outbox_toolkit_migration_pkey PRIMARY KEY (line, version)
 );";
 
-    const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;\nSELECT pg_advisory_xact_lock(8031170788430771316);";
-
     const CHECK_PLACE: &'static str = "\
 DO $$ BEGIN
     IF EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -102,6 +106,37 @@ DO $$ BEGIN
     END IF;
 END $$;
 ";
+
+    fn begin_script(wait_max: Duration) -> String {
+        // One attempt more, which comes at the end of the wait.
+        let attempts = wait_max.as_millis().div_ceil(PAUSE.as_millis()) + 1;
+        format!(
+            "\
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+DO $$ DECLARE
+    holder text := 'a session that is not visible or has just ended';
+BEGIN
+    FOR attempt IN 1..{attempts} LOOP
+        IF pg_try_advisory_xact_lock({LOCK}) THEN
+            RETURN;
+        END IF;
+        IF attempt < {attempts} THEN
+            PERFORM pg_sleep({pause});
+        END IF;
+    END LOOP;
+    BEGIN
+        holder := coalesce(({HOLDER}), holder);
+    EXCEPTION WHEN OTHERS THEN
+        NULL; -- This role may not read the views.
+    END;
+    RAISE EXCEPTION 'another migration did not end within {waited} s: %', holder
+        USING ERRCODE = 'lock_not_available',
+            HINT = 'Nothing was changed. Run this script again once that migration has ended.';
+END $$;",
+            pause = PAUSE.as_secs_f64(),
+            waited = wait_max.as_secs_f64(),
+        )
+    }
 
     /// Sends one message. BEGIN comes last: a statement that fails before it leaves no transaction.
     async fn begin_marked(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {

@@ -40,6 +40,10 @@ pub async fn begin_outside(
     }
 }
 
+const BEGIN_SCRIPT: &str = "\
+-- An error does not end a transaction of SQLite. Stop at the first one: sqlite3 -bail FILE < SCRIPT
+BEGIN IMMEDIATE;";
+
 impl Backend for Sqlite {
     const DIALECT: Dialect = Dialect::Sqlite;
 
@@ -53,11 +57,12 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
     CONSTRAINT outbox_toolkit_migration_pkey PRIMARY KEY (line, version)
 ) STRICT;";
 
-    const BEGIN: &'static str = "\
--- An error does not end a transaction of SQLite. Stop at the first one: sqlite3 -bail FILE < SCRIPT
-BEGIN IMMEDIATE;";
-
     const CHECK_PLACE: &'static str = "";
+
+    /// Does not wait: the client's busy timeout decides, which is zero in the program `sqlite3`.
+    fn begin_script(_wait_max: Duration) -> String {
+        String::from(BEGIN_SCRIPT)
+    }
 
     /// Takes the write lock, waiting within the busy timeout. A deferred transaction that starts to
     /// write later is refused at once when another one has written since. The mark is a savepoint.
