@@ -18,6 +18,7 @@ use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
+use crate::tables::Counted;
 use crate::telemetry;
 
 /// The outcome of gathering a message that may be a chunk.
@@ -105,6 +106,19 @@ impl Incomplete {
     }
 }
 
+/// Maximum number of ways in which the chunks of one message may be split. A relay splits it in
+/// another way only after its limit of sizes was changed. A broken producer could split it in
+/// thousands of ways, each with thousands of chunks.
+const SPLITS_MAX: u32 = 16;
+
+fn too_many_splits(id: MessageId) -> Refusal {
+    let problem = format!(
+        "the message is being split in more ways than one inbox keeps, which is at most {SPLITS_MAX}: do not change \
+         the limit of sizes at its relay any more, and publish the message again"
+    );
+    Refusal::Chunk { id, problem }
+}
+
 /// Maximum number of runs of missing chunks in one text.
 const RUNS_SHOWN: usize = 16;
 
@@ -179,7 +193,11 @@ impl<DB: Dialect> Inbox<DB> {
         }
         tables.keep_chunk(tx, set, chunk, &message.payload).await.map_err(failed("keep a chunk"))?;
         let count = chunk.count();
-        let held = tables.count_chunks(tx, set, count).await.map_err(failed("count chunks"))?;
+        let Counted { held, splits } =
+            tables.count_chunks(tx, set, count).await.map_err(failed("count chunks"))?;
+        if splits > SPLITS_MAX {
+            return Err(too_many_splits(message.id).into());
+        }
         if held < count {
             return Ok(Gathered::Kept { held, count });
         }
@@ -225,13 +243,15 @@ impl<DB: Dialect> Inbox<DB> {
     /// Returns messages with missing chunks, the oldest first, at most `limit`. Cancel-safe.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`], also when the database did not answer within the call timeout.
     pub async fn incomplete(&self, limit: std::num::NonZeroU32) -> Result<Vec<Incomplete>, StoreError> {
-        let mut connection = self.acquire("list incomplete messages").await?;
-        self.tables()
-            .incomplete(&mut connection, None, limit.get())
-            .await
-            .map_err(StoreError::during("list incomplete messages"))
+        let what = "list incomplete messages";
+        let listing = async {
+            let mut connection = self.acquire(what).await?;
+            let found = self.tables().incomplete(&mut connection, limit.get()).await;
+            found.map_err(StoreError::during(what))
+        };
+        self.in_time(what, listing).await
     }
 }
 

@@ -113,7 +113,7 @@ impl<DB: Dialect> Inbox<DB> {
         let what = "list incomplete messages";
         // Returned before the next call, which would wait for it in a pool of one connection.
         let mut connection = self.acquire(what).await?;
-        let overdue = self.tables().incomplete(&mut connection, Some(which), EXPIRED_MAX).await;
+        let overdue = self.tables().overdue(&mut connection, which, EXPIRED_MAX).await;
         overdue.map_err(StoreError::during(what))
     }
 

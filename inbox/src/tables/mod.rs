@@ -18,6 +18,7 @@ use migrations::{Identifier, Statement};
 
 use crate::dialect::{Guards, Key};
 use crate::statements::Shared;
+pub(crate) use chunks::Counted;
 
 /// The tables of an inbox, in a schema.
 pub struct Tables<DB: Guards> {
