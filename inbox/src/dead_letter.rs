@@ -14,12 +14,10 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::attempts::storable;
-use crate::dialect::{Dialect, Key};
-use crate::inbox::Inbox;
+use crate::dialect::Key;
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_dead_letter::Cause;
-use crate::store_error::StoreError;
 
 /// The id of a dead letter; ascends with time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -374,26 +372,4 @@ fn is_chunk(attribute: &str) -> bool {
 /// Replaces NUL characters, which PostgreSQL does not store.
 fn clean(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
-}
-
-impl<DB: Dialect> Inbox<DB> {
-    /// Returns dead letters that match a query, oldest first. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn dead_letters(&self, query: &DeadLetterQuery) -> Result<Vec<DeadLetter>, StoreError> {
-        let mut connection = self.acquire("list the dead letters").await?;
-        let found = self.tables().dead_letters(&mut connection, query).await;
-        found.map_err(StoreError::during("list the dead letters"))
-    }
-
-    /// Returns one dead letter; `None` when there is none with this id. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn dead_letter_by_id(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, StoreError> {
-        let mut connection = self.acquire("read a dead letter").await?;
-        let found = self.tables().dead_letter(&mut connection, id, false).await;
-        found.map_err(StoreError::during("read a dead letter"))
-    }
 }

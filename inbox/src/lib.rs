@@ -56,6 +56,7 @@ mod crash_points;
 pub mod crash_points;
 pub mod day;
 mod dead_letter;
+mod dead_letters;
 mod decision;
 pub mod dialect;
 mod discard;

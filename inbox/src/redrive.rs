@@ -217,11 +217,11 @@ impl<DB: Dialect> Inbox<DB> {
         id: DeadLetterId,
         resolution: Resolution,
     ) -> Result<Redriven, RedriveError> {
-        let failed = StoreError::during;
+        let what = "close a dead letter";
         // This statement fails in an aborted transaction, so the commit below commits.
-        let rows =
-            self.tables().resolve(&mut tx, id, resolution).await.map_err(failed("close a dead letter"))?;
-        if rows != 1 {
+        let closing =
+            async { self.tables().resolve(&mut tx, id, resolution).await.map_err(StoreError::during(what)) };
+        if self.in_time(what, closing).await? != 1 {
             return Err(RedriveError::NotFound { id });
         }
         // The proofs are for deliveries; a dead letter was settled when it was stored.

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::error::{OperateError, OperateErrorKind};
 use super::operator::{Operator, Role, Signed};
 use super::seconds;
-use super::tables::{ConnectOptions, Tables, open_with};
+use super::tables::{ConnectOptions, Tables, close, open_with};
 
 /// A key whose lease has expired and which no request has taken over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -91,7 +91,8 @@ pub async fn stuck(
 ) -> Result<Vec<KeyLine>, OperateError> {
     operator.permit(Role::Viewer, "view idempotency keys")?;
     let keys = Opened::of(tables).await?;
-    let stuck = on!(&keys, keys => keys.stuck(limit)).map_err(failed);
+    let stuck = on!(&keys, keys => keys.stuck(limit));
+    let stuck = stuck.map_err(|error| failed(error).of_place(tables.location()));
     keys.close().await;
     Ok(stuck?.iter().map(KeyLine::of).collect())
 }
@@ -134,7 +135,8 @@ pub async fn decisions(
 ) -> Result<Vec<DecidedLine>, OperateError> {
     operator.permit(Role::Viewer, "read the audit of idempotency keys")?;
     let keys = Opened::of(tables).await?;
-    let decisions = on!(&keys, keys => keys.decisions(limit)).map_err(failed);
+    let decisions = on!(&keys, keys => keys.decisions(limit));
+    let decisions = decisions.map_err(|error| failed(error).of_place(tables.location()));
     keys.close().await;
     Ok(decisions?.into_iter().map(DecidedLine::of).collect())
 }
@@ -150,7 +152,7 @@ impl Opened {
     }
 
     async fn close(self) {
-        on!(self, keys => keys.pool().close());
+        on!(self, keys => close(keys.pool()));
     }
 }
 
