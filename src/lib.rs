@@ -20,7 +20,7 @@
 //! | `outbox_log` | the log that a relay reads: status, single entries, retention | `relay` |
 //! | `saga` | operations over several services, as async functions | `saga` |
 //! | `otel` | spans of producers and consumers in one trace of OpenTelemetry | `otel` |
-//! | `testkit` | a pipeline in one process, with faults on demand | `testkit` |
+//! | `testkit` | a pipeline in one process, with faults on demand, on SQLite or PostgreSQL | `testkit` |
 //!
 //! Databases are features too: `postgres` (the default) and `sqlite`.
 

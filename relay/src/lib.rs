@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `cli` | the command line |
 //! | `config` | `relay.toml`: several pipelines, checked before anything starts |
+//! | `near` | the known word that a misspelt one may mean |
 //! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
 //! | `otlp` (feature `otlp`) | the export to OpenTelemetry |
 
@@ -23,6 +24,7 @@ mod config;
 pub mod fuzzing;
 #[cfg(feature = "metrics-endpoint")]
 mod http;
+mod near;
 #[cfg(feature = "otlp")]
 mod otlp;
 

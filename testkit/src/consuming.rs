@@ -16,12 +16,13 @@ use message::{Message, Subscription, SubscriptionError, Topic};
 use sqlx::Sqlite;
 use tokio::sync::watch;
 
+use crate::database::Database;
 use crate::failure::Failure;
 use crate::recorded::Recorded;
 use crate::world::{World, lock};
 
 type TenantOf = Arc<dyn Fn(&Message) -> Tenant + Send + Sync>;
-type Configure = Arc<dyn Fn(ConsumerBuilder<Sqlite>) -> ConsumerBuilder<Sqlite> + Send + Sync>;
+type Configure<DB> = Arc<dyn Fn(ConsumerBuilder<DB>) -> ConsumerBuilder<DB> + Send + Sync>;
 
 /// Crashes of consumers on demand.
 #[derive(Debug)]
@@ -79,24 +80,24 @@ impl Feed {
 
 /// A consumer that is not running yet, created by [`World::consumer`].
 #[must_use = "it runs when it is started"]
-pub struct Consuming<'w> {
-    world: &'w World,
+pub struct Consuming<'w, DB: Database = Sqlite> {
+    world: &'w World<DB>,
     name: String,
     topic: String,
-    handler: Option<Arc<dyn Handler<Sqlite>>>,
+    handler: Option<Arc<dyn Handler<DB>>>,
     tenant_of: TenantOf,
     copies: usize,
-    configure: Configure,
+    configure: Configure<DB>,
 }
 
-impl World {
+impl<DB: Database> World<DB> {
     /// Creates a consumer with this handler. Its effects are recorded and checked.
     pub fn consumer(
         &self,
         name: &str,
         topic: &str,
-        handler: impl Handler<Sqlite> + 'static,
-    ) -> Consuming<'_> {
+        handler: impl Handler<DB> + 'static,
+    ) -> Consuming<'_, DB> {
         Consuming { handler: Some(Arc::new(handler)), ..self.consumer_with(name, topic, |builder| builder) }
     }
 
@@ -107,8 +108,8 @@ impl World {
         &self,
         name: &str,
         topic: &str,
-        configure: impl Fn(ConsumerBuilder<Sqlite>) -> ConsumerBuilder<Sqlite> + Send + Sync + 'static,
-    ) -> Consuming<'_> {
+        configure: impl Fn(ConsumerBuilder<DB>) -> ConsumerBuilder<DB> + Send + Sync + 'static,
+    ) -> Consuming<'_, DB> {
         Consuming {
             world: self,
             name: name.to_owned(),
@@ -152,7 +153,7 @@ impl World {
     /// The [`BuildError`] of the first build.
     pub fn run<F>(&self, make: F) -> Result<(), Failure>
     where
-        F: Fn(Inbox<Sqlite>) -> Result<Consumer<Sqlite>, BuildError> + Send + Sync + 'static,
+        F: Fn(Inbox<DB>) -> Result<Consumer<DB>, BuildError> + Send + Sync + 'static,
     {
         let first = make(self.inbox.clone()).map_err(Failure::during("build the consumer"))?;
         let mut all = self.crash.all.subscribe();
@@ -190,7 +191,7 @@ impl World {
     }
 }
 
-impl Consuming<'_> {
+impl<DB: Database> Consuming<'_, DB> {
     /// Runs this many consumers under the same name, each of which gets every message: concurrent
     /// duplicates.
     pub fn copies(mut self, copies: usize) -> Self {
@@ -209,7 +210,7 @@ impl Consuming<'_> {
     /// [`World::consumer_with`].
     pub fn configure(
         mut self,
-        configure: impl Fn(ConsumerBuilder<Sqlite>) -> ConsumerBuilder<Sqlite> + Send + Sync + 'static,
+        configure: impl Fn(ConsumerBuilder<DB>) -> ConsumerBuilder<DB> + Send + Sync + 'static,
     ) -> Self {
         self.configure = Arc::new(configure);
         self
@@ -249,7 +250,7 @@ impl Consuming<'_> {
     }
 }
 
-impl std::fmt::Debug for Consuming<'_> {
+impl<DB: Database> std::fmt::Debug for Consuming<'_, DB> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Consuming")
             .field("name", &self.name)

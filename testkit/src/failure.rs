@@ -15,6 +15,12 @@ impl Failure {
         Self { what: what.into(), source: None }
     }
 
+    /// A failure whose text says what to do about its cause.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn because(what: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { what: what.into(), source: Some(source.into()) }
+    }
+
     pub(crate) fn during<E: Into<Box<dyn Error + Send + Sync>>>(
         what: &'static str,
     ) -> impl FnOnce(E) -> Self {

@@ -3,7 +3,8 @@
 //!
 //! A [`World`] holds a SQLite database in a temporary folder, a relay that empties its outbox, an
 //! in-memory broker, and the consumers under test. Nothing has to be installed, and worlds are
-//! isolated from each other, so tests run side by side.
+//! isolated from each other, so tests run side by side. A world for a service on PostgreSQL has a
+//! schema of a server instead: `World::postgres(url)`, with the feature `postgres`.
 //!
 //! ```
 //! use async_trait::async_trait;
@@ -52,9 +53,12 @@
 //! | module | contents |
 //! |---|---|
 //! | `world` | [`World`]: database, relay, broker |
+//! | `database`, `home` | [`Database`]: the databases that a world can have, and the place of its tables |
+//! | `postgres` | worlds on PostgreSQL (feature `postgres`) |
 //! | `consuming` | [`Consuming`], [`Feed`]: consumers that are restarted when they crash |
 //! | `recorded` | a handler, as the consumer calls it, whose effects are recorded in its own transaction |
 //! | `quiet` | waiting until nothing is in flight |
+//! | `advance` | the passing of time |
 //! | `observed` | the contents of the stores, as a history |
 //! | [`sagas`] | a saga with a crash at every point |
 //! | `verdict` | the verdict on the promises |
@@ -62,11 +66,16 @@
 //! | `failure` | [`Failure`] |
 //! | [`crash_points`] | places at which a whole process is ended, for tests of programs |
 
+mod advance;
 mod clock;
 mod consuming;
 pub mod crash_points;
+mod database;
 mod failure;
+mod home;
 mod observed;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod quiet;
 mod recorded;
 pub mod sagas;
@@ -76,6 +85,7 @@ mod world;
 pub use brokers::memory::{Broker, Faults, Loss};
 pub use clock::made_ago;
 pub use consuming::{Consuming, Feed};
+pub use database::Database;
 pub use failure::Failure;
 pub use inbox::CrashPoint;
 pub use world::{World, WorldBuilder};

@@ -7,11 +7,15 @@ use checker::{
     Consumer, Content, DeadLetter, Effect, History, InboxRow, Occurrence, OutboxRow, Parked, ParkedEntry,
     TopicRead,
 };
-use sqlx::Row;
-use sqlx::sqlite::SqliteRow;
+use migrations::Template;
+use migrations::query::{Column, Query, Row};
+use outbox_log::entries::{EntryRef, Selection, Standing};
+use outbox_log::{EntryId, RelayName};
 use uuid::Uuid;
 
+use crate::database::Database;
 use crate::failure::Failure;
+use crate::home::connection;
 use crate::world::{RELAY, World, lock};
 
 /// The consumers whose effects are checked, and the places of these effects.
@@ -20,14 +24,14 @@ pub(crate) struct Watched {
     /// Consumers with a recorded handler, and their topics.
     pub(crate) recorded: BTreeMap<String, BTreeSet<String>>,
     /// Consumers whose effects are read by a query.
-    pub(crate) queries: Vec<Query>,
+    pub(crate) queries: Vec<EffectsQuery>,
     /// Inbox rows that were forgotten when the test advanced the time.
     pub(crate) expired: Vec<Remembered>,
 }
 
 /// A query that returns the message id of every effect.
 #[derive(Debug, Clone)]
-pub(crate) struct Query {
+pub(crate) struct EffectsQuery {
     pub(crate) consumer: String,
     pub(crate) topic: String,
     pub(crate) sql: &'static str,
@@ -47,7 +51,7 @@ impl Watched {
     }
 }
 
-impl World {
+impl<DB: Database> World<DB> {
     /// Returns everything that this world has observed. Call [`World::quiet`] first, which waits
     /// until nothing is in flight.
     ///
@@ -80,11 +84,10 @@ impl World {
             let effects = self.recorded_effects(&name).await?;
             consumers.push(self.consumer_of(&name, topics, effects, &remembered, &expired).await?);
         }
-        for Query { consumer, topic, sql } in queries {
-            let ids: Vec<String> = sqlx::query_scalar(sql)
-                .fetch_all(&self.pool)
-                .await
-                .map_err(Failure::during("read the effects of the service"))?;
+        for EffectsQuery { consumer, topic, sql } in queries {
+            let mut connection = connection(&self.pool).await?;
+            let ids = DB::query_texts(&mut connection, sql).await;
+            let ids = ids.map_err(Failure::during("read the effects of the service"))?;
             let effect = |text: String| Ok(Effect { id: uuid(&text)?, ..Effect::default() });
             let effects = ids.into_iter().map(effect).collect::<Result<_, Failure>>()?;
             consumers
@@ -104,13 +107,12 @@ impl World {
         let of_this = |rows: &[Remembered]| {
             Some(rows.iter().filter(|row| row.consumer == name).map(|row| row.row.clone()).collect())
         };
-        let letters: Vec<(Option<String>, String)> =
-            sqlx::query_as("SELECT message_id, scope FROM inbox_dead_letter WHERE consumer = $1")
-                .bind(name)
-                .fetch_all(&self.pool)
-                .await
-                .map_err(Failure::during("read the dead letters"))?;
-        let letter = |(id, scope): (Option<String>, String)| {
+        let sql =
+            "SELECT CAST(message_id AS text) AS message_id, scope FROM inbox_dead_letter WHERE consumer = $1";
+        let letters = self.read(sql, &[name], "read the dead letters").await?;
+        let letter = |row: &Row<DB>| {
+            let id: Option<String> = column(row, "message_id")?;
+            let scope: String = column(row, "scope")?;
             Ok(DeadLetter { id: id.as_deref().map(uuid).transpose()?, scope: scope.into() })
         };
         Ok(Consumer {
@@ -120,36 +122,37 @@ impl World {
             inbox: of_this(remembered),
             expired: of_this(expired),
             effects: Some(effects),
-            dead_letters: Some(letters.into_iter().map(letter).collect::<Result<_, Failure>>()?),
+            dead_letters: Some(letters.iter().map(letter).collect::<Result<_, Failure>>()?),
         })
     }
 
     pub(crate) async fn recorded_effects(&self, consumer: &str) -> Result<Vec<Effect>, Failure> {
-        let rows: Vec<(String, String, Option<String>, Vec<u8>)> = sqlx::query_as(
-            "SELECT scope, message_id, key, payload FROM testkit_effect WHERE consumer = $1 ORDER BY seq",
-        )
-        .bind(consumer)
-        .fetch_all(&self.pool)
-        .await
-        .map_err(Failure::during("read the recorded effects"))?;
-        let effect = |(scope, id, key, payload): (String, String, Option<String>, Vec<u8>)| {
+        let sql =
+            "SELECT scope, message_id, key, payload FROM testkit_effect WHERE consumer = $1 ORDER BY seq";
+        let rows = self.read(sql, &[consumer], "read the recorded effects").await?;
+        let effect = |row: &Row<DB>| {
+            let scope: String = column(row, "scope")?;
+            let id: String = column(row, "message_id")?;
+            let key: Option<String> = column(row, "key")?;
+            let payload: Vec<u8> = column(row, "payload")?;
             let content = Content::of(&key.unwrap_or_default(), &payload);
             Ok(Effect { id: uuid(&id)?, scope: scope.into(), content })
         };
-        rows.into_iter().map(effect).collect()
+        rows.iter().map(effect).collect()
     }
 
     pub(crate) async fn inbox_rows(&self) -> Result<Vec<Remembered>, Failure> {
-        let rows: Vec<(String, String, String)> =
-            sqlx::query_as("SELECT consumer, message_id, scope FROM inbox_message WHERE dead_letter IS NULL")
-                .fetch_all(&self.pool)
-                .await
-                .map_err(Failure::during("read the inbox"))?;
-        let remembered = |(consumer, id, scope): (String, String, String)| {
+        let sql = "SELECT consumer, CAST(message_id AS text) AS message_id, scope FROM inbox_message \
+                   WHERE dead_letter IS NULL";
+        let rows = self.read(sql, &[], "read the inbox").await?;
+        let remembered = |row: &Row<DB>| {
+            let id: String = column(row, "message_id")?;
+            let scope: String = column(row, "scope")?;
+            let consumer = column(row, "consumer")?;
             let row = InboxRow { id: uuid(&id)?, scope: scope.into(), content: Content::default() };
             Ok(Remembered { consumer, row })
         };
-        rows.into_iter().map(remembered).collect()
+        rows.iter().map(remembered).collect()
     }
 
     fn topic_read(&self) -> TopicRead {
@@ -166,11 +169,11 @@ impl World {
     }
 
     async fn exceptions(&self) -> Result<Vec<Parked>, Failure> {
-        let rows: Vec<(String, String)> = sqlx::query_as("SELECT message_id, state FROM outbox_exception")
-            .fetch_all(&self.pool)
-            .await
-            .map_err(Failure::during("read what is parked"))?;
-        let parked = |(id, state): (String, String)| {
+        let sql = "SELECT CAST(message_id AS text) AS message_id, state FROM outbox_exception";
+        let rows = self.read(sql, &[], "read what is parked").await?;
+        let parked = |row: &Row<DB>| {
+            let id: String = column(row, "message_id")?;
+            let state: String = column(row, "state")?;
             let state = match state.as_str() {
                 "scheduled" => ParkedEntry::Scheduled,
                 "retrying" => ParkedEntry::Retrying,
@@ -181,49 +184,84 @@ impl World {
             };
             Ok(Parked { id: uuid(&id)?, state })
         };
-        rows.into_iter().map(parked).collect()
+        rows.iter().map(parked).collect()
     }
 
-    /// Reads the outbox. With one writer at a time, ids ascend in the order of commits, so they
-    /// number the messages of each key.
+    /// Reads the outbox, and numbers the messages of each key where their order is known.
     async fn rows(&self) -> Result<Vec<OutboxRow>, Failure> {
-        let passed: i64 = sqlx::query_scalar(
-            "SELECT coalesce(max(max(CAST(json_extract(cursor, '$.base') AS INTEGER), \
-             coalesce(json_extract(cursor, '$.progress.after'), 0))), 0) FROM outbox_relay WHERE relay = $1",
-        )
-        .bind(RELAY)
-        .fetch_one(&self.pool)
-        .await
-        .map_err(Failure::during("read the relay's cursor"))?;
-        let rows: Vec<SqliteRow> = sqlx::query(
-            "SELECT id, message_id, topic, key, payload, deliver_at FROM outbox_message ORDER BY id",
-        )
-        .fetch_all(&self.pool)
-        .await
-        .map_err(Failure::during("read the outbox"))?;
+        let rows = self.read(DB::OUTBOX, &[], "read the outbox").await?;
+        let passed = self.passed().await?;
         let mut numbers: HashMap<String, u64> = HashMap::new();
         let mut outbox = Vec::with_capacity(rows.len());
-        for row in rows {
-            let (position, key): (i64, Option<String>) = (column(&row, "id")?, column(&row, "key")?);
-            let payload: Vec<u8> = column(&row, "payload")?;
+        for row in &rows {
+            let id = uuid(&column::<DB, String>(row, "message_id")?)?;
+            let key: Option<String> = column(row, "key")?;
+            let payload: Vec<u8> = column(row, "payload")?;
+            let topic: String = column(row, "topic")?;
+            let is_in_order: bool = column(row, "is_in_order")?;
             let content = Content::of(key.as_deref().unwrap_or_default(), &payload);
-            let seq = key.map(|key| {
+            let seq = key.filter(|_| is_in_order).map(|key| {
                 let number = numbers.entry(key).or_default();
                 *number += 1;
                 *number
             });
             outbox.push(OutboxRow {
-                id: uuid(&column::<String>(&row, "message_id")?)?,
-                position,
-                topic: Some(column::<String>(&row, "topic")?.into()),
+                id,
+                position: column(row, "id")?,
+                topic: Some(topic.into()),
                 seq,
-                out_of_turn: column::<Option<i64>>(&row, "deliver_at")?.is_some(),
-                passed: Some(position <= passed),
+                out_of_turn: column(row, "is_scheduled")?,
+                passed: passed.get(&id).copied(),
                 content,
                 ..OutboxRow::default()
             });
         }
         Ok(outbox)
+    }
+
+    /// Returns for each message of the outbox whether the relay's stored cursor has passed it.
+    async fn passed(&self) -> Result<HashMap<Uuid, bool>, Failure> {
+        let failed = "read the relay's progress";
+        let relay = RelayName::new(RELAY).map_err(Failure::during("name the relay"))?;
+        let extent = self.entries.extent(&relay).await.map_err(Failure::during(failed))?;
+        let mut passed = HashMap::new();
+        let mut after = EntryId(0);
+        loop {
+            let page = self.entries.select(&relay, &extent, &Selection::default(), after).await;
+            let page = page.map_err(Failure::during(failed))?;
+            for entry in page.entries {
+                let is_passed = match entry.standing {
+                    Standing::Waiting => false,
+                    Standing::Published | Standing::Edited => true,
+                    // Neither state tells where the cursor is.
+                    Standing::Parked(_) | Standing::Discarded => {
+                        let which = EntryRef::MessageId(entry.message_id);
+                        let found = self.entries.find(&relay, which).await;
+                        found.map_err(Failure::during(failed))?.iter().all(|found| found.is_passed)
+                    }
+                };
+                passed.insert(entry.message_id, is_passed);
+            }
+            if page.exhausted {
+                return Ok(passed);
+            }
+            after = page.seen_to;
+        }
+    }
+
+    /// Runs a query of the kit with these values.
+    pub(crate) async fn read(
+        &self,
+        sql: &'static str,
+        values: &[&str],
+        what: &'static str,
+    ) -> Result<Vec<Row<DB>>, Failure> {
+        let mut connection = connection(&self.pool).await?;
+        let mut query = Query::<DB>::new(&Template::new(sql).render());
+        for value in values {
+            query = query.bind(*value);
+        }
+        query.rows(&mut connection).await.map_err(Failure::during(what))
     }
 }
 
@@ -231,9 +269,7 @@ fn uuid(text: &str) -> Result<Uuid, Failure> {
     Uuid::parse_str(text).map_err(Failure::during("read a message id as text"))
 }
 
-fn column<'r, T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>>(
-    row: &'r SqliteRow,
-    name: &str,
-) -> Result<T, Failure> {
-    row.try_get(name).map_err(Failure::during("read a column of the outbox"))
+/// Reads a column by its name.
+pub(crate) fn column<DB: Database, T: Column>(row: &Row<DB>, name: &str) -> Result<T, Failure> {
+    row.get(name).map_err(Failure::during("read a column"))
 }

@@ -3,13 +3,15 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use crate::database::Database;
 use crate::failure::Failure;
+use crate::observed::column;
 use crate::world::World;
 
 /// The interval between queries of the database; the broker reports changes by itself.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-impl World {
+impl<DB: Database> World<DB> {
     /// Waits until every message of the outbox is at the broker or parked, and every delivery is
     /// settled: applied, recognised as a duplicate, or dead-lettered. That includes messages that
     /// handlers enqueue.
@@ -39,33 +41,29 @@ impl World {
     /// Returns the ids of outbox messages that are neither at the broker nor dead, held or
     /// discarded.
     async fn unpublished(&self) -> Result<Vec<String>, Failure> {
-        let rows: Vec<String> = sqlx::query_scalar(
-            "SELECT m.message_id FROM outbox_message m WHERE NOT EXISTS \
-             (SELECT 1 FROM outbox_exception e WHERE e.id = m.id AND e.state IN ('dead', 'held', 'discarded'))",
-        )
-        .fetch_all(&self.pool)
-        .await
-        .map_err(Failure::during("read the outbox"))?;
+        let sql = "SELECT CAST(m.message_id AS text) AS message_id FROM outbox_message m WHERE NOT EXISTS \
+             (SELECT 1 FROM outbox_exception e WHERE e.id = m.id AND e.state IN ('dead', 'held', 'discarded'))";
+        let rows = self.read(sql, &[], "read the outbox").await?;
         let topics = self.broker.topics();
         let published: HashSet<String> = topics
             .iter()
             .flat_map(|topic| self.broker.log(topic))
             .map(|message| message.id.to_string())
             .collect();
-        Ok(rows.into_iter().filter(|id| !published.contains(id)).collect())
+        let ids: Vec<String> = rows.iter().map(|row| column(row, "message_id")).collect::<Result<_, _>>()?;
+        Ok(ids.into_iter().filter(|id| !published.contains(id)).collect())
     }
 
     async fn still_moving(&self) -> Result<Failure, Failure> {
         let unpublished = self.unpublished().await?;
-        let attempts: Vec<(String, i64, String)> =
-            sqlx::query_as("SELECT consumer, attempts, last_error FROM inbox_attempt LIMIT 5")
-                .fetch_all(&self.pool)
-                .await
-                .map_err(Failure::during("read the attempts"))?;
-        let failing: Vec<String> = attempts
-            .into_iter()
-            .map(|(consumer, attempts, error)| format!("{consumer} failed {attempts} times: {error}"))
-            .collect();
+        let sql = "SELECT consumer, attempts, last_error FROM inbox_attempt LIMIT 5";
+        let mut failing = Vec::new();
+        for row in self.read(sql, &[], "read the attempts").await? {
+            let consumer: String = column(&row, "consumer")?;
+            let attempts: u64 = column(&row, "attempts")?;
+            let error: String = column(&row, "last_error")?;
+            failing.push(format!("{consumer} failed {attempts} times: {error}"));
+        }
         Ok(Failure::new(format!(
             "not quiet after {:?}: {} messages unpublished {:?}; deliveries {}; {}",
             self.patience,

@@ -6,43 +6,40 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use inbox::{Handler, HandlerError, Received, Tenant, Tx};
 use message::{EventType, Message};
-use sqlx::Sqlite;
+use migrations::Template;
+use migrations::query::Query;
 
-/// The table of records, in the order of commits, because SQLite has one writer at a time.
-pub(crate) const TABLE: &str = "CREATE TABLE testkit_effect (seq INTEGER PRIMARY KEY AUTOINCREMENT, \
-    consumer TEXT NOT NULL, scope TEXT NOT NULL, message_id TEXT NOT NULL, key TEXT, payload BLOB NOT NULL)";
+use crate::database::Database;
+
+/// Adds a record. Records of one key are in the order of commits: a consumer handles the next
+/// message of a key after the commit of the one before.
+const RECORD: &str =
+    "INSERT INTO testkit_effect (consumer, scope, message_id, key, payload) VALUES ($1, $2, $3, $4, $5)";
 
 /// The handler of the consumer under test, with a record of each effect. It stands in front of
 /// everything that the consumer calls, so the calls are those of production.
-pub(crate) struct Recorded {
+pub(crate) struct Recorded<DB: Database> {
     pub(crate) consumer: Arc<str>,
-    pub(crate) handler: Arc<dyn Handler<Sqlite>>,
+    pub(crate) handler: Arc<dyn Handler<DB>>,
 }
 
-impl Recorded {
-    async fn record(
-        &self,
-        tx: &mut Tx<Sqlite>,
-        tenant: &Tenant,
-        message: &Message,
-    ) -> Result<(), HandlerError> {
-        sqlx::query(
-            "INSERT INTO testkit_effect (consumer, scope, message_id, key, payload) VALUES ($1, $2, $3, $4, $5)",
-        )
-        .bind(&*self.consumer)
-        .bind(tenant.as_str().to_owned())
-        .bind(message.id.to_string())
-        .bind(message.key.as_ref().map(|key| key.as_str().to_owned()))
-        .bind(message.payload.to_vec())
-        .execute(&mut **tx)
-        .await?;
+impl<DB: Database> Recorded<DB> {
+    async fn record(&self, tx: &mut Tx<DB>, tenant: &Tenant, message: &Message) -> Result<(), HandlerError> {
+        Query::<DB>::new(&Template::new(RECORD).render())
+            .bind(&*self.consumer)
+            .bind(tenant.as_str())
+            .bind(&message.id.to_string())
+            .bind(message.key.as_ref().map(|key| key.as_str()))
+            .bind(&message.payload[..])
+            .run(&mut **tx)
+            .await?;
         Ok(())
     }
 }
 
 #[async_trait]
-impl Handler<Sqlite> for Recorded {
-    async fn handle(&self, tx: &mut Tx<Sqlite>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
+impl<DB: Database> Handler<DB> for Recorded<DB> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         let result = self.handler.handle(tx, message).await?;
         self.record(tx, &Tenant::none(), message).await?;
         Ok(result)
@@ -62,7 +59,7 @@ impl Handler<Sqlite> for Recorded {
 
     async fn handle_many(
         &self,
-        tx: &mut Tx<Sqlite>,
+        tx: &mut Tx<DB>,
         messages: &[&Message],
         received: &[Received],
     ) -> Result<(), HandlerError> {
@@ -75,7 +72,7 @@ impl Handler<Sqlite> for Recorded {
 
     async fn handle_delivery(
         &self,
-        tx: &mut Tx<Sqlite>,
+        tx: &mut Tx<DB>,
         message: &Message,
         received: &Received,
     ) -> Result<Option<Vec<u8>>, HandlerError> {

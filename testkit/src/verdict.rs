@@ -3,8 +3,9 @@
 use checker::{Promise, Verdict};
 use uuid::Uuid;
 
+use crate::database::Database;
 use crate::failure::Failure;
-use crate::observed::Query;
+use crate::observed::{EffectsQuery, column};
 use crate::world::{World, lock};
 
 /// Promises that must have been checked before a world reports that its promises are kept. The last
@@ -19,13 +20,13 @@ const EXPECTED: [Promise; 7] = [
     Promise::InboxIffEffect,
 ];
 
-impl World {
+impl<DB: Database> World<DB> {
     /// Registers the query for the effects of a consumer that the service builds itself
-    /// ([`World::run`]). The query returns the message id of every effect as text, once per effect,
-    /// in the order of commits.
+    /// ([`World::run`]). The query returns the message id of every effect as text or UUID, once per
+    /// effect, in the order of commits.
     pub fn effects(&self, consumer: &str, topic: &str, sql: &'static str) {
         let (consumer, topic) = (consumer.to_owned(), topic.to_owned());
-        lock(&self.watched).queries.push(Query { consumer, topic, sql });
+        lock(&self.watched).queries.push(EffectsQuery { consumer, topic, sql });
     }
 
     /// Returns how often each message took effect for a consumer of [`World::consumer`], in the
@@ -50,14 +51,12 @@ impl World {
     /// # Errors
     /// The database refuses or is unreachable.
     pub async fn parked(&self) -> Result<Vec<String>, Failure> {
-        sqlx::query_scalar(
-            "SELECT 'relay: ' || message_id || ' is ' || state || coalesce(': ' || error, '') FROM outbox_exception \
-             UNION ALL SELECT consumer || ': ' || coalesce(message_id, 'a message without an id') || ' is a dead letter (' \
-             || reason || '): ' || error FROM inbox_dead_letter WHERE resolution IS NULL",
-        )
-        .fetch_all(&self.pool)
-        .await
-        .map_err(Failure::during("read what is parked"))
+        let sql = "SELECT 'relay: ' || CAST(message_id AS text) || ' is ' || state || coalesce(': ' || error, '') \
+             AS parked FROM outbox_exception \
+             UNION ALL SELECT consumer || ': ' || coalesce(CAST(message_id AS text), 'a message without an id') \
+             || ' is a dead letter (' || reason || '): ' || error FROM inbox_dead_letter WHERE resolution IS NULL";
+        let rows = self.read(sql, &[], "read what is parked").await?;
+        rows.iter().map(|row| column(row, "parked")).collect()
     }
 
     /// Returns the verdict on every promise.

@@ -8,19 +8,20 @@ use engine::{EngineOptions, Pipeline, RetryPolicy};
 use inbox::{Inbox, InboxOptions};
 use message::token::DriftWindow;
 use message::{Backoff, MaxInFlightPerKey, Source};
-use migrations::{Line, Migrator};
+use migrations::Line;
 use outbox::{Enqueued, NewMessage, Outbox};
+use outbox_log::entries::LogEntries;
 use outbox_log::{LogOptions, LogStore, RelayName};
 use sqlx::{Pool, Sqlite};
-use tempfile::TempDir;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::consuming::Crash;
+use crate::database::Database;
 use crate::failure::Failure;
+use crate::home::{self, Home, Open, connection};
 use crate::observed::Watched;
-use crate::recorded::TABLE;
 
 /// The relay's name in the database.
 pub(crate) const RELAY: &str = "testkit";
@@ -30,32 +31,37 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A producer's database, a relay, a broker and consumers in one process, isolated from all other
 /// worlds. Dropping it ends and removes everything.
-pub struct World {
-    pub(crate) pool: Pool<Sqlite>,
-    pub(crate) outbox: Outbox<Sqlite>,
-    pub(crate) inbox: Inbox<Sqlite>,
+///
+/// `World` is on SQLite, `World<Postgres>` on PostgreSQL.
+pub struct World<DB: Database = Sqlite> {
+    pub(crate) pool: Pool<DB>,
+    pub(crate) outbox: Outbox<DB>,
+    pub(crate) inbox: Inbox<DB>,
     pub(crate) broker: Broker,
     pub(crate) patience: Duration,
     pub(crate) watched: Mutex<Watched>,
     pub(crate) tasks: Mutex<JoinSet<()>>,
     /// Shared with every consumer, to crash it on demand.
     pub(crate) crash: Arc<Crash>,
+    pub(crate) entries: Arc<dyn LogEntries>,
     relay: Mutex<Option<AbortHandle>>,
     store: Arc<dyn LogStore>,
     settings: EngineOptions,
     stop: CancellationToken,
-    _folder: TempDir,
+    /// The last field, because it is removed when everything else has ended.
+    _home: Home<DB>,
 }
 
 /// The builder of a [`World`], returned by [`World::builder`].
-#[derive(Debug, Clone)]
-pub struct WorldBuilder {
-    settings: EngineOptions,
-    inbox: InboxOptions,
-    patience: Duration,
+#[derive(Clone)]
+pub struct WorldBuilder<DB: Database = Sqlite> {
+    pub(crate) open: Open<DB>,
+    pub(crate) settings: EngineOptions,
+    pub(crate) inbox: InboxOptions,
+    pub(crate) patience: Duration,
 }
 
-impl WorldBuilder {
+impl<DB: Database> WorldBuilder<DB> {
     /// Changes the options of the relay. The defaults are those of production, but with short
     /// pauses and a short lease.
     #[must_use]
@@ -81,25 +87,23 @@ impl WorldBuilder {
     /// Creates the database with its tables, and starts the relay.
     ///
     /// # Errors
-    /// The temporary folder or the database could not be created.
-    pub async fn build(self) -> Result<World, Failure> {
-        let folder = tempfile::tempdir().map_err(Failure::during("make a temporary folder"))?;
-        let url = format!("sqlite://{}?mode=rwc", folder.path().join("world.db").display());
-        let pool = outbox::pool::<Sqlite>(&url).await.map_err(Failure::during("open the database"))?;
-        let mut connection = pool.acquire().await.map_err(Failure::during("open the database"))?;
-        for line in [Line::Outbox, Line::Inbox, Line::Idempotency, Line::Saga] {
-            Migrator::<Sqlite>::new(line)
-                .up(&mut connection)
-                .await
-                .map_err(Failure::during("make the tables"))?;
-        }
-        sqlx::query(TABLE).execute(&mut *connection).await.map_err(Failure::during("make the tables"))?;
-        drop(connection);
+    /// The database could not be created. On PostgreSQL the text says what to do.
+    pub async fn build(self) -> Result<World<DB>, Failure> {
+        let home = (self.open)().await?;
+        home.migrate(&Line::ALL).await?;
+        home.run(DB::RECORDS, "create the tables of records").await?;
         let source = Source::new("/testkit").map_err(Failure::during("name the source"))?;
+        let options = LogOptions::default();
+        let store = outbox_log::open(home.address.clone(), source.clone(), options.clone())
+            .map_err(Failure::during("open the outbox"))?;
+        let (_, entries) = outbox_log::entries::open(home.address.clone(), source, options)
+            .map_err(Failure::during("open the outbox"))?;
         // Tests create old ids, to see how consumers handle them.
         let outbox = Outbox::builder().ids_accepted(DriftWindow::WIDEST).build();
-        let inbox = Inbox::open(pool.clone(), self.inbox).await.map_err(Failure::during("open the inbox"))?;
+        let inbox =
+            Inbox::open(home.pool.clone(), self.inbox).await.map_err(Failure::during("open the inbox"))?;
         let world = World {
+            pool: home.pool.clone(),
             inbox: inbox.with_outbox(outbox.clone()),
             outbox,
             broker: Broker::new(),
@@ -107,21 +111,31 @@ impl WorldBuilder {
             watched: Mutex::default(),
             tasks: Mutex::default(),
             crash: Arc::default(),
+            entries,
             relay: Mutex::default(),
-            store: outbox_log::open(&url, source, LogOptions::default())
-                .map_err(Failure::during("open the outbox"))?,
+            store,
             settings: self.settings,
             stop: CancellationToken::new(),
-            pool,
-            _folder: folder,
+            _home: home,
         };
         world.start_relay()?;
         Ok(world)
     }
 }
 
+impl<DB: Database> std::fmt::Debug for WorldBuilder<DB> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorldBuilder")
+            .field("database", &DB::DIALECT)
+            .field("settings", &self.settings)
+            .field("inbox", &self.inbox)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
+
 impl World {
-    /// Creates a world with the defaults.
+    /// Creates a world on SQLite with the defaults.
     ///
     /// # Errors
     /// Those of [`WorldBuilder::build`].
@@ -129,7 +143,8 @@ impl World {
         Self::builder().build().await
     }
 
-    /// Returns a builder for a world.
+    /// Returns a builder for a world, which is on SQLite unless
+    /// [`WorldBuilder::postgres`](crate::WorldBuilder) changes it.
     #[must_use]
     pub fn builder() -> WorldBuilder {
         let settings = EngineOptions {
@@ -144,26 +159,28 @@ impl World {
             outage_delay_max: Duration::from_millis(50),
             ..EngineOptions::default()
         };
-        WorldBuilder { settings, inbox: InboxOptions::default(), patience: PATIENCE }
+        WorldBuilder { open: home::sqlite(), settings, inbox: InboxOptions::default(), patience: PATIENCE }
     }
+}
 
+impl<DB: Database> World<DB> {
     /// Returns the database, for the tables of the service under test. It also holds the tables of
     /// outbox, inbox, idempotency keys and sagas.
     #[must_use]
-    pub fn pool(&self) -> &Pool<Sqlite> {
+    pub fn pool(&self) -> &Pool<DB> {
         &self.pool
     }
 
     /// Returns the outbox with which a producer under test enqueues.
     #[must_use]
-    pub fn outbox(&self) -> &Outbox<Sqlite> {
+    pub fn outbox(&self) -> &Outbox<DB> {
         &self.outbox
     }
 
     /// Returns the inbox with which a consumer under test admits messages. Its handlers enqueue
     /// with [`outbox`](Self::outbox).
     #[must_use]
-    pub fn inbox(&self) -> &Inbox<Sqlite> {
+    pub fn inbox(&self) -> &Inbox<DB> {
         &self.inbox
     }
 
@@ -189,24 +206,23 @@ impl World {
         Ok(enqueued)
     }
 
-    /// Runs a statement of the test, such as the creation of a table or the insertion of a row.
+    /// Runs statements of the test, such as the creation of a table or the insertion of a row.
     ///
     /// # Errors
     /// The database refuses or is unreachable.
     pub async fn execute(&self, sql: &'static str) -> Result<(), Failure> {
-        sqlx::query(sql)
-            .execute(&self.pool)
-            .await
-            .map(drop)
-            .map_err(Failure::during("run the test's statement"))
+        let mut connection = connection(&self.pool).await?;
+        DB::run_script(&mut connection, sql).await.map_err(Failure::during("run the test's statement"))
     }
 
-    /// Returns the single number that a query of the test yields.
+    /// Returns the single number that a query of the test yields: an integer of any size. Cast
+    /// other numbers, such as a `sum` on PostgreSQL, to `bigint`.
     ///
     /// # Errors
-    /// The database refuses or is unreachable, or the answer is not a number.
+    /// The database refuses or is unreachable, or the answer is not an integer.
     pub async fn number(&self, sql: &'static str) -> Result<i64, Failure> {
-        sqlx::query_scalar(sql).fetch_one(&self.pool).await.map_err(Failure::during("run the test's query"))
+        let mut connection = connection(&self.pool).await?;
+        DB::query_number(&mut connection, sql).await.map_err(Failure::during("run the test's query"))
     }
 
     /// Kills the relay at any point of its work, as `kill -9` does, and starts another. Messages
@@ -222,21 +238,6 @@ impl World {
         self.start_relay()
     }
 
-    /// Lets time pass: moves forward the clock by which the inbox accepts and forgets messages, and
-    /// forgets messages that are then too old. It shortens no wait, because backoffs, leases and
-    /// `deliver_at` follow the database's clock.
-    ///
-    /// # Errors
-    /// The database refuses or is unreachable.
-    pub async fn advance(&self, by: Duration) -> Result<(), Failure> {
-        let before = self.inbox_rows().await?;
-        self.inbox.advance(by);
-        self.inbox.maintain().await.map_err(Failure::during("maintain the inbox"))?;
-        let kept = self.inbox_rows().await?;
-        lock(&self.watched).expired.extend(before.into_iter().filter(|row| !kept.contains(row)));
-        Ok(())
-    }
-
     fn start_relay(&self) -> Result<(), Failure> {
         let name = RelayName::new(RELAY).map_err(Failure::during("name the relay"))?;
         let connector = Arc::new(self.broker.connector(MaxInFlightPerKey::Pipelined));
@@ -250,9 +251,12 @@ impl World {
     }
 }
 
-impl std::fmt::Debug for World {
+impl<DB: Database> std::fmt::Debug for World<DB> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("World").field("broker", &self.broker).finish_non_exhaustive()
+        f.debug_struct("World")
+            .field("database", &DB::DIALECT)
+            .field("broker", &self.broker)
+            .finish_non_exhaustive()
     }
 }
 

@@ -17,6 +17,7 @@
 //! | [`roles`] | the users of least privilege that the suites run under on PostgreSQL |
 //! | [`services`] | restarts of services in the middle of a test |
 //! | [`relay_process`] | [`RelayProcess`]: the real `relay` program as a child |
+//! | [`terminal`] | the program on a terminal of the test's own |
 //! | [`build`] | programs of the workspace that tests start |
 //! | [`workload`] | a producer and a consumer whose effects can be counted |
 //! | [`facts`] | the numbered facts that tests send and apply, and the verdict of the checker; pure |
@@ -39,6 +40,7 @@ pub mod relay_process;
 pub mod roles;
 pub mod services;
 pub mod stage;
+pub mod terminal;
 pub mod tls;
 pub mod trial;
 pub mod workload;

@@ -276,7 +276,7 @@ pub async fn relay_on(url: &str, arguments: &[&str]) -> Result<Output, Failure> 
     relay_with(&[("RELAY_DATABASE_URL", url)], arguments).await
 }
 
-fn command(arguments: &[&str]) -> Result<Command, Failure> {
+pub(crate) fn command(arguments: &[&str]) -> Result<Command, Failure> {
     let mut command = Command::new(program()?);
     command.args(arguments).env("NO_COLOR", "1");
     Ok(command)

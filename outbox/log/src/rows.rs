@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::admin::entry::due;
 use crate::admin::status::Counted;
-use crate::admin::{AuditRecord, ListedEntry, Operation};
+use crate::admin::{AuditRecord, CountedError, ListedEntry, Operation};
 use crate::dialect::Dialect;
 use crate::entries::lag::Lagging;
 use crate::entries::{FoundEntry, HeldBehind, Labels, ParkedState, SelectedEntry, Standing, StoredPayload};
@@ -45,6 +45,13 @@ fn labels<DB: Dialect>(row: &Row<DB>) -> Result<Labels, sqlx::Error> {
     let headers: Option<RawText> = row.get("headers")?;
     let headers = headers.as_ref().map(|RawText(json)| json.as_slice());
     Ok(Labels::read(shown(row, "kind")?, headers))
+}
+
+pub(crate) fn counted_error<DB: Dialect>(
+    row: &Row<DB>,
+    state: ExceptionState,
+) -> Result<CountedError, sqlx::Error> {
+    Ok(CountedError { state, error: shown(row, "error")?, count: count(row, "entries")? })
 }
 
 pub(crate) fn pause<DB: Dialect>(row: &Row<DB>) -> Result<Pause, LogError> {

@@ -1,6 +1,7 @@
 //! The tables of an outbox that operators read and write: parked entries, pauses, operations, and
 //! decisions about entries. All databases share this code; each adds the texts of its statements.
 
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use sqlx::{Connection as _, SqlSafeStr as _};
 use time::OffsetDateTime;
 
 use crate::admin::status::ParkedSummary;
-use crate::admin::{AuditRecord, COUNTED_MAX, ListedEntry, Operation};
+use crate::admin::{AuditRecord, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, ListedEntry, Operation};
 use crate::dialect::Dialect;
 use crate::entries::StoredPayload;
 use crate::row::wait;
@@ -23,6 +24,8 @@ pub(crate) struct Texts {
     pub(crate) counts: Statement,
     /// Relay, id.
     pub(crate) parked_age: Statement,
+    /// Relay, retrying or dead, entries from each end.
+    pub(crate) errors: Statement,
     /// Relay, state, above this id, rows.
     pub(crate) list: Statement,
     /// The same, for states that a database may have an index for: retrying and dead.
@@ -51,6 +54,7 @@ macro_rules! texts_of {
         let Statements {
             counts,
             parked_age,
+            errors,
             list,
             list_stuck,
             list_discarded,
@@ -65,6 +69,7 @@ macro_rules! texts_of {
         Texts {
             counts,
             parked_age,
+            errors,
             list,
             list_stuck,
             list_discarded,
@@ -124,6 +129,28 @@ impl<DB: Dialect> Tables<DB> {
         let Some(row) = query.first(connection).await.map_err(failed())? else { return Ok((summary, None)) };
         let age: f64 = row.get("age").map_err(failed())?;
         Ok((summary, wait(age)))
+    }
+
+    /// Counts the errors of retrying and dead entries, in the states that have entries.
+    pub(crate) async fn errors(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        exceptions: &BTreeMap<&'static str, u64>,
+    ) -> Result<Vec<CountedError>, LogError> {
+        let failed = || LogError::during("count the errors");
+        let mut counted = Vec::new();
+        for state in [ExceptionState::Dead, ExceptionState::Retrying] {
+            if exceptions.get(state.as_str()).is_none_or(|count| *count == 0) {
+                continue;
+            }
+            let query = Query::<DB>::new(&self.texts.errors).bind(relay.as_str()).bind(state.as_str());
+            let found = query.bind(ERRORS_LOOKED_AT).rows(&mut *connection).await.map_err(failed())?;
+            for row in &found {
+                counted.push(rows::counted_error(row, state).map_err(failed())?);
+            }
+        }
+        Ok(counted)
     }
 
     /// Lists parked entries in one state, in the order of ids.

@@ -18,6 +18,7 @@
 //! | [`held`](mod@held) | keys that wait, and the message that stops each |
 //! | [`payload`](mod@payload) | the payload of one message, with a line in the audit |
 //! | [`consumers`](mod@consumers) | the state of consumers, as far as inboxes show it |
+//! | [`cause`] | errors that differ only in their numbers, as one |
 //! | [`status`](mod@status) | the leader, waiting messages, and the reason |
 //! | [`lag`] | the lag of topics |
 //! | [`tables`] | the database of keys and sagas |
@@ -39,6 +40,7 @@
 #[cfg(not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
 compile_error!("a relay needs a broker: enable the feature kafka, rabbitmq or sqs");
 
+pub mod cause;
 pub mod consumers;
 pub mod dead;
 pub mod doctor;

@@ -5,7 +5,7 @@
 //! of a key wait behind a held one, whatever their topic.
 
 use outbox_log::entries::Selection;
-use outbox_log::{EntryId, LogError, Pause, PauseScope};
+use outbox_log::{EntryId, LogError, Pause, PauseScope, RelayName};
 use serde::Serialize;
 use time::OffsetDateTime;
 
@@ -31,14 +31,20 @@ pub struct PauseLine {
 }
 
 impl PauseLine {
-    fn of(place: &OutboxPlace, pause: Pause) -> Self {
+    pub(crate) fn of(pipeline: &RelayName, pause: Pause) -> Self {
         Self {
-            pipeline: place.pipeline.to_string(),
+            pipeline: pipeline.to_string(),
             paused: pause.scope.to_string(),
             actor: pause.actor,
             reason: pause.reason,
             since: pause.since,
         }
+    }
+
+    /// Returns what is paused, by whom and why, in one sentence.
+    #[must_use]
+    pub fn told(&self) -> String {
+        format!("{} is paused by {}: {}", self.paused, self.actor, self.reason)
     }
 }
 
@@ -159,7 +165,7 @@ fn outboxes(places: &Places) -> Result<&[OutboxPlace], OperateError> {
 
 async fn in_force(place: &OutboxPlace) -> Result<Vec<PauseLine>, OperateError> {
     let pauses = place.log.pauses(&place.pipeline).await.map_err(|error| about(place, error.into()))?;
-    Ok(pauses.into_iter().map(|pause| PauseLine::of(place, pause)).collect())
+    Ok(pauses.into_iter().map(|pause| PauseLine::of(&place.pipeline, pause)).collect())
 }
 
 fn about(place: &OutboxPlace, error: OperateError) -> OperateError {

@@ -12,7 +12,9 @@ use super::database::{DatabaseUrl, Goal};
 use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
-use super::output::{self, Format, or_dash, table};
+use super::hint;
+use super::output::{self, Format, one_line, or_dash, table};
+use super::progress::during;
 use super::signature::Signature;
 
 /// Actions on a foreign outbox table.
@@ -95,15 +97,17 @@ impl Adopt {
         match self {
             Self::Plan(plan) => plan.execute(format).await,
             Self::Over(decide) => {
-                let (table, signed) = (decide.target.table()?, decide.signature.signed());
-                told(&adopt::over(&table, &signed, decide.lock_timeout).await?, format)
+                let (table, signed) = (decide.target.table()?, decide.signature.signed()?);
+                let work = adopt::over(&table, &signed, decide.lock_timeout);
+                told(&during("taking over", work).await?, format)
             }
             Self::Back(decide) => {
-                let (table, signed) = (decide.target.table()?, decide.signature.signed());
-                told(&adopt::back(&table, &signed, decide.lock_timeout).await?, format)
+                let (table, signed) = (decide.target.table()?, decide.signature.signed()?);
+                let work = adopt::back(&table, &signed, decide.lock_timeout);
+                told(&during("giving back", work).await?, format)
             }
             Self::Status(target) => {
-                let status = adopt::status(&target.table()?, &viewer()).await?;
+                let status = during("looking", adopt::status(&target.table()?, &viewer())).await?;
                 format.print(&status, shown)?;
                 Ok(exit(&status))
             }
@@ -134,7 +138,7 @@ impl Target {
 
 impl Plan {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
-        let plan = adopt::plan(&self.target.table()?, &viewer(), self.back).await?;
+        let plan = during("looking", adopt::plan(&self.target.table()?, &viewer(), self.back)).await?;
         for grant in &plan.grants {
             eprintln!("run this first, otherwise producers fail: {grant}");
         }
@@ -167,13 +171,15 @@ fn told(adopted: &Adopted, format: Format) -> Result<Exit, Failure> {
     }
     match (adopted.outcome, &adopted.publication) {
         ("adopted", Some(_)) => {
-            eprintln!(
-                "next: start the relay, but only when `relay adopt status` shows that the slot is through"
-            );
+            let status = hint::command(&["adopt", "status"]);
+            eprintln!("next: start the relay, but only when `{status}` shows that the slot is through");
         }
-        ("adopted", None) => eprintln!("next: relay run; it publishes the imported rows first"),
+        ("adopted", None) => {
+            eprintln!("next: {}; it publishes the imported rows first", hint::command(&["run"]));
+        }
         ("given back", _) => {
-            eprintln!("next: repeat relay run --once until it exits with 0, then start the old relay");
+            let run = hint::command(&["run", "--once"]);
+            eprintln!("next: repeat {run} until it exits with 0, then start the old relay");
         }
         _ => {}
     }
@@ -200,7 +206,7 @@ fn shown(status: &AdoptStatus) -> String {
     ];
     let mut text = table(["pipeline", "table", "state", "waiting", "left publication"], [row]);
     if let Some(problem) = &status.problem {
-        text.push_str(&format!("\n{problem}"));
+        text.push_str(&format!("\n{}", one_line(problem)));
     }
     for slot in &status.slots {
         let through = if slot.is_through { "is through" } else { "is not through yet" };

@@ -10,6 +10,7 @@ use super::doctor::exit_of;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, or_dash, table};
+use super::progress::during;
 
 /// The arguments of `relay check`.
 #[derive(Debug, Args)]
@@ -40,7 +41,7 @@ impl Check {
             checks.extend(inboxes);
             PipelineReport { pipeline: pipeline.name.to_string(), checks }
         });
-        let reports = join_all(looks).await;
+        let reports = during("checking", join_all(looks)).await;
         format.print(&reports, |reports| shown(reports))?;
         Ok(exit_of(&reports, false))
     }

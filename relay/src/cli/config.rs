@@ -8,8 +8,9 @@ use operate::PipelineConfig;
 
 use super::exit::Exit;
 use super::failure::Failure;
-use super::output::{Format, print, table};
+use super::output::{Format, Table, print};
 use crate::config::{Config, Effective, EffectiveSetting, Overrides, schema};
+use crate::near;
 
 /// The location of the configuration.
 #[derive(Debug, Clone, Args)]
@@ -104,7 +105,8 @@ impl OnePipeline {
 /// Returns the pipeline with this name.
 pub(crate) fn find<'a>(config: &'a Config, name: &str) -> Result<&'a PipelineConfig, Failure> {
     config.pipeline(name).ok_or_else(|| {
-        let help = format!("configured pipelines: {}", names(config));
+        let known = config.pipelines.iter().map(|pipeline| pipeline.name.as_str());
+        let help = format!("{}configured pipelines: {}", near::meant(name, known), names(config));
         Failure::with_help(Exit::Usage, format_args!("no pipeline is called {name:?}"), help)
     })
 }
@@ -160,5 +162,5 @@ fn shown(settings: &[EffectiveSetting]) -> String {
         };
         [setting.setting.clone(), value, setting.origin.clone()]
     });
-    table(["setting", "value", "from"], rows)
+    Table::new(["setting", "value", "from"], rows).cut("value").shown()
 }

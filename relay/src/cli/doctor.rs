@@ -12,6 +12,7 @@ use super::config::{ConfigFile, find};
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, or_dash, table};
+use super::progress::during;
 use crate::config::Config;
 
 /// The arguments of `relay doctor`.
@@ -116,7 +117,7 @@ impl Doctor {
             let adopted = adopted_table(&config, pipeline).await;
             examine(pipeline, &config.verify, &options, adopted).await
         });
-        let pipelines = join_all(looks).await;
+        let pipelines = during("checking", join_all(looks)).await;
         let report = Report { go_live: checklist(&pipelines), pipelines };
         format.print(&report, |report| report.shown(self.problems))?;
         Ok(exit_of(&report.pipelines, self.strict))

@@ -11,6 +11,8 @@ use operate::{OperateError, OperateErrorKind};
 use outbox_log::LogError;
 
 use super::exit::Exit;
+use super::hint;
+use super::output::harmless;
 use crate::config::ConfigError;
 
 /// The error of a command.
@@ -36,12 +38,14 @@ impl Diagnostic for Told {
 impl Failure {
     /// Creates a failure with its text.
     pub(crate) fn new(exit: Exit, message: impl Display) -> Self {
-        Self { exit, report: Report::new(Told { message: message.to_string(), help: None }) }
+        let message = harmless(&message.to_string());
+        Self { exit, report: Report::new(Told { message, help: None }) }
     }
 
-    /// Creates a failure with its text and advice.
+    /// Creates a failure with its text and advice, whose commands can be pasted.
     pub(crate) fn with_help(exit: Exit, message: impl Display, help: impl Display) -> Self {
-        let told = Told { message: message.to_string(), help: Some(help.to_string()) };
+        let help = hint::completed(&harmless(&help.to_string()));
+        let told = Told { message: harmless(&message.to_string()), help: Some(help) };
         Self { exit, report: Report::new(told) }
     }
 
@@ -71,7 +75,10 @@ impl Failure {
     /// Returns the text for standard error, with excerpts and help.
     #[must_use]
     pub fn shown(&self) -> String {
-        let mut options = MietteHandlerOpts::new();
+        // A suggested command must not break over two lines, and no word at all.
+        let help = self.report.help().map(|help| help.to_string());
+        let is_pasted = help.is_some_and(|help| help.contains(hint::OPENING));
+        let mut options = MietteHandlerOpts::new().break_words(false).wrap_lines(!is_pasted);
         if !std::io::stderr().is_terminal() {
             // In a log, a suggested command must not break over two lines.
             options = options.width(usize::from(u16::MAX)).unicode(true).color(false);

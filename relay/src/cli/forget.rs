@@ -29,9 +29,10 @@ pub struct Forget {
 
 impl Forget {
     pub(crate) async fn execute(self) -> Result<Exit, Failure> {
+        let signed = self.signature.signed()?;
         let pipeline = self.pipeline.read()?;
         let name = RelayName::new(self.relay.as_str()).map_err(|error| Failure::new(Exit::Usage, error))?;
-        forget(&pipeline, &self.signature.signed(), &name, self.discard_parked).await?;
+        forget(&pipeline, &signed, &name, self.discard_parked).await?;
         eprintln!("relay {name} is forgotten, with its pauses");
         Ok(Exit::Success)
     }

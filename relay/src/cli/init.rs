@@ -14,6 +14,7 @@ use secrecy::ExposeSecret as _;
 use super::database::DatabaseUrl;
 use super::exit::Exit;
 use super::failure::Failure;
+use super::hint;
 use super::output::print;
 use crate::config::{Config, Overrides, Starter, StarterBroker};
 
@@ -105,7 +106,10 @@ impl Init {
         }
         self.write(&starter.to_toml())?;
         let file = self.out.display();
-        print(&format!("{file} is written. Next: relay doctor --config {file}; relay run --config {file}"))?;
+        let quoted = hint::quoted(&file.to_string());
+        print(&format!(
+            "{file} is written. Next: relay doctor --config {quoted}; relay run --config {quoted}"
+        ))?;
         Ok(Exit::Success)
     }
 

@@ -12,7 +12,7 @@ use super::database::TablesDatabase;
 use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
-use super::output::{Format, table};
+use super::output::{Format, Table, one_line};
 use super::signature::Signature;
 
 /// Actions on keys whose lease has expired.
@@ -95,11 +95,13 @@ impl Decide {
         action: &'static str,
         format: Format,
     ) -> Result<Exit, Failure> {
+        let signed = self.signature.signed()?;
         let id = KeyId::of_texts(&self.scope, &self.operation, &self.key)
             .map_err(|error| Failure::new(Exit::Usage, error))?;
         let key = id.to_string();
-        keys::decide(&self.place.goal()?, &self.signature.signed(), (&id, None), decision).await?;
-        format.print(&Decided { action, key }, |decided| format!("{}: {}", decided.action, decided.key))?;
+        keys::decide(&self.place.goal()?, &signed, (&id, None), decision).await?;
+        let decided = Decided { action, key };
+        format.print(&decided, |decided| format!("{}: {}", decided.action, one_line(&decided.key)))?;
         Ok(Exit::Success)
     }
 }
@@ -112,7 +114,8 @@ fn shown(lines: &[KeyLine]) -> String {
         let KeyLine { scope, operation, key, attempt, claimed_at, lease_until, .. } = line;
         [scope, operation, key, &attempt.to_string(), claimed_at, lease_until].map(Clone::clone)
     });
-    table(["scope", "operation", "key", "attempt", "claimed", "lease until"], rows)
+    let headers = ["scope", "operation", "key", "attempt", "claimed", "lease until"];
+    Table::new(headers, rows).optional(&["attempt", "claimed"]).shown()
 }
 
 fn audited(lines: &[DecidedLine]) -> String {
@@ -124,5 +127,5 @@ fn audited(lines: &[DecidedLine]) -> String {
         let at = at.format(&Rfc3339).unwrap_or_else(|_| at.to_string());
         [at.as_str(), actor, action, scope, operation, key, note].map(ToOwned::to_owned)
     });
-    table(["at", "actor", "action", "scope", "operation", "key", "note"], rows)
+    Table::new(["at", "actor", "action", "scope", "operation", "key", "note"], rows).cut("note").shown()
 }

@@ -10,7 +10,8 @@ use super::config::ConfigFile;
 use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::{Failure, first};
-use super::output::{Format, age, nothing_waits, or_dash, table};
+use super::output::{Format, Table, age, nothing_waits, or_dash};
+use super::progress::during;
 
 /// The arguments of `relay lag`.
 #[derive(Debug, Args)]
@@ -31,7 +32,7 @@ impl Lag {
             None => config.pipelines.iter().collect(),
         };
         let places = pipelines.into_iter().fold(Places::new(), Places::outbox);
-        let (lines, away) = lag(&places, &viewer()).await?;
+        let (lines, away) = during("counting messages", lag(&places, &viewer())).await?;
         format.print(&lines, |lines| match lines.is_empty() {
             true => nothing_waits(away.is_empty()),
             false => text(lines),
@@ -48,7 +49,7 @@ fn text(lines: &[LagLine]) -> String {
             line.pipeline.clone(),
             line.topic.clone(),
             match line.unread_is_at_least {
-                true => format!(">= {}", line.unread),
+                true => format!("≥ {}", line.unread),
                 false => line.unread.to_string(),
             },
             parked("held"),
@@ -58,5 +59,6 @@ fn text(lines: &[LagLine]) -> String {
             or_dash(line.oldest_age_seconds.map(|seconds| age(Duration::from_secs_f64(seconds)))),
         ]
     });
-    table(["pipeline", "topic", "unread", "held", "retrying", "scheduled", "dead", "oldest"], rows)
+    let headers = ["pipeline", "topic", "unread", "held", "retrying", "scheduled", "dead", "oldest"];
+    Table::new(headers, rows).optional(&["scheduled", "retrying", "oldest"]).shown()
 }

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory as _};
+use clap::Args;
 
-use super::Cli;
 use super::exit::Exit;
 use super::failure::Failure;
+use super::help;
 use super::output::print;
 
 /// The arguments of `relay man`.
@@ -26,7 +26,7 @@ impl Man {
             Failure::with_help(Exit::Usage, format_args!("{folder}: {error}"), help)
         };
         std::fs::create_dir_all(&self.out).map_err(failed)?;
-        clap_mangen::generate_to(Cli::command(), &self.out).map_err(failed)?;
+        clap_mangen::generate_to(help::command(), &self.out).map_err(failed)?;
         print(&format!("the pages are in {folder}: man {folder}/relay.1"))?;
         Ok(Exit::Success)
     }

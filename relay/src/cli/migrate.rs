@@ -21,7 +21,7 @@ use super::database::without_postgres;
 use super::database::{Goal, NamedDatabase};
 use super::exit::Exit;
 use super::failure::{Failure, first};
-use super::output::{self, Format, table};
+use super::output::{self, Format, Table};
 use super::roles::RolesScript;
 use session::{REPORT_INTERVAL, close, opened, up, within};
 #[cfg(feature = "postgres")]
@@ -156,8 +156,9 @@ impl Target {
     /// Acts on every database and prints the results, even when one of them fails.
     async fn act(&self, act: Act, format: Format) -> Result<Vec<Outcome>, Failure> {
         let (mut outcomes, mut failed) = (Vec::new(), None);
+        let lines = self.lines();
         for goal in self.goals()? {
-            if let Err(failure) = each(&goal, &self.lines(), act, &mut outcomes).await {
+            if let Err(failure) = each(&goal, &lines, act, &mut outcomes).await {
                 failed = first(failed, failure);
             }
         }
@@ -321,7 +322,7 @@ fn shown(outcomes: &[Outcome], what: &str) -> String {
         let version = format!("{} of {}", outcome.version, outcome.version_needed);
         [outcome.database.clone(), outcome.line.to_owned(), version, migrations]
     });
-    table(["database", "line", "version", "state"], rows)
+    Table::new(["database", "line", "version", "state"], rows).optional(&["version"]).shown()
 }
 
 impl Script {

@@ -29,6 +29,9 @@
 //! | `sagas` | `relay sagas list`, `show`, `stuck`, `retry`, `cancel`, `skip`, `audit` |
 //! | `log` | set-up of logging |
 //! | `output` | standard output: tables and JSON |
+//! | `progress` | progress of commands that take long |
+//! | `help`, `examples` | the help of each command, with examples |
+//! | `hint` | suggested commands that can be pasted |
 //! | `visible` | refusal of passwords in arguments |
 //! | `signature` | the author of a decision, and the reason |
 //! | `failure`, `exit` | errors of commands, and exit codes |
@@ -43,9 +46,12 @@ mod dead;
 #[cfg(feature = "demo")]
 mod demo;
 mod doctor;
+mod examples;
 mod exit;
 mod failure;
 mod forget;
+mod help;
+mod hint;
 mod init;
 mod keys;
 mod lag;
@@ -57,6 +63,7 @@ mod once;
 mod output;
 mod pause;
 mod preflight;
+mod progress;
 mod reload;
 mod replay;
 mod retention;
@@ -73,7 +80,7 @@ mod visible;
 
 use std::ffi::OsString;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use exit::Exit;
@@ -227,7 +234,7 @@ impl Cli {
     }
 
     fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, Failure> {
-        let mut command = Self::command();
+        let mut command = help::command();
         let matches = command.try_get_matches_from_mut(words).unwrap_or_else(|error| error.exit());
         visible::refuse_passwords(&command, &matches)?;
         Ok(Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit()))
@@ -273,7 +280,7 @@ impl Cli {
 
 fn completions(shell: Shell) -> Result<Exit, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "relay", &mut script);
+    clap_complete::generate(shell, &mut help::command(), "relay", &mut script);
     output::print(&String::from_utf8_lossy(&script))?;
     Ok(Exit::Success)
 }
@@ -283,13 +290,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_of_the_command_line_is_sound() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
     fn the_help_names_every_exit_code() {
-        let help = Cli::command().render_long_help().to_string();
+        let help = help::command().render_long_help().to_string();
         for code in ["  0  ", "  1  ", "  2  ", "  3  ", "130  "] {
             assert!(help.contains(code), "{help}");
         }

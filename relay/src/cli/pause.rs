@@ -2,14 +2,18 @@
 
 use clap::{ArgGroup, Args};
 use message::{OrderingKey, Topic};
-use operate::{Operator, Places, Role, Signed, pause};
+use operate::lag::lag;
+use operate::{Places, pause};
 use outbox_log::PauseScope;
 use serde::Serialize;
 
 use super::config::OnePipeline;
+use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
-use super::output::Format;
+use super::output::{Format, one_line};
+use super::signature::Signature;
+use crate::near::nearest;
 
 /// The scope to pause or to resume, the actor and the reason.
 #[derive(Debug, Args)]
@@ -30,13 +34,8 @@ pub struct Pause {
     #[arg(long)]
     all: bool,
 
-    /// The reason, which `relay status` shows.
-    #[arg(long, visible_alias = "note", value_name = "TEXT")]
-    reason: String,
-
-    /// Your name, for the audit.
-    #[arg(long, value_name = "NAME", env = "USER")]
-    actor: String,
+    #[command(flatten)]
+    signature: Signature,
 }
 
 /// The result of a command.
@@ -58,14 +57,13 @@ impl Pause {
     }
 
     async fn execute(self, action: &'static str, format: Format) -> Result<Exit, Failure> {
+        let signed = self.signature.signed()?;
         let pipeline = self.pipeline.read()?;
         let scope = match (&self.topic, &self.key) {
             (Some(topic), _) => PauseScope::Topic(topic.as_str().to_owned()),
             (_, Some(key)) => PauseScope::Key(key.as_str().to_owned()),
             _ => PauseScope::Pipeline,
         };
-        let signed =
-            Signed { operator: Operator::new(self.actor, Role::Operator), reason: self.reason.clone() };
         let places = Places::new().outbox(&pipeline);
         if action == "paused" {
             pause::pause(&places, &signed, &scope).await?;
@@ -76,20 +74,38 @@ impl Pause {
             action,
             pipeline: pipeline.name.to_string(),
             scope: scope.to_string(),
-            reason: self.reason,
+            reason: signed.reason,
         };
-        format.print(&done, |done| format!("{}: {} is {}", done.pipeline, done.scope, done.action))?;
+        format.print(&done, |done| {
+            one_line(&format!("{}: {} is {}", done.pipeline, done.scope, done.action))
+        })?;
         match action {
             "paused" => {
                 eprintln!(
                     "takes effect within a second; messages already handed to the broker are still delivered"
                 );
                 if pause::is_unknown(&places, &scope).await {
-                    eprintln!("the outbox has no message of {scope}: is the name right? It is paused anyway");
+                    let meant = meant(&places, &scope).await;
+                    let scope = one_line(&scope.to_string());
+                    eprintln!("the outbox has no message of {scope}: {meant}? It is paused anyway");
                 }
             }
             _ => eprintln!("takes effect within a second"),
         }
         Ok(Exit::Success)
     }
+}
+
+/// Returns a question about a name that the outbox does not know: whether a topic with waiting
+/// messages is meant.
+async fn meant(places: &Places, scope: &PauseScope) -> String {
+    let known = lag(places, &viewer()).await.map(|(lines, _)| lines).unwrap_or_default();
+    let topic = match scope {
+        PauseScope::Topic(topic) => nearest(topic, known.iter().map(|line| line.topic.as_str())),
+        _ => None,
+    };
+    topic.map_or_else(
+        || String::from("is the name right"),
+        |topic| format!("did you mean {}", one_line(topic)),
+    )
 }

@@ -10,6 +10,7 @@ use outbox_log::{LogError, LogStore, RelayName};
 
 use super::exit::Exit;
 use super::failure::Failure;
+use super::hint;
 
 /// A pipeline's log to open.
 pub(crate) struct Candidate {
@@ -49,7 +50,7 @@ pub(crate) async fn look(candidates: &[Candidate], patience: Patience) -> Vec<Op
 pub(crate) fn nothing_left(refused: &[(&Candidate, &LogError)], config: &str) -> Failure {
     let text: Vec<String> = refused.iter().map(|(candidate, error)| told(candidate, error)).collect();
     if refused.iter().any(|(_, error)| lacks_migrations(error)) {
-        let help = format!("relay migrate up --config {config}");
+        let help = format!("relay migrate up --config {}", hint::quoted(config));
         return Failure::with_help(Exit::Usage, text.join("\n"), help);
     }
     Failure::new(Exit::Usage, text.join("\n"))

@@ -1,11 +1,9 @@
 //! `relay replay`: publishes messages again.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal as _;
 use std::num::NonZeroU32;
 
 use clap::{ArgGroup, Args};
-use indicatif::{ProgressBar, ProgressStyle};
 use message::{OrderingKey, Topic};
 use operate::dead::MessageRef;
 use operate::replay::Edge;
@@ -16,10 +14,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::config::OnePipeline;
-use super::dead::{Signature, confirm};
+use super::dead::confirm;
 use super::exit::Exit;
 use super::failure::Failure;
-use super::output::{Format, table};
+use super::output::{Format, counted, one_line, table};
+use super::progress::{Counted, during};
+use super::signature::Signature;
 
 /// The messages to send again, and who decides.
 #[derive(Debug, Args)]
@@ -92,15 +92,17 @@ struct Shown<'a> {
 
 impl Replay {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        let signed = self.signature.signed_unless(self.dry_run)?;
         let pipeline = self.pipeline.read()?;
         let places = Places::new().outbox(&pipeline);
-        let signed = self.signature.signed();
-        let planned = plan(&places, &signed.operator, &self.filter()).await?;
+        let filter = self.filter();
+        let planned = during("choosing messages", plan(&places, &signed.operator, &filter)).await?;
         if self.dry_run || planned.chosen == 0 {
             return shown(&planned, None, self.dry_run, format);
         }
         if self.ids.is_empty() && !self.yes {
-            let question = format!("publish {} messages again ({})?", planned.chosen, planned.selection);
+            let messages = counted(planned.chosen, "message");
+            let question = format!("publish {messages} again ({})?", one_line(&planned.selection));
             if !confirm(&question)? {
                 return Err(Failure::new(Exit::Usage, "not confirmed; nothing was sent"));
             }
@@ -111,9 +113,10 @@ impl Replay {
             );
         }
         let options = ReplayOptions { rate: self.rate, stop: stop()? };
-        let bar = progress(planned.chosen);
-        let report = planned.carry_out(&places, &signed, &options, |sent| bar.set_position(sent)).await;
-        bar.finish_and_clear();
+        let sent = Counted::up_to(planned.chosen, "published");
+        let progress = |published| sent.set("published", published);
+        let report = planned.carry_out(&places, &signed, &options, progress).await;
+        drop(sent);
         let report = report?;
         shown(&planned, Some(&report), false, format)?;
         report.error.map_or(Ok(Exit::Success), |error| Err(error.into()))
@@ -167,18 +170,6 @@ fn stop() -> Result<CancellationToken, Failure> {
     Ok(token)
 }
 
-/// Returns a progress bar, drawn only on a terminal.
-fn progress(messages: u64) -> ProgressBar {
-    let bar =
-        if std::io::stderr().is_terminal() { ProgressBar::new(messages) } else { ProgressBar::hidden() };
-    if let Ok(style) =
-        ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} published, {per_sec}, {eta}")
-    {
-        bar.set_style(style);
-    }
-    bar
-}
-
 fn shown(
     plan: &ReplayPlan,
     report: Option<&ReplayReport>,
@@ -198,7 +189,7 @@ fn shown(
 fn text(Shown { plan, published, .. }: &Shown<'_>, is_sent: bool) -> String {
     let mut lines = Vec::new();
     if plan.chosen == 0 {
-        lines.push(format!("nothing to replay: {}", plan.selection));
+        lines.push(format!("nothing to replay: {}", one_line(&plan.selection)));
     } else {
         let edge = |edge: &Option<Edge>| {
             edge.map_or_else(String::new, |Edge { id, enqueued_at }| {
@@ -206,7 +197,8 @@ fn text(Shown { plan, published, .. }: &Shown<'_>, is_sent: bool) -> String {
             })
         };
         let (first, last) = (edge(&plan.first), edge(&plan.last));
-        lines.push(format!("{}: {} messages, {} bytes", plan.pipeline, plan.chosen, plan.bytes));
+        let messages = counted(plan.chosen, "message");
+        lines.push(format!("{}: {messages}, {} bytes", plan.pipeline, plan.bytes));
         lines.push(format!("first  {first}\nlast   {last}"));
         lines.push(table(
             ["topic", "messages"],

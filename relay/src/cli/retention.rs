@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use clap::Args;
-use operate::PipelineConfig;
 use operate::retention::{History, SegmentLine};
 use operate::units::Time;
+use operate::{PipelineConfig, Signed};
 
 use super::config::{ConfigFile, find};
-use super::dead::{Signature, viewer};
+use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::{Failure, first};
-use super::output::{Format, age, or_dash, table};
+use super::output::{Format, Table, age, counted, or_dash};
+use super::progress::during;
+use super::signature::Signature;
 
 /// The arguments of `relay retention`.
 #[derive(Debug, Args)]
@@ -41,6 +43,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 impl Retention {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        let signed = self.signature.signed_unless(self.dry_run)?;
         let config = self.config.read()?;
         let pipelines = match &self.pipeline {
             Some(name) => vec![find(&config, name)?],
@@ -49,7 +52,7 @@ impl Retention {
         let (mut shown, mut exit, mut failed) = (Vec::new(), Exit::Success, None);
         for pipeline in pipelines {
             let name = pipeline.name.as_str();
-            let segments = match self.look(pipeline).await {
+            let segments = match self.look(pipeline, &signed).await {
                 Ok(segments) => segments,
                 // A failure here does not hide what was removed from the other pipelines.
                 Err(failure) => {
@@ -70,21 +73,21 @@ impl Retention {
     }
 
     /// Removes expired segments unless this is a dry run, and returns the segments afterwards.
-    async fn look(&self, pipeline: &PipelineConfig) -> Result<Vec<SegmentLine>, Failure> {
+    async fn look(&self, pipeline: &PipelineConfig, signed: &Signed) -> Result<Vec<SegmentLine>, Failure> {
         let history = History::open(pipeline, self.keep)?;
         if !self.dry_run {
-            let expired = history.expire(&self.signature.signed()).await?;
+            let expired = during("deleting old messages", history.expire(signed)).await?;
             let bytes = expired.bytes.map(|bytes| format!(", {}", mebibytes(bytes)));
             let rows = expired.rows.map(|rows| format!(", {rows} rows"));
             eprintln!(
-                "{}: {} segments emptied{}{}",
+                "{}: {} emptied{}{}",
                 pipeline.name,
-                expired.segments,
+                counted(expired.segments, "segment"),
                 rows.unwrap_or_default(),
                 bytes.unwrap_or_default()
             );
         }
-        Ok(history.segments(&viewer()).await?)
+        Ok(during("reading", history.segments(&viewer())).await?)
     }
 }
 
@@ -104,5 +107,7 @@ fn rows(shown: &[SegmentLine]) -> String {
             shown.held_back_by.clone().unwrap_or_else(|| String::from("can go")),
         ]
     });
-    table(["pipeline", "segment", "oldest", "newest", "size", "state"], rows)
+    Table::new(["pipeline", "segment", "oldest", "newest", "size", "state"], rows)
+        .optional(&["segment", "newest"])
+        .shown()
 }

@@ -8,7 +8,8 @@ use operate::story::{InboxPart, OutboxPart, Story, story};
 use super::dead::{Where, viewer};
 use super::exit::Exit;
 use super::failure::{Failure, first};
-use super::output::{Format, age, or_dash, table};
+use super::output::{Format, Table, age, card, or_dash};
+use super::progress::during;
 
 /// The arguments of `relay show`.
 #[derive(Debug, Args)]
@@ -23,8 +24,8 @@ pub struct Show {
 
 impl Show {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
-        let places = self.place.open().await?;
-        let told = story(&places, &viewer(), &self.id).await;
+        let places = during("connecting", self.place.open()).await?;
+        let told = during("searching", story(&places, &viewer(), &self.id)).await;
         let away = places.away().to_vec();
         places.close().await;
         let told = told?;
@@ -35,8 +36,11 @@ impl Show {
     }
 }
 
+/// Width of the longest name of a value.
+const NAMES: usize = "content type".len();
+
 fn text(story: &Story) -> String {
-    let mut parts = vec![format!("{:<14}{}", "message id", or_dash(story.message_id.as_ref()))];
+    let mut parts = vec![card(NAMES, [("message id", Some(or_dash(story.message_id.as_ref())))])];
     parts.extend(story.outboxes.iter().map(in_outbox));
     if story.outboxes.is_empty() {
         parts.push(String::from(
@@ -57,7 +61,8 @@ fn text(story: &Story) -> String {
                 line.note.clone(),
             ]
         });
-        parts.push(table(["at", "actor", "action", "of", "outcome", "note"], rows));
+        let decisions = Table::new(["at", "actor", "action", "of", "outcome", "note"], rows);
+        parts.push(decisions.optional(&["of", "outcome"]).cut("note").shown());
     }
     parts.join("\n\n")
 }
@@ -104,8 +109,7 @@ fn in_outbox(part: &OutboxPart) -> String {
         ("payload", Some(payload)),
         ("replay", (!part.in_log).then(|| String::from("not possible: its row is no longer in the log"))),
     ];
-    let told = lines.into_iter().filter_map(|(name, value)| Some(format!("{name:<14}{}", value?)));
-    told.collect::<Vec<_>>().join("\n")
+    card(NAMES, lines)
 }
 
 fn at_consumers(parts: &[InboxPart]) -> String {
@@ -122,7 +126,13 @@ fn at_consumers(parts: &[InboxPart]) -> String {
             or_dash(part.error.as_ref()),
         ]
     });
-    table(["consumer", "scope", "state", "at", "result", "attempts", "next in", "dead letter", "error"], rows)
+    Table::new(
+        ["consumer", "scope", "state", "at", "result", "attempts", "next in", "dead letter", "error"],
+        rows,
+    )
+    .optional(&["result", "scope", "attempts", "next in", "at"])
+    .cut("error")
+    .shown()
 }
 
 /// Returns the time until then.

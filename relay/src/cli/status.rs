@@ -1,19 +1,20 @@
-//! `relay status`: the leader, waiting and parked messages, and what holds rows back.
+//! `relay status`: the leader, waiting and parked messages, and why they wait.
 
 use std::io::IsTerminal as _;
 use std::pin::pin;
 use std::time::Duration;
 
 use clap::Args;
-use operate::pause::PauseLine;
-use operate::status::{PipelineStatus, status};
+use operate::status::{PipelineStatus, Symptom, Wait, status};
 use operate::units::Time;
 
 use super::config::ConfigFile;
 use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
-use super::output::{self, Format, age, or_dash, table};
+use super::hint;
+use super::output::{self, Format, Table, age, one_line, or_dash, sentence, terminal_width};
+use super::progress::during;
 
 /// The arguments of `relay status`.
 #[derive(Debug, Args)]
@@ -32,14 +33,16 @@ pub struct Status {
 
 impl Status {
     pub(crate) async fn execute(&self, format: Format) -> Result<Exit, Failure> {
-        let Some(Time(every)) = self.watch else { return self.look(format).await };
+        let Some(Time(every)) = self.watch else {
+            return show(&during("looking", self.look()).await?, format);
+        };
         let mut ended = pin!(tokio::signal::ctrl_c());
         loop {
+            let shown = self.look().await?;
             if format == Format::Table && std::io::stdout().is_terminal() {
-                // Clears the screen and moves to its top.
-                output::print("\u{1b}[2J\u{1b}[H")?;
+                output::print(CLEARED)?;
             }
-            let exit = self.look(format).await?;
+            let exit = show(&shown, format)?;
             tokio::select! {
                 _ = &mut ended => return Ok(exit),
                 () = tokio::time::sleep(every.max(WATCH_MIN)) => {}
@@ -47,21 +50,30 @@ impl Status {
         }
     }
 
-    async fn look(&self, format: Format) -> Result<Exit, Failure> {
+    async fn look(&self) -> Result<Vec<PipelineStatus>, Failure> {
         let config = self.config.read()?;
         let pipelines = match &self.pipeline {
             Some(name) => vec![super::config::find(&config, name)?],
             None => config.pipelines.iter().collect(),
         };
-        let shown = status(pipelines, &viewer()).await?;
-        format.print(&shown, |shown| rows(shown))?;
-        for PipelineStatus { pipeline, problem, .. } in &shown {
-            if let Some(problem) = problem {
-                eprintln!("{pipeline}: {problem}");
-            }
-        }
-        Ok(shown.iter().map(exit).max().unwrap_or(Exit::Success))
+        Ok(status(pipelines, &viewer()).await?)
     }
+}
+
+/// Clears the screen and moves to its top.
+const CLEARED: &str = "\u{1b}[2J\u{1b}[H";
+
+/// Minimum pause between two looks: each opens its own connections.
+const WATCH_MIN: Duration = Duration::from_millis(200);
+
+fn show(shown: &[PipelineStatus], format: Format) -> Result<Exit, Failure> {
+    format.print(&shown, |shown| text(shown, terminal_width()))?;
+    for PipelineStatus { pipeline, problem, .. } in shown {
+        if let Some(problem) = problem {
+            eprintln!("{pipeline}: {}", one_line(problem));
+        }
+    }
+    Ok(shown.iter().map(exit).max().unwrap_or(Exit::Success))
 }
 
 /// Returns the exit code. Messages on their way or scheduled for later are no failure; a broker
@@ -74,42 +86,30 @@ fn exit(shown: &PipelineStatus) -> Exit {
     }
 }
 
-/// Minimum pause between two looks: each opens its own connections.
-const WATCH_MIN: Duration = Duration::from_millis(200);
-
-fn state(shown: &PipelineStatus) -> String {
-    let how = if shown.is_transactional { ", in transactions" } else { "" };
-    format!("{}{how}", shown.state)
+/// Returns a row for each pipeline, those with problems first, and then the reasons.
+fn text(shown: &[PipelineStatus], width: Option<usize>) -> String {
+    let mut sorted: Vec<&PipelineStatus> = shown.iter().collect();
+    sorted.sort_by_key(|shown| urgency(shown));
+    let reasons = sorted.iter().flat_map(|shown| reasons(shown, width));
+    std::iter::once(table(&sorted).drawn(width)).chain(reasons).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the system identifier and the timeline of the cursor.
-fn cursor_of(shown: &PipelineStatus) -> String {
-    match (&shown.cursor_system_identifier, shown.cursor_timeline, shown.cursor_is_of_this_server) {
-        (Some(system), Some(timeline), Some(true)) => format!("{system}/{timeline}"),
-        (Some(system), Some(timeline), _) => format!("{system}/{timeline}, not this server"),
-        _ => String::from("-"),
+/// Returns 0 for a pipeline that needs an operator, 1 for one whose problem may pass by itself, and
+/// 2 for one without a problem.
+fn urgency(shown: &PipelineStatus) -> u8 {
+    let waits = shown.waits();
+    if waits.iter().any(|wait| !wait.passes || wait.symptom == Symptom::DatabaseAway) {
+        return 0;
     }
+    if waits.is_empty() { 2 } else { 1 }
 }
 
-fn paused(pauses: &[PauseLine]) -> String {
-    let told = pauses.iter().map(|pause| format!("{} by {}: {}", pause.paused, pause.actor, pause.reason));
-    told.collect::<Vec<_>>().join("; ")
-}
+const HEADERS: [&str; 10] =
+    ["pipeline", "state", "holder", "standbys", "epoch", "lease", "backlog", "oldest", "parked", "history"];
 
-fn rows(shown: &[PipelineStatus]) -> String {
+fn table(shown: &[&PipelineStatus]) -> Table<10> {
     let ago = |seconds: Option<f64>| or_dash(seconds.map(|seconds| age(Duration::from_secs_f64(seconds))));
     let rows = shown.iter().map(|shown| {
-        let counted: Vec<String> = shown
-            .exceptions
-            .iter()
-            .filter(|(_, count)| **count > 0)
-            .map(|(state, count)| match shown.exceptions_are_at_least {
-                true => format!(">= {count} {state}"),
-                false => format!("{count} {state}"),
-            })
-            .collect();
-        let held_back = shown.held_back_by.as_ref();
-        let held_back = held_back.map(|by| format!("{} {}", by.named(), by.standing()));
         [
             shown.pipeline.clone(),
             state(shown),
@@ -117,7 +117,6 @@ fn rows(shown: &[PipelineStatus]) -> String {
             or_dash(shown.standbys),
             or_dash(shown.epoch),
             ago(shown.lease_remaining_seconds),
-            cursor_of(shown),
             // Without an oldest entry nothing waits, even if ids have gaps.
             match (shown.oldest_pending_id, shown.backlog_entries_max) {
                 (Some(_), Some(entries)) => format!("≤ {entries}"),
@@ -125,32 +124,171 @@ fn rows(shown: &[PipelineStatus]) -> String {
                 _ => String::from("-"),
             },
             ago(shown.oldest_pending_age_seconds),
-            if counted.is_empty() { String::from("-") } else { counted.join(", ") },
-            if shown.paused.is_empty() { String::from("-") } else { paused(&shown.paused) },
-            or_dash(held_back),
-            match &shown.history_held_back_by {
-                Some(reason) => format!("{}: {reason}", ago(shown.history_age_seconds)),
-                None => ago(shown.history_age_seconds),
-            },
+            parked(shown),
+            ago(shown.history_age_seconds),
         ]
     });
-    let headers = [
-        "pipeline",
-        "state",
-        "holder",
-        "standbys",
-        "epoch",
-        "lease",
-        "cursor of",
-        "backlog",
-        "oldest",
-        "parked",
-        "paused",
-        "held back by",
-        "history",
-    ];
-    let refusals = shown.iter().filter_map(|shown| {
-        shown.broker_error.as_ref().map(|refusal| format!("{}: {}", shown.pipeline, refusal.told()))
-    });
-    std::iter::once(table(headers, rows)).chain(refusals).collect::<Vec<_>>().join("\n")
+    Table::new(HEADERS, rows)
+        .optional(&["epoch", "lease", "history", "standbys", "holder", "oldest", "backlog"])
+}
+
+fn state(shown: &PipelineStatus) -> String {
+    let how = if shown.is_transactional { ", in transactions" } else { "" };
+    format!("{}{how}", shown.state)
+}
+
+/// Returns the number of parked messages in each state.
+fn parked(shown: &PipelineStatus) -> String {
+    let least = if shown.exceptions_are_at_least { "≥ " } else { "" };
+    let counts = shown.exceptions.iter().filter(|(_, count)| **count > 0);
+    let counts: Vec<String> = counts.map(|(state, count)| format!("{least}{count} {state}")).collect();
+    if counts.is_empty() { String::from("-") } else { counts.join(", ") }
+}
+
+/// Returns a sentence for everything that keeps messages of a pipeline from leaving, each followed
+/// by the command that shows more.
+fn reasons(shown: &PipelineStatus, width: Option<usize>) -> Vec<String> {
+    let mut pauses = shown.paused.iter();
+    let mut lines = Vec::new();
+    // The problem of an unreachable database is an error of this command.
+    for wait in shown.waits().iter().filter(|wait| wait.symptom != Symptom::DatabaseAway) {
+        lines.push(sentence(&format!("{}: {}", shown.pipeline, wait.told()), width));
+        let command = match wait.symptom {
+            Symptom::Paused => pauses.next().and_then(|pause| resume(&shown.pipeline, &pause.paused)),
+            _ => next(&shown.pipeline, wait),
+        };
+        lines.extend(command.map(|command| format!("  {command}")));
+    }
+    lines
+}
+
+/// Returns the command that shows more about a reason, or its remedy.
+fn next(pipeline: &str, wait: &Wait) -> Option<String> {
+    let words: &[&str] = match wait.symptom {
+        Symptom::Dead => &["dead", "list"],
+        Symptom::Held => &["dead", "list", "--state", "held"],
+        Symptom::Retrying => &["dead", "list", "--state", "retrying"],
+        Symptom::RowsHeldBack => &["doctor", "--problems"],
+        Symptom::BrokerRefuses | Symptom::Behind => &["check"],
+        Symptom::HistoryKept => &["retention", "--dry-run"],
+        _ => return None,
+    };
+    Some(hint::command(&[words, &["--pipeline", pipeline]].concat()))
+}
+
+/// Returns the command that ends a pause.
+fn resume(pipeline: &str, paused: &str) -> Option<String> {
+    // A command must mean what it shows.
+    if one_line(paused) != paused {
+        return None;
+    }
+    let scope = match paused.split_once(' ') {
+        Some(("topic", topic)) => vec!["--topic", topic],
+        Some(("key", key)) => vec!["--key", key],
+        _ => vec!["--all"],
+    };
+    let words = [&["resume"][..], &scope[..], &["--pipeline", pipeline, "--note", "WHY"]].concat();
+    Some(hint::command(&words))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use operate::pause::PauseLine;
+
+    use super::*;
+
+    fn healthy(name: &str) -> PipelineStatus {
+        PipelineStatus {
+            state: "leading",
+            holder: Some(String::from("vm:30496:e2a7c81b")),
+            standbys: Some(1),
+            epoch: Some(6),
+            lease_remaining_seconds: Some(13.0),
+            backlog_entries_max: Some(0),
+            history_age_seconds: Some(2_107.0),
+            ..PipelineStatus::of(name, None, None)
+        }
+    }
+
+    fn sick() -> PipelineStatus {
+        PipelineStatus {
+            backlog_entries_max: Some(2_050),
+            oldest_pending_id: Some(7),
+            oldest_pending_age_seconds: Some(25_380.0),
+            exceptions: BTreeMap::from([("dead", 2_009), ("held", 41)]),
+            exceptions_age_seconds: BTreeMap::from([("dead", 25_380.0), ("held", 25_380.0)]),
+            ..healthy("shipping")
+        }
+    }
+
+    #[test]
+    fn the_status_of_80_columns_says_what_is_wrong_and_why() {
+        let shown = [healthy("orders"), sick()];
+        let sorted = [&shown[1], &shown[0]];
+        assert_eq!(
+            table(&sorted).drawn(Some(80)),
+            "\
+PIPELINE  STATE    HOLDER             BACKLOG  OLDEST  PARKED
+shipping  leading  vm:30496:e2a7c81b  ≤ 2050   7h3m    2009 dead, 41 held
+orders    leading  vm:30496:e2a7c81b  0        -       -
+not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)"
+        );
+        let wide = table(&sorted).drawn(Some(120));
+        assert_eq!(wide, table(&sorted).drawn(None), "120 columns hold everything");
+        assert!(wide.contains("≤ 2050   7h3m    2009 dead, 41 held  35m7s"), "{wide}");
+        let text = text(&shown, None);
+        assert!(text.starts_with("PIPELINE  STATE"), "{text}");
+        assert!(
+            text.ends_with(
+                "shipping: 2009 messages are dead: requeue or discard them, for 7h3m\n  \
+                 relay dead list --pipeline shipping\n\
+                 shipping: 41 messages are waiting behind an earlier message with the same key, or because a \
+                 topic is stopped, for 7h3m\n  \
+                 relay dead list --state held --pipeline shipping"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_pause_comes_with_the_command_that_ends_it() {
+        let pause = |paused: &str| PauseLine {
+            pipeline: String::from("orders"),
+            paused: paused.to_owned(),
+            actor: String::from("ann"),
+            reason: String::from("the broker\nis repaired"),
+            since: time::OffsetDateTime::now_utc(),
+        };
+        let pauses = ["key it's 7", "pipeline", "key a\nb"].map(pause).to_vec();
+        let lines = reasons(&PipelineStatus { paused: pauses, ..healthy("orders") }, None);
+        assert_eq!(lines.len(), 5, "{lines:?}");
+        assert!(
+            lines[0].starts_with("orders: key it's 7 is paused by ann: the broker\\nis repaired"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[1].starts_with("  relay resume --key ")
+                && lines[1].ends_with("--pipeline orders --note WHY")
+        );
+        let words = shlex::split(&lines[1]).unwrap();
+        assert_eq!(words[3], "it's 7");
+        assert_eq!(lines[3], "  relay resume --all --pipeline orders --note WHY");
+        assert!(
+            lines[4].starts_with("orders: key a\\nb is paused"),
+            "a name that cannot be shown has no command"
+        );
+    }
+
+    #[test]
+    fn capped_counts_are_lower_bounds() {
+        let capped = PipelineStatus { exceptions_are_at_least: true, ..sick() };
+        assert_eq!(parked(&capped), "≥ 2009 dead, ≥ 41 held");
+        assert!(
+            reasons(&capped, None)[0].contains(": ≥ 2009 messages are dead"),
+            "{:?}",
+            reasons(&capped, None)
+        );
+    }
 }

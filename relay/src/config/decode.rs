@@ -14,6 +14,7 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 
 use super::tree::{Entry, Node, Origin, Value};
+use crate::near::nearest;
 
 /// A problem with one setting, and its place.
 #[derive(Debug)]
@@ -82,13 +83,13 @@ impl Error for Wrong {
     }
 
     fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
-        let mut wrong = Self::new(format!("unknown setting `{field}`"));
+        let mut wrong = Self::new(format!("unknown setting `{field}`{}", meant(field, known)));
         wrong.help = Some(format!("valid settings: {}", known.join(", ")));
         wrong
     }
 
     fn unknown_variant(variant: &str, known: &'static [&'static str]) -> Self {
-        let mut wrong = Self::new(format!("{variant:?} is not a valid value"));
+        let mut wrong = Self::new(format!("{variant:?} is not a valid value{}", meant(variant, known)));
         wrong.help = Some(format!("use one of {}", known.join(", ")));
         wrong
     }
@@ -96,6 +97,12 @@ impl Error for Wrong {
     fn missing_field(field: &'static str) -> Self {
         Self::new(format!("the setting `{field}` is missing"))
     }
+}
+
+/// Returns a question about the known word that a misspelt one may mean.
+fn meant(word: &str, known: &'static [&'static str]) -> String {
+    let nearest = nearest(word, known.iter().copied());
+    nearest.map(|known| format!("; did you mean `{known}`?")).unwrap_or_default()
 }
 
 #[derive(Clone, Copy)]
@@ -300,7 +307,13 @@ mod tests {
             ("port = 's3cret'", "port", "not a valid number", "'s3cret'"),
             ("port = 1\non = 's3cret'", "on", "is a string; expected a boolean", "'s3cret'"),
             ("port = 1\nhosts = ['a', 5]", "hosts[1]", "is a whole number; expected a string", "5"),
-            ("port = 1\nprot = 2", "", "unknown setting `prot`", "prot"),
+            ("port = 1\nprot = 2", "", "unknown setting `prot`; did you mean `port`?", "prot"),
+            (
+                "port = 1\nmode = 'fats'",
+                "mode",
+                "\"fats\" is not a valid value; did you mean `fast`?",
+                "'fats'",
+            ),
             ("port = 1\nmode = 'slow'", "mode", "\"slow\" is not a valid value", "'slow'"),
             ("on = true", "", "the setting `port` is missing", ""),
         ] {

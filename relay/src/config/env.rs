@@ -7,6 +7,7 @@
 
 use super::decode::Wrong;
 use super::tree::{Entry, Node, Origin, Table, Value};
+use crate::near;
 
 /// The prefix of the name of every override.
 pub(crate) const PREFIX: &str = "RELAY__";
@@ -108,10 +109,11 @@ fn pipeline_in<'a>(tree: &'a mut Node, wanted: &str, origin: &Origin) -> Result<
         }
     }
     known.extend(["LOG", "HTTP", "OTLP", "PAGE"].map(String::from));
+    let meant = near::meant(wanted, known.iter().map(String::as_str));
     Err(wrong(
         origin.clone(),
         format!("the file has no pipeline named {wanted}"),
-        format!("valid names: {}", known.join(", ")),
+        format!("{meant}valid names: {}", known.join(", ")),
     ))
 }
 

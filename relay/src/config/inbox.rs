@@ -10,6 +10,7 @@ use secrecy::ExposeSecret as _;
 
 use super::check::Problems;
 use super::file::InboxSection;
+use crate::near;
 
 /// Returns the checked section. Adds its problems to `problems`.
 pub(super) fn check(
@@ -44,7 +45,8 @@ pub(super) fn check(
         }
     }
     for name in section.pipelines.iter().filter(|name| !pipelines.contains(name)) {
-        let help = format!("configured pipelines: {}", pipelines.join(", "));
+        let meant = near::meant(name, pipelines.iter().map(String::as_str));
+        let help = format!("{meant}configured pipelines: {}", pipelines.join(", "));
         problems.add(format!("{path}.pipelines"), format!("no pipeline is called {name:?}"), Some(&help));
     }
     if section.effects.is_none() && !section.effects_kinds.is_empty() {

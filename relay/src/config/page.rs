@@ -23,6 +23,8 @@ pub(crate) struct PageSection {
     #[serde(default)]
     behind_proxy: bool,
     tls: Option<PageTlsSection>,
+    dashboard_url: Option<String>,
+    runbook_url: Option<String>,
     #[serde(default)]
     user: Vec<PageUserSection>,
 }
@@ -93,9 +95,27 @@ pub(super) fn check(section: PageSection, problems: &mut Problems) -> Option<Pag
         problems.add(String::from("page.listen"), "this relay was built without the page", Some(help));
     }
     let tls = section.tls.map(|PageTlsSection { cert_file, key_file }| PageTls { cert_file, key_file });
-    let page = PageConfig { listen, hosts, behind_proxy: section.behind_proxy, tls, users };
+    let (dashboard_url, runbook_url) = (section.dashboard_url, section.runbook_url);
+    for (name, url) in [("dashboard_url", &dashboard_url), ("runbook_url", &runbook_url)] {
+        check_link(name, url.as_deref(), problems);
+    }
+    let behind_proxy = section.behind_proxy;
+    let page = PageConfig { listen, hosts, behind_proxy, tls, users, dashboard_url, runbook_url };
     check_reach(&page, problems);
     Some(page)
+}
+
+/// Refuses an address that a browser would not open as a page.
+fn check_link(name: &str, url: Option<&str>, problems: &mut Problems) {
+    let is_page = |url: &str| {
+        let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+        host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
+            && !url.contains(|char: char| char.is_whitespace() || char.is_control())
+    };
+    if let Some(url) = url.filter(|url| !is_page(url)) {
+        let help = "write an address that begins with https:// or http://";
+        problems.add(format!("page.{name}"), format!("{url:?} is not the address of a page"), Some(help));
+    }
 }
 
 /// Refuses settings that would open the page to a network.

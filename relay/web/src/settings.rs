@@ -20,6 +20,11 @@ pub struct PageConfig {
     pub tls: Option<PageTls>,
     /// The users. Without any, people on this machine may view it.
     pub users: Vec<PageUser>,
+    /// The address of a dashboard about a pipeline, whose name replaces `{pipeline}`.
+    pub dashboard_url: Option<String>,
+    /// The address of the runbook, to whose sections the page links; by default that of this
+    /// version's documentation.
+    pub runbook_url: Option<String>,
 }
 
 /// The certificate of the page: PEM files.

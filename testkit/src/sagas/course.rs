@@ -6,58 +6,49 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use inbox::Backoff;
-use migrations::{Line, Migrator};
+use migrations::Line;
 use outbox::Outbox;
 use saga::{Replied, SagaId, SagaRecord, Sagas, SagasBuilder, Started, StepKey, WorkerOptions};
-use sqlx::{Pool, Sqlite};
 use tokio_util::sync::CancellationToken;
 
 use super::ends::End;
 use super::everywhere::Check;
 use super::faults::Fault;
+use crate::database::Database;
 use crate::failure::Failure;
+use crate::home::{Home, Open, connection};
 
 /// The time limit of one run.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The pause between two checks of the saga.
 const PAUSE: Duration = Duration::from_millis(3);
-/// Makes turns and timers due for sagas without a worker; `LAPSE` also ends the leases of workers.
-const NOW: &str = "UPDATE saga SET wake_at = 1 WHERE wake_at IS NOT NULL AND worker IS NULL;
-    UPDATE saga_step SET due_at = 1 WHERE due_at IS NOT NULL AND kind = 'sleep'";
-const LAPSE: &str = "UPDATE saga SET wake_at = 1 WHERE wake_at IS NOT NULL";
-const MESSAGES: &str = "SELECT topic || ' ' || CAST(payload AS TEXT) FROM outbox_message ORDER BY id";
 
-pub(super) type Register = Arc<dyn Fn(SagasBuilder<Sqlite>) -> SagasBuilder<Sqlite> + Send + Sync>;
+pub(super) type Register<DB> = Arc<dyn Fn(SagasBuilder<DB>) -> SagasBuilder<DB> + Send + Sync>;
 
-pub(super) struct Course {
-    pub(super) register: Register,
+pub(super) struct Course<DB: Database> {
+    pub(super) open: Open<DB>,
+    pub(super) register: Register<DB>,
     pub(super) input: serde_json::Value,
     pub(super) setup: Vec<&'static str>,
     pub(super) replies: BTreeMap<String, serde_json::Value>,
-    pub(super) check: Option<Check>,
+    pub(super) check: Option<Check<DB>>,
 }
 
-impl Course {
+impl<DB: Database> Course<DB> {
     /// Runs the saga to its end. Returns that end, and whether the fault occurred.
     pub(super) async fn run(&self, fault: Fault) -> Result<(End, bool), Failure> {
-        let folder = tempfile::tempdir().map_err(Failure::during("make a temporary folder"))?;
-        let url = format!("sqlite://{}?mode=rwc", folder.path().join("saga.db").display());
-        let pool = outbox::pool::<Sqlite>(&url).await.map_err(Failure::during("open the database"))?;
-        let ended = self.run_in(&pool, fault).await;
-        pool.close().await;
+        let home = (self.open)().await?;
+        let ended = self.run_in(&home, fault).await;
+        home.pool.close().await;
         ended
     }
 
-    async fn run_in(&self, pool: &Pool<Sqlite>, fault: Fault) -> Result<(End, bool), Failure> {
-        let mut connection = pool.acquire().await.map_err(Failure::during("open the database"))?;
-        for line in [Line::Outbox, Line::Saga] {
-            let migrator = Migrator::<Sqlite>::new(line);
-            migrator.up(&mut connection).await.map_err(Failure::during("create the tables"))?;
-        }
-        drop(connection);
+    async fn run_in(&self, home: &Home<DB>, fault: Fault) -> Result<(End, bool), Failure> {
+        home.migrate(&[Line::Outbox, Line::Saga]).await?;
         for sql in &self.setup {
-            sqlx::raw_sql(*sql).execute(pool).await.map_err(Failure::during("run the test's setup"))?;
+            home.run(sql, "run the test's setup").await?;
         }
+        let pool = &home.pool;
         let (hook, met) = fault.hook();
         let mut options = WorkerOptions::default();
         options.backoff = Backoff { first: Duration::from_millis(1), max: Duration::from_millis(5) };
@@ -96,7 +87,7 @@ impl Course {
         let saga = ended.map_err(|_| Failure::new(format!("{fault}: no end within {LIMIT:?}")))??;
         let steps = sagas.show(&saga.id).await.map_err(Failure::during("read the saga"))?;
         let steps = steps.map(|(_, steps)| steps).unwrap_or_default();
-        let messages = sqlx::query_scalar(MESSAGES).fetch_all(pool).await;
+        let messages = DB::query_texts(&mut *connection(pool).await?, DB::MESSAGES).await;
         let messages = messages.map_err(Failure::during("read the messages"))?;
         let told = |problem| Failure::new(format!("{fault}: {problem}"));
         let end = End::of(&saga, &steps, messages).map_err(told)?;
@@ -109,7 +100,7 @@ impl Course {
     /// Answers requests and lets time pass until the saga has ended.
     async fn follow(
         &self,
-        sagas: &Sagas<Sqlite>,
+        sagas: &Sagas<DB>,
         fault: Fault,
         met: &std::sync::atomic::AtomicBool,
     ) -> Result<SagaRecord, Failure> {
@@ -136,16 +127,19 @@ impl Course {
             // Only at every tenth check, because a worker must be able to finish a step.
             let is_over = fault == Fault::ShortLeases && look.is_multiple_of(10);
             has_lapsed |= is_gone;
-            sqlx::raw_sql(NOW).execute(sagas.pool()).await.map_err(Failure::during("let time pass"))?;
-            let sql = if is_gone || is_over { LAPSE } else { "" };
-            sqlx::raw_sql(sql).execute(sagas.pool()).await.map_err(Failure::during("let time pass"))?;
+            let mut connection = connection(sagas.pool()).await?;
+            DB::run_script(&mut connection, DB::NOW).await.map_err(Failure::during("let time pass"))?;
+            if is_gone || is_over {
+                DB::run_script(&mut connection, DB::LAPSE).await.map_err(Failure::during("let time pass"))?;
+            }
+            drop(connection);
             tokio::time::sleep(PAUSE).await;
         }
         Err(Failure::new("the saga does not end"))
     }
 
     /// Sends one reply, or all of them.
-    async fn reply(&self, sagas: &Sagas<Sqlite>, only: Option<&str>) -> Result<(), Failure> {
+    async fn reply(&self, sagas: &Sagas<DB>, only: Option<&str>) -> Result<(), Failure> {
         let chosen = self.replies.iter().filter(|(step, _)| only.is_none_or(|only| only == step.as_str()));
         for (step, reply) in chosen {
             let key: StepKey =

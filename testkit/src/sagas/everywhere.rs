@@ -13,12 +13,14 @@ use sqlx::{Pool, Sqlite};
 use super::course::{Course, Register};
 use super::ends::{End, compare};
 use super::faults::{Fault, PASSES};
+use crate::database::Database;
 use crate::failure::Failure;
+use crate::home::{self, Open};
 
 type Checking = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
-pub(super) type Check = Arc<dyn Fn(Pool<Sqlite>) -> Checking + Send + Sync>;
+pub(super) type Check<DB> = Arc<dyn Fn(Pool<DB>) -> Checking + Send + Sync>;
 
-/// Runs a saga from start to end, again and again, each time in its own database. The first run is
+/// Runs a saga from start to end, again and again, each time with its own tables. The first run is
 /// undisturbed. Then a worker disappears at each crash point, at each pass of it, with a second
 /// worker beside it. Then leases end too soon, and replies come early, twice and late. Every end
 /// must equal the undisturbed one: state, output, messages, results and undos.
@@ -64,22 +66,63 @@ where
     I: Serialize + DeserializeOwned + Send + 'static,
     O: Serialize + 'static,
 {
-    let register: Register = Arc::new(move |builder| builder.saga("saga", 1, function.clone()));
-    let input = serde_json::to_value(&input).map_err(|error| error.to_string());
-    Everywhere { register, input, setup: Vec::new(), replies: BTreeMap::new(), check: None }
+    Everywhere::of(home::sqlite(), function, input)
+}
+
+/// Does the same as [`everywhere`] on PostgreSQL: each run has a schema of its own in the database
+/// of this URL. See [`postgres`](crate::postgres).
+///
+/// ```no_run
+/// use saga::{Run, Stop};
+///
+/// async fn transfer(saga: &mut Run, cents: i64) -> Result<(), Stop> {
+///     saga.step("take", async |tx| {
+///         let take = "UPDATE account SET cents = cents - $1 WHERE owner = ANY(ARRAY['alice'])";
+///         sqlx::query(take).bind(cents).execute(&mut **tx).await?;
+///         Ok(())
+///     })
+///     .await
+/// }
+///
+/// # async fn test() -> Result<(), testkit::Failure> {
+/// testkit::sagas::everywhere_on(testkit::postgres::url()?, transfer, 30)
+///     .setup("CREATE TABLE account (owner text, cents bigint); INSERT INTO account VALUES ('alice', 100)")
+///     .await?;
+/// # Ok(()) }
+/// ```
+#[cfg(feature = "postgres")]
+pub fn everywhere_on<F, I, O>(url: impl Into<String>, function: F, input: I) -> Everywhere<sqlx::Postgres>
+where
+    F: for<'r> SagaFunction<'r, sqlx::Postgres, I, O> + Clone + Send + Sync + 'static,
+    I: Serialize + DeserializeOwned + Send + 'static,
+    O: Serialize + 'static,
+{
+    Everywhere::of(crate::postgres::home(url.into()), function, input)
 }
 
 /// A saga to be run with every fault. Use `.await` on it.
 #[must_use = "nothing runs until it is awaited"]
-pub struct Everywhere {
-    register: Register,
+pub struct Everywhere<DB: Database = Sqlite> {
+    open: Open<DB>,
+    register: Register<DB>,
     input: Result<serde_json::Value, String>,
     setup: Vec<&'static str>,
     replies: BTreeMap<String, serde_json::Value>,
-    check: Option<Check>,
+    check: Option<Check<DB>>,
 }
 
-impl Everywhere {
+impl<DB: Database> Everywhere<DB> {
+    fn of<F, I, O>(open: Open<DB>, function: F, input: I) -> Self
+    where
+        F: for<'r> SagaFunction<'r, DB, I, O> + Clone + Send + Sync + 'static,
+        I: Serialize + DeserializeOwned + Send + 'static,
+        O: Serialize + 'static,
+    {
+        let register: Register<DB> = Arc::new(move |builder| builder.saga("saga", 1, function.clone()));
+        let input = serde_json::to_value(&input).map_err(|error| error.to_string());
+        Self { open, register, input, setup: Vec::new(), replies: BTreeMap::new(), check: None }
+    }
+
     /// Runs this SQL before each start, to create the tables of the service.
     pub fn setup(mut self, sql: &'static str) -> Self {
         self.setup.push(sql);
@@ -99,7 +142,7 @@ impl Everywhere {
     /// Checks the service's own tables after each end, for example that the money adds up.
     pub fn check<C, Fut>(mut self, check: C) -> Self
     where
-        C: Fn(Pool<Sqlite>) -> Fut + Send + Sync + 'static,
+        C: Fn(Pool<DB>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), String>> + Send + 'static,
     {
         self.check = Some(Arc::new(move |pool| Box::pin(check(pool))));
@@ -110,6 +153,7 @@ impl Everywhere {
         let input =
             self.input.map_err(|error| Failure::new(format!("input or reply is no JSON: {error}")))?;
         let course = Course {
+            open: self.open,
             register: self.register,
             input,
             setup: self.setup,
@@ -127,7 +171,7 @@ impl Everywhere {
 
 /// Runs one fault. For a crash point, runs it once for each pass until the fault does not occur.
 /// Returns the number of faults that occurred.
-async fn one(course: &Course, fault: Fault, expected: &End) -> Result<usize, Failure> {
+async fn one<DB: Database>(course: &Course<DB>, fault: Fault, expected: &End) -> Result<usize, Failure> {
     let mut met = 0;
     for pass in 1..=PASSES {
         let fault = fault.at_pass(pass);
@@ -141,7 +185,7 @@ async fn one(course: &Course, fault: Fault, expected: &End) -> Result<usize, Fai
     Ok(met)
 }
 
-impl IntoFuture for Everywhere {
+impl<DB: Database> IntoFuture for Everywhere<DB> {
     type Output = Result<usize, Failure>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
@@ -151,7 +195,7 @@ impl IntoFuture for Everywhere {
     }
 }
 
-impl std::fmt::Debug for Everywhere {
+impl<DB: Database> std::fmt::Debug for Everywhere<DB> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Everywhere").field("replies", &self.replies).finish_non_exhaustive()
     }

@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `everywhere` | [`everywhere`], [`Everywhere`]: runs a saga with one fault at a time |
+//! | `everywhere` | [`everywhere`], `everywhere_on`, [`Everywhere`]: runs a saga with one fault at a time |
 //! | `course` | one run with one fault, from start to end |
 //! | `faults` | the faults, one of which makes a worker disappear |
 //! | `ends` | the end of a saga, and the comparison of two ends |
@@ -12,4 +12,6 @@ mod ends;
 mod everywhere;
 mod faults;
 
+#[cfg(feature = "postgres")]
+pub use everywhere::everywhere_on;
 pub use everywhere::{Everywhere, everywhere};

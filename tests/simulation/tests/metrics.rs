@@ -14,7 +14,7 @@ use engine::simulation::Event;
 use engine::telemetry::{History, Looks, Telemetry};
 use outbox_log::admin::{
     AuditRecord, Backlog, Blocker, ChosenEntry, CursorHistory, DecideError, ListedEntry, LogAdmin, Operation,
-    OperatorDecision, RelayStatus,
+    OperatorDecision, Picture, RelayStatus,
 };
 use outbox_log::retention::{Expired, ForgetError, LogRetention, Segment};
 use outbox_log::{Cursor, EntryId, ExceptionState, LogError, Mark, Pause, PauseScope, RelayName};
@@ -112,6 +112,10 @@ impl LogAdmin for OneRelay {
 
     async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
         Ok(None)
+    }
+
+    async fn picture(&self, _: &RelayName) -> Result<Picture, LogError> {
+        unreachable!("the monitor asks for its own relay")
     }
 
     async fn list(

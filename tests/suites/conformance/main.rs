@@ -1,6 +1,6 @@
 //! The promises of the two database seams, on PostgreSQL and SQLite. The suites cover producers,
 //! the log that relays read, leases and exceptions, migrations, the guard, dead letters, retention,
-//! the consumer runner, idempotency keys and sagas.
+//! the consumer runner, idempotency keys, sagas and the test kit.
 //!
 //! The broker seams have their own binary, `brokers`.
 
@@ -67,6 +67,7 @@ mod durability;
 mod features;
 mod inbox;
 mod keys;
+mod kit;
 mod outbox;
 mod proxied;
 mod release;
@@ -100,6 +101,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(features::trials());
     trials.extend(inbox::trials());
     trials.extend(keys::trials());
+    trials.extend(kit::trials());
     trials.extend(sagas::trials());
     trials.extend(release::trials());
     trials.extend(statistics::trials());

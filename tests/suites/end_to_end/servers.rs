@@ -67,7 +67,7 @@ async fn other_defaults(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     workload.place_many(3, 10).await?;
     workload.settled().await?;
     for command in ["pause", "resume"] {
-        let command = [command, "--topic", "other", "--actor", "ann", "--reason", "a test"];
+        let command = [command, "--topic", "other", "--actor", "ann", "--note", "a test"];
         Ran::with(&config, &command).await?.done()?;
     }
     consumer.stop().await?;

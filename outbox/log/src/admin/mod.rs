@@ -7,7 +7,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `status` | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`] |
+//! | `status` | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`], [`Picture`], [`Process`] |
 //! | `entry` | [`ListedEntry`], [`AuditRecord`] |
 //! | `operation` | [`Operation`]: all other operations |
 //! | `decision` | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`DecideError`] |
@@ -26,7 +26,10 @@ use time::OffsetDateTime;
 pub use decision::{Action, ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision, WITHDRAWN_BY};
 pub use entry::{AuditRecord, ListedEntry};
 pub use operation::Operation;
-pub use status::{Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedCount, RelayStatus};
+pub use status::{
+    Backlog, Blocker, COUNTED_MAX, CountedError, CursorHistory, ERRORS_LOOKED_AT, Holder, ParkedCount,
+    Picture, Process, RelayStatus,
+};
 
 use crate::address::Address;
 use crate::{EntryId, ExceptionState, LogError, LogOptions, Pause, PauseScope, RelayName};
@@ -53,6 +56,12 @@ pub trait LogAdmin: Send + Sync + 'static {
     /// # Errors
     /// As for [`LogAdmin::relays`].
     async fn blocker(&self) -> Result<Option<Blocker>, LogError>;
+
+    /// Returns a relay and everything that keeps its entries, in one session.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn picture(&self, relay: &RelayName) -> Result<Picture, LogError>;
 
     /// Returns up to `entries_max` parked entries in one state with ids above `after`, in the order
     /// of ids.

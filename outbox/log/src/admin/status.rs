@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{BrokerTrouble, Cursor, EntryId, ExceptionState};
+use time::OffsetDateTime;
+
+use crate::{BrokerTrouble, Cursor, EntryId, ExceptionState, Pause};
 
 /// One relay: its holder, its progress, its parked entries.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +52,50 @@ pub struct ParkedCount {
     /// How long the first of them has been dead or discarded; for other states, how long it has
     /// been parked.
     pub longest: Duration,
+}
+
+/// A relay and everything that keeps its entries, read in one session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Picture {
+    /// The relay; `None` when it has no cursor.
+    pub relay: Option<RelayStatus>,
+    /// The oldest open transaction that has written to the outbox.
+    pub blocker: Option<Blocker>,
+    /// The pauses in force, in the order of scopes.
+    pub pauses: Vec<Pause>,
+    /// The errors of retrying and dead entries: of up to [`ERRORS_LOOKED_AT`] entries with the
+    /// smallest ids, and as many with the largest ones, of each state.
+    pub errors: Vec<CountedError>,
+    /// The processes that lead or wait for the lease, at most 200; `None` where the database does
+    /// not know its sessions (SQLite).
+    pub processes: Option<Vec<Process>>,
+}
+
+/// A process of a relay, as its session shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Whether it took the lease last; otherwise it waits for it.
+    pub is_leader: bool,
+    /// Its version.
+    pub version: String,
+    /// The address that it connects from; `None` for this machine, and where the server hides it.
+    pub address: Option<String>,
+    /// When it connected; `None` where the server hides it, from roles without `pg_read_all_stats`.
+    pub since: Option<OffsetDateTime>,
+}
+
+/// Number of entries from each end whose errors a [`Picture`] counts.
+pub const ERRORS_LOOKED_AT: u32 = 500;
+
+/// An error of parked entries of one state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CountedError {
+    /// The state.
+    pub state: ExceptionState,
+    /// The first 300 characters of the error.
+    pub error: String,
+    /// Number of entries with it.
+    pub count: u64,
 }
 
 /// The server history in which a cursor was stored.

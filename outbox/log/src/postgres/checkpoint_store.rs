@@ -22,6 +22,7 @@ use crate::{BrokerTrouble, CheckpointStore, Cursor, LogError, Progress, stored};
 use crate::postgres::mark::PgMark;
 use crate::postgres::rebase::{Rebase, Search};
 use crate::postgres::statements::Statements;
+use crate::postgres::store::process_name;
 
 /// Maximum attempts when another process took the lease between the two statements.
 const ACQUIRE_ATTEMPTS: usize = 3;
@@ -159,7 +160,7 @@ impl PgCheckpointStore {
                 .bind(stored::write(&Cursor::at(PgMark::origin().write()))?)
                 .bind(over.as_ref().map(|held| held.epoch))
                 .bind(over.as_ref().map(|held| held.until.as_str()))
-                .bind(format!("relay {} checkpoint_store", self.relay))
+                .bind(process_name("leads", &self.relay))
                 .fetch_optional(&mut self.connection)
                 .await
                 .map_err(LogError::during("take the lease"))?;

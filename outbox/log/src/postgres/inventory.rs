@@ -10,8 +10,9 @@ use crate::postgres::{admin, entries, facts, rebase, reconcile, retention, state
 pub const ONE_PLAN: &str = ONE_PLAN_HERE;
 
 /// Statements that are constants of their modules.
-const CONSTANTS: [(&str, &str); 19] = [
+const CONSTANTS: [(&str, &str); 20] = [
     ("admin.RELAYS", admin::statements::RELAYS),
+    ("admin.PROCESSES", admin::statements::PROCESSES),
     ("admin.PRESENT", admin::statements::PRESENT),
     ("admin.BACKLOG", admin::statements::BACKLOG),
     ("admin.BLOCKER", admin::statements::BLOCKER),

@@ -311,7 +311,7 @@ impl LogStore for PostgresLog {
     }
 
     async fn reader(&self, relay: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
-        let mut connection = self.connect(&format!("relay {relay}")).await?;
+        let mut connection = self.connect(&process_name("reads", relay)).await?;
         configure(&mut connection, &one_plan()).await?;
         let sql = Sql {
             statements: self.statements.clone(),
@@ -328,9 +328,8 @@ impl LogStore for PostgresLog {
         relay: &RelayName,
         holder: &str,
     ) -> Result<Box<dyn CheckpointStore>, LogError> {
-        // The application name until it takes the lease, so that `admin` can count it. `standby`
-        // comes before the name because a long name is cut.
-        let mut connection = self.connect(&format!("relay standby {relay}")).await?;
+        // The application name until it takes the lease, so that `admin` can count it.
+        let mut connection = self.connect(&process_name("standby", relay)).await?;
         let mut parameters = one_plan();
         parameters.extend([
             ("lock_timeout", millis(self.options.call_timeout / 2)),
@@ -351,6 +350,12 @@ impl LogStore for PostgresLog {
             trouble: None,
         }))
     }
+}
+
+/// Returns the application name of a session of a relay, which shows operators what each process
+/// does, and its version. The name of the relay is last because a long one is cut.
+pub(super) fn process_name(role: &str, relay: &RelayName) -> String {
+    format!("relay/{} {role} {relay}", env!("CARGO_PKG_VERSION"))
 }
 
 #[cfg(test)]

@@ -45,6 +45,18 @@ migrations::statements! {
                 WHERE p.relay = $1 AND p.shard = 0 AND p.id = $2 LIMIT 1),
             e.created_at))::float8 AS age
         FROM {schema}outbox_exception AS e WHERE e.relay = $1 AND e.shard = 0 AND e.id = $2";
+    /// $1 relay, $2 retrying or dead, $3 entries from each end; one that is near both ends counts
+    /// once. The literals let the server use the index of these states, whatever $2 is.
+    errors = "
+        SELECT left(error, 300) AS error, count(*) AS entries
+        FROM ((SELECT id, error FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND state = $2 AND state IN ('retrying', 'dead')
+                ORDER BY id LIMIT $3::bigint)
+            UNION
+            (SELECT id, error FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND state = $2 AND state IN ('retrying', 'dead')
+                ORDER BY id DESC LIMIT $3::bigint)) AS ends
+        WHERE error IS NOT NULL GROUP BY 1";
     /// $1 relay, $2 state, $3 above this id, $4 rows. Walks all parked entries.
     list(is_indexed = "true", message_id = "e.message_id") = "{listed}";
     /// Like `list`, for the states that have an index of their own. The literals let the server use

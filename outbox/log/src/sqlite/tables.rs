@@ -37,6 +37,13 @@ migrations::statements! {
             (SELECT m.enqueued_at FROM outbox_message AS m WHERE m.id = e.id), e.created_at)) / 1e6 AS age
             FROM outbox_exception AS e WHERE e.relay = ?1
             AND e.shard = 0 AND e.id = ?2";
+    errors = "
+        SELECT substr(error, 1, 300) AS error, count(*) AS entries
+            FROM (SELECT * FROM (SELECT id, error FROM outbox_exception
+                WHERE relay = ?1 AND shard = 0 AND state = ?2 ORDER BY id LIMIT ?3)
+            UNION SELECT * FROM (SELECT id, error FROM outbox_exception
+                WHERE relay = ?1 AND shard = 0 AND state = ?2 ORDER BY id DESC LIMIT ?3))
+            WHERE error IS NOT NULL GROUP BY 1";
     list = "{listed}";
     list_stuck = "{listed}";
     /// Discarded entries: those whose decision the relay has not followed yet, and those whose

@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::message::{DeadMessage, DeadSource};
+use crate::cause::signature;
 use crate::units::Time;
 
 /// A message, by its place in the log, its message id, or the id of its dead letter.
@@ -76,12 +77,19 @@ pub struct Filter {
     pub kind: Option<String>,
     /// Only messages with this cause: see [`DeadMessage::cause`].
     pub cause: Option<String>,
+    /// Only messages whose error contains this text, or whose [`signature`] does.
+    pub error: Option<String>,
     /// Only dead letters of this consumer.
     pub consumer: Option<ConsumerName>,
     /// Only messages that have waited longer than this.
     pub older_than: Option<Duration>,
     /// Only messages that have waited no longer than this.
     pub newer_than: Option<Duration>,
+}
+
+/// Returns whether the error of a message, with or without its numbers, contains a text.
+fn has_error(message: &DeadMessage, part: &str) -> bool {
+    message.error.as_deref().is_some_and(|error| error.contains(part) || signature(error).contains(part))
 }
 
 impl Filter {
@@ -109,6 +117,7 @@ impl Filter {
             && is(&self.key, message.key.as_deref())
             && is(&self.kind, message.kind.as_deref())
             && is(&self.cause, message.cause.as_deref())
+            && self.error.as_deref().is_none_or(|part| has_error(message, part))
             && self
                 .consumer
                 .as_ref()
@@ -130,6 +139,7 @@ impl fmt::Display for Filter {
             ("key", self.key.clone()),
             ("kind", self.kind.clone()),
             ("cause", self.cause.clone()),
+            ("error", self.error.clone()),
             ("consumer", self.consumer.as_ref().map(|consumer| consumer.as_str().to_owned())),
             ("older_than", age(self.older_than)),
             ("newer_than", age(self.newer_than)),
@@ -147,7 +157,8 @@ mod tests {
     use super::*;
 
     fn takes(filter: Filter) -> bool {
-        filter.takes(&entry(7), OffsetDateTime::UNIX_EPOCH + Duration::from_secs(3_600))
+        let message = DeadMessage { error: Some("it has 17 bytes".into()), ..entry(7) };
+        filter.takes(&message, OffsetDateTime::UNIX_EPOCH + Duration::from_secs(3_600))
     }
 
     #[test]
@@ -164,6 +175,8 @@ mod tests {
             Filter { ids: ids("0190AAAA-0000-7000-8000-000000000001"), ..all() },
             Filter { topic: text("orders"), key: text("order-7"), ..all() },
             Filter { kind: text("order.placed"), cause: text("message"), ..all() },
+            Filter { error: text("17 bytes"), ..all() },
+            Filter { error: text("has # bytes"), ..all() },
             Filter { source: Some(DeadSource::Outbox), older_than: seconds(3_599), ..all() },
             Filter { newer_than: seconds(3_600), ..all() },
         ] {
@@ -174,6 +187,7 @@ mod tests {
             Filter { topic: text("orders"), key: text("order-8"), ..all() },
             Filter { kind: text("order.paid"), ..all() },
             Filter { cause: text("broker"), ..all() },
+            Filter { error: text("no route"), ..all() },
             Filter { consumer: Some(ConsumerName::new("billing").unwrap()), ..all() },
             Filter { source: Some(DeadSource::Inbox), ..all() },
             Filter { older_than: seconds(3_600), ..all() },

@@ -1,4 +1,4 @@
-//! Arguments that the commands share: places, conditions, and the author of a decision.
+//! Arguments that the commands share: places and conditions.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use inbox::ConsumerName;
 use migrations::Identifier;
 use operate::dead::{DeadSource, Filter, MessageRef};
 use operate::units::Time;
-use operate::{Operator, Places, Role, Signed};
+use operate::{Operator, Places, Role};
 
 use super::super::config::{ConfigFile, find};
 use super::super::database::read_url;
@@ -145,32 +145,11 @@ impl Conditions {
             key: self.key.clone(),
             kind: self.kind.clone(),
             cause: self.cause.clone(),
+            error: None,
             consumer: self.consumer.clone(),
             older_than: self.older_than,
             newer_than: self.newer_than,
         }
-    }
-}
-
-/// The author of a decision, and the reason.
-#[derive(Debug, Args)]
-pub(crate) struct Signature {
-    /// Your name, for the audit. Required if USER is not set, except with --dry-run.
-    #[arg(long, value_name = "NAME", env = "USER", required_unless_present = "dry_run")]
-    actor: Option<String>,
-
-    /// The reason, for the audit. Required, except with --dry-run.
-    #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
-    note: Option<String>,
-}
-
-impl Signature {
-    /// Converts this for `operate`. A user who runs this program holds the databases' credentials,
-    /// and so may decide.
-    pub(crate) fn signed(&self) -> Signed {
-        let name = self.actor.clone().unwrap_or_default();
-        let reason = self.note.clone().unwrap_or_default();
-        Signed { operator: Operator::new(name, Role::Operator), reason }
     }
 }
 

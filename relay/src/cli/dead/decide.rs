@@ -5,15 +5,17 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use message::{HeaderName, HeaderValue, Headers};
-use operate::Places;
 use operate::dead::{self, Change, Filter, MessageRef, Report};
+use operate::{Places, Signed};
 use outbox_log::ExceptionState;
-use outbox_log::admin::DECIDED_MAX;
 
 use super::super::exit::Exit;
 use super::super::failure::Failure;
-use super::super::output::Format;
-use super::arguments::{CONDITIONS, Conditions, Signature, Where};
+use super::super::hint;
+use super::super::output::{Format, counted, one_line};
+use super::super::progress::{Counted, during};
+use super::super::signature::Signature;
+use super::arguments::{CONDITIONS, Conditions, Where};
 use super::show;
 
 /// The dead messages, and who decides.
@@ -93,36 +95,30 @@ impl Requeue {
 
 impl Decide {
     pub(crate) async fn execute(self, change: &Change, format: Format) -> Result<Exit, Failure> {
+        let signed = self.signature.signed_unless(self.dry_run)?;
         let places = self.place.open_for(&self.ids).await?;
-        let report = self.decide(&places, change).await;
+        let report = self.decide(&places, &signed, change).await;
         places.close().await;
         told(report?, format)
     }
 
-    async fn decide(&self, places: &Places, change: &Change) -> Result<Report, Failure> {
-        let signed = self.signature.signed();
+    async fn decide(&self, places: &Places, signed: &Signed, change: &Change) -> Result<Report, Failure> {
         let filter = self.conditions.filter(&self.ids, &self.place);
-        let plan = dead::plan(places, &signed.operator, &filter, change).await?;
+        let planning = dead::plan(places, &signed.operator, &filter, change);
+        let plan = during("choosing messages", planning).await?;
         if self.dry_run {
             return Ok(plan.dry_run(change));
         }
         if self.ids.is_empty() && !self.yes && !plan.messages.is_empty() {
-            let question =
-                format!("{} {} dead messages ({})?", change.as_str(), plan.messages.len(), plan.selection);
+            let messages = counted(plan.messages.len() as u64, "dead message");
+            let question = format!("{} {messages} ({})?", change.as_str(), one_line(&plan.selection));
             if !confirm(&question)? {
                 return Err(Failure::new(Exit::Usage, "not confirmed; nothing was changed"));
             }
         }
-        let total = plan.messages.len();
-        let done = plan.carry_out(places, &signed, change, |so_far| progress(so_far, total)).await?;
-        Ok(done)
-    }
-}
-
-/// Reports how far a long decision has come.
-fn progress(so_far: usize, total: usize) {
-    if so_far.is_multiple_of(DECIDED_MAX) && so_far < total {
-        eprintln!("{so_far} of {total} messages so far");
+        let decided = Counted::up_to(plan.messages.len() as u64, "decided");
+        let progress = |so_far| decided.set("decided", so_far as u64);
+        Ok(plan.carry_out(places, signed, change, progress).await?)
     }
 }
 
@@ -134,9 +130,9 @@ impl Edit {
                 Failure::new(Exit::Usage, format_args!("{} cannot be read: {error}", path.display()))
             })?),
         };
+        let signed = self.signature.signed_unless(self.dry_run)?;
         let change = Change::Edit { payload, headers: headers(self.headers)? };
         let places = self.place.open_for(std::slice::from_ref(&self.id)).await?;
-        let signed = self.signature.signed();
         let filter = Filter { ids: vec![self.id.clone()], ..Filter::default() };
         let mut is_dead = true;
         let report = async {
@@ -153,13 +149,14 @@ impl Edit {
         // The command is complete, even where several pipelines have a message with this number.
         let owner = report.messages.first().map(|edited| edited.owner.clone()).unwrap_or_default();
         let exit = told(report, format)?;
-        let id = &self.id;
+        let id = self.id.to_string();
         if !self.dry_run && !is_dead {
-            eprintln!("the relay retries it automatically: relay show --pipeline {owner} {id}");
+            let show = hint::command(&["show", "--pipeline", owner.as_str(), id.as_str()]);
+            eprintln!("the relay retries it automatically: {show}");
         } else if !self.dry_run {
-            eprintln!(
-                "it stays dead until you requeue it: relay dead requeue --pipeline {owner} --id {id} --note WHY"
-            );
+            let words =
+                ["dead", "requeue", "--pipeline", owner.as_str(), "--id", id.as_str(), "--note", "WHY"];
+            eprintln!("it stays dead until you requeue it: {}", hint::command(&words));
         }
         Ok(exit)
     }

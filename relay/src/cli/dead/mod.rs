@@ -15,8 +15,9 @@ use outbox_log::ExceptionState;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
+use super::progress::during;
 use arguments::Conditions;
-pub(crate) use arguments::{Signature, Where, viewer};
+pub(crate) use arguments::{Where, viewer};
 pub(crate) use decide::confirm;
 #[cfg(feature = "fuzzing")]
 pub(crate) use decide::edited_headers;
@@ -142,7 +143,7 @@ impl Dead {
 impl List {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let places = self.place.open().await?;
-        let listed = self.look(&places).await;
+        let listed = during("listing messages", self.look(&places)).await;
         places.close().await;
         let listed = listed?;
         if self.count {
@@ -192,7 +193,7 @@ impl Show {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let places = self.place.open_for(&self.ids).await?;
         let filter = Filter { ids: self.ids, ..Filter::default() };
-        let found = dead::show(&places, &viewer(), &filter).await;
+        let found = during("searching", dead::show(&places, &viewer(), &filter)).await;
         places.close().await;
         show::each(&found?, format)
     }
@@ -202,8 +203,8 @@ impl Audit {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let places = self.place.open().await?;
         let audited = match self.each {
-            true => dead::audit_of_messages(&places, &viewer(), self.limit).await,
-            false => dead::audit(&places, &viewer(), self.limit).await,
+            true => during("reading", dead::audit_of_messages(&places, &viewer(), self.limit)).await,
+            false => during("reading", dead::audit(&places, &viewer(), self.limit)).await,
         };
         places.close().await;
         let audited = audited?;

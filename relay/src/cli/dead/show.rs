@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::super::exit::Exit;
 use super::super::failure::Failure;
-use super::super::output::{Format, age, nothing_waits, or_dash, table};
+use super::super::output::{Format, Table, age, card, nothing_waits, or_dash};
 
 /// Prints a list. `is_whole` is false when a place did not answer.
 pub(super) fn list(messages: &[DeadMessage], is_whole: bool, format: Format) -> Result<Exit, Failure> {
@@ -67,16 +67,18 @@ pub(super) fn counts(
                 count.topic.to_owned(),
                 count.state.to_owned(),
                 or_dash(count.cause),
-                format!("{}{}", if count.is_at_least { ">= " } else { "" }, count.messages),
+                format!("{}{}", if count.is_at_least { "≥ " } else { "" }, count.messages),
             ]
         });
-        table(["source", "of", "topic", "state", "cause", "messages"], rows)
+        Table::new(["source", "of", "topic", "state", "cause", "messages"], rows)
+            .optional(&["source", "state"])
+            .shown()
     })
 }
 
 /// Prints all details of single messages.
 pub(super) fn each(messages: &[DeadMessage], format: Format) -> Result<Exit, Failure> {
-    format.print(&messages, |messages| messages.iter().map(card).collect::<Vec<_>>().join("\n\n"))?;
+    format.print(&messages, |messages| messages.iter().map(details).collect::<Vec<_>>().join("\n\n"))?;
     Ok(Exit::Success)
 }
 
@@ -96,7 +98,9 @@ pub(super) fn report(report: &Report, format: Format) -> Result<(), Failure> {
                 message.outcome.clone(),
             ]
         });
-        table(["source", "of", "id", "topic", "key", "outcome"], rows)
+        Table::new(["source", "of", "id", "topic", "key", "outcome"], rows)
+            .optional(&["source", "of"])
+            .shown()
     })
 }
 
@@ -125,7 +129,10 @@ pub(super) fn audit(lines: &[AuditLine], is_whole: bool, format: Format) -> Resu
                 line.note.clone(),
             ]
         });
-        table(["at", "actor", "action", "source", "of", "id", "outcome", "selection", "note"], rows)
+        Table::new(["at", "actor", "action", "source", "of", "id", "outcome", "selection", "note"], rows)
+            .optional(&["source", "selection", "of", "outcome"])
+            .cut("note")
+            .shown()
     })
 }
 
@@ -151,7 +158,10 @@ fn rows(messages: &[DeadMessage]) -> String {
         "source", "of", "id", "topic", "key", "kind", "state", "cause", "attempts", "since", "changed",
         "error",
     ];
-    table(headers, rows)
+    Table::new(headers, rows)
+        .optional(&["source", "kind", "changed", "attempts", "cause", "state", "of"])
+        .cut("error")
+        .shown()
 }
 
 /// Returns the state, and a redrive request that no consumer has taken up.
@@ -171,7 +181,7 @@ fn attempts(message: &DeadMessage) -> String {
 }
 
 /// Formats one message with a line per detail.
-fn card(message: &DeadMessage) -> String {
+fn details(message: &DeadMessage) -> String {
     let due_in = message.due_in_seconds.map(|seconds| age(Duration::from_secs_f64(seconds)));
     let payload = format!("{} bytes{}", message.payload_bytes, if message.edited { ", edited" } else { "" });
     let headers = (!message.header_names.is_empty()).then(|| message.header_names.join(", "));
@@ -197,6 +207,5 @@ fn card(message: &DeadMessage) -> String {
         ("since", Some(seconds::text(message.since))),
         ("changed at", Some(seconds::text(message.changed_at))),
     ];
-    let told = lines.into_iter().filter_map(|(name, value)| Some(format!("{name:<12}{}", value?)));
-    told.collect::<Vec<_>>().join("\n")
+    card(0, lines)
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::super::exit::Exit;
 use super::super::failure::Failure;
-use super::super::output::Format;
+use super::super::output::{Format, one_line};
 use super::super::signature::Signature;
 use super::Which;
 
@@ -52,7 +52,7 @@ fn json(text: &str) -> Result<Value, String> {
 
 impl Decide {
     pub(crate) async fn execute(self, choice: Choice, format: Format) -> Result<Exit, Failure> {
-        let (id, signed) = (self.which.id()?, self.signature.signed());
+        let (id, signed) = (self.which.id()?, self.signature.signed()?);
         let done = Decided {
             action: choice.action().as_str(),
             saga: id.to_string(),
@@ -63,8 +63,8 @@ impl Decide {
         sagas.close().await;
         decided?;
         format.print(&done, |Decided { action, saga, step }| match step {
-            Some(step) => format!("{action}: {saga}, step {step}"),
-            None => format!("{action}: {saga}"),
+            Some(step) => one_line(&format!("{action}: {saga}, step {step}")),
+            None => one_line(&format!("{action}: {saga}")),
         })?;
         Ok(Exit::Success)
     }

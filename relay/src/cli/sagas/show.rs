@@ -7,7 +7,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::super::exit::Exit;
 use super::super::failure::Failure;
-use super::super::output::{Format, or_dash, table};
+use super::super::output::{Format, Table, card, or_dash};
 
 /// A saga as printed.
 #[derive(Debug, Serialize)]
@@ -76,7 +76,10 @@ pub(crate) fn list(sagas: &[SagaOutline], none: &str, format: Format) -> Result<
             [r#type, id, &version, &saga.state_shown(), &waits, &since, started_at, &or_dash(saga.told())]
                 .map(Clone::clone)
         });
-        table(["type", "id", "version", "state", "waits for", "since", "started", "why"], rows)
+        Table::new(["type", "id", "version", "state", "waits for", "since", "started", "why"], rows)
+            .optional(&["version", "started", "since"])
+            .cut("why")
+            .shown()
     })
 }
 
@@ -96,15 +99,17 @@ pub(crate) fn one(saga: &SagaOutline, steps: &[StepRecord], format: Format) -> R
             ("started", saga.started_at.clone()),
             ("ended", or_dash(saga.ended_at.as_ref())),
         ];
-        let head: Vec<String> = head.iter().map(|(name, value)| format!("{name:<10} {value}")).collect();
+        let head = card(0, head.into_iter().map(|(name, value)| (name, Some(value))));
         let rows = steps.iter().map(|step| {
             let Step { name, kind, state, undo, begun_at, .. } = step;
             let (ended, undone) = (or_dash(step.ended_at.as_ref()), or_dash(step.undone_at.as_ref()));
             let why = or_dash(step.error.as_ref());
             [name.as_str(), *kind, *state, *undo, begun_at, &ended, &undone, &why].map(ToOwned::to_owned)
         });
-        let steps = table(["step", "kind", "state", "undo", "begun", "ended", "undone", "why"], rows);
-        format!("{}\n\n{steps}", head.join("\n"))
+        let steps = Table::new(["step", "kind", "state", "undo", "begun", "ended", "undone", "why"], rows)
+            .optional(&["kind", "undone", "begun", "ended"])
+            .cut("why");
+        format!("{head}\n\n{}", steps.shown())
     })?;
     Ok(Exit::Success)
 }
@@ -119,7 +124,7 @@ pub(crate) fn audit(decisions: &[Decision], format: Format) -> Result<Exit, Fail
             let Audited { at, actor, action, saga, step, note } = decision;
             [at.as_str(), actor, *action, saga, &or_dash(step.as_ref()), note].map(ToOwned::to_owned)
         });
-        table(["at", "actor", "action", "saga", "step", "note"], rows)
+        Table::new(["at", "actor", "action", "saga", "step", "note"], rows).cut("note").shown()
     })?;
     Ok(Exit::Success)
 }

@@ -26,7 +26,7 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
 
-use progress::Bar;
+use progress::Rows;
 use target::inbox_of;
 
 /// The arguments of `relay verify`.
@@ -145,7 +145,7 @@ impl Verify {
             reading: Reading::new(
                 self.rows_per_second,
                 self.statement_timeout.0.max(Duration::from_millis(1)),
-                Box::new(Bar::new()),
+                Box::new(Rows::new()),
             ),
         }
     }

@@ -1,10 +1,38 @@
 //! The result, for people.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use operate::seconds;
 use operate::verify::{COLUMNS, ComparedPipeline, ComparedPlace, FaultyMessage, NotCompared, Report};
+use time::OffsetDateTime;
+use uuid::Uuid;
 
-use super::super::output::{or_dash, table};
+use super::super::hint;
+use super::super::output::{Table, one_line, or_dash};
+
+/// Maximum number of messages that a suggested replay names.
+const NAMED_MAX: usize = 5;
+
+/// Returns the command that publishes the missing messages of a pipeline again, if there are any.
+/// Of many, it begins at the time of the oldest.
+fn replay(pipeline: &str, messages: &[FaultyMessage]) -> Option<String> {
+    let is_meant = |it: &&FaultyMessage| it.pipeline == pipeline && it.found == COLUMNS[0];
+    // One message may be missing in several places.
+    let ids: BTreeSet<Uuid> = messages.iter().filter(is_meant).map(|message| message.id).collect();
+    let oldest = *ids.first()?;
+    let mut words = ["replay", "--pipeline", pipeline].map(str::to_owned).to_vec();
+    if ids.len() <= NAMED_MAX {
+        words.extend(ids.iter().flat_map(|id| [String::from("--id"), id.to_string()]));
+    } else {
+        let (seconds, _) = oldest.get_timestamp()?.to_unix();
+        let since = OffsetDateTime::from_unix_timestamp(seconds.try_into().ok()?).ok()?;
+        words.extend([String::from("--since"), seconds::text(since)]);
+    }
+    words.extend(["--note", "WHY"].map(str::to_owned));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    Some(hint::command(&words))
+}
 
 /// Returns a row for each place, then the skipped checks, then the messages.
 pub(super) fn shown(report: &Report) -> String {
@@ -42,26 +70,26 @@ pub(super) fn shown(report: &Report) -> String {
         "phantom",
         "altered",
     ];
-    let mut text = table(headers, report.pipelines.iter().flat_map(places));
+    let optional = &["parked", "pending", "there", "waiting", "enqueued"];
+    let mut text = Table::new(headers, report.pipelines.iter().flat_map(places)).optional(optional).shown();
     text.push('\n');
     // Writing to a String cannot fail.
     for shown in &report.pipelines {
         if shown.discarded > 0 {
             let ComparedPipeline { pipeline, discarded, .. } = shown;
-            let _ = writeln!(
-                text,
-                "discarded: {pipeline}: {discarded} discarded by operators: relay dead list --pipeline \
-                 {pipeline} --state discarded"
-            );
+            let list = hint::command(&["dead", "list", "--pipeline", pipeline, "--state", "discarded"]);
+            let _ = writeln!(text, "discarded: {pipeline}: {discarded} discarded by operators: {list}");
         }
         for place in std::iter::once(&shown.broker).chain(&shown.inboxes) {
             for what in &place.not_checked {
                 let _ = writeln!(text, "not checked: {} {}: {what}", shown.pipeline, place.name);
             }
             let (pipeline, name) = (&shown.pipeline, &place.name);
+            let list = hint::command(&["dead", "list", "--source", "inbox"]);
+            let decide = format!("an operator must decide: {list}");
             for (word, count, what) in [
                 ("retrying", place.retrying, "the consumer retries them"),
-                ("dead letters", place.dead_letters, "an operator must decide: relay dead list"),
+                ("dead letters", place.dead_letters, &*decide),
                 ("given up", place.given_up, "operators closed their dead letters"),
             ] {
                 if let Some(count) = count.filter(|count| *count > 0) {
@@ -74,8 +102,13 @@ pub(super) fn shown(report: &Report) -> String {
         let _ = writeln!(text, "not compared: {pipeline}: {reason}");
     }
     for FaultyMessage { id, place, kind, found, topic, .. } in &report.messages {
-        let topic = topic.as_deref().map(|topic| format!(" (topic {topic})")).unwrap_or_default();
+        let topic = topic.as_deref().map(|topic| format!(" (topic {})", one_line(topic))).unwrap_or_default();
         let _ = writeln!(text, "{found}: {id}{topic}: {place}: {kind}");
+    }
+    for shown in &report.pipelines {
+        if let Some(replay) = replay(&shown.pipeline, &report.messages) {
+            let _ = writeln!(text, "missing: {}: publish them again: {replay}", shown.pipeline);
+        }
     }
     if report.unnamed > 0 {
         let _ = writeln!(text, "and {} more; raise --limit to list them", report.unnamed);
@@ -97,7 +130,41 @@ pub(super) fn shown(report: &Report) -> String {
         _ if report.has_faults() => "problems found".to_owned(),
         _ if !report.not_compared.is_empty() => "no problems found in what was compared".to_owned(),
         0 => "no problems found in what was checked".to_owned(),
+        1 => "no message is lost or doubled; 1 message waits for an operator".to_owned(),
         _ => format!("no message is lost or doubled; {undecided} messages wait for an operator"),
     });
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing(pipeline: &str, number: u64) -> FaultyMessage {
+        let timestamp = uuid::Timestamp::from_unix(uuid::NoContext, 1_790_000_000 + number, 0);
+        FaultyMessage {
+            id: Uuid::new_v7(timestamp),
+            pipeline: pipeline.to_owned(),
+            place: String::from("billing"),
+            found: COLUMNS[0],
+            kind: "published, and not in the inbox",
+            topic: None,
+        }
+    }
+
+    #[test]
+    fn what_is_missing_comes_with_the_command_that_repairs_it() {
+        assert_eq!(replay("orders", &[]), None);
+        let (ours, other) = (missing("orders", 1), missing("bills", 1));
+        let twice = FaultyMessage { place: String::from("(broker)"), ..missing("orders", 1) };
+        let few = [FaultyMessage { id: ours.id, ..twice }, ours, other];
+        let id = few[0].id;
+        assert_eq!(
+            replay("orders", &few).unwrap(),
+            format!("relay replay --pipeline orders --id {id} --note WHY")
+        );
+        let many: Vec<FaultyMessage> = (0..6).map(|number| missing("orders", number)).collect();
+        let command = replay("orders", &many).unwrap();
+        assert_eq!(command, "relay replay --pipeline orders --since 2026-09-21T14:13:20Z --note WHY");
+    }
 }

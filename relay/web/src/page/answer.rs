@@ -3,7 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
-use operate::{OperateError, OperateErrorKind, Operator};
+use operate::{OperateError, OperateErrorKind};
 
 use super::layout::{Frame, Tab};
 use super::text::plain;
@@ -24,13 +24,12 @@ pub(crate) struct Problem {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
     pub(crate) help: Option<String>,
-    pub(crate) operator: Option<Operator>,
 }
 
 impl Problem {
     /// Creates a problem with its status.
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), help: None, operator: None }
+        Self { status, message: message.into(), help: None }
     }
 
     /// Creates the problem of a request that makes no sense.
@@ -46,11 +45,6 @@ impl Problem {
     /// Adds advice.
     pub(crate) fn with_help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
-    }
-
-    /// Sets the operator for whom the page is rendered.
-    pub(crate) fn shown_to(self, operator: &Operator) -> Self {
-        Self { operator: Some(operator.clone()), ..self }
     }
 }
 
@@ -73,7 +67,7 @@ impl IntoResponse for Problem {
             div class="problem" role="alert" {
                 p class="problem-text" { (plain(&self.message)) }
                 @if let Some(help) = &self.help { p { (plain(help)) } }
-                p class="faint" { "Status " (self.status.as_u16()) "." }
+                p { a class="button" href="/" { "Overview" } }
             }
         };
         let title = match self.status {
@@ -83,7 +77,7 @@ impl IntoResponse for Problem {
             StatusCode::NOT_FOUND => "Not found",
             _ => "Refused",
         };
-        let page = Frame::new(self.operator.as_ref(), Tab::None, title).page(&body);
+        let page = Frame::new(Tab::None, title).page(&body);
         let mut response = Html(page).into_response();
         *response.status_mut() = self.status;
         response

@@ -12,8 +12,9 @@ use operate::{InboxConfig, PipelineConfig, Places};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::answer::Problem;
-use super::gate::{Asker, gate};
+use super::gate::gate;
 use super::guard::Hosts;
+use super::links::Links;
 use super::observe::Observer;
 use super::session::Cookie;
 use super::stream::{self, Streams};
@@ -41,6 +42,8 @@ pub(crate) struct App {
     pub(crate) users: Users,
     pub(crate) cookie: Cookie,
     pub(crate) observer: Observer,
+    /// The addresses of other places that a page links to.
+    pub(crate) links: Links,
     pub(crate) streams: Streams,
     work: Semaphore,
 }
@@ -49,11 +52,12 @@ impl App {
     pub(crate) fn new(
         (pipelines, inboxes): (Vec<PipelineConfig>, Vec<InboxConfig>),
         own: Own,
+        links: Links,
         (hosts, users, cookie): (Hosts, Users, Cookie),
     ) -> Self {
-        let observer = Observer::new(pipelines.clone());
+        let observer = Observer::new(pipelines.clone(), inboxes.clone());
         let work = Semaphore::new(WORK_MAX);
-        Self { pipelines, inboxes, own, hosts, users, cookie, observer, streams: Streams::new(), work }
+        Self { pipelines, inboxes, own, hosts, users, cookie, observer, links, streams: Streams::new(), work }
     }
 
     /// Waits for permission to query databases.
@@ -65,7 +69,11 @@ impl App {
     /// Returns the pipeline with this name.
     pub(crate) fn pipeline(&self, name: &str) -> Result<&PipelineConfig, Problem> {
         let found = self.pipelines.iter().find(|pipeline| pipeline.name.as_str() == name);
-        found.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, format!("no pipeline is called {name:?}")))
+        found.ok_or_else(|| {
+            let known: Vec<&str> = self.pipelines.iter().take(20).map(|it| it.name.as_str()).collect();
+            let problem = Problem::new(StatusCode::NOT_FOUND, format!("no pipeline is called {name:?}"));
+            problem.with_help(format!("configured pipelines: {}", known.join(", ")))
+        })
     }
 
     /// Returns the outboxes of all pipelines, or of one. Does not connect yet.
@@ -87,9 +95,14 @@ impl App {
 
 /// Returns the routes, all of them behind the gate.
 pub(crate) fn routes(app: Arc<App>) -> Router {
-    use pages::{audit, consumers, dead, decide, held, keys, message, overview, pause, sagas, topics};
+    use pages::{
+        audit, consumers, dead, decide, held, keys, message, messages, overview, pause, pipeline, sagas,
+        topics,
+    };
     Router::new()
         .route("/", get(overview::show))
+        .route("/pipeline", get(pipeline::show))
+        .route("/messages", get(messages::show))
         .route("/topics", get(topics::show))
         .route("/held", get(held::show))
         .route("/dead", get(dead::show))
@@ -103,7 +116,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/keys", get(keys::show))
         .route("/keys/confirm", post(keys::confirm))
         .route("/keys/decide", post(keys::decide))
-        .route("/sagas", get(sagas::list))
+        .route("/sagas", get(sagas::show_all))
         .route("/saga", get(sagas::show))
         .route("/saga/decide", post(sagas::decide))
         .route("/audit", get(audit::show))
@@ -122,8 +135,8 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-async fn unknown(Asker(operator): Asker) -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "page not found").shown_to(&operator)
+async fn unknown() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "page not found")
 }
 
 async fn wrong_method() -> Problem {

@@ -13,6 +13,7 @@ use operate::Operator;
 
 use super::answer::Problem;
 use super::app::App;
+use super::context::{self, Context};
 use super::guard::{Head, has_credentials, is_from_here};
 use super::login;
 use super::users::{Proof, TooMany, proof};
@@ -47,17 +48,30 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
     let (mut parts, body) = request.into_parts();
     let answer = match admit(&app, &mut parts).await {
         Ok(()) => {
-            match tokio::time::timeout(REQUEST_TIMEOUT, next.run(Request::from_parts(parts, body))).await {
-                Ok(response) => response,
-                Err(_) => {
-                    let text = "the request took too long, but its work continues: check the result before you repeat it";
-                    Problem::new(StatusCode::GATEWAY_TIMEOUT, text).into_response()
+            let operator = parts.extensions.get::<Operator>().cloned();
+            let answer = answer(next, Request::from_parts(parts, body));
+            match operator {
+                Some(operator) => {
+                    app.observer.mark_read();
+                    context::within(Context { operator, nav: app.observer.nav() }, answer).await
                 }
+                None => answer.await,
             }
         }
         Err(response) => *response,
     };
     sealed(answer, app.cookie.is_secure)
+}
+
+async fn answer(next: Next, request: Request) -> Response {
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let text =
+                "the request took too long, but its work continues: check the result before you repeat it";
+            Problem::new(StatusCode::GATEWAY_TIMEOUT, text).into_response()
+        }
+    }
 }
 
 async fn admit(app: &App, request: &mut Parts) -> Result<(), Box<Response>> {

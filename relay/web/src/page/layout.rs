@@ -7,10 +7,14 @@ use operate::seconds::{age, text as rfc3339};
 use operate::{OperateError, Operator, Role};
 use time::OffsetDateTime;
 
+use super::context::{self, Nav};
 use super::text::{beginning, plain};
 
 /// Maximum number of characters of a name or an error in a table.
 const CELL_CHARS_MAX: usize = 160;
+
+/// Number of characters of a text that fits into a narrow column.
+const ROW_CHARS: usize = 12;
 
 /// htmx runs no code from a page, sends requests only to this page's host and adds no style.
 const HTMX_CONFIG: &str = r#"{"allowEval":false,"allowScriptTags":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyEnabled":false,"historyCacheSize":0}"#;
@@ -19,9 +23,10 @@ const HTMX_CONFIG: &str = r#"{"allowEval":false,"allowScriptTags":false,"include
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tab {
     Overview,
-    Topics,
-    Held,
     Dead,
+    Held,
+    Messages,
+    Topics,
     Consumers,
     Keys,
     Sagas,
@@ -29,11 +34,12 @@ pub(crate) enum Tab {
     None,
 }
 
-const TABS: [(Tab, &str, &str); 8] = [
-    (Tab::Overview, "/", "Pipelines"),
-    (Tab::Topics, "/topics", "Topics"),
-    (Tab::Held, "/held", "Held"),
+const TABS: [(Tab, &str, &str); 9] = [
+    (Tab::Overview, "/", "Overview"),
     (Tab::Dead, "/dead", "Dead letters"),
+    (Tab::Held, "/held", "Held"),
+    (Tab::Messages, "/messages", "Messages"),
+    (Tab::Topics, "/topics", "Topics"),
     (Tab::Consumers, "/consumers", "Consumers"),
     (Tab::Keys, "/keys", "Keys"),
     (Tab::Sagas, "/sagas", "Sagas"),
@@ -42,17 +48,23 @@ const TABS: [(Tab, &str, &str); 8] = [
 
 /// The frame of a page.
 pub(crate) struct Frame<'a> {
-    operator: Option<&'a Operator>,
     tab: Tab,
     title: &'a str,
     /// The address to reload after a change.
     live: Option<String>,
+    /// The time of what it shows.
+    at: OffsetDateTime,
 }
 
 impl<'a> Frame<'a> {
-    /// Creates a page for a user.
-    pub(crate) fn new(operator: Option<&'a Operator>, tab: Tab, title: &'a str) -> Self {
-        Self { operator, tab, title, live: None }
+    /// Creates a page for the user of the current request.
+    pub(crate) fn new(tab: Tab, title: &'a str) -> Self {
+        Self { tab, title, live: None, at: OffsetDateTime::now_utc() }
+    }
+
+    /// Sets the time of what the page shows; without it, the present.
+    pub(crate) fn taken_at(self, at: OffsetDateTime) -> Self {
+        Self { at, ..self }
     }
 
     /// Reloads the page from this address after each change.
@@ -79,11 +91,12 @@ impl<'a> Frame<'a> {
                 body {
                     a class="skip" href="#content" { "Skip to the content" }
                     header class="top" { (self.top()) }
+                    p class="stale" id="stale" role="status" hidden {}
                     main id="content" tabindex="-1" {
                         @match &self.live {
                             Some(uri) => {
                                 div id="live" hx-get=(uri) hx-trigger="relay:change from:body"
-                                    hx-select="#live" hx-target="#live" hx-swap="outerHTML" {
+                                    hx-select="#live" hx-select-oob="#pages,#as-of" hx-target="#live" hx-swap="outerHTML" {
                                     h1 { (plain(self.title)) }
                                     (body)
                                 }
@@ -98,30 +111,83 @@ impl<'a> Frame<'a> {
     }
 
     fn top(&self) -> Markup {
+        let Some(context) = context::current() else {
+            return html! { div class="bar" { a class="brand" href="/" { "relay" } } };
+        };
+        let operator = &context.operator;
+        let nav = **context.nav.borrow();
         html! {
-            a class="brand" href="/" { "relay" }
-            @if let Some(operator) = self.operator {
-                nav aria-label="Pages" {
-                    @for (tab, path, name) in TABS {
-                        a href=(path) aria-current=[(tab == self.tab).then_some("page")] { (name) }
-                    }
-                }
-                form class="find" method="get" action="/message" role="search" aria-label="Find a message" {
-                    input name="id" type="search" required maxlength="64" placeholder="Message id"
-                        aria-label="Message id, position in the log, or id of the dead letter";
-                    button { "Find" }
-                }
+            div class="bar" {
+                a class="brand" href="/" { "relay" }
+                (self.time())
                 @if self.live.is_some() {
                     button class="follow" id="follow" type="button" aria-pressed="true" hidden { "Live" }
                 }
-                div class="who" {
-                    span class="who-name" { (plain(operator.name())) }
-                    span class="badge" { (operator.role().as_str()) }
-                    form method="post" action="/logout" { button class="plain" { "Log out" } }
+                (find("find", "Find a message"))
+                details class="who" id="who" {
+                    summary { span class="who-name" { (plain(operator.name())) } " " span class="badge" { (operator.role().as_str()) } }
+                    form method="post" action="/logout" { button { "Log out" } }
+                }
+            }
+            (self.pages(nav))
+        }
+    }
+
+    /// Renders the time of what the page shows. Its age in milliseconds is for the script, which
+    /// counts on from it without a clock.
+    fn time(&self) -> Markup {
+        let age = (OffsetDateTime::now_utc() - self.at).whole_milliseconds().max(0);
+        html! {
+            span class="as-of" id="as-of" data-age=(age) {
+                span class="wide" { "As of " } time datetime=(rfc3339(self.at)) { (clock(self.at)) }
+                span class="wide" { " UTC" } span class="age" {}
+            }
+        }
+    }
+
+    fn pages(&self, nav: Nav) -> Markup {
+        html! {
+            nav id="pages" aria-label="Pages" {
+                @for (tab, path, name) in TABS {
+                    a id={ "to-" (path.trim_start_matches('/')) } href=(path) aria-current=[(tab == self.tab).then_some("page")] {
+                        (name)
+                        @if let Some((kind, text)) = nav.of(tab) { " " span class={ "count " (kind) } { (text) } }
+                    }
                 }
             }
         }
     }
+}
+
+impl Nav {
+    /// Returns the count of a tab and its colour, if there is something to count.
+    fn of(self, tab: Tab) -> Option<(&'static str, String)> {
+        let (kind, count) = match tab {
+            Tab::Dead => ("bad", self.dead),
+            Tab::Held => ("warn", self.held),
+            Tab::Keys => ("warn", self.keys),
+            Tab::Sagas => ("warn", self.sagas),
+            _ => return None,
+        };
+        Some((kind, count.text()?))
+    }
+}
+
+/// Renders the form that finds a message by an id.
+pub(crate) fn find(class: &str, label: &str) -> Markup {
+    html! {
+        form class=(class) method="get" action="/message" role="search" aria-label=(label) {
+            input name="id" type="search" required maxlength="64" placeholder="Message id"
+                aria-label="Message id, position in the log, or id of the dead letter";
+            button { "Find" }
+        }
+    }
+}
+
+/// Returns the time of day in UTC.
+pub(crate) fn clock(at: OffsetDateTime) -> String {
+    let (hour, minute, second) = at.to_offset(time::UtcOffset::UTC).to_hms();
+    format!("{hour:02}:{minute:02}:{second:02}")
 }
 
 /// Returns whether buttons are shown. The decision itself is authorized where it is carried out.
@@ -129,11 +195,13 @@ pub(crate) fn may_decide(operator: &Operator) -> bool {
     operator.role() >= Role::Operator
 }
 
-/// Renders a text from outside, shortened; its title has the whole text.
+/// Renders a text from outside, shortened; its title has the whole text if it may be cut.
 pub(crate) fn cell(text: &str) -> Markup {
     let text = plain(text);
     let short = beginning(&text, CELL_CHARS_MAX);
-    html! { span class="text" title=[(short != text).then_some(&text)] { (short) } }
+    // In a row, the end of a longer text does not fit.
+    let is_cut = text.chars().nth(ROW_CHARS).is_some();
+    html! { span class="text" title=[is_cut.then_some(&text)] { (short) } }
 }
 
 /// Like [`cell`], but whole: a remedy at the end must not be cut off.
@@ -145,19 +213,24 @@ pub(crate) fn whole(text: &str) -> Markup {
 pub(crate) fn maybe(text: Option<&str>) -> Markup {
     match text {
         Some(text) => cell(text),
-        None => html! { span class="faint" { "–" } },
+        None => html! { span class="faint none" { "–" } },
     }
 }
 
 /// Renders a state as a badge. States are the toolkit's own words.
 pub(crate) fn badge(state: &str) -> Markup {
     let kind = match state {
-        "leading" | "published" | "applied" | "finished" | "applied_late" => "good",
-        "dead" | "expired" | "unknown" | "stuck" | "forgotten" => "bad",
-        "held" | "retrying" | "idle" | "paused" | "undoing" | "running, stuck" => "warn",
+        "leading" | "published" | "applied" | "finished" | "applied_late" | "done" => "good",
+        "dead" | "expired" | "unknown" | "stuck" | "forgotten" | "not done" => "bad",
+        "held" | "retrying" | "idle" | "paused" | "undoing" | "running, stuck" | "undoing, stuck" => "warn",
         _ => "",
     };
-    html! { span class={ "badge " (kind) } { (plain(state)) } }
+    tone(kind, state)
+}
+
+/// Renders a badge in a colour: `good`, `warn`, `bad` or none.
+pub(crate) fn tone(kind: &str, text: &str) -> Markup {
+    html! { span class={ "badge " (kind) } { (plain(text)) } }
 }
 
 /// Renders a time by its age.
@@ -238,7 +311,10 @@ mod tests {
         let uri: axum::http::Uri = "/dead?topic=%22%3E%3Cscript%3E".parse().unwrap();
         let error = OperateError::refused(HOSTILE, HOSTILE);
         let body = html! { (cell(HOSTILE)) (maybe(Some(HOSTILE))) (badge(HOSTILE)) (away(&[error])) };
-        let page = Frame::new(Some(&operator), Tab::Dead, HOSTILE).live(&uri).page(&body).into_string();
+        let nav = tokio::sync::watch::Sender::new(std::sync::Arc::default()).subscribe();
+        let context = context::Context { operator, nav };
+        let page = async { Frame::new(Tab::Dead, HOSTILE).live(&uri).page(&body).into_string() };
+        let page = futures_util::FutureExt::now_or_never(context::within(context, page)).unwrap();
         assert!(!page.contains("<script>") && !page.contains("<img"), "{page}");
         assert!(!page.contains('\u{202e}'), "{page}");
         assert!(page.contains("&lt;script&gt;alert(1)"), "{page}");

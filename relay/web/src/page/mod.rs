@@ -15,19 +15,26 @@
 //! | `app` | state shared by the handlers, and the routes |
 //! | `gate`, `guard` | the checks of each request; their decisions, pure |
 //! | `users`, `session`, `login` | the users, the cookie, the form |
-//! | `observe`, `samples`, `plot` | shared queries of the databases, the last hour, plots |
+//! | `observe`, `beside`, `samples`, `plot` | shared queries of the databases, the last hour, plots |
 //! | `stream` | server-sent events |
 //! | `answer`, `fields`, `address` | errors, forms and addresses |
-//! | `layout`, `text` | the frame of every page, texts from outside |
+//! | `context`, `layout`, `text` | the frame of every page, texts from outside |
+//! | `links` | the dashboard and the runbook |
+//! | `list` | lists: rows on a screen, cards on a phone |
+//! | `trouble` | what is wrong, worst first |
 //! | `pages` | one file for each page |
 
 mod address;
 mod answer;
 mod app;
+mod beside;
+mod context;
 mod fields;
 mod gate;
 mod guard;
 mod layout;
+mod links;
+mod list;
 mod login;
 mod observe;
 mod pages;
@@ -38,6 +45,7 @@ mod session;
 mod stream;
 mod text;
 mod tls;
+mod trouble;
 mod users;
 
 use std::collections::BTreeMap;

@@ -5,13 +5,15 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
-use operate::status::{PipelineStatus, status};
-use operate::{Operator, OutboxPlace, PipelineConfig, Places, Role};
+use operate::status::{Depth, PipelineStatus, status_at};
+use operate::{InboxConfig, Operator, OutboxPlace, PipelineConfig, Places, Role};
 use outbox_log::EntryId;
 use time::OffsetDateTime;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::beside::Beside;
+use super::context::Nav;
 use super::samples::{Hour, STEP_SECONDS, STEPS, Sample, Samples, enqueued};
 
 /// How long a picture is reused: any number of readers costs one query in this time.
@@ -22,6 +24,12 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(15);
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(2);
 /// After this number of queries, ages are shown again even if nothing has changed.
 const QUIET_LOOKS: u32 = 5;
+/// Interval of the queries for the size and the age of outboxes.
+const HISTORY_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a request counts as a reader.
+const READ_FOR: Duration = Duration::from_secs(60);
+/// How long a request waits for consumers, keys and sagas if they were not read recently.
+const BESIDE_WAIT: Duration = Duration::from_secs(2);
 
 /// The pipelines at a point in time.
 #[derive(Debug)]
@@ -30,39 +38,89 @@ pub(crate) struct Picture {
     pub(crate) pipelines: Vec<(PipelineStatus, Hour)>,
 }
 
+/// The latest picture, with the cost of it.
+struct Latest {
+    taken_at: Instant,
+    lasted: Duration,
+    /// The time of the last look that included the sizes of outboxes.
+    history_at: Instant,
+    picture: Arc<Picture>,
+}
+
 /// Messages enqueued per second, by minute.
 type Rates = Vec<Option<f64>>;
 
 /// Queries the databases and keeps the latest picture.
 pub(crate) struct Observer {
     pipelines: Vec<PipelineConfig>,
+    inboxes: Vec<InboxConfig>,
     places: Vec<Places>,
     begun_at: Instant,
-    latest: Mutex<Option<(Instant, Arc<Picture>)>>,
+    latest: Mutex<Option<Latest>>,
     samples: StdMutex<BTreeMap<String, (Samples, Rates)>>,
+    beside: watch::Sender<Arc<Beside>>,
+    beside_wanted: Notify,
+    read_at: StdMutex<Option<Instant>>,
+    nav: watch::Sender<Arc<Nav>>,
     /// Number of changes, for readers who follow.
     changes: watch::Sender<u64>,
 }
 
 impl Observer {
     /// Creates an observer. Queries nothing yet.
-    pub(crate) fn new(pipelines: Vec<PipelineConfig>) -> Self {
-        let places = pipelines.iter().map(|pipeline| Places::new().outbox(pipeline)).collect();
-        let (latest, samples) = (Mutex::default(), StdMutex::default());
-        Self { pipelines, places, begun_at: Instant::now(), latest, samples, changes: watch::Sender::new(0) }
+    pub(crate) fn new(pipelines: Vec<PipelineConfig>, inboxes: Vec<InboxConfig>) -> Self {
+        Self {
+            places: pipelines.iter().map(|pipeline| Places::new().outbox(pipeline)).collect(),
+            pipelines,
+            inboxes,
+            begun_at: Instant::now(),
+            latest: Mutex::default(),
+            samples: StdMutex::default(),
+            beside: watch::Sender::default(),
+            beside_wanted: Notify::new(),
+            read_at: StdMutex::default(),
+            nav: watch::Sender::default(),
+            changes: watch::Sender::new(0),
+        }
     }
 
-    /// Returns a picture of the pipelines that is at most [`FRESH_FOR`] old. Cancel-safe.
+    /// Returns a picture of the pipelines that is at most [`FRESH_FOR`] old, or as old as it took
+    /// to look at them. Cancel-safe.
     pub(crate) async fn picture(&self) -> Arc<Picture> {
         let mut latest = self.latest.lock().await;
-        if let Some((at, picture)) = &*latest
-            && at.elapsed() < FRESH_FOR
+        if let Some(Latest { taken_at, lasted, picture, .. }) = &*latest
+            && taken_at.elapsed() < FRESH_FOR.max(*lasted)
         {
             return Arc::clone(picture);
         }
-        let picture = Arc::new(self.look().await);
-        *latest = Some((Instant::now(), Arc::clone(&picture)));
+        let begun_at = Instant::now();
+        let before = latest.as_ref().filter(|before| before.history_at.elapsed() < HISTORY_INTERVAL);
+        let picture = Arc::new(self.look(before).await);
+        let history_at = before.map_or(begun_at, |before| before.history_at);
+        let now = Instant::now();
+        let lasted = now - begun_at;
+        *latest = Some(Latest { taken_at: now, lasted, history_at, picture: Arc::clone(&picture) });
+        drop(latest);
+        self.count(&picture);
         picture
+    }
+
+    /// Returns consumers, stuck keys and stuck sagas. Waits a moment if they were not read
+    /// recently; then they may be unknown. Cancel-safe.
+    pub(crate) async fn beside(&self) -> Arc<Beside> {
+        let mut looks = self.beside.subscribe();
+        let is_old = looks.borrow().read_at.is_none_or(|at| at.elapsed() > READ_FOR);
+        if is_old {
+            self.beside_wanted.notify_one();
+            let _ = tokio::time::timeout(BESIDE_WAIT, looks.changed()).await;
+        }
+        let beside = looks.borrow();
+        Arc::clone(&beside)
+    }
+
+    /// Returns the counts of the navigation, which change with every look.
+    pub(crate) fn nav(&self) -> watch::Receiver<Arc<Nav>> {
+        self.nav.subscribe()
     }
 
     /// Returns a receiver of changes. Queries run more often while it exists.
@@ -70,24 +128,31 @@ impl Observer {
         self.changes.subscribe()
     }
 
+    /// Records that a user reads: consumers, keys and sagas are queried for a while.
+    pub(crate) fn mark_read(&self) {
+        *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn has_readers(&self) -> bool {
+        let read_at = *self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
+        self.changes.receiver_count() > 0 || read_at.is_some_and(|at| at.elapsed() < READ_FOR)
+    }
+
     /// Queries regularly, more often while a reader follows, until it is dropped.
     pub(crate) async fn keep(&self) {
+        tokio::join!(self.keep_looking(), self.keep_sampling(), self.keep_beside());
+    }
+
+    async fn keep_looking(&self) {
         let mut tick = interval(FOLLOW_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut sampled_at: Option<Instant> = None;
         let (mut seen, mut quiet) = (0, 0);
         loop {
             tick.tick().await;
-            let is_due = sampled_at.is_none_or(|at| at.elapsed() >= SAMPLE_INTERVAL);
-            if !is_due && self.changes.receiver_count() == 0 {
+            if self.changes.receiver_count() == 0 {
                 continue;
             }
-            let picture = self.picture().await;
-            if is_due {
-                sampled_at = Some(Instant::now());
-                self.sample(&picture).await;
-            }
-            let now = digest(&picture);
+            let now = digest(&*self.picture().await);
             quiet += 1;
             if now != seen || quiet >= QUIET_LOOKS {
                 (seen, quiet) = (now, 0);
@@ -96,9 +161,81 @@ impl Observer {
         }
     }
 
-    async fn look(&self) -> Picture {
+    async fn keep_sampling(&self) {
+        let mut tick = interval(SAMPLE_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            let picture = self.picture().await;
+            self.sample(&picture).await;
+        }
+    }
+
+    async fn keep_beside(&self) {
+        loop {
+            let pause = tokio::time::sleep(SAMPLE_INTERVAL);
+            tokio::select! {
+                () = pause => {}
+                () = self.beside_wanted.notified() => {}
+            }
+            if !self.has_readers() {
+                continue;
+            }
+            let before = Arc::clone(&self.beside.borrow());
+            self.show_beside(before.with_consumers(&self.inboxes).await).await;
+            // A database that is away takes long to say so: consumers do not wait for it.
+            let before = Arc::clone(&self.beside.borrow());
+            if before.is_due() {
+                self.show_beside(before.with_tables(&self.pipelines, &self.inboxes).await).await;
+            }
+        }
+    }
+
+    async fn show_beside(&self, now: Beside) {
+        let before = self.beside.send_replace(Arc::new(now));
+        let latest = self.latest.lock().await.as_ref().map(|latest| Arc::clone(&latest.picture));
+        if let Some(picture) = latest {
+            self.count(&picture);
+        }
+        if self.beside.borrow().tells_more_than(&before) {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+
+    /// Updates the counts of the navigation.
+    fn count(&self, picture: &Picture) {
+        let beside = Arc::clone(&self.beside.borrow());
+        let mut nav = Nav { keys: beside.keys, sagas: beside.sagas, ..Nav::default() };
+        for (status, _) in &picture.pipelines {
+            for (state, count) in [("dead", &mut nav.dead), ("held", &mut nav.held)] {
+                let number = (status.state != "unknown").then(|| status.parked(state));
+                count.add(number, status.exceptions_are_at_least);
+            }
+        }
+        for line in &beside.consumers {
+            let dead = line.activity.as_ref().map_or(0, |activity| activity.dead);
+            nav.dead.add(Some(dead), false);
+        }
+        beside.away.iter().for_each(|_| nav.dead.add(None, false));
+        self.nav.send_if_modified(|now| {
+            let is_new = **now != nav;
+            *now = Arc::new(nav);
+            is_new
+        });
+    }
+
+    /// Looks at all pipelines. Takes the sizes of outboxes from `before` if there is one.
+    async fn look(&self, before: Option<&Latest>) -> Picture {
         let viewer = Operator::new("the page", Role::Viewer);
-        let all = status(&self.pipelines, &viewer).await.unwrap_or_default();
+        let depth = if before.is_some() { Depth::WithoutHistory } else { Depth::WithHistory };
+        let mut all = status_at(&self.pipelines, &viewer, depth).await.unwrap_or_default();
+        if let Some(before) = before {
+            for (status, (known, _)) in all.iter_mut().zip(&before.picture.pipelines) {
+                status.history_age_seconds = known.history_age_seconds;
+                status.history_bytes = known.history_bytes;
+                status.history_held_back_by.clone_from(&known.history_held_back_by);
+            }
+        }
         let now = self.begun_at.elapsed().as_secs();
         let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         let pipelines = all.into_iter().map(|status| {
@@ -163,6 +300,7 @@ fn digest(picture: &Picture) -> u64 {
         (&status.problem, status.oldest_pending_id, status.held_back_by.is_some()).hash(&mut hasher);
         (status.standbys, status.broker_error.as_ref().map(|refusal| &refusal.error)).hash(&mut hasher);
         paused.iter().for_each(|pause| (&pause.paused, &pause.actor).hash(&mut hasher));
+        status.causes.values().for_each(|cause| (&cause.text, cause.others).hash(&mut hasher));
     }
     hasher.finish()
 }

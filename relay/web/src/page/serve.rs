@@ -18,6 +18,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::app::{App, routes};
 use super::guard::Hosts;
+use super::links::Links;
 use super::session::Cookie;
 use super::users::Users;
 use super::{Own, tls};
@@ -107,7 +108,7 @@ impl Page {
         let hosts = Hosts::new(page.listen, &page.hosts);
         let places = (pipelines.to_vec(), inboxes.to_vec());
         let cookie = Cookie::new(page.is_encrypted(), address.port());
-        let app = Arc::new(App::new(places, own, (hosts, users, cookie)));
+        let app = Arc::new(App::new(places, own, Links::of(page), (hosts, users, cookie)));
         let bounds = Bounds {
             connections_max: CONNECTIONS_MAX,
             // A proxy stands for all its clients.
@@ -133,7 +134,7 @@ impl Page {
         let Self { listener, tls, bounds, app } = self;
         let mut observing = JoinSet::new();
         let observed = Arc::clone(&app);
-        observing.spawn(async move { observed.observer.keep().await });
+        observing.spawn(async move { Box::pin(observed.observer.keep()).await });
         let service = TowerToHyperService::new(routes(app));
         let answer = |stream, admitted| answer(stream, admitted, tls.clone(), service.clone());
         listener::serve(listener, "the page", bounds, answer).await;

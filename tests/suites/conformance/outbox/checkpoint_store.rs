@@ -601,6 +601,10 @@ async fn processes_that_wait_for_the_lease_are_counted(db: &Database<sqlx::Postg
         let mut standby = log.checkpoint_store(&name, "b").await.unwrap();
         assert!(matches!(standby.acquire(TTL).await.unwrap(), Acquired::Busy { .. }));
         counted(1).await;
+        let processes = admin.picture(&name).await.unwrap().processes.unwrap();
+        let seen: Vec<(bool, &str)> = processes.iter().map(|it| (it.is_leader, &*it.version)).collect();
+        assert_eq!(seen, [(true, env!("CARGO_PKG_VERSION")), (false, env!("CARGO_PKG_VERSION"))]);
+        assert!(processes.iter().all(|process| process.since.is_some()), "the role sees its own sessions");
         drop(standby);
         counted(0).await;
     }

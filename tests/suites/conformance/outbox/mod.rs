@@ -14,6 +14,7 @@ mod log;
 mod metrics;
 mod migrate;
 mod nodes;
+mod pictures;
 mod plans;
 mod producer;
 mod replays;
@@ -50,6 +51,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         metrics::trials(),
         migrate::trials(),
         nodes::trials(),
+        pictures::trials(),
         plans::trials(),
         producer::trials(),
         replays::trials(),

@@ -202,7 +202,7 @@ pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
         (&["discard", "--id", "no-id"], &["not dead: no-id"]),
         (&["discard", "--id", ""], &["--id"]),
         (&["discard", "--all"], &["2 dead messages", "--yes"]),
-        (&["requeue", "--key", "a"], &["1 dead messages", "--yes"]),
+        (&["requeue", "--key", "a"], &["requeue 1 dead message (", "--yes"]),
         (&["requeue"], &["--id"]),
         (&["requeue", "--all", "--key", "a"], &["--all", "--key"]),
         (&["requeue", "--all", "--yes", "--pipeline", "nobody"], &["nobody", RELAY]),
@@ -257,9 +257,9 @@ pub(super) async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: D
     Ok(())
 }
 
-/// Goal: a decision about a thousand messages opens few sessions, reports its progress, and is one
-/// line of the audit. When one database is unreachable, the audit shows the other. Oracle: the
-/// server's count of sessions, standard error, and the audit.
+/// Goal: a decision about a thousand messages opens few sessions and is one line of the audit. When
+/// one database is unreachable, the audit shows the other. Oracle: the server's count of sessions,
+/// standard error, and the audit.
 pub(super) async fn many_are_decided_about_in_few_sessions(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     for insert in [
@@ -288,7 +288,6 @@ pub(super) async fn many_are_decided_about_in_few_sessions(stage: Stage) -> Outc
     let ran = run(&[&requeue[..], &SIGNED].concat()).await?.done()?;
     let opened = database.integer(sessions).await? - before;
     assert!(opened < 30, "{opened} sessions");
-    assert!(ran.err.contains("500 of 1200") && ran.err.contains("1000 of 1200"), "{}", ran.err);
     assert_eq!(column(&ran.json()?["messages"], "outcome"), ["requeued"; 1200]);
 
     let audit = run(&["dead", "audit", "--output", "json"]).await?.ended(3)?;

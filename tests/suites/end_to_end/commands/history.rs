@@ -55,7 +55,7 @@ pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
     assert_eq!(audited(&config).await?, [""; 0], "nothing was removed so far");
     Ran::with(&config, &["retention", "--keep", "0s"]).await?.refused(2, &["--note"])?;
     let done = signed(&config, &["retention", "--keep", "0s"]).await?.done()?;
-    assert!(done.err.contains("orders: 1 segments emptied"), "{done:?}");
+    assert!(done.err.contains("orders: 1 segment emptied"), "{done:?}");
     assert_eq!(rows().await?, 0);
     let lines = audited(&config).await?;
     assert_eq!(lines.len(), 2, "{lines:?}");

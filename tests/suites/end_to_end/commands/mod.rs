@@ -13,6 +13,7 @@ mod replaying;
 mod setup;
 mod several;
 mod showing;
+mod terminal;
 
 use std::process::Output;
 
@@ -79,6 +80,7 @@ pub(crate) fn of_the_night() -> Vec<Trial> {
         showing::the_story_of_a_message_is_told,
         showing::topics_that_are_behind_are_told_and_watched,
         showing::what_is_published_now_is_told,
+        terminal::tables_fit_the_terminal,
         several::pipelines_of_one_process_do_not_wait_for_each_other,
     }
     let name = "roles_are_made_without_another_client/postgres";
@@ -91,6 +93,8 @@ pub(crate) fn of_the_night() -> Vec<Trial> {
     trials.push(trial(name, &rabbitmq, once::a_run_ends_when_a_queue_is_missing));
     let name = "a_count_that_stops_is_a_lower_bound/postgres";
     trials.push(trial(name, &[Backend::Postgres], showing::a_count_that_stops_is_a_lower_bound));
+    let name = "a_tail_outlives_outages_of_its_database/postgres/kafka-mock";
+    trials.push(trial(name, &[Backend::Postgres], terminal::a_tail_outlives_outages_of_its_database));
     let name = "many_messages_are_decided_about_in_few_sessions/postgres";
     trials.push(trial(name, &[Backend::Postgres], dead::many_are_decided_about_in_few_sessions));
     trials.extend(adopt::trials());

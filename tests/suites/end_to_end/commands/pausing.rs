@@ -24,7 +24,7 @@ struct Scene<DB: Dialect> {
 
 impl<DB: Dialect> Scene<DB> {
     async fn command(&self, verb: &str, scope: &[&str]) -> Result<Ran, Failure> {
-        let signed = ["--actor", "ann", "--reason", "a test"];
+        let signed = ["--actor", "ann", "--note", "a test"];
         let ran = Ran::with(&self.config, &[&[verb], scope, &signed].concat()).await?.done()?;
         if verb == "pause" {
             tokio::time::sleep(TAKEN_UP).await;
@@ -33,7 +33,7 @@ impl<DB: Dialect> Scene<DB> {
     }
 
     async fn refused(&self, verb: &str, scope: &[&str], parts: &[&str]) -> Outcome {
-        let signed = ["--actor", "bob", "--reason", "too"];
+        let signed = ["--actor", "bob", "--note", "too"];
         Ran::with(&self.config, &[&[verb], scope, &signed].concat()).await?.refused(2, parts)?;
         Ok(())
     }

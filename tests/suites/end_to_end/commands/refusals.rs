@@ -41,7 +41,7 @@ async fn away(stage: Stage) -> Outcome {
     assert!(error.contains("Connection refused") && error.ends_with(remedy), "{found}");
     assert!(found["passes"] == true && found["since"].is_string(), "{found}");
     let status = Ran::with(&config, &["status"]).await?.ended(3)?;
-    assert!(status.out.contains("orders: no message reaches the broker since 20"), "{status:?}");
+    assert!(status.out.contains("orders: no message reaches the broker: "), "{status:?}");
     let story = Ran::with(&config, &["show", "1"]).await?.done()?;
     let address = relay.address("serving the page").await?;
     // The page queries the database only once for several requests.

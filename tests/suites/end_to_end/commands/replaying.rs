@@ -50,7 +50,7 @@ impl<DB: Dialect> Scene<DB> {
 
     /// Pauses or resumes the topic.
     async fn steer(&self, verb: &str) -> Outcome {
-        let topic = [verb, "--topic", &self.workload.topic, "--actor", "ann", "--reason", "a repair"];
+        let topic = [verb, "--topic", &self.workload.topic, "--actor", "ann", "--note", "a repair"];
         Ran::with(&self.config, &topic).await?.done()?;
         Ok(())
     }
@@ -216,7 +216,7 @@ pub(super) async fn a_replay_that_makes_no_sense_is_refused<DB: Dialect>(
         scene.replay(arguments).await?.refused(2, parts)?;
     }
     let unasked = Ran::with(&scene.config, &[&["replay", "--all"], &SIGNED[..]].concat()).await?;
-    unasked.refused(2, &["publish 1 messages again", "--yes"])?;
+    unasked.refused(2, &["publish 1 message again (", "--yes"])?;
 
     assert_eq!(scene.records(1).await?.len(), 1, "nothing was sent");
     Ok(())

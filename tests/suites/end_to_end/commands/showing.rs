@@ -252,7 +252,7 @@ pub(super) async fn a_count_that_stops_is_a_lower_bound(stage: Stage) -> Outcome
             "INSERT INTO outbox_message (topic, payload) SELECT 'orders', '\\x00' FROM generate_series(1, {count})"
         )
     };
-    for (count, is_cut, shown) in [(7, false, " 7 "), (UNREAD_COUNTED_MAX, true, " >= 100000 ")] {
+    for (count, is_cut, shown) in [(7, false, " 7 "), (UNREAD_COUNTED_MAX, true, " ≥ 100000 ")] {
         database.execute(&insert(count)).await?;
         let table = Ran::with(&config, &["lag"]).await?.done()?.out;
         assert!(table.contains(shown), "{table}");

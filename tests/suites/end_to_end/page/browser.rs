@@ -5,11 +5,21 @@ use tests::{Backend, Outcome, Stage, eventually, trial};
 
 use super::driver::{self, Browser};
 use super::{ANN, EVE, Served, USERS};
-use super::{access, decisions};
+use super::{access, decisions, front};
 
 /// Every page that a viewer can open.
-pub(crate) const PAGES: [&str; 8] =
-    ["/", "/topics", "/held", "/dead", "/consumers", "/keys", "/sagas", "/audit"];
+pub(crate) const PAGES: [&str; 10] = [
+    "/",
+    "/pipeline?name=orders",
+    "/topics",
+    "/held",
+    "/dead",
+    "/messages",
+    "/consumers",
+    "/keys",
+    "/sagas",
+    "/audit",
+];
 
 /// Returns the trials. Without a browser they are listed as ignored.
 pub(crate) fn trials() -> Vec<Trial> {
@@ -29,6 +39,13 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("everybody_can_read_the_page/widths", &needs, access::widths),
         trial("the_page_needs_no_mouse", &needs, access::keyboard),
     ]
+    .into_iter()
+    .chain(trial::at_night(vec![
+        trial("trouble_comes_first/phone", &needs, front::phone),
+        trial("trouble_comes_first/looks", &needs, front::looks),
+        trial("a_page_without_its_server_says_so", &needs, front::gone),
+    ]))
+    .collect()
 }
 
 /// Starts a browser that is logged in and shows the pipelines.
@@ -45,17 +62,14 @@ pub(crate) async fn logged_in(
     browser.fill("input[name=name]", name).await?;
     browser.fill("input[name=secret]", secret).await?;
     browser.press("button.primary").await?;
-    browser.shows("Pipelines").await?;
+    browser.shows("Overview").await?;
     Ok(browser)
 }
 
-/// Returns the number on a tile of the overview.
-async fn tile(browser: &Browser, name: &str) -> Result<String, tests::Failure> {
-    let script = format!(
-        "return [...document.querySelectorAll('.tile')].filter(it => it.querySelector('.tile-name').textContent \
-         === '{name}').map(it => it.querySelector('.tile-value').textContent)[0] || ''"
-    );
-    Ok(browser.run(&script).await?.as_str().unwrap_or_default().to_owned())
+/// Returns the number of dead messages in the navigation.
+async fn dead(browser: &Browser) -> Result<String, tests::Failure> {
+    let script = "return (document.querySelector('#to-dead .count') || { textContent: '' }).textContent";
+    Ok(browser.run(script).await?.as_str().unwrap_or_default().to_owned())
 }
 
 /// Goal: an operator can do everything in a browser, from the login to the audit. Oracle: the text
@@ -64,23 +78,20 @@ async fn decides(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
     let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
     browser.shows("Live").await?;
-    eventually("two are dead", || async { Ok((tile(&browser, "Dead").await? == "2").then_some(())) }).await?;
+    eventually("two are dead", || async { Ok((dead(&browser).await? == "2").then_some(())) }).await?;
     // The mark survives only while the page is not reloaded.
     browser.run("window.mark = 1").await?;
     let served = served.with_dead_more(2, 3).await?;
-    eventually("the page follows", || async { Ok((tile(&browser, "Dead").await? == "3").then_some(())) })
-        .await?;
+    eventually("the page follows", || async { Ok((dead(&browser).await? == "3").then_some(())) }).await?;
     assert_eq!(browser.run("return window.mark").await?, 1, "followed without loading anew");
     browser.press("#follow").await?;
-    browser.shows("Paused").await?;
+    browser.shows("Updates off").await?;
     let served = served.with_dead_more(3, 4).await?;
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-    assert_eq!(tile(&browser, "Dead").await?, "3", "a page that stands still stands still");
+    assert_eq!(dead(&browser).await?, "3", "a page that stands still stands still");
     browser.press("#follow").await?;
-    eventually("the page follows again", || async {
-        Ok((tile(&browser, "Dead").await? == "4").then_some(()))
-    })
-    .await?;
+    eventually("the page follows again", || async { Ok((dead(&browser).await? == "4").then_some(())) })
+        .await?;
 
     browser.go(&format!("http://{}/dead", served.address)).await?;
     browser.press("#choose-all").await?;
@@ -107,7 +118,7 @@ async fn decides(stage: Stage) -> Outcome {
     browser.fill("input[name=reason]", "look first").await?;
     browser.press("button.danger").await?;
     browser.shows("pipeline is paused by ann: look first").await?;
-    browser.press(".paused a.button").await?;
+    browser.press(".waits a.button").await?;
     browser.fill("input[name=reason]", "looked").await?;
     browser.press("button.primary").await?;
     eventually("the pause is over", || async {
@@ -117,6 +128,7 @@ async fn decides(stage: Stage) -> Outcome {
     let complaints = browser.complaints().await?;
     let complaints: Vec<_> = complaints.iter().filter(|line| !line.contains("401 (Unauthorized)")).collect();
     assert!(complaints.is_empty(), "{complaints:?}");
+    browser.press(".who summary").await?;
     browser.press(".who button").await?;
     browser.shows("Password or token").await?;
     browser.quit().await?;
@@ -144,7 +156,7 @@ async fn without_scripts(stage: Stage) -> Outcome {
     let browser = logged_in(&stage, &served, "ann", ANN, false).await?;
     for path in PAGES {
         browser.go(&format!("http://{}{path}", served.address)).await?;
-        browser.shows("Log out").await?;
+        browser.shows("As of").await?;
         assert!(!browser.text().await?.contains("Live"), "{path} offers what needs a script");
     }
     browser.go(&format!("http://{}/dead", served.address)).await?;

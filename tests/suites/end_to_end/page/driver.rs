@@ -177,6 +177,13 @@ impl Browser {
         Ok(taken.as_str().ok_or("no picture")?.to_owned())
     }
 
+    /// Returns a picture of the whole page, also of what is below the window, as PNG in base64.
+    pub(crate) async fn whole_picture(&self) -> Result<String, Failure> {
+        let parameters = json!({ "format": "png", "captureBeyondViewport": true });
+        let taken = self.devtools("Page.captureScreenshot", &parameters).await?;
+        Ok(taken["data"].as_str().ok_or("no picture")?.to_owned())
+    }
+
     /// Returns the messages in the browser's log since the last call.
     pub(crate) async fn complaints(&self) -> Result<Vec<String>, Failure> {
         let lines = self.call("POST", &self.path("/se/log"), &json!({ "type": "browser" })).await?;

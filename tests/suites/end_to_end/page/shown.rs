@@ -35,12 +35,17 @@ pub(crate) async fn hostile(stage: Stage) -> Outcome {
     let query = "%22%3E%3Cscript%3Ealert(1)%3C%2Fscript%3E";
     let addresses = [
         "/",
+        "/pipeline?name=orders",
         "/topics",
         "/held",
         "/dead",
         "/dead?state=held",
         "/audit",
         "/message?id=900000",
+        &format!("/?q={query}"),
+        &format!("/pipeline?name={query}"),
+        &format!("/held?pipeline={query}"),
+        &format!("/dead?error={query}"),
         &format!("/topics?q={query}"),
         &format!("/dead?topic={query}"),
         &format!("/message?id={query}"),
@@ -134,7 +139,8 @@ pub(crate) async fn one_picture(stage: Stage) -> Outcome {
     eventually("both name the leader", || async {
         // The holder is read each time, because the lease may change hands on a slow machine.
         let holder = served.workload.database.texts("SELECT holder FROM outbox_relay").await?.remove(0);
-        let (leader, standby) = (served.eve().get("/").await?, eve.get("/").await?);
+        let page = "/pipeline?name=orders";
+        let (leader, standby) = (served.eve().get(page).await?, eve.get(page).await?);
         let fits = [&leader, &standby]
             .iter()
             .all(|page| page.body.contains(&holder) && page.body.contains("leading"));

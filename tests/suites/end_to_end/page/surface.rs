@@ -13,8 +13,10 @@ use super::client::{Answer, Client};
 use super::{ANN, EVE, SERVING, Served, USERS, config};
 
 /// Every address that is read with GET.
-pub(crate) const READ: [&str; 17] = [
+pub(crate) const READ: [&str; 19] = [
     "/",
+    "/pipeline?name=orders",
+    "/messages",
     "/topics",
     "/held",
     "/dead",
@@ -123,7 +125,7 @@ pub(crate) async fn nobody_unknown(stage: Stage) -> Outcome {
         let answer = ann.get(path).await?;
         let known = if *path == "/nothing" {
             404
-        } else if path.starts_with("/message") {
+        } else if path.starts_with("/message?") {
             422
         } else {
             200
@@ -260,7 +262,7 @@ pub(crate) async fn open(stage: Stage) -> Outcome {
     let address = relay.address(SERVING).await?;
     let anybody = Client::new(&address);
     eventually("the page shows the leader", || async {
-        Ok(anybody.get("/").await?.body.contains("leading").then_some(()))
+        Ok(anybody.get("/pipeline?name=orders").await?.body.contains("leading").then_some(()))
     })
     .await?;
     for (path, fields) in CHANGES {

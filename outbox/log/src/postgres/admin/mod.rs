@@ -14,7 +14,7 @@ use time::OffsetDateTime;
 
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
 use crate::admin::entry::{AuditRecord, ListedEntry};
-use crate::admin::status::{Blocker, RelayStatus};
+use crate::admin::status::{Blocker, Picture, RelayStatus};
 use crate::admin::{LogAdmin, Operation};
 use crate::failure::within;
 use crate::postgres::brief::Brief;
@@ -51,15 +51,22 @@ impl PostgresLog {
 #[async_trait]
 impl LogAdmin for PostgresLog {
     async fn relays(&self) -> Result<Vec<RelayStatus>, LogError> {
-        within(self.options.call_timeout, self.status(None)).await
+        let ask = async { self.status(&mut *self.look().await?, None).await };
+        within(self.options.call_timeout, ask).await
     }
 
     async fn relay(&self, relay: &RelayName) -> Result<Option<RelayStatus>, LogError> {
-        Ok(within(self.options.call_timeout, self.status(Some(relay))).await?.pop())
+        let ask = async { self.status(&mut *self.look().await?, Some(relay)).await };
+        Ok(within(self.options.call_timeout, ask).await?.pop())
     }
 
     async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
-        within(self.options.call_timeout, self.read_blocker()).await
+        let ask = async { self.read_blocker(&mut *self.look().await?).await };
+        within(self.options.call_timeout, ask).await
+    }
+
+    async fn picture(&self, relay: &RelayName) -> Result<Picture, LogError> {
+        within(self.options.call_timeout, self.read_picture(relay)).await
     }
 
     async fn list(

@@ -2,14 +2,26 @@
 
 use crate::postgres::fragments::UNBOUNDED;
 
-// $1 relay, or null for all. A session that waits for the lease has this application name, which
-// every role can see. The server cuts it at 63 bytes.
+// $1 relay, or null for all. A session that waits for the lease has an application name like
+// `relay/0.1.0 standby orders`, which every role can see. The server cuts it at 63 bytes.
 pub(in crate::postgres) const RELAYS: &str = "
 SELECT relay, epoch, holder, extract(epoch FROM lease_until - clock_timestamp())::float8 AS expires_in,
     extract(epoch FROM clock_timestamp() - checkpoint_at)::float8 AS age, cursor,
     (SELECT count(*) FROM pg_stat_activity
-        WHERE datname = current_database() AND application_name = left('relay standby ' || relay, 63)) AS standbys
+        WHERE datname = current_database() AND application_name LIKE 'relay/%'
+            AND application_name = left(split_part(application_name, ' ', 1) || ' standby ' || relay, 63)) AS standbys
 FROM {schema}outbox_relay WHERE shard = 0 AND ($1::text IS NULL OR relay = $1) ORDER BY relay";
+
+// $1 relay. The address and the start of other roles' sessions are null without pg_read_all_stats.
+pub(in crate::postgres) const PROCESSES: &str = "
+SELECT split_part(application_name, ' ', 2) AS role, substr(split_part(application_name, ' ', 1), 7) AS version,
+    host(client_addr) AS address, backend_start
+FROM pg_stat_activity
+WHERE datname = current_database() AND application_name LIKE 'relay/%'
+    AND split_part(application_name, ' ', 2) IN ('leads', 'standby')
+    AND application_name = left(split_part(application_name, ' ', 1) || ' '
+        || split_part(application_name, ' ', 2) || ' ' || $1::text, 63)
+ORDER BY role, backend_start, pid LIMIT 200";
 
 /// The answering server and its timeline, which is 0 where the server hides it.
 pub(in crate::postgres) const PRESENT: &str = "

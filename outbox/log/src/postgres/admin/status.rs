@@ -5,19 +5,48 @@ use std::time::Duration;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 
-use super::statements::{BACKLOG, BLOCKER, PRESENT, RELAYS};
+use super::statements::{BACKLOG, BLOCKER, PRESENT, PROCESSES, RELAYS};
 use crate::admin::entry::due;
-use crate::admin::status::{Backlog, Blocker, CursorHistory, Holder, RelayStatus};
+use crate::admin::status::{Backlog, Blocker, CursorHistory, Holder, Picture, Process, RelayStatus};
 use crate::postgres::history::History;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::store::PostgresLog;
 use crate::{Cursor, EntryId, LogError, RelayName, row, stored};
 
 impl PostgresLog {
-    /// Returns all relays, or one.
-    pub(super) async fn status(&self, only: Option<&RelayName>) -> Result<Vec<RelayStatus>, LogError> {
-        let failed = || LogError::during("describe the relays");
+    /// Reads one relay, and what keeps its entries.
+    pub(super) async fn read_picture(&self, relay: &RelayName) -> Result<Picture, LogError> {
         let mut connection = self.look().await?;
+        let found = self.status(&mut connection, Some(relay)).await?.pop();
+        let errors = match &found {
+            Some(status) => self.tables.errors(&mut connection, relay, &status.exceptions).await?,
+            None => Vec::new(),
+        };
+        let blocker = self.read_blocker(&mut connection).await?;
+        let pauses = self.tables.pauses(&mut connection, relay).await?;
+        let processes = Some(self.processes(&mut connection, relay).await?);
+        Ok(Picture { relay: found, blocker, pauses, errors, processes })
+    }
+
+    /// Reads the processes that lead or wait for the lease.
+    async fn processes(
+        &self,
+        connection: &mut PgConnection,
+        relay: &RelayName,
+    ) -> Result<Vec<Process>, LogError> {
+        let failed = || LogError::during("look for the processes of a relay");
+        let rows = sqlx::query(&self.render(PROCESSES)).bind(relay.as_str());
+        let rows = rows.fetch_all(connection).await.map_err(failed())?;
+        rows.iter().map(|row| process(row).map_err(failed())).collect()
+    }
+
+    /// Reads all relays, or one.
+    pub(super) async fn status(
+        &self,
+        connection: &mut PgConnection,
+        only: Option<&RelayName>,
+    ) -> Result<Vec<RelayStatus>, LogError> {
+        let failed = || LogError::during("describe the relays");
         let relays = self.render(RELAYS);
         let rows = sqlx::query(&relays).bind(only.map(RelayName::as_str));
         let rows = rows.fetch_all(&mut *connection).await.map_err(failed())?;
@@ -30,8 +59,8 @@ impl PostgresLog {
             let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
             let cursor: String = row.try_get("cursor").map_err(failed())?;
             let (cursor, broker_trouble) = (stored::read(&cursor)?, stored::read_trouble(&cursor));
-            let (summary, age) = self.tables.parked(&mut connection, &relay).await?;
-            let backlog = summary.add_to(self.backlog(&mut connection, &cursor).await?, age);
+            let (summary, age) = self.tables.parked(&mut *connection, &relay).await?;
+            let backlog = summary.add_to(self.backlog(&mut *connection, &cursor).await?, age);
             relays.push(RelayStatus {
                 relay,
                 epoch: row.try_get("epoch").map_err(failed())?,
@@ -53,10 +82,13 @@ impl PostgresLog {
         Ok(relays)
     }
 
-    /// Returns the transaction that has been open for longest after it wrote to the outbox.
-    pub(super) async fn read_blocker(&self) -> Result<Option<Blocker>, LogError> {
+    /// Reads the transaction that has been open for longest after it wrote to the outbox.
+    pub(super) async fn read_blocker(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<Option<Blocker>, LogError> {
         let failed = || LogError::during("look for open transactions");
-        let found = sqlx::query(&self.render(BLOCKER)).fetch_optional(&mut *self.look().await?).await;
+        let found = sqlx::query(&self.render(BLOCKER)).fetch_optional(connection).await;
         let Some(row) = found.map_err(failed())? else { return Ok(None) };
         blocker(&row).map(Some).map_err(failed())
     }
@@ -83,6 +115,16 @@ impl PostgresLog {
         let entries_max = if oldest.is_none() { 0 } else { u64::try_from(ahead).unwrap_or_default() };
         Ok(Backlog { entries_max: entries_max.max(at_least), oldest, parked: 0, oldest_parked: None })
     }
+}
+
+fn process(row: &PgRow) -> Result<Process, sqlx::Error> {
+    let role: String = row.try_get("role")?;
+    Ok(Process {
+        is_leader: role == "leads",
+        version: row.try_get("version")?,
+        address: row.try_get("address")?,
+        since: row.try_get("backend_start")?,
+    })
 }
 
 fn blocker(row: &PgRow) -> Result<Blocker, sqlx::Error> {

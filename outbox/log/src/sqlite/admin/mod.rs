@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
 use crate::admin::entry::{AuditRecord, ListedEntry};
-use crate::admin::status::{Blocker, RelayStatus};
+use crate::admin::status::{Blocker, Picture, RelayStatus};
 use crate::admin::{LogAdmin, Operation};
 use crate::sqlite::store::SqliteLog;
 use crate::tables::Signature;
@@ -19,15 +19,26 @@ use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
 #[async_trait]
 impl LogAdmin for SqliteLog {
     async fn relays(&self) -> Result<Vec<RelayStatus>, LogError> {
-        self.status(None).await
+        self.status(&mut self.connect().await?, None).await
     }
 
     async fn relay(&self, relay: &RelayName) -> Result<Option<RelayStatus>, LogError> {
-        Ok(self.status(Some(relay)).await?.pop())
+        Ok(self.status(&mut self.connect().await?, Some(relay)).await?.pop())
     }
 
     async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
         Ok(None)
+    }
+
+    async fn picture(&self, relay: &RelayName) -> Result<Picture, LogError> {
+        let mut connection = self.connect().await?;
+        let found = self.status(&mut connection, Some(relay)).await?.pop();
+        let errors = match &found {
+            Some(status) => self.tables.errors(&mut connection, relay, &status.exceptions).await?,
+            None => Vec::new(),
+        };
+        let pauses = self.tables.pauses(&mut connection, relay).await?;
+        Ok(Picture { relay: found, blocker: None, pauses, errors, processes: None })
     }
 
     async fn list(

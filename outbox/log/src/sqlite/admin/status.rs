@@ -11,11 +11,14 @@ use crate::{Cursor, EntryId, LogError, RelayName, row, stored};
 
 impl SqliteLog {
     /// Returns all relays, or one.
-    pub(super) async fn status(&self, only: Option<&RelayName>) -> Result<Vec<RelayStatus>, LogError> {
+    pub(super) async fn status(
+        &self,
+        connection: &mut SqliteConnection,
+        only: Option<&RelayName>,
+    ) -> Result<Vec<RelayStatus>, LogError> {
         let failed = || LogError::during("describe the relays");
-        let mut connection = self.connect().await?;
         let rows = sqlx::query(&SQL.relays).bind(only.map(RelayName::as_str));
-        let rows = rows.fetch_all(&mut connection).await.map_err(failed())?;
+        let rows = rows.fetch_all(&mut *connection).await.map_err(failed())?;
         let mut relays = Vec::new();
         for row in rows {
             let relay: String = row.try_get("relay").map_err(failed())?;
@@ -23,8 +26,8 @@ impl SqliteLog {
             let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
             let cursor: String = row.try_get("cursor").map_err(failed())?;
             let (cursor, broker_trouble) = (stored::read(&cursor)?, stored::read_trouble(&cursor));
-            let (summary, age) = self.tables.parked(&mut connection, &relay).await?;
-            let backlog = summary.add_to(backlog(&mut connection, &cursor).await?, age);
+            let (summary, age) = self.tables.parked(&mut *connection, &relay).await?;
+            let backlog = summary.add_to(backlog(&mut *connection, &cursor).await?, age);
             relays.push(RelayStatus {
                 relay,
                 epoch: row.try_get("epoch").map_err(failed())?,

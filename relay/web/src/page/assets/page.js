@@ -1,34 +1,66 @@
-// Reloads the page when the relay reports a change. The page is complete without this script.
+// Reloads the page when the relay reports a change, and counts the age of what it shows. The page
+// is complete without this script.
 (() => {
   "use strict";
   const button = document.getElementById("follow");
   let follows = sessionStorage.getItem("follow") !== "no";
+  let isLost = false;
   let source = null;
   let timer = null;
 
-  // No reload while a user types or selects: nothing may be lost.
-  const isBusy = () => {
+  // Why the page is not reloaded now: nothing that a user types or selects may be lost.
+  const busy = () => {
     const live = document.getElementById("live");
-    if (!live) return true;
+    if (!live) return "this page does not change";
     const focused = document.activeElement;
-    if (focused && live.contains(focused) && focused.matches("input:not([type=checkbox]), select, textarea")) return true;
+    if (focused && live.contains(focused) && focused.matches("input:not([type=checkbox]), select, textarea")) return "you are typing";
     const isChanged = (it) => it.matches("select") ? ![...it.options].every((option) => option.selected === option.defaultSelected)
       && it.selectedIndex > 0 : it.type !== "hidden" && it.value !== it.defaultValue;
-    if ([...live.querySelectorAll("input:not([type=checkbox]), select, textarea")].some(isChanged)) return true;
-    return live.querySelector("input[name=row]:checked") !== null || !String(getSelection()).match(/^$/);
+    if ([...live.querySelectorAll("input:not([type=checkbox]), select, textarea")].some(isChanged)) return "you are typing";
+    const selected = live.querySelectorAll("input[name=row]:checked").length;
+    if (selected > 0) return `${selected} selected`;
+    return String(getSelection()) === "" ? "" : "text is selected";
   };
 
-  const show = (state) => {
-    if (!button) return;
+  // The age of what is shown: what the server said, and the time since. No clock is needed.
+  let shown = null;
+  const arrive = () => {
+    const text = document.getElementById("as-of");
+    shown = text && { text, age: Number(text.dataset.age), at: performance.now() };
+    const pages = document.getElementById("pages");
+    const tab = pages && pages.querySelector("[aria-current]");
+    if (tab) pages.scrollLeft = tab.offsetLeft - (pages.clientWidth - tab.offsetWidth) / 2;
+  };
+  const age = () => shown ? Math.floor((shown.age + performance.now() - shown.at) / 1000) : 0;
+  const words = (seconds) => seconds < 60 ? `${seconds} s` : seconds < 3600 ? `${Math.floor(seconds / 60)} min`
+    : `${Math.floor(seconds / 3600)} h`;
+
+  // Ages from which a page that follows is old: without a connection, and with one.
+  const OLD_LOST = 10;
+  const OLD = 30;
+
+  const show = () => {
+    if (!shown || !button) return;
+    const seconds = age();
+    shown.text.querySelector(".age").textContent = seconds > 0 ? ` · ${words(seconds)} ago` : "";
+    const waits = busy();
+    const state = !follows ? "off" : isLost ? "lost" : waits ? "waits" : "live";
     button.hidden = false;
     button.setAttribute("aria-pressed", String(follows));
-    button.textContent = follows ? (state === "lost" ? "Reconnecting" : "Live") : "Paused";
-    button.dataset.state = follows ? state : "paused";
-    button.title = follows ? "The page follows changes. Press to pause." : "The page stands still. Press to follow.";
+    const text = { off: "Updates off", lost: "Connection lost, trying again", waits: `Live, waits: ${waits}`, live: "Live" }[state];
+    if (button.textContent !== text) button.textContent = text;
+    button.dataset.state = state;
+    button.title = follows ? `${text}. Press to switch updates off.` : "The page stands still. Press to follow changes.";
+    const isOld = state === "lost" && seconds > OLD_LOST || state === "live" && seconds > OLD;
+    const stale = document.getElementById("stale");
+    stale.hidden = !isOld;
+    shown.text.classList.toggle("old", isOld);
+    const told = isOld ? `This is ${words(seconds)} old: the relay ${isLost ? "does not answer" : "answers slowly"}.` : "";
+    if (stale.textContent !== told) stale.textContent = told;
   };
 
   const refresh = () => {
-    if (follows && !document.hidden && !isBusy()) document.body.dispatchEvent(new Event("relay:change"));
+    if (follows && !document.hidden && busy() === "") document.body.dispatchEvent(new Event("relay:change"));
   };
 
   const stop = () => {
@@ -41,10 +73,11 @@
     stop();
     if (!button || !follows || document.hidden) return;
     source = new EventSource("/events");
-    source.addEventListener("open", () => show("live"));
+    source.addEventListener("open", () => { if (isLost) refresh(); isLost = false; show(); });
     source.addEventListener("change", refresh);
     source.addEventListener("error", () => {
-      show("lost");
+      isLost = true;
+      show();
       // A refusal ends the stream for good, so it is opened again later.
       if (source && source.readyState === EventSource.CLOSED) timer = setTimeout(() => { refresh(); start(); }, 30000);
     });
@@ -54,11 +87,11 @@
     button.addEventListener("click", () => {
       follows = !follows;
       sessionStorage.setItem("follow", follows ? "yes" : "no");
-      show("live");
+      isLost = false;
+      show();
       if (follows) { start(); refresh(); } else { stop(); }
     });
     document.addEventListener("visibilitychange", () => { if (document.hidden) { stop(); } else { start(); refresh(); } });
-    show("live");
     start();
   }
 
@@ -69,6 +102,7 @@
     all.hidden = document.getElementById("choose-all-name").hidden = false;
     all.addEventListener("change", () => {
       document.querySelectorAll("input[name=row]").forEach((box) => { box.checked = all.checked; });
+      show();
     });
   };
 
@@ -76,8 +110,8 @@
   let open = [];
   let left = 0;
   document.body.addEventListener("htmx:beforeSwap", (event) => {
-    // A response that arrives after the user pressed pause or began to type is dropped.
-    if (event.detail.target.id === "live" && (!follows || isBusy())) event.detail.shouldSwap = false;
+    // A response that arrives after the user switched updates off or began to type is dropped.
+    if (event.detail.target.id === "live" && (!follows || busy() !== "")) event.detail.shouldSwap = false;
     // After the end of a login, the reload shows the login form.
     if (event.detail.xhr.status === 401) location.reload();
     open = [...document.querySelectorAll("#live details")].map((it) => [it.id, it.open]);
@@ -86,7 +120,13 @@
   document.body.addEventListener("htmx:afterSettle", () => {
     open.forEach(([id, isOpen]) => { const it = id && document.getElementById(id); if (it) it.open = isOpen; });
     scrollTo(scrollX, left);
+    arrive();
     arm();
+    show();
   });
+  document.body.addEventListener("change", show);
+  arrive();
   arm();
+  show();
+  setInterval(show, 1000);
 })();

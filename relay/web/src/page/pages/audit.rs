@@ -20,6 +20,7 @@ use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, cell, count, maybe, since};
+use super::super::list::{Column, Kind, column, list};
 use super::pieces::piece;
 use super::tables::{self, NamedTables};
 
@@ -39,10 +40,9 @@ pub(crate) async fn show(
     let audited = audit(&places, &operator, LINES_MAX).await;
     places.close().await;
     // An unreachable database does not hide the others.
-    let Audited { lines, away: mut errors } =
-        audited.map_err(|error| Problem::from(error).shown_to(&operator))?;
+    let Audited { lines, away: mut errors } = audited?;
     let mut lines: Vec<Line> = lines.into_iter().map(Line::from).collect();
-    for NamedTables { tables, .. } in tables::all(&app) {
+    for NamedTables { tables, .. } in tables::all(&app.pipelines, &app.inboxes) {
         // The pages of that database report a missing address.
         let Ok(tables) = tables else { continue };
         for decided in [of_keys(&tables, &operator).await, of_sagas(&tables, &operator).await] {
@@ -64,7 +64,7 @@ pub(crate) async fn show(
         @if lines.is_empty() { p class="empty" { "No decisions yet." } } @else { (table(piece.rows)) }
         (piece.links("/audit", &[]))
     };
-    Ok(Html(Frame::new(Some(&operator), Tab::Audit, "Audit").live(&uri).page(&body)))
+    Ok(Html(Frame::new(Tab::Audit, "Audit").live(&uri).page(&body)))
 }
 
 async fn of_keys(tables: &Tables, operator: &Operator) -> Result<Vec<Line>, OperateError> {
@@ -115,23 +115,31 @@ impl From<Decision> for Line {
     }
 }
 
-/// Renders decisions as a table.
+const COLUMNS: [Column; 8] = [
+    column("What", Kind::Name),
+    column("When", Kind::Time),
+    column("Who", Kind::Text),
+    column("Of", Kind::Text),
+    column("About", Kind::Text),
+    column("Outcome", Kind::Text),
+    column("Chosen by", Kind::Text),
+    column("Why", Kind::Why),
+];
+
+/// Renders decisions as a list.
 pub(crate) fn table(lines: &[Line]) -> Markup {
-    html! {
-        div class="scroll" tabindex="0" role="region" aria-label="Decisions" {
-            table {
-                thead { tr { @for name in ["When", "Who", "What", "Of", "Message, key or saga", "Outcome", "Chosen by", "Why"] { th scope="col" { (name) } } } }
-                tbody { @for line in lines { tr {
-                    td { (since(line.at)) }
-                    td { (cell(&line.actor)) }
-                    th scope="row" { (cell(&line.action)) }
-                    td { (cell(&line.owner)) }
-                    td { (maybe(line.subject.as_deref())) }
-                    td { (maybe(line.outcome.as_deref())) }
-                    td class="wide" { (maybe(line.selection.as_deref())) }
-                    td class="wide" { (cell(&line.note)) }
-                } } }
-            }
-        }
-    }
+    list("Decisions", &COLUMNS, lines.iter().map(row))
+}
+
+fn row(line: &Line) -> Vec<Markup> {
+    vec![
+        cell(&line.action),
+        since(line.at),
+        cell(&line.actor),
+        cell(&line.owner),
+        maybe(line.subject.as_deref()),
+        maybe(line.outcome.as_deref()),
+        maybe(line.selection.as_deref()),
+        cell(&line.note),
+    ]
 }

@@ -15,6 +15,7 @@ use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, cell, count, maybe_since, since};
+use super::super::list::{Column, Kind, column, list};
 use super::pieces::piece;
 
 /// `GET /consumers`.
@@ -29,7 +30,7 @@ pub(crate) async fn show(
     let found = consumers(&places, &operator).await;
     places.close().await;
     drop(turn);
-    let (lines, errors) = found.map_err(|error| Problem::from(error).shown_to(&operator))?;
+    let (lines, errors) = found?;
     let piece = piece(&query, &lines)?;
     let body = html! {
         p class="lead" { "The configured inboxes and their contents." }
@@ -37,53 +38,51 @@ pub(crate) async fn show(
         @if app.inboxes.is_empty() {
             p class="empty" { "No inbox is configured: add " code { "[[verify.inbox]]" } " with its consumer and database." }
         } @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Consumers" {
-                table {
-                    thead { tr {
-                        th scope="col" { "Consumer" }
-                        th scope="col" class="number" { "Applied in the last hour" } th scope="col" { "Last applied" }
-                        th scope="col" class="number" { "Duplicates in the last hour" }
-                        th scope="col" class="number" { "Retrying" } th scope="col" { "Failing since" }
-                        th scope="col" class="number" { "Dead" } th scope="col" { "Dead since" }
-                        th scope="col" { "Remembers ids from" }
-                    } }
-                    tbody { @for line in piece.rows { (row(line, &lines)) } }
-                }
-            }
+            (list("Consumers", &COLUMNS, piece.rows.iter().map(|line| row(line, &lines))))
             (piece.links("/consumers", &[]))
             p class="faint" {
-                "Duplicates: suppressed deliveries and their share of all deliveries, as counted by the \
+                "Duplicates in the last hour: suppressed deliveries and their share of all deliveries, as counted by the \
                  consumers. "
                 "Consumers store their counts every 15 seconds; consumers that call the inbox directly do \
                  not count."
             }
         }
     };
-    Ok(Html(Frame::new(Some(&operator), Tab::Consumers, "Consumers").live(&uri).page(&body)))
+    Ok(Html(Frame::new(Tab::Consumers, "Consumers").live(&uri).page(&body)))
 }
 
+const COLUMNS: [Column; 9] = [
+    column("Consumer", Kind::Name),
+    column("Dead", Kind::Number),
+    column("Dead since", Kind::Time),
+    column("Retrying", Kind::Number),
+    column("Failing since", Kind::Time),
+    column("Applied in 1 h", Kind::Number),
+    column("Last applied", Kind::Time),
+    column("Duplicates", Kind::Number),
+    column("Remembers from", Kind::Time),
+];
+
 /// Renders a consumer, with the location of its inbox if another inbox has the same consumer.
-fn row(line: &ConsumerLine, all: &[ConsumerLine]) -> Markup {
+fn row(line: &ConsumerLine, all: &[ConsumerLine]) -> Vec<Markup> {
     let is_shared =
         all.iter().any(|other| other.consumer == line.consumer && other.location != line.location);
     let activity = line.activity.clone().unwrap_or_default();
     let dead = with_query("/dead", &[("consumer", &line.consumer), ("source", "inbox")]);
-    html! {
-        tr {
-            th scope="row" {
-                (cell(&line.consumer))
-                @if is_shared { p class="faint" { "at " (cell(&line.location)) } }
-            }
-            td class="number" { (count(activity.applied)) }
-            td { (maybe_since(activity.last_applied_at)) }
-            td class="number" { (duplicates(&activity)) }
-            td class="number" { (count(activity.retrying)) }
-            td { (maybe_since(activity.failing_since)) }
-            td class="number" { @if activity.dead > 0 { a href=(dead) { (count(activity.dead)) } } @else { "0" } }
-            td { (maybe_since(activity.dead_since)) }
-            td { (since(line.remembers_from)) }
-        }
-    }
+    vec![
+        html! {
+            (cell(&line.consumer))
+            @if is_shared { p class="faint" { "at " (cell(&line.location)) } }
+        },
+        html! { @if activity.dead > 0 { a href=(dead) { (count(activity.dead)) } } @else { "0" } },
+        maybe_since(activity.dead_since),
+        html! { (count(activity.retrying)) },
+        maybe_since(activity.failing_since),
+        html! { (count(activity.applied)) },
+        maybe_since(activity.last_applied_at),
+        html! { (duplicates(&activity)) },
+        since(line.remembers_from),
+    ]
 }
 
 /// Formats the number of duplicates and their share of deliveries; a dash when none were counted.

@@ -1,5 +1,6 @@
 //! Dead letters, one page at a time, for selection.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
@@ -15,17 +16,19 @@ use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, away, badge, bytes, cell, count, may_decide, maybe, since};
+use super::super::layout::{Frame, Tab, away, badge, cell, count, may_decide, maybe, since};
+use super::super::list::{Column, Kind, column, list};
 
 /// Messages per page.
 const ROWS: usize = 50;
 
 /// The fields of the filter, with their labels.
-const CONDITIONS: [(&str, &str); 7] = [
+const CONDITIONS: [(&str, &str); 8] = [
     ("topic", "Topic or queue"),
     ("key", "Ordering key"),
     ("kind", "Event type"),
     ("cause", "Cause"),
+    ("error", "Error contains"),
     ("pipeline", "Pipeline"),
     ("consumer", "Consumer"),
     ("older_than", "Older than (1h)"),
@@ -47,6 +50,7 @@ pub(crate) fn filter(fields: &Fields) -> Result<Filter, Problem> {
         key: fields.given("key"),
         kind: fields.given("kind"),
         cause: fields.given("cause"),
+        error: fields.given("error"),
         consumer: fields.read("consumer")?,
         older_than: fields.read::<Time>("older_than")?.map(|time| time.0),
         newer_than: fields.read::<Time>("newer_than")?.map(|time| time.0),
@@ -90,7 +94,7 @@ pub(crate) async fn show(
     let listed = page(&places, &operator, &filter, states, from, ROWS).await;
     places.close().await;
     drop(turn);
-    let listed = listed.map_err(|error| Problem::from(error).shown_to(&operator))?;
+    let listed = listed?;
     let body = html! {
         (conditions(&query, &state))
         (away(&listed.away))
@@ -111,13 +115,13 @@ pub(crate) async fn show(
         }
         (links(&query, &state, from, &listed))
     };
-    Ok(Html(Frame::new(Some(&operator), Tab::Dead, "Dead letters").live(&uri).page(&body)))
+    Ok(Html(Frame::new(Tab::Dead, "Dead letters").live(&uri).page(&body)))
 }
 
 fn conditions(query: &Fields, state: &str) -> Markup {
     let is_set = !kept(query).is_empty() || state != "dead";
     html! {
-        details class="filter-box" id="conditions" open[is_set] {
+        details class="filter-box" id="conditions" {
             summary { "Filter" @if is_set { " (set)" } }
             form class="filter" method="get" action="/dead" {
                 label { "State" select name="state" {
@@ -156,48 +160,60 @@ pub(crate) fn row_name(message: &DeadMessage) -> String {
     format!("{}/{}/{}", message.source, message.id, message.owner())
 }
 
+const COLUMNS: [Column; 9] = [
+    column("Choose", Kind::Choice),
+    column("Topic", Kind::Name),
+    column("Key", Kind::Key),
+    column("Error", Kind::Why),
+    column("State", Kind::State),
+    column("Attempts", Kind::Number),
+    column("Since", Kind::Time),
+    column("Of", Kind::Text),
+    column("Message", Kind::Text),
+];
+
+/// The index of the column with the owner.
+const OF: usize = 7;
+
+/// Renders messages: with boxes to choose them, and with their owners if there are several.
 fn table(listed: &Listed, with_choice: bool) -> Markup {
-    html! {
-        div class="scroll" tabindex="0" role="region" aria-label="Messages" {
-            table {
-                thead { tr {
-                    @if with_choice { th scope="col" { span class="hidden" { "Choose" } } }
-                    @for name in ["Message", "Of", "Topic", "Key", "State", "Cause", "Error"] { th scope="col" { (name) } }
-                    th scope="col" class="number" { "Attempts" }
-                    th scope="col" class="number" { "Size" }
-                    th scope="col" { "Waiting since" }
-                } }
-                tbody { @for message in &listed.messages { (row(message, with_choice)) } }
-            }
-        }
-    }
+    let owners: BTreeSet<&str> = listed.messages.iter().map(DeadMessage::owner).collect();
+    let is_shown = |index: usize| match index {
+        0 => with_choice,
+        OF => owners.len() > 1,
+        _ => true,
+    };
+    let columns: Vec<Column> =
+        (0..).zip(COLUMNS).filter(|(index, _)| is_shown(*index)).map(|(_, it)| it).collect();
+    let row = |message| {
+        let cells = (0..).zip(row(message)).filter(|(index, _)| is_shown(*index));
+        cells.map(|(_, cell)| cell).collect()
+    };
+    list("Messages", &columns, listed.messages.iter().map(row))
 }
 
-fn row(message: &DeadMessage, with_choice: bool) -> Markup {
+fn row(message: &DeadMessage) -> Vec<Markup> {
     let pipeline = message.pipeline.as_deref().unwrap_or_default();
     let story = with_query("/message", &[("id", &message.id), ("pipeline", pipeline)]);
     let short = |id: &str| id.rsplit('-').next().unwrap_or(id).to_owned();
-    html! {
-        tr {
-            @if with_choice {
-                td { input type="checkbox" name="row" value=(row_name(message)) aria-label={ "Choose " (message.id) }; }
-            }
-            th scope="row" { a href=(story) title=(message.message_id.as_deref().unwrap_or(&message.id)) {
+    vec![
+        html! { input type="checkbox" name="row" value=(row_name(message)) aria-label={ "Choose " (message.id) }; },
+        cell(&message.topic),
+        maybe(message.key.as_deref()),
+        maybe(message.error.as_deref()),
+        html! {
+            (badge(if is_again(message) { "dead again" } else { message.state }))
+            @if let Some(actor) = &message.redrive_requested_by { " redrive requested by " (cell(actor)) }
+        },
+        html! { (count(message.attempts.into())) },
+        html! { (since(message.since)) @if is_again(message) { span class="faint" { " last " (since(message.changed_at)) } } },
+        cell(message.owner()),
+        html! {
+            a href=(story) title=(message.message_id.as_deref().unwrap_or(&message.id)) {
                 @if pipeline.is_empty() { "…" (short(&message.id)) } @else { (message.id) }
-            } }
-            td { (cell(message.owner())) }
-            td { (cell(&message.topic)) }
-            td { (maybe(message.key.as_deref())) }
-            td { (badge(message.state)) @if let Some(actor) = &message.redrive_requested_by {
-                " redrive requested by " (cell(actor))
-            } }
-            td { (maybe(message.cause.as_deref())) }
-            td class="wide" { (maybe(message.error.as_deref())) }
-            td class="number" { (count(message.attempts.into())) }
-            td class="number" { (bytes(message.payload_bytes)) }
-            td { (since(message.since)) @if is_again(message) { ", last change " (since(message.changed_at)) } }
-        }
-    }
+            }
+        },
+    ]
 }
 
 /// Returns whether it was parked long before it died: it was requeued and failed again, or retried

@@ -19,6 +19,7 @@ use super::super::app::App;
 use super::super::fields::{Fields, moment};
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, badge, cell, count, maybe, signature};
+use super::super::list::{Column, Kind, column, list};
 use super::dead::{filter, kept, places, row_name};
 
 /// Maximum number of messages of one decision.
@@ -40,15 +41,14 @@ pub(crate) async fn confirm(
     State(app): State<Arc<App>>,
     Form(form): Form<Fields>,
 ) -> Result<Html, Problem> {
-    let shown = |problem: Problem| problem.shown_to(&operator);
-    permit(&operator).map_err(|error| shown(error.into()))?;
+    permit(&operator)?;
     let _turn = app.turn().await?;
-    let Choice { change, parts, is_all } = choice(&app, &form).await.map_err(shown)?;
+    let Choice { change, parts, is_all } = choice(&app, &form).await?;
     let mut plans = Vec::new();
     for (places, filter) in parts {
         let found = plan_at_most(&places, &operator, &filter, &change, DECIDED_MAX).await;
         places.close().await;
-        plans.push(found.map_err(|error| shown(error.into()))?);
+        plans.push(found?);
     }
     let verb = change.as_str();
     let messages: Vec<&DeadMessage> = plans.iter().flat_map(|plan| &plan.messages).collect();
@@ -77,7 +77,7 @@ pub(crate) async fn confirm(
             (subjects(&messages))
         }
     };
-    Ok(Html(Frame::new(Some(&operator), Tab::Dead, &title).page(&body)))
+    Ok(Html(Frame::new(Tab::Dead, &title).page(&body)))
 }
 
 /// `POST /dead/decide`.
@@ -86,10 +86,9 @@ pub(crate) async fn carry_out(
     State(app): State<Arc<App>>,
     Form(form): Form<Fields>,
 ) -> Result<Html, Problem> {
-    let shown = |problem: Problem| problem.shown_to(&operator);
-    permit(&operator).map_err(|error| shown(error.into()))?;
+    permit(&operator)?;
     let reason = form.text("reason").to_owned();
-    let expected: String = form.need("expected").map_err(shown)?;
+    let expected: String = form.need("expected")?;
     let signed = Signed { operator: operator.clone(), reason };
     let is_requeued = form.text("what").starts_with("requeue");
     // Work that has begun is completed even if the browser disconnects.
@@ -117,9 +116,8 @@ pub(crate) async fn carry_out(
         }
         Ok::<Vec<Report>, Problem>(reports)
     })
-    .await
-    .map_err(shown)?;
-    Ok(Html(Frame::new(Some(&operator), Tab::Dead, "Decided").page(&outcome(&reports, is_requeued))))
+    .await?;
+    Ok(Html(Frame::new(Tab::Dead, "Decided").page(&outcome(&reports, is_requeued))))
 }
 
 /// Returns early the error that `operate` would return later for each message.
@@ -212,22 +210,49 @@ fn fingerprint<'a>(messages: impl IntoIterator<Item = &'a DeadMessage>) -> Strin
 
 fn subjects(messages: &[&DeadMessage]) -> Markup {
     html! {
-        div class="scroll" tabindex="0" role="region" aria-label="Messages" {
-            table {
-                thead { tr { @for name in ["Message", "Of", "Topic", "Key", "Error"] { th scope="col" { (name) } } } }
-                tbody { @for message in messages.iter().take(SHOWN_MAX) { tr {
-                    th scope="row" { (cell(&message.id)) }
-                    td { (cell(message.owner())) }
-                    td { (cell(&message.topic)) }
-                    td { (maybe(message.key.as_deref())) }
-                    td class="wide" { (maybe(message.error.as_deref())) }
-                } } }
-            }
-        }
+        (list("Messages", &SUBJECTS, messages.iter().take(SHOWN_MAX).map(|message| subject(message))))
         @if messages.len() > SHOWN_MAX {
             p class="faint" { "and " (count((messages.len() - SHOWN_MAX) as u64)) " more" }
         }
     }
+}
+
+const SUBJECTS: [Column; 5] = [
+    column("Topic", Kind::Name),
+    column("Key", Kind::Key),
+    column("Error", Kind::Why),
+    column("Of", Kind::Text),
+    column("Message", Kind::Text),
+];
+
+fn subject(message: &DeadMessage) -> Vec<Markup> {
+    let (key, error) = (message.key.as_deref(), message.error.as_deref());
+    vec![cell(&message.topic), maybe(key), maybe(error), cell(message.owner()), cell(&message.id)]
+}
+
+const OUTCOMES: [Column; 6] = [
+    column("Topic", Kind::Name),
+    column("Key", Kind::Key),
+    column("Result", Kind::State),
+    column("Outcome", Kind::Why),
+    column("Of", Kind::Text),
+    column("Message", Kind::Text),
+];
+
+fn decided(message: &Decided) -> Vec<Markup> {
+    let result = match (message.done, message.is_unknown) {
+        (true, _) => "done",
+        (_, true) => "unknown",
+        _ => "not done",
+    };
+    vec![
+        cell(&message.topic),
+        maybe(message.key.as_deref()),
+        badge(result),
+        cell(&message.outcome),
+        cell(&message.owner),
+        cell(&message.id),
+    ]
 }
 
 fn outcome(reports: &[Report], is_requeued: bool) -> Markup {
@@ -240,23 +265,7 @@ fn outcome(reports: &[Report], is_requeued: bool) -> Markup {
             p { "A message that fails again returns to the list, with the time of its last change." }
         }
         (super::super::layout::away(&errors))
-        div class="scroll" tabindex="0" role="region" aria-label="Outcomes" {
-            table {
-                thead { tr { @for name in ["Message", "Of", "Topic", "Key", "", "Outcome"] { th scope="col" { (name) } } } }
-                tbody { @for message in all { tr {
-                    th scope="row" { (cell(&message.id)) }
-                    td { (cell(&message.owner)) }
-                    td { (cell(&message.topic)) }
-                    td { (maybe(message.key.as_deref())) }
-                    td { (badge(match (message.done, message.is_unknown) {
-                        (true, _) => "done",
-                        (_, true) => "unknown",
-                        _ => "not done",
-                    })) }
-                    td class="wide" { (cell(&message.outcome)) }
-                } } }
-            }
-        }
+        (list("Outcomes", &OUTCOMES, all.iter().map(|message| decided(message))))
         p { a class="button" href="/dead" { "Back to the list" } }
     }
 }

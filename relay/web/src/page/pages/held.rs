@@ -13,6 +13,7 @@ use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, badge, cell, count, lasting, maybe, since};
+use super::super::list::{Column, Kind, column, list};
 use super::pieces::piece;
 
 /// `GET /held`.
@@ -23,9 +24,9 @@ pub(crate) async fn show(
     uri: Uri,
 ) -> Result<Html, Problem> {
     query.check()?;
+    let pipeline = query.text("pipeline");
     let turn = app.turn().await?;
-    let found =
-        held(&app.outboxes("")?, &operator).await.map_err(|e| Problem::from(e).shown_to(&operator))?;
+    let found = held(&app.outboxes(pipeline)?, &operator).await?;
     drop(turn);
     let piece = piece(&query, &found.keys)?;
     let body = html! {
@@ -35,37 +36,38 @@ pub(crate) async fn show(
             p class="notice" { "More messages are waiting than are examined: only the first " (count(LOOKED_AT_MAX.into())) " of each state and pipeline are counted here." }
         }
         @if found.keys.is_empty() { p class="empty" { "No keys are waiting." } } @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Held keys" {
-                table {
-                    thead { tr {
-                        th scope="col" { "Key" } th scope="col" { "Pipeline" } th scope="col" { "Topic" }
-                        th scope="col" { "Stopped by" } th scope="col" { "State" }
-                        th scope="col" class="number" { "Behind it" } th scope="col" { "Since" } th scope="col" { "Why" }
-                    } }
-                    tbody { @for line in piece.rows { (row(line)) } }
-                }
-            }
-            (piece.links("/held", &[]))
+            (list("Held keys", &COLUMNS, piece.rows.iter().map(row)))
+            (piece.links("/held", &[("pipeline", pipeline)]))
         }
     };
-    Ok(Html(Frame::new(Some(&operator), Tab::Held, "Held keys").live(&uri).page(&body)))
+    Ok(Html(Frame::new(Tab::Held, "Held keys").live(&uri).page(&body)))
 }
 
-fn row(line: &HeldLine) -> Markup {
+const COLUMNS: [Column; 8] = [
+    column("Key", Kind::Name),
+    column("Pipeline", Kind::Text),
+    column("Topic", Kind::Text),
+    column("Stopped by", Kind::Text),
+    column("State", Kind::State),
+    column("Behind it", Kind::Number),
+    column("Since", Kind::Time),
+    column("Why", Kind::Why),
+];
+
+fn row(line: &HeldLine) -> Vec<Markup> {
     let HeldLine { pipeline, key, topic, first, state, error, since: at, due_in_seconds, behind } = line;
-    html! {
-        tr {
-            th scope="row" { (maybe(key.as_deref())) }
-            td { (cell(pipeline)) }
-            td { (cell(topic)) }
-            td { a href=(with_query("/message", &[("id", first), ("pipeline", pipeline)])) { (first) } }
-            td { (badge(state)) }
-            td class="number" { (count(*behind)) }
-            td { (since(*at)) }
-            td class="wide" {
-                (maybe(error.as_deref()))
-                @if let Some(due) = due_in_seconds { span class="faint" { " · next attempt in " (lasting(*due)) } }
-            }
-        }
-    }
+    let story = with_query("/message", &[("id", first), ("pipeline", pipeline)]);
+    vec![
+        html! { @match key { Some(key) => (cell(key)), None => span class="faint" { "without a key" } } },
+        cell(pipeline),
+        cell(topic),
+        html! { a href=(story) { (first) } },
+        badge(state),
+        html! { (count(*behind)) },
+        since(*at),
+        html! {
+            @if let Some(due) = due_in_seconds { span class="faint" { "next attempt in " (lasting(*due)) } " " }
+            (maybe(error.as_deref()))
+        },
+    ]
 }

@@ -18,6 +18,7 @@ use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, cell, count, may_decide, signature};
+use super::super::list::{Column, Kind, column, list};
 use super::tables::{self, NamedTables};
 
 /// Maximum number of keys shown for each database.
@@ -31,7 +32,7 @@ pub(crate) async fn show(
 ) -> Result<Html, Problem> {
     let _turn = app.turn().await?;
     let mut found = Vec::new();
-    for NamedTables { name, tables } in tables::all(&app) {
+    for NamedTables { name, tables } in tables::all(&app.pipelines, &app.inboxes) {
         let lines = match tables {
             Ok(tables) => keys::stuck(&tables, &operator, KEYS_MAX).await,
             Err(problem) => Err(OperateError::refused(problem, "")),
@@ -57,7 +58,7 @@ pub(crate) async fn show(
             }
         }
     };
-    Ok(Html(Frame::new(Some(&operator), Tab::Keys, "Idempotency keys").live(&uri).page(&body)))
+    Ok(Html(Frame::new(Tab::Keys, "Idempotency keys").live(&uri).page(&body)))
 }
 
 /// Returns early the error that `operate` would return later, before the form is checked.
@@ -104,10 +105,9 @@ pub(crate) async fn confirm(
     State(app): State<Arc<App>>,
     Form(form): Form<Fields>,
 ) -> Result<Html, Problem> {
-    let shown = |problem: Problem| problem.shown_to(&operator);
-    permit(&operator).map_err(shown)?;
-    let choice = Choice::read(&form).map_err(shown)?;
-    tables::named(&app, &choice.database).map_err(shown)?;
+    permit(&operator)?;
+    let choice = Choice::read(&form)?;
+    tables::named(&app, &choice.database)?;
     let verb = match choice.decision {
         Decision::Release => "Release",
         Decision::Discard => "Discard",
@@ -124,7 +124,7 @@ pub(crate) async fn confirm(
             a class="button" href="/keys" { "Back" }
         }
     };
-    Ok(Html(Frame::new(Some(&operator), Tab::Keys, &title).page(&body)))
+    Ok(Html(Frame::new(Tab::Keys, &title).page(&body)))
 }
 
 /// `POST /keys/decide`.
@@ -133,9 +133,8 @@ pub(crate) async fn decide(
     State(app): State<Arc<App>>,
     Form(form): Form<Fields>,
 ) -> Result<Html, Problem> {
-    let shown = |problem: Problem| problem.shown_to(&operator);
-    permit(&operator).map_err(shown)?;
-    let choice = Choice::read(&form).map_err(shown)?;
+    permit(&operator)?;
+    let choice = Choice::read(&form)?;
     let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
     let consequence = choice.consequence();
     let decided = shield(async move {
@@ -144,44 +143,47 @@ pub(crate) async fn decide(
         keys::decide(&tables, &signed, (&choice.id, Some(choice.holder)), choice.decision).await?;
         Ok::<_, Problem>(())
     });
-    decided.await.map_err(shown)?;
+    decided.await?;
     let body = html! {
         p class="lead" { (consequence) }
         p { a class="button" href="/keys" { "Back to the keys" } }
     };
-    Ok(Html(Frame::new(Some(&operator), Tab::Keys, "Decided").page(&body)))
+    Ok(Html(Frame::new(Tab::Keys, "Decided").page(&body)))
 }
 
+const COLUMNS: [Column; 7] = [
+    column("Key", Kind::Name),
+    column("Operation", Kind::Text),
+    column("Scope", Kind::Text),
+    column("Claims", Kind::Number),
+    column("Claimed", Kind::Text),
+    column("Lease ended", Kind::Text),
+    column("Actions", Kind::Act),
+];
+
 fn table(operator: &Operator, database: &str, lines: &[KeyLine]) -> Markup {
-    html! {
-        div class="scroll" tabindex="0" role="region" aria-label={ "Keys of " (database) } {
-            table {
-                thead { tr {
-                    @for name in ["Scope", "Operation", "Key"] { th scope="col" { (name) } }
-                    th scope="col" class="number" { "Held" }
-                    th scope="col" { "Claimed" } th scope="col" { "Lease ended" }
-                    th scope="col" { span class="hidden" { "Actions" } }
-                } }
-                tbody { @for line in lines { tr {
-                    td { (cell(&line.scope)) }
-                    td { (cell(&line.operation)) }
-                    th scope="row" { (cell(&line.key)) }
-                    td class="number" { (line.attempt) }
-                    td { (cell(&line.claimed_at)) }
-                    td { (cell(&line.lease_until)) }
-                    td { @if may_decide(operator) {
-                        form method="post" action="/keys/confirm" class="actions" {
-                            input type="hidden" name="database" value=(database);
-                            input type="hidden" name="scope" value=(line.scope);
-                            input type="hidden" name="operation" value=(line.operation);
-                            input type="hidden" name="key" value=(line.key);
-                            input type="hidden" name="holder" value=(line.holder);
-                            button name="what" value="release" { "Release…" }
-                            button name="what" value="discard" class="danger" { "Discard…" }
-                        }
-                    } }
-                } } }
+    let label = format!("Keys of {database}");
+    list(&label, &COLUMNS, lines.iter().map(|line| row(operator, database, line)))
+}
+
+fn row(operator: &Operator, database: &str, line: &KeyLine) -> Vec<Markup> {
+    vec![
+        cell(&line.key),
+        cell(&line.operation),
+        cell(&line.scope),
+        html! { (line.attempt) },
+        cell(&line.claimed_at),
+        cell(&line.lease_until),
+        html! { @if may_decide(operator) {
+            form method="post" action="/keys/confirm" class="actions" {
+                input type="hidden" name="database" value=(database);
+                input type="hidden" name="scope" value=(line.scope);
+                input type="hidden" name="operation" value=(line.operation);
+                input type="hidden" name="key" value=(line.key);
+                input type="hidden" name="holder" value=(line.holder);
+                button name="what" value="release" { "Release…" }
+                button name="what" value="discard" class="danger" { "Discard…" }
             }
-        }
-    }
+        } },
+    ]
 }

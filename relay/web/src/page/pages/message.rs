@@ -19,6 +19,7 @@ use super::super::gate::Asker;
 use super::super::layout::{
     Frame, Tab, badge, bytes, cell, count, may_decide, maybe, maybe_since, signature, whole,
 };
+use super::super::list::{Column, Kind, column, list};
 use super::super::text::plain;
 use super::audit;
 
@@ -35,16 +36,16 @@ pub(crate) async fn show(
     uri: Uri,
 ) -> Result<Html, Problem> {
     query.check()?;
-    let asked: MessageRef = query.need("id").map_err(|problem| problem.shown_to(&operator))?;
+    let asked: MessageRef = query.need("id")?;
     let turn = app.turn().await?;
     let places = app.with_inboxes(app.outboxes(query.text("pipeline"))?, "").await;
     let told = story(&places, &operator, &asked).await;
     places.close().await;
     drop(turn);
-    let told = told.map_err(|error| Problem::from(error).shown_to(&operator))?;
+    let told = told?;
     let title = format!("Message {}", told.message_id.as_deref().unwrap_or(query.text("id")));
     let body = page(&operator, &query, &told);
-    Ok(Html(Frame::new(Some(&operator), Tab::None, &title).live(&uri).page(&body)))
+    Ok(Html(Frame::new(Tab::Messages, &title).live(&uri).page(&body)))
 }
 
 /// `POST /message/payload`.
@@ -54,18 +55,17 @@ pub(crate) async fn payload(
     Form(form): Form<Fields>,
 ) -> Result<Html, Problem> {
     // Checked first: a user without the right opens no database.
-    let may = operator.permit(Role::Operator, "view payloads");
-    may.map_err(|error| Problem::from(error).shown_to(&operator))?;
+    operator.permit(Role::Operator, "view payloads")?;
     form.check()?;
-    let asked: MessageRef = form.need("id").map_err(|problem| problem.shown_to(&operator))?;
+    let asked: MessageRef = form.need("id")?;
     let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
     let _turn = app.turn().await?;
     let places = app.with_inboxes(app.outboxes(form.text("pipeline"))?, "").await;
     let found = read_payload(&places, &signed, &asked).await;
     places.close().await;
-    let found = found.map_err(|error| Problem::from(error).shown_to(&operator))?;
+    let found = found?;
     let title = format!("Payload of {}", form.text("id"));
-    Ok(Html(Frame::new(Some(&operator), Tab::None, &title).page(&shown(&found))))
+    Ok(Html(Frame::new(Tab::Messages, &title).page(&shown(&found))))
 }
 
 fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
@@ -147,30 +147,38 @@ fn decide(row: &str) -> Markup {
     }
 }
 
+const COLUMNS: [Column; 9] = [
+    column("Consumer", Kind::Name),
+    column("Scope", Kind::Key),
+    column("State", Kind::State),
+    column("At", Kind::Time),
+    column("Result", Kind::Number),
+    column("Attempts", Kind::Number),
+    column("Next attempt", Kind::Time),
+    column("Error", Kind::Why),
+    column("Actions", Kind::Act),
+];
+
 fn inboxes(operator: &Operator, parts: &[InboxPart]) -> Markup {
-    html! {
-        div class="scroll" tabindex="0" role="region" aria-label="Consumers" {
-            table {
-                thead { tr {
-                    @for name in ["Consumer", "Scope", "State", "At", "Result", "Attempts", "Next attempt", "Error"] { th scope="col" { (name) } }
-                    th scope="col" { span class="hidden" { "Actions" } }
-                } }
-                tbody { @for part in parts { tr {
-                    th scope="row" { (cell(&part.consumer)) }
-                    td { (maybe(part.scope.as_deref())) }
-                    td { (badge(&part.state)) }
-                    td { (maybe_since(part.at)) }
-                    td { (maybe(part.result_bytes.map(bytes).as_deref())) }
-                    td class="number" { (maybe(part.attempts.map(|it| it.to_string()).as_deref())) }
-                    td { (maybe_since(part.next_at)) }
-                    td class="wide" { (maybe(part.error.as_deref())) }
-                    td { @if let (Some(letter), "dead", true) = (&part.dead_letter, part.state.as_str(), may_decide(operator)) {
-                        (decide(&format!("inbox/{letter}/{}", part.consumer)))
-                    } }
-                } } }
+    list("Consumers", &COLUMNS, parts.iter().map(|part| inbox(operator, part)))
+}
+
+fn inbox(operator: &Operator, part: &InboxPart) -> Vec<Markup> {
+    vec![
+        cell(&part.consumer),
+        maybe(part.scope.as_deref()),
+        badge(&part.state),
+        maybe_since(part.at),
+        maybe(part.result_bytes.map(bytes).as_deref()),
+        maybe(part.attempts.map(|it| it.to_string()).as_deref()),
+        maybe_since(part.next_at),
+        maybe(part.error.as_deref()),
+        html! {
+            @if let (Some(letter), "dead", true) = (&part.dead_letter, part.state.as_str(), may_decide(operator)) {
+                (decide(&format!("inbox/{letter}/{}", part.consumer)))
             }
-        }
-    }
+        },
+    ]
 }
 
 fn fact(name: &str, value: &Markup) -> Markup {

@@ -1,15 +1,18 @@
 //! One file for each page: a handler that calls `operate`, and the rendering of the result.
 
 pub(crate) mod audit;
+pub(crate) mod card;
 pub(crate) mod consumers;
 pub(crate) mod dead;
 pub(crate) mod decide;
 pub(crate) mod held;
 pub(crate) mod keys;
 pub(crate) mod message;
+pub(crate) mod messages;
 pub(crate) mod overview;
 pub(crate) mod pause;
 pub(crate) mod pieces;
+pub(crate) mod pipeline;
 pub(crate) mod sagas;
 pub(crate) mod tables;
 pub(crate) mod topics;

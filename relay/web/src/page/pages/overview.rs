@@ -1,94 +1,104 @@
-//! The pipelines: leader, lag and throughput of the last hour, and why messages wait.
+//! The overview: what is wrong, worst first, then what is fine, then the last hour.
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::http::Uri;
+use engine::{Role, Status};
 use maud::{Markup, html};
 use operate::Operator;
-use operate::pause::PauseLine;
 use operate::status::PipelineStatus;
 
 use super::super::address::with_query;
-use super::super::answer::Html;
+use super::super::answer::{Html, Problem};
 use super::super::app::App;
-use super::super::fields::moment;
+use super::super::beside::Beside;
+use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, ago, badge, bytes, cell, count, lasting, may_decide, maybe, whole};
-use super::super::plot::plot;
+use super::super::layout::{Frame, Tab, away, cell, count, whole};
+use super::super::links::Links;
+use super::super::observe::Picture;
 use super::super::samples::Hour;
-use engine::{Role, Status};
+use super::super::trouble::{Of, Subject, sort, summary};
+use super::card::{card, plots, rate};
+use super::pieces::piece;
 
-/// Maximum number of pipelines shown expanded; the others are collapsed.
-const OPEN_MAX: usize = 12;
+/// Maximum number of cards; more are found by their name.
+const CARDS_MAX: usize = 50;
+/// Number of pipelines with plots.
+const PLOTS_MAX: usize = 6;
+/// From this number of pipelines and consumers on there is a filter for their names.
+const FILTER_FROM: usize = 20;
 
 /// `GET /`.
-pub(crate) async fn show(Asker(operator): Asker, State(app): State<Arc<App>>, uri: Uri) -> Html {
-    let picture = app.observer.picture().await;
-    let all = &picture.pipelines;
-    let statuses: Vec<&PipelineStatus> = all.iter().map(|(status, _)| status).collect();
-    let sum = |of: fn(&PipelineStatus) -> u64| statuses.iter().map(|status| of(status)).sum::<u64>();
-    let told = |of: fn(&PipelineStatus) -> u64| total(&statuses, of);
-    let leading = all.iter().filter(|(status, _)| status.state == "leading").count();
-    let oldest = all.iter().filter_map(|(status, _)| status.oldest_pending_age_seconds);
-    let oldest = oldest.fold(None, |max: Option<f64>, age| Some(max.map_or(age, |max| max.max(age))));
-    let own = |status: &PipelineStatus| {
-        app.own.get(&status.pipeline).and_then(|own| of_this_process(&own.borrow()))
-    };
-    let body = html! {
-        section class="tiles" aria-label="Summary" {
-            (tile("Leading", &format!("{leading} of {}", all.len()), leading < all.len(), "/"))
-            (tile("Waiting (max)", &told(|it| it.backlog_entries_max.unwrap_or_default()), false, "/topics"))
-            (tile("Oldest waiting for", &oldest.map_or(String::from("–"), lasting), oldest.is_some_and(|age| age > 60.0), "/topics"))
-            (tile("Held", &told(|it| it.parked("held")), sum(|it| it.parked("held")) > 0, "/held"))
-            (tile("Dead", &told(|it| it.parked("dead")), sum(|it| it.parked("dead")) > 0, "/dead"))
-        }
-        @for (index, (status, hour)) in all.iter().enumerate() {
-            @if index < OPEN_MAX {
-                section class="card" { (head(status)) (card(&operator, status, own(status), hour)) }
-            } @else {
-                details class="card" id={ "pipeline-" (status.pipeline) } {
-                    summary { (head(status)) }
-                    (card(&operator, status, own(status), hour))
+pub(crate) async fn show(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Query(query): Query<Fields>,
+    uri: Uri,
+) -> Result<Html, Problem> {
+    query.check()?;
+    let (picture, beside) = tokio::join!(app.observer.picture(), app.observer.beside());
+    let own = |status: &PipelineStatus| own(&app, status);
+    let look = Look { links: &app.links, operator: &operator, picture: &picture, beside: &beside };
+    let body = look.body(&own, &query)?;
+    Ok(Html(Frame::new(Tab::Overview, "Overview").taken_at(picture.at).live(&uri).page(&body)))
+}
+
+/// Content and reader of the overview.
+struct Look<'a> {
+    links: &'a Links,
+    operator: &'a Operator,
+    picture: &'a Picture,
+    beside: &'a Beside,
+}
+
+impl Look<'_> {
+    fn body(
+        &self,
+        own: &dyn Fn(&PipelineStatus) -> Option<String>,
+        query: &Fields,
+    ) -> Result<Markup, Problem> {
+        let Self { links, operator, picture, beside } = *self;
+        let pipelines = picture.pipelines.iter().map(|(status, _)| Subject::pipeline(status, own(status)));
+        let mut subjects: Vec<_> = pipelines.chain(beside.consumers.iter().map(Subject::consumer)).collect();
+        sort(&mut subjects);
+        let told = summary(&subjects, beside.away.len());
+        let is_long = subjects.len() > FILTER_FROM;
+        let part = query.text("q");
+        subjects.retain(|subject| part.is_empty() || subject.name().contains(part));
+        // Those that are fine are behind the others.
+        let sick = subjects.iter().filter(|subject| subject.is_sick()).count();
+        let (sick, fine) = subjects.split_at(sick);
+        let fine = piece(query, fine)?;
+        Ok(html! {
+            p class="lead" { (told) }
+            (away(&beside.away))
+            @if is_long {
+                form class="filter" method="get" action="/" role="search" aria-label="Filter by name" {
+                    label { "Part of the name" input name="q" type="search" value=(part) maxlength="255"; }
+                    button { "Filter" }
                 }
             }
-        }
-        p class="faint" { "As of " (ago(picture.at)) "." }
-    };
-    Html(Frame::new(Some(&operator), Tab::Overview, "Pipelines").live(&uri).page(&body))
-}
-
-/// Formats a sum over all pipelines, with a mark if a database is unreachable and its pipelines are
-/// missing from the sum.
-fn total(all: &[&PipelineStatus], of: fn(&PipelineStatus) -> u64) -> String {
-    let known: Vec<u64> = all.iter().filter(|it| it.state != "unknown").map(|it| of(it)).collect();
-    match known.iter().sum::<u64>() {
-        sum if known.len() == all.len() => count(sum),
-        0 => String::from("–"),
-        sum => format!("{} + ?", count(sum)),
-    }
-}
-
-fn tile(name: &str, value: &str, is_bad: bool, path: &str) -> Markup {
-    html! {
-        a class={ "tile " (if is_bad { "attention" } else { "" }) } href=(path) {
-            span class="tile-name" { (name) }
-            span class="tile-value" { (value) }
-        }
-    }
-}
-
-fn head(status: &PipelineStatus) -> Markup {
-    html! {
-        div class="card-head" {
-            h2 { (cell(&status.pipeline)) }
-            (badge(status.state))
-            @if status.paused.iter().any(|pause| pause.paused == "pipeline") { (badge("paused")) }
-        }
+            @for subject in sick.iter().take(CARDS_MAX) { (card(links, operator, subject, picture.at)) }
+            @if sick.len() > CARDS_MAX {
+                p class="notice" { "and " (count((sick.len() - CARDS_MAX) as u64)) " more: filter by name." }
+            }
+            @if !fine.rows.is_empty() {
+                h2 { "Fine" }
+                ul class="fine" { @for subject in fine.rows { li { (line(subject, picture)) } } }
+                (fine.links("/", &[("q", part)]))
+            }
+            (last_hour(&subjects, picture))
+        })
     }
 }
 
 /// Returns why this process does not publish, if its database does not show it.
+pub(crate) fn own(app: &App, status: &PipelineStatus) -> Option<String> {
+    app.own.get(&status.pipeline).and_then(|own| of_this_process(&own.borrow()))
+}
+
 fn of_this_process(Status { role, faults }: &Status) -> Option<String> {
     let reason = match role {
         Role::Refused { reason } => {
@@ -104,98 +114,98 @@ fn of_this_process(Status { role, faults }: &Status) -> Option<String> {
     })
 }
 
-fn card(operator: &Operator, status: &PipelineStatus, own: Option<String>, hour: &Hour) -> Markup {
-    let waits = status.waits();
-    let is_known = status.state != "unknown";
-    html! {
-        div class="plots" {
-            (plot("lag", "Lag of the oldest message", &hour.lag, is_known, lasting))
-            (plot("in", "Enqueued per second", &hour.enqueued, is_known, rate))
-            (plot("rate", "Passed on per second", &hour.throughput, is_known, rate))
-        }
-        dl class="facts" {
-            div { dt { "Leader" } dd { (maybe(status.holder.as_deref())) } }
-            div { dt { "Standbys" } dd {
-                @match status.standbys {
-                    Some(standbys) => { (standbys) }
-                    None if status.state == "unknown" || status.state == "new" => { (maybe(None)) }
-                    None => { "not available with SQLite" }
+/// Returns the last hour of a pipeline.
+pub(crate) fn hour<'a>(picture: &'a Picture, name: &str) -> Option<&'a Hour> {
+    picture.pipelines.iter().find(|(status, _)| status.pipeline == name).map(|(_, hour)| hour)
+}
+
+/// Renders what is fine in one line.
+fn line(subject: &Subject<'_>, picture: &Picture) -> Markup {
+    match subject.of {
+        Of::Pipeline(status) => {
+            let name = &status.pipeline;
+            let latest = hour(picture, name).and_then(|hour| hour.throughput.iter().rev().flatten().next());
+            html! {
+                a href=(with_query("/pipeline", &[("name", name)])) { (cell(name)) }
+                @if let Some(holder) = &status.holder { span { "leads: " (cell(holder)) } }
+                span {
+                    @match (status.backlog_entries_max.unwrap_or_default(), status.oldest_pending_id) {
+                        (waiting, Some(_)) => { "≤ " (count(waiting)) " waiting" }
+                        (_, None) => { "0 waiting" }
+                    }
                 }
-            } }
-            div { dt { "Lease expires in" } dd { (maybe(status.lease_remaining_seconds.map(lasting).as_deref())) } }
-            div { dt { "Term" } dd { (maybe(status.epoch.map(|epoch| epoch.to_string()).as_deref())) } }
-            div { dt { "Waiting" } dd {
-                (maybe(status.backlog_entries_max.map(|max| match (max, status.oldest_pending_id) {
-                    (0, _) => String::from("0"),
-                    (max, _) => format!("≤ {}", count(max)),
-                }).as_deref()))
-            } }
-            div { dt { "Oldest waiting for" } dd { (maybe(status.oldest_pending_age_seconds.map(lasting).as_deref())) } }
-            @for (state, path) in [("held", "/held"), ("retrying", "/held"), ("dead", "/dead"), ("scheduled", "/topics")] {
-                div { dt { (state) } dd {
-                    @if status.state == "unknown" { (maybe(None)) }
-                    @else { a href=(path) { (count(status.parked(state))) } }
-                } }
-            }
-            div { dt { "Outbox" } dd { (maybe(status.history_bytes.map(bytes).as_deref())) } }
-        }
-        @if let Some(own) = &own {
-            p class="bad-line" { (cell(own)) }
-        }
-        @if waits.is_empty() && status.oldest_pending_id.is_some() {
-            p class="faint" { "Messages are being published; the oldest has waited for less than a minute." }
-        } @else if waits.is_empty() {
-            p class="good-line" { "Nothing blocks publishing." }
-        } @else {
-            h3 { "What is waiting, why, and since when" }
-            ul class="waits" {
-                @for wait in &waits {
-                    li class=(if wait.passes { "warn" } else { "bad" }) { (whole(&wait.told())) }
-                }
+                @if let Some(latest) = latest { span { (rate(*latest)) } }
             }
         }
-        @if !status.paused.is_empty() { (pauses(operator, status)) }
-        @if may_decide(operator) && status.state != "unknown" {
-            p class="actions" {
-                a class="button" href=(with_query("/pause", &[("pipeline", &status.pipeline)])) { "Pause…" }
+        Of::Consumer(consumer) => {
+            let applied = consumer.activity.as_ref().map(|activity| activity.applied);
+            html! {
+                a href="/consumers" { (cell(&consumer.consumer)) }
+                span { "consumer" }
+                @if let Some(applied) = applied { span { (count(applied)) " applied in the last hour" } }
             }
         }
     }
 }
 
-fn pauses(operator: &Operator, status: &PipelineStatus) -> Markup {
+/// Renders the plots of the first pipelines.
+fn last_hour(subjects: &[Subject<'_>], picture: &Picture) -> Markup {
+    let pipelines = subjects.iter().filter_map(|subject| match subject.of {
+        Of::Pipeline(status) => Some((status, hour(picture, &status.pipeline)?)),
+        Of::Consumer(_) => None,
+    });
+    let shown: Vec<(&PipelineStatus, &Hour)> = pipelines.take(PLOTS_MAX).collect();
     html! {
-        h3 { "Paused" }
-        ul class="paused" {
-            @for pause @ PauseLine { paused, actor, reason, since, .. } in status.paused.iter().take(50) {
-                li {
-                    span { (cell(paused)) " by " (cell(actor)) ", " (ago(*since)) ": " (cell(reason)) }
-                    @if may_decide(operator) { (resume(&status.pipeline, pause)) }
+        @if !shown.is_empty() {
+            h2 { "The last hour" }
+            @for (status, hour) in shown {
+                section class="card" {
+                    h3 { (whole(&status.pipeline)) }
+                    (plots(status, hour))
                 }
             }
         }
-    }
-}
-
-fn resume(pipeline: &str, PauseLine { paused, since, .. }: &PauseLine) -> Markup {
-    let (kind, name) = paused.split_once(' ').unwrap_or((paused, ""));
-    let since = moment(*since);
-    let pairs =
-        [("pipeline", pipeline), ("scope", kind), ("name", name), ("resume", "yes"), ("since", &since)];
-    html! { a class="button" href=(with_query("/pause", &pairs)) { "Resume…" } }
-}
-
-fn rate(value: f64) -> String {
-    match value {
-        0.0 => String::from("0/s"),
-        value if value < 10.0 => format!("{value:.1}/s"),
-        value => format!("{}/s", count(value.round() as u64)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use operate::Role as Right;
+    use time::OffsetDateTime;
+
+    #[test]
+    fn ten_thousand_pipelines_are_a_page_of_bounded_size() {
+        let long = "n".repeat(50);
+        let status = |index: usize| PipelineStatus {
+            state: "leading",
+            exceptions: BTreeMap::from([("dead", (index % 2) as u64)]),
+            ..PipelineStatus::of(&format!("{long}-{index:05}"), None, None)
+        };
+        let hour =
+            || Hour { lag: vec![Some(1.5); 60], throughput: vec![Some(1.5); 60], enqueued: vec![None; 60] };
+        let pipelines = (0..10_000).map(|index| (status(index), hour())).collect();
+        let picture = Picture { at: OffsetDateTime::UNIX_EPOCH, pipelines };
+        let operator = Operator::new("ann", Right::Operator);
+        let look = Look {
+            links: &Links::sample(),
+            operator: &operator,
+            picture: &picture,
+            beside: &Beside::default(),
+        };
+        let text = |query: &str| {
+            let fields = serde_json::from_value(serde_json::json!([["q", query]])).unwrap();
+            look.body(&|_| None, &fields).unwrap().into_string()
+        };
+        let all = text("");
+        assert!(all.len() < 200_000, "{} bytes", all.len());
+        assert!(all.contains("5,000 of 10,000 pipelines need you: 5,000 messages are dead."), "{all}");
+        assert!(all.contains("and 4,950 more: filter by name."));
+        let one = text("-00007");
+        assert!(one.matches("class=\"card sick").count() == 1 && !one.contains("more: filter"), "{one}");
+    }
 
     #[test]
     fn a_pipeline_that_ends_again_and_again_is_told() {
@@ -213,20 +223,5 @@ mod tests {
         assert!(told(Role::Leading { epoch: 1 }, 2).is_some_and(|text| text.ends_with("see the log")));
         let refused = Role::Refused { reason: String::from("too new") };
         assert!(told(refused, 0).is_some_and(|text| text.ends_with("was refused: too new")));
-    }
-
-    #[test]
-    fn what_is_not_known_is_no_zero() {
-        let status = |state, dead| PipelineStatus {
-            state,
-            exceptions: std::collections::BTreeMap::from([("dead", dead)]),
-            ..PipelineStatus::of("orders", None, None)
-        };
-        let told = |all: &[&PipelineStatus]| total(all, |it| it.parked("dead"));
-        let (quiet, some, away) = (status("leading", 0), status("leading", 2), status("unknown", 0));
-        assert_eq!(told(&[&quiet]), "0");
-        assert_eq!(told(&[&away]), "–");
-        assert_eq!(told(&[&quiet, &away]), "–");
-        assert_eq!(told(&[&some, &away]), "2 + ?");
     }
 }

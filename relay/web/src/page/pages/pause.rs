@@ -11,6 +11,7 @@ use operate::pause::{pause as set, resume as lift};
 use operate::{OperateError, Operator, Role, Signed};
 use outbox_log::PauseScope;
 
+use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
@@ -27,9 +28,9 @@ pub(crate) async fn ask(
     Query(query): Query<Fields>,
 ) -> Result<Html, Problem> {
     // A user without the right does not get the form.
-    permit(&operator).map_err(|error| Problem::from(error).shown_to(&operator))?;
+    permit(&operator)?;
     query.check()?;
-    let pipeline = app.pipeline(query.text("pipeline")).map_err(|problem| problem.shown_to(&operator))?;
+    let pipeline = app.pipeline(query.text("pipeline"))?;
     let is_resume = query.text("resume") == "yes";
     let (title, path) = if is_resume { ("Resume", "/resume") } else { ("Pause", "/pause") };
     // The button of a pause resumes exactly that pause.
@@ -37,6 +38,7 @@ pub(crate) async fn ask(
     let body = html! {
         form method="post" action=(path) class="card" {
             input type="hidden" name="pipeline" value=(pipeline.name);
+            input type="hidden" name="from" value=(query.text("from"));
             @if is_resume { input type="hidden" name="since" value=(query.text("since")); }
             p { "Pipeline " strong { (cell(pipeline.name.as_str())) } ". "
                 @if is_resume { "Held messages are published in order." }
@@ -52,10 +54,10 @@ pub(crate) async fn ask(
                     input name="name" value=(query.exact("name")) maxlength="255" autocomplete="off"; }
             }
             (signature(title, !is_resume))
-            a class="button" href="/" { "Back" }
+            a class="button" href=(back(&query)) { "Back" }
         }
     };
-    Ok(Html(Frame::new(Some(&operator), Tab::Overview, title).page(&body)))
+    Ok(Html(Frame::new(Tab::Overview, title).page(&body)))
 }
 
 /// `POST /pause`.
@@ -82,11 +84,11 @@ async fn change(
     form: Fields,
     is_paused: bool,
 ) -> Result<Redirect, Problem> {
-    let shown = |problem: Problem| problem.shown_to(&operator);
     // Checked first: without the right, the form does not matter.
-    permit(&operator).map_err(|error| shown(error.into()))?;
-    let scope = scope(&form).map_err(shown)?;
+    permit(&operator)?;
+    let scope = scope(&form)?;
     let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let back = back(&form);
     let changed = shield(async move {
         let _turn = app.turn().await?;
         let places = app.outboxes(app.pipeline(form.text("pipeline"))?.name.as_str())?;
@@ -97,8 +99,17 @@ async fn change(
         }
         Ok::<_, Problem>(())
     });
-    changed.await.map_err(shown)?;
-    Ok(Redirect::to("/"))
+    changed.await?;
+    Ok(Redirect::to(&back))
+}
+
+/// Returns the address of the page that the form was opened from.
+fn back(fields: &Fields) -> String {
+    match fields.text("from") {
+        "topics" => String::from("/topics"),
+        "pipeline" => with_query("/pipeline", &[("name", fields.text("pipeline"))]),
+        _ => String::from("/"),
+    }
 }
 
 fn permit(operator: &Operator) -> Result<(), OperateError> {

@@ -21,13 +21,14 @@ use super::super::gate::Asker;
 use super::super::layout::{
     Frame, Tab, badge, cell, count, may_decide, maybe, maybe_since, signature, since,
 };
+use super::super::list::{Column, Kind, column, list};
 use super::tables::{self, NamedTables};
 
 /// Maximum number of sagas shown for each database.
 const SAGAS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
 
 /// `GET /sagas`.
-pub(crate) async fn list(
+pub(crate) async fn show_all(
     Asker(operator): Asker,
     State(app): State<Arc<App>>,
     Query(query): Query<Fields>,
@@ -39,7 +40,7 @@ pub(crate) async fn list(
     wanted.is_stuck = query.text("show") == "stuck";
     wanted.with_ended = query.text("show") == "all";
     let mut found = Vec::new();
-    for NamedTables { name, tables } in tables::all(&app) {
+    for NamedTables { name, tables } in tables::all(&app.pipelines, &app.inboxes) {
         let sagas = match tables {
             Ok(tables) => listed(&tables, &operator, &wanted).await,
             Err(problem) => Err(OperateError::refused(problem, "")),
@@ -69,7 +70,7 @@ pub(crate) async fn list(
             }
         }
     };
-    Ok(Html(Frame::new(Some(&operator), Tab::Sagas, "Sagas").live(&uri).page(&body)))
+    Ok(Html(Frame::new(Tab::Sagas, "Sagas").live(&uri).page(&body)))
 }
 
 async fn listed(
@@ -91,19 +92,18 @@ pub(crate) async fn show(
     uri: Uri,
 ) -> Result<Html, Problem> {
     query.check()?;
-    let shown = |problem: Problem| problem.shown_to(&operator);
-    let id = id(&query).map_err(shown)?;
+    let id = id(&query)?;
     let turn = app.turn().await?;
-    let tables = tables::named(&app, query.text("database")).map_err(shown)?;
-    let database = SagaDatabase::open(&tables).await.map_err(|error| shown(error.into()))?;
+    let tables = tables::named(&app, query.text("database"))?;
+    let database = SagaDatabase::open(&tables).await?;
     let found = database.show(&operator, &id).await;
     database.close().await;
     drop(turn);
-    let found = found.map_err(|error| shown(error.into()))?;
-    let (saga, steps) = found.ok_or_else(|| shown(missing(&id)))?;
+    let found = found?;
+    let (saga, steps) = found.ok_or_else(|| missing(&id))?;
     let body = one(&operator, &query, &saga, &steps);
     let title = format!("Saga {id}");
-    Ok(Html(Frame::new(Some(&operator), Tab::Sagas, &title).live(&uri).page(&body)))
+    Ok(Html(Frame::new(Tab::Sagas, &title).live(&uri).page(&body)))
 }
 
 /// `POST /saga/decide`.
@@ -112,11 +112,10 @@ pub(crate) async fn decide(
     State(app): State<Arc<App>>,
     Form(form): Form<Fields>,
 ) -> Result<Html, Problem> {
-    let shown = |problem: Problem| problem.shown_to(&operator);
     // Checked first: a user without the right opens no database.
-    operator.permit(Role::Operator, "decide about sagas").map_err(|error| shown(error.into()))?;
+    operator.permit(Role::Operator, "decide about sagas")?;
     form.check()?;
-    let id = id(&form).map_err(shown)?;
+    let id = id(&form)?;
     let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
     let back = with_query("/saga", &place(&form));
     let decided = shield(async move {
@@ -126,12 +125,12 @@ pub(crate) async fn decide(
         database.close().await;
         decided
     });
-    decided.await.map_err(shown)?;
+    decided.await?;
     let body = html! {
         p class="lead" { "A worker picks the saga up within seconds." }
         p { a class="button" href=(back) { "Back to the saga" } }
     };
-    Ok(Html(Frame::new(Some(&operator), Tab::Sagas, "Decided").page(&body)))
+    Ok(Html(Frame::new(Tab::Sagas, "Decided").page(&body)))
 }
 
 /// Carries out the decision of a form. Refuses if the saga has advanced, got stuck elsewhere or
@@ -182,23 +181,55 @@ fn place(fields: &Fields) -> [(&str, &str); 3] {
     ["database", "type", "id"].map(|name| (name, fields.exact(name)))
 }
 
+const COLUMNS: [Column; 7] = [
+    column("Saga", Kind::Name),
+    column("Type", Kind::Text),
+    column("State", Kind::State),
+    column("Waiting for", Kind::Text),
+    column("Since", Kind::Time),
+    column("Started", Kind::Time),
+    column("Why", Kind::Why),
+];
+
 fn table(database: &str, sagas: &[SagaOutline]) -> Markup {
-    html! {
-        div class="scroll" tabindex="0" role="region" aria-label={ "Sagas of " (database) } {
-            table {
-                thead { tr { @for name in ["Saga", "Type", "State", "Waiting for", "Since", "Started", "Why"] { th scope="col" { (name) } } } }
-                tbody { @for saga in sagas { tr {
-                    th scope="row" { a href=(with_query("/saga", &[("database", database), ("type", saga.id.saga_type()), ("id", saga.id.id())])) { (cell(saga.id.id())) } }
-                    td { (cell(saga.id.saga_type())) }
-                    td { (badge(&saga.condition())) }
-                    td { (maybe(saga.waits_for.as_deref())) }
-                    td { (maybe_since(saga.stuck_at.or(saga.waiting_since))) }
-                    td { (since(saga.started_at)) }
-                    td class="wide" { (maybe(saga.error.as_deref().or(saga.reason.as_deref()))) }
-                } } }
-            }
-        }
-    }
+    list(&format!("Sagas of {database}"), &COLUMNS, sagas.iter().map(|saga| row(database, saga)))
+}
+
+fn row(database: &str, saga: &SagaOutline) -> Vec<Markup> {
+    let place = [("database", database), ("type", saga.id.saga_type()), ("id", saga.id.id())];
+    vec![
+        html! { a href=(with_query("/saga", &place)) { (cell(saga.id.id())) } },
+        cell(saga.id.saga_type()),
+        badge(&saga.condition()),
+        maybe(saga.waits_for.as_deref()),
+        maybe_since(saga.stuck_at.or(saga.waiting_since)),
+        since(saga.started_at),
+        maybe(saga.error.as_deref().or(saga.reason.as_deref())),
+    ]
+}
+
+const STEPS: [Column; 8] = [
+    column("Step", Kind::Name),
+    column("Kind", Kind::Text),
+    column("State", Kind::State),
+    column("Undo", Kind::Text),
+    column("Begun", Kind::Time),
+    column("Ended", Kind::Time),
+    column("Undone", Kind::Time),
+    column("Why", Kind::Why),
+];
+
+fn step(step: &StepRecord) -> Vec<Markup> {
+    vec![
+        cell(&step.name),
+        html! { (step.kind.as_str()) },
+        badge(step.state.as_str()),
+        html! { (step.undo.as_str()) },
+        since(step.begun_at),
+        maybe_since(step.ended_at),
+        maybe_since(step.undone_at),
+        maybe(step.error.as_deref()),
+    ]
 }
 
 fn one(operator: &Operator, query: &Fields, saga: &SagaOutline, steps: &[StepRecord]) -> Markup {
@@ -221,21 +252,7 @@ fn one(operator: &Operator, query: &Fields, saga: &SagaOutline, steps: &[StepRec
             }
         }
         h2 { "Steps" }
-        div class="scroll" tabindex="0" role="region" aria-label="Steps" {
-            table {
-                thead { tr { @for name in ["Step", "Kind", "State", "Undo", "Begun", "Ended", "Undone", "Why"] { th scope="col" { (name) } } } }
-                tbody { @for step in steps.iter().take(1_000) { tr {
-                    th scope="row" { (cell(&step.name)) }
-                    td { (step.kind.as_str()) }
-                    td { (badge(step.state.as_str())) }
-                    td { (step.undo.as_str()) }
-                    td { (since(step.begun_at)) }
-                    td { (maybe_since(step.ended_at)) }
-                    td { (maybe_since(step.undone_at)) }
-                    td class="wide" { (maybe(step.error.as_deref())) }
-                } } }
-            }
-        }
+        (list("Steps", &STEPS, steps.iter().take(1_000).map(step)))
         @if may_decide(operator) && is_open {
             form method="post" action="/saga/decide" class="card" {
                 h2 { "Decide" }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use operate::tables::Tables;
+use operate::{InboxConfig, PipelineConfig};
 use outbox_log::LogOptions;
 
 use super::super::answer::Problem;
@@ -17,7 +18,7 @@ pub(crate) struct NamedTables {
 }
 
 /// Returns all databases, each once and each with a unique name.
-pub(crate) fn all(app: &App) -> Vec<NamedTables> {
+pub(crate) fn all(pipelines: &[PipelineConfig], inboxes: &[InboxConfig]) -> Vec<NamedTables> {
     let mut found: Vec<NamedTables> = Vec::new();
     let mut add = |name: String, tables: Result<Tables, String>| {
         let is_known = |other: &NamedTables| match (&other.tables, &tables) {
@@ -29,12 +30,12 @@ pub(crate) fn all(app: &App) -> Vec<NamedTables> {
             found.push(NamedTables { name, tables });
         }
     };
-    for pipeline in &app.pipelines {
+    for pipeline in pipelines {
         let url = pipeline.database.url().map_err(|error| error.to_string());
         let tables = url.map(|url| Tables::new(url, pipeline.database.options().clone()));
         add(format!("pipeline:{}", pipeline.name), tables);
     }
-    for inbox in &app.inboxes {
+    for inbox in inboxes {
         let options =
             LogOptions::default().schema(inbox.schema.clone()).allow_plaintext(inbox.allow_plaintext);
         let url = inbox.url.load("verify.inbox.url").map_err(|error| error.to_string());
@@ -71,7 +72,7 @@ fn tell_apart(found: &mut [NamedTables]) {
 
 /// Returns the database with this name.
 pub(crate) fn named(app: &App, name: &str) -> Result<Tables, Problem> {
-    let found = all(app).into_iter().find(|it| it.name == name);
+    let found = all(&app.pipelines, &app.inboxes).into_iter().find(|it| it.name == name);
     let unknown = || Problem::bad(format!("no database is called {name:?} here"));
     found
         .ok_or_else(unknown)?

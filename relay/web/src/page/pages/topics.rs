@@ -14,6 +14,7 @@ use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, cell, count, lasting, may_decide, maybe};
+use super::super::list::{Column, Kind, column, list};
 use super::pieces::piece;
 
 /// `GET /topics`.
@@ -25,8 +26,7 @@ pub(crate) async fn show(
 ) -> Result<Html, Problem> {
     query.check()?;
     let turn = app.turn().await?;
-    let (mut lines, errors) =
-        lag(&app.outboxes("")?, &operator).await.map_err(|e| Problem::from(e).shown_to(&operator))?;
+    let (mut lines, errors) = lag(&app.outboxes("")?, &operator).await?;
     drop(turn);
     let part = query.text("q");
     lines.retain(|line| part.is_empty() || line.topic.contains(part));
@@ -45,37 +45,43 @@ pub(crate) async fn show(
         @if lines.is_empty() {
             p class="empty" { "No messages are waiting" @if !part.is_empty() { " in topics with this name" } "." }
         } @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Topics" {
-                table {
-                    thead { tr {
-                        th scope="col" { "Topic" } th scope="col" { "Pipeline" }
-                        @for name in ["Unread", "Held", "Retrying", "Scheduled", "Dead"] { th scope="col" class="number" { (name) } }
-                        th scope="col" class="number" { "Oldest waiting for" }
-                        th scope="col" { span class="hidden" { "Actions" } }
-                    } }
-                    tbody { @for line in piece.rows { (row(&operator, line)) } }
-                }
-            }
+            (list("Topics", &COLUMNS, piece.rows.iter().map(|line| row(&operator, line))))
             (piece.links("/topics", &[("q", part)]))
         }
     };
-    Ok(Html(Frame::new(Some(&operator), Tab::Topics, "Topics").live(&uri).page(&body)))
+    Ok(Html(Frame::new(Tab::Topics, "Topics").live(&uri).page(&body)))
 }
 
-fn row(operator: &Operator, line: &LagLine) -> Markup {
+const COLUMNS: [Column; 9] = [
+    column("Topic", Kind::Name),
+    column("Pipeline", Kind::Text),
+    column("Unread", Kind::Number),
+    column("Held", Kind::Number),
+    column("Retrying", Kind::Number),
+    column("Scheduled", Kind::Number),
+    column("Dead", Kind::Number),
+    column("Oldest waits", Kind::Time),
+    column("Actions", Kind::Act),
+];
+
+fn row(operator: &Operator, line: &LagLine) -> Vec<Markup> {
     let parked = |state: &str| line.parked.get(state).copied().unwrap_or_default();
     let dead = with_query("/dead", &[("topic", &line.topic), ("pipeline", &line.pipeline)]);
-    html! {
-        tr {
-            th scope="row" { (cell(&line.topic)) }
-            td { (cell(&line.pipeline)) }
-            td class="number" { @if line.unread_is_at_least { "≥ " } (count(line.unread)) }
-            @for state in ["held", "retrying", "scheduled"] { td class="number" { (count(parked(state))) } }
-            td class="number" { @if parked("dead") > 0 { a href=(dead) { (count(parked("dead"))) } } @else { "0" } }
-            td class="number" { (maybe(line.oldest_age_seconds.map(lasting).as_deref())) }
-            td { @if may_decide(operator) {
-                a href=(with_query("/pause", &[("pipeline", &line.pipeline), ("scope", "topic"), ("name", &line.topic)])) { "Pause…" }
-            } }
-        }
-    }
+    let pause =
+        [("pipeline", &*line.pipeline), ("scope", "topic"), ("name", &*line.topic), ("from", "topics")];
+    vec![
+        cell(&line.topic),
+        cell(&line.pipeline),
+        html! { @if line.unread_is_at_least { "≥ " } (count(line.unread)) },
+        number(parked("held")),
+        number(parked("retrying")),
+        number(parked("scheduled")),
+        html! { @if parked("dead") > 0 { a href=(dead) { (count(parked("dead"))) } } @else { "0" } },
+        maybe(line.oldest_age_seconds.map(lasting).as_deref()),
+        html! { @if may_decide(operator) { a class="button" href=(with_query("/pause", &pause)) { "Pause…" } } },
+    ]
+}
+
+fn number(number: u64) -> Markup {
+    html! { (count(number)) }
 }

@@ -230,11 +230,14 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
 
     add(Relay, "admin.RELAYS", "all", 1, 0, s("NULL"));
     add(Relay, "admin.RELAYS", "one", 1, 0, s("'main'"));
+    add(Relay, "admin.PROCESSES", "", 1, 0, s("'main'"));
     add(Relay, "admin.PRESENT", "", 1, 0, s(""));
     add(Relay, "tables.counts", "", MANY, 0, format!("'main',{MANY}"));
     add(Relay, "tables.parked_age", "", 1, 0, s("'main',4000"));
     // The rows of the transaction in flight are read.
     add(Relay, "admin.BACKLOG", "", 1, MANY, format!("{PARKED},{base},{now},{},{flight}", PARKED + MANY));
+    // From both ends.
+    add(Relay, "tables.errors", "", 200, 0, s("'main','dead',100"));
     add(Relay, "tables.list", "", 100, 0, s("'main','held',0,100"));
     add(Relay, "tables.list_stuck", "", 100, 0, s("'main','dead',0,100"));
     // All decisions are read, in the order of their messages, and each discarded entry is looked

@@ -1,5 +1,6 @@
-//! Tests that worlds keep their promises, and that their checker finds violations.
+//! Worlds keep their promises, and their checker finds violations.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,16 +10,33 @@ use checker::Promise;
 use inbox::{Handler, HandlerError, Received, Tenant, Tx};
 use message::{Event, Fault, FaultScope, Message, Topic};
 use outbox::NewMessage;
-use sqlx::Sqlite;
-use testkit::{CrashPoint, Failure, Loss, World, made_ago};
+use testkit::{CrashPoint, Loss, World, made_ago};
+use tests::{Failure, Outcome};
+
+use super::{Kit, add, kit_cases};
+
+kit_cases! { "kit/world":
+    duplicates_of_every_kind_take_effect_once,
+    batches_and_another_order_change_nothing,
+    crashes_of_consumers_and_of_the_relay_are_survived,
+    a_poisoned_message_is_parked_and_named,
+    what_does_not_come_to_rest_is_named,
+    a_replay_after_the_retention_is_refused,
+    a_message_that_comes_too_late_is_refused,
+    a_message_is_applied_once_per_scope,
+    without_the_guard_a_duplicate_is_found,
+    an_effect_that_is_missing_is_found,
+    the_builder_of_production_runs_in_a_world;
+    postgres_at_night:
+}
 
 /// A handler that counts messages in the database.
 struct Count;
 
 #[async_trait]
-impl Handler<Sqlite> for Count {
-    async fn handle(&self, tx: &mut Tx<Sqlite>, _: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
-        sqlx::query("UPDATE counter SET n = n + 1").execute(&mut **tx).await?;
+impl<DB: Kit> Handler<DB> for Count {
+    async fn handle(&self, tx: &mut Tx<DB>, _: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
+        add::<DB>(&mut **tx, 1).await?;
         Ok(None)
     }
 }
@@ -27,14 +45,16 @@ impl Handler<Sqlite> for Count {
 struct Refuse(fn(&'static str) -> HandlerError);
 
 #[async_trait]
-impl Handler<Sqlite> for Refuse {
-    async fn handle(&self, _: &mut Tx<Sqlite>, _: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
+impl<DB: Kit> Handler<DB> for Refuse {
+    async fn handle(&self, _: &mut Tx<DB>, _: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         Err((self.0)("no such account"))
     }
 }
 
-async fn prepared(world: World) -> Result<World, Failure> {
-    world.execute("CREATE TABLE counter (n INTEGER NOT NULL)").await?;
+/// A world with a counter that is zero.
+async fn prepared<DB: Kit>() -> Result<World<DB>, Failure> {
+    let world = DB::builder()?.build().await?;
+    world.execute("CREATE TABLE counter (n bigint NOT NULL)").await?;
     world.execute("INSERT INTO counter VALUES (0)").await?;
     Ok(world)
 }
@@ -43,7 +63,7 @@ fn orders(count: usize) -> impl Iterator<Item = NewMessage> + Send {
     (0..count).map(|n| NewMessage::new("orders").key(format!("order-{}", n % 3)).payload(n.to_string()))
 }
 
-async fn count(world: &World) -> Result<i64, Failure> {
+async fn count<DB: Kit>(world: &World<DB>) -> Result<i64, testkit::Failure> {
     world.number("SELECT n FROM counter").await
 }
 
@@ -51,9 +71,8 @@ fn topic() -> Result<Topic, message::InvalidText> {
     Topic::new("orders")
 }
 
-#[tokio::test]
-async fn duplicates_of_every_kind_take_effect_once() -> Result<(), Box<dyn std::error::Error>> {
-    let world = prepared(World::new().await?).await?;
+async fn duplicates_of_every_kind_take_effect_once<DB: Kit>() -> Outcome {
+    let world = prepared::<DB>().await?;
     world.broker().faults().duplicate_next(5);
     world.broker().faults().lose_settlements(2);
     world.consumer("counting", "orders", Count).copies(3).start()?;
@@ -67,23 +86,20 @@ async fn duplicates_of_every_kind_take_effect_once() -> Result<(), Box<dyn std::
     Ok(())
 }
 
-#[tokio::test]
-async fn batches_and_another_order_change_nothing() -> Result<(), Box<dyn std::error::Error>> {
-    let world = prepared(World::new().await?).await?;
+async fn batches_and_another_order_change_nothing<DB: Kit>() -> Outcome {
+    let world = prepared::<DB>().await?;
     world.broker().faults().shuffle_deliveries(42);
     world.enqueue(orders(50)).await?;
     world.broker().stored(&topic()?, 50).await;
-    let batches =
-        |builder: inbox::ConsumerBuilder<Sqlite>| builder.batch(std::num::NonZeroUsize::new(16).expect("16"));
+    let batches = |builder: inbox::ConsumerBuilder<DB>| builder.batch(NonZeroUsize::new(16).expect("16"));
     world.consumer("counting", "orders", Count).configure(batches).start()?;
     world.assert_promises_kept().await;
     assert_eq!(count(&world).await?, 50);
     Ok(())
 }
 
-#[tokio::test]
-async fn crashes_of_consumers_and_of_the_relay_are_survived() -> Result<(), Box<dyn std::error::Error>> {
-    let world = prepared(World::new().await?).await?;
+async fn crashes_of_consumers_and_of_the_relay_are_survived<DB: Kit>() -> Outcome {
+    let world = prepared::<DB>().await?;
     world.broker().faults().lose_next(2, Loss::Confirmation);
     world.crash_at(CrashPoint::AfterEffect);
     world.crash_at(CrashPoint::AfterCommit);
@@ -98,9 +114,8 @@ async fn crashes_of_consumers_and_of_the_relay_are_survived() -> Result<(), Box<
     Ok(())
 }
 
-#[tokio::test]
-async fn a_poisoned_message_is_parked_and_named() -> Result<(), Box<dyn std::error::Error>> {
-    let world = prepared(World::new().await?).await?;
+async fn a_poisoned_message_is_parked_and_named<DB: Kit>() -> Outcome {
+    let world = prepared::<DB>().await?;
     let enqueued = world.enqueue(orders(1)).await?;
     let id = enqueued[0].message_id();
     world.broker().stored(&topic()?, 1).await;
@@ -119,9 +134,8 @@ async fn a_poisoned_message_is_parked_and_named() -> Result<(), Box<dyn std::err
 /// The maximum number of questions, generous for a busy machine.
 const ASKED_MAX: u32 = 200;
 
-#[tokio::test]
-async fn what_does_not_come_to_rest_is_named() -> Result<(), Box<dyn std::error::Error>> {
-    let world = World::builder().patience(Duration::from_millis(300)).build().await?;
+async fn what_does_not_come_to_rest_is_named<DB: Kit>() -> Outcome {
+    let world = DB::builder()?.patience(Duration::from_millis(300)).build().await?;
     world
         .consumer("failing", "orders", Refuse(HandlerError::retry))
         .configure(|b| b.attempts_max(1_000_000))
@@ -138,9 +152,8 @@ async fn what_does_not_come_to_rest_is_named() -> Result<(), Box<dyn std::error:
     panic!("the consumer that fails was not named in {ASKED_MAX} answers")
 }
 
-#[tokio::test]
-async fn a_replay_after_the_retention_is_refused() -> Result<(), Box<dyn std::error::Error>> {
-    let world = prepared(World::new().await?).await?;
+async fn a_replay_after_the_retention_is_refused<DB: Kit>() -> Outcome {
+    let world = prepared::<DB>().await?;
     world.consumer("counting", "orders", Count).start()?;
     world.enqueue(orders(3)).await?;
     world.quiet().await?;
@@ -151,9 +164,8 @@ async fn a_replay_after_the_retention_is_refused() -> Result<(), Box<dyn std::er
     Ok(())
 }
 
-#[tokio::test]
-async fn a_message_that_comes_too_late_is_refused() -> Result<(), Box<dyn std::error::Error>> {
-    let world = prepared(World::new().await?).await?;
+async fn a_message_that_comes_too_late_is_refused<DB: Kit>() -> Outcome {
+    let world = prepared::<DB>().await?;
     world.consumer("counting", "orders", Count).start()?;
     let late = NewMessage::new("orders").id(made_ago(Duration::from_secs(15 * 86_400))?);
     let early = NewMessage::new("orders").id(made_ago(Duration::from_secs(13 * 86_400))?);
@@ -163,9 +175,8 @@ async fn a_message_that_comes_too_late_is_refused() -> Result<(), Box<dyn std::e
     Ok(())
 }
 
-#[tokio::test]
-async fn a_message_is_applied_once_per_scope() -> Result<(), Box<dyn std::error::Error>> {
-    let world = prepared(World::new().await?).await?;
+async fn a_message_is_applied_once_per_scope<DB: Kit>() -> Outcome {
+    let world = prepared::<DB>().await?;
     let tenant = |message: &Message| {
         Tenant::new(message.headers.get("tenant").unwrap_or_default()).unwrap_or_else(|_| Tenant::none())
     };
@@ -182,15 +193,15 @@ async fn a_message_is_applied_once_per_scope() -> Result<(), Box<dyn std::error:
     world.assert_promises_kept().await;
     world.assert_nothing_parked().await;
     assert_eq!(world.applied("counting").await?, [(original.id.as_uuid(), 2)]);
-    let scopes = "SELECT count(*) FROM (SELECT DISTINCT scope FROM testkit_effect WHERE scope IN ('a', 'b'))";
+    let scopes =
+        "SELECT count(*) FROM (SELECT DISTINCT scope FROM testkit_effect WHERE scope IN ('a', 'b')) s";
     assert_eq!((count(&world).await?, world.number(scopes).await?), (2, 2));
     Ok(())
 }
 
 /// The checker does detect problems: without the guard a duplicate is applied again and reported.
-#[tokio::test]
-async fn without_the_guard_a_duplicate_is_found() -> Result<(), Box<dyn std::error::Error>> {
-    let world = prepared(World::new().await?).await?;
+async fn without_the_guard_a_duplicate_is_found<DB: Kit>() -> Outcome {
+    let world = prepared::<DB>().await?;
     world.broker().faults().duplicate_next(1);
     world.consumer("counting", "orders", Count).configure(|builder| builder.without_guard()).start()?;
     let id = world.enqueue(orders(2)).await?[0].message_id();
@@ -203,13 +214,12 @@ async fn without_the_guard_a_duplicate_is_found() -> Result<(), Box<dyn std::err
 }
 
 /// A missing effect is reported as well, so the checker is not satisfied if nothing happens.
-#[tokio::test]
-async fn an_effect_that_is_missing_is_found() -> Result<(), Box<dyn std::error::Error>> {
-    let world = prepared(World::new().await?).await?;
+async fn an_effect_that_is_missing_is_found<DB: Kit>() -> Outcome {
+    let world = prepared::<DB>().await?;
     world.consumer("counting", "orders", Count).start()?;
     world.enqueue(orders(2)).await?;
     world.quiet().await?;
-    world.execute("DELETE FROM testkit_effect WHERE seq = 2").await?;
+    world.execute("DELETE FROM testkit_effect WHERE seq = (SELECT max(seq) FROM testkit_effect)").await?;
     let verdict = world.verdict().await?;
     assert_eq!(verdict.ruling(Promise::ExactlyOnce).breached, 1, "{verdict}");
     assert_eq!(verdict.ruling(Promise::InboxIffEffect).breached, 1, "{verdict}");
@@ -228,10 +238,9 @@ impl Event for Placed {
 
 /// Goal: tests run the calls of production. Oracle: the function for many events is called with
 /// several; the tenant of the builder is the recorded one; what it enqueues leaves.
-#[tokio::test]
-async fn the_builder_of_production_runs_in_a_world() -> Result<(), Box<dyn std::error::Error>> {
+async fn the_builder_of_production_runs_in_a_world<DB: Kit>() -> Outcome {
     const ORDERS: i64 = 12;
-    let world = prepared(World::new().await?).await?;
+    let world = prepared::<DB>().await?;
     let placed =
         |order: i64| NewMessage::new("orders").kind("order.placed").payload(format!("{{\"order\":{order}}}"));
     world.enqueue((0..ORDERS).map(placed)).await?;
@@ -242,14 +251,13 @@ async fn the_builder_of_production_runs_in_a_world() -> Result<(), Box<dyn std::
         .consumer_with("counting", "orders", move |builder| {
             let seen = Arc::clone(&seen);
             builder
-                .batch(std::num::NonZeroUsize::new(12).expect("12"))
+                .batch(NonZeroUsize::new(12).expect("12"))
                 .tenant(|_| Tenant::new("acme").unwrap_or_default())
-                .on_batch(async move |tx: &mut Tx<Sqlite>, placed: Vec<Placed>, received: &[Received]| {
+                .on_batch(async move |tx: &mut Tx<DB>, placed: Vec<Placed>, received: &[Received]| {
                     seen.fetch_max(placed.len(), Ordering::Relaxed);
                     assert!(received.iter().all(|received| received.tenant.as_str() == "acme"));
                     let orders: i64 = placed.iter().map(|placed| placed.order).sum();
-                    let add = sqlx::query("UPDATE counter SET n = n + $1").bind(orders);
-                    add.execute(&mut **tx).await?;
+                    add::<DB>(&mut **tx, orders).await?;
                     tx.enqueue(NewMessage::new("counted").json(&orders)).await?;
                     Ok(())
                 })

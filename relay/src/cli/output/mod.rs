@@ -1,13 +1,15 @@
 //! Standard output: tables for people, JSON for machines. Everything else goes to standard error.
 
-use std::io::{ErrorKind, IsTerminal, Write};
+mod table;
 
-use comfy_table::{ContentArrangement, Table, presets};
+use std::io::{ErrorKind, Write};
+
 use serde::Serialize;
 
 use super::failure::Failure;
 pub(crate) use operate::seconds::age;
-pub(crate) use operate::text::harmless;
+pub(crate) use operate::text::{harmless, harmless_json};
+pub(crate) use table::{Table, card, sentence, terminal_width};
 
 /// Format of the results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -20,8 +22,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Prints a result as JSON, or as the text that `table` makes of it. Escapes control characters
-    /// in the text.
+    /// Prints a result as JSON, or as the text that `table` makes of it. Escapes characters that
+    /// steer a terminal or hide in either.
     pub(crate) fn print<T: Serialize>(
         self,
         result: &T,
@@ -29,7 +31,7 @@ impl Format {
     ) -> Result<(), Failure> {
         let text = match self {
             Self::Table => harmless(&table(result)),
-            Self::Json => serde_json::to_string_pretty(result).map_err(std::io::Error::from)?,
+            Self::Json => harmless_json(&serde_json::to_string_pretty(result).map_err(std::io::Error::from)?),
         };
         print(&text)
     }
@@ -49,22 +51,20 @@ pub(crate) fn one_line(text: &str) -> String {
     harmless(text).replace('\n', "\\n").replace('\t', "\\t")
 }
 
-/// Makes a table without borders, so that `grep` and `awk` work on it. Wraps only on a terminal.
+/// Returns a table whose columns are all essential: see [`Table`].
 pub(crate) fn table<const N: usize>(
-    headers: [&str; N],
+    headers: [&'static str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    if std::io::stdout().is_terminal() {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
+    Table::new(headers, rows).shown()
+}
+
+/// Returns a number with the noun that it counts.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
     }
-    table.set_header(headers.map(str::to_uppercase));
-    table.add_rows(rows.into_iter().map(|cells| cells.map(|cell| one_line(&cell))));
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the text for an empty list. `is_whole` is false when a place did not answer.
@@ -97,5 +97,17 @@ mod tests {
         let row = [String::from("a\nb\tdead"), String::from("\u{1b}]0;\u{202e}x\u{7}")];
         let text = table(["key", "error"], [row]);
         assert_eq!(text, "KEY         ERROR\na\\nb\\tdead  \\u{1b}]0;\\u{202e}x\\u{7}");
+    }
+
+    #[test]
+    fn a_value_cannot_forge_a_line_of_a_card() {
+        let values = [("key", Some("a\nstate  discarded")), ("due in", None), ("state", Some("dead"))];
+        let text = card(0, values.map(|(name, value)| (name, value.map(str::to_owned))));
+        assert_eq!(text, "key     a\\nstate  discarded\nstate   dead");
+    }
+
+    #[test]
+    fn nouns_agree_with_their_numbers() {
+        assert_eq!([counted(0, "message"), counted(1, "dead message")], ["0 messages", "1 dead message"]);
     }
 }

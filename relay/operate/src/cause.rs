@@ -1,0 +1,170 @@
+//! Groups errors that differ only in their numbers. Pure.
+//!
+//! The errors of a thousand dead messages are often one error with a thousand ids. Its signature
+//! is the text without them: `row 17 of 5f2a… is missing` and `row 4 of 90c1… is missing` are both
+//! `row # of # is missing`.
+
+use std::collections::BTreeMap;
+
+/// Maximum number of characters of a signature.
+pub const SIGNATURE_CHARS_MAX: usize = 160;
+/// A run of hexadecimal digits of at least this length, with a digit among them, is an id.
+const HEX_CHARS_MIN: usize = 8;
+/// The lengths of the parts of a UUID.
+const UUID_PARTS: [usize; 5] = [8, 4, 4, 4, 12];
+
+/// The most frequent error of a group of messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// Its [`signature`].
+    pub text: String,
+    /// Number of messages with it.
+    pub count: u64,
+    /// Whether more messages may have it: only a sample was read.
+    pub is_at_least: bool,
+    /// Number of other signatures among the messages.
+    pub others: usize,
+}
+
+impl Cause {
+    /// Returns the most frequent error of counted errors; `None` without any. `is_sample` marks
+    /// counts that are lower bounds.
+    #[must_use]
+    pub fn of(errors: impl IntoIterator<Item = (String, u64)>, is_sample: bool) -> Option<Self> {
+        let mut groups: BTreeMap<String, u64> = BTreeMap::new();
+        for (error, count) in errors {
+            *groups.entry(signature(&error)).or_default() += count;
+        }
+        let others = groups.len().saturating_sub(1);
+        // The first of equal ones, so that the answer does not change from look to look.
+        let (text, count) = groups.into_iter().rev().max_by_key(|(_, count)| *count)?;
+        Some(Self { text, count, is_at_least: is_sample, others })
+    }
+}
+
+/// Returns an error without its numbers and ids: UUIDs, long hexadecimal runs and digits become
+/// `#`, white space becomes one space. At most [`SIGNATURE_CHARS_MAX`] characters.
+#[must_use]
+pub fn signature(error: &str) -> String {
+    let mut text = String::new();
+    for word in error.split_whitespace() {
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        add_word(&mut text, word);
+        // Each character of a word may become none, so the bound is checked on the result.
+        if text.len() > 4 * SIGNATURE_CHARS_MAX {
+            break;
+        }
+    }
+    match text.char_indices().nth(SIGNATURE_CHARS_MAX) {
+        Some((end, _)) => text[..end].trim_end_matches([' ', ',', ';', ':']).to_owned(),
+        None => text,
+    }
+}
+
+fn add_word(text: &mut String, word: &str) {
+    let mut rest = word;
+    while let Some(first) = rest.chars().next() {
+        if !first.is_ascii_alphanumeric() {
+            text.push(first);
+            rest = &rest[first.len_utf8()..];
+            continue;
+        }
+        let run = uuid_length(rest).unwrap_or_else(|| run_length(rest));
+        let (taken, others) = rest.split_at(run);
+        if taken.contains('-') || is_hex_id(taken) {
+            add_mark(text);
+        } else {
+            add_without_digits(text, taken);
+        }
+        rest = others;
+    }
+}
+
+/// Returns the length of the ASCII letters and digits at the beginning.
+fn run_length(text: &str) -> usize {
+    text.bytes().take_while(u8::is_ascii_alphanumeric).count()
+}
+
+/// Returns the length of the UUID at the beginning, if there is one.
+fn uuid_length(text: &str) -> Option<usize> {
+    let mut parts = text.splitn(UUID_PARTS.len(), '-');
+    for (index, length) in UUID_PARTS.into_iter().enumerate() {
+        let part = parts.next()?;
+        let run = run_length(part);
+        let is_whole = run == part.len() || index == UUID_PARTS.len() - 1;
+        if run != length || !is_whole || !part.bytes().take(run).all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+    }
+    Some(UUID_PARTS.iter().sum::<usize>() + UUID_PARTS.len() - 1)
+}
+
+fn is_hex_id(run: &str) -> bool {
+    run.len() >= HEX_CHARS_MIN
+        && run.bytes().all(|byte| byte.is_ascii_hexdigit())
+        && run.bytes().any(|byte| byte.is_ascii_digit())
+}
+
+fn add_without_digits(text: &mut String, run: &str) {
+    for char in run.chars() {
+        if char.is_ascii_digit() { add_mark(text) } else { text.push(char) }
+    }
+}
+
+/// Adds a mark for a number, once for all its digits and for numbers that touch.
+fn add_mark(text: &mut String) {
+    if !text.ends_with('#') {
+        text.push('#');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_that_differ_in_numbers_are_one() {
+        for (error, shown) in [
+            (
+                "larger than RabbitMQ takes: 3596 bytes, at most 2048",
+                "larger than RabbitMQ takes: # bytes, at most #",
+            ),
+            (
+                "duplicate key value violates unique constraint \"a_pkey\" Key (id)=(01a21987-9bca-7af8-8184-ba681445d351)",
+                "duplicate key value violates unique constraint \"a_pkey\" Key (id)=(#)",
+            ),
+            ("NO_ROUTE (312) at 10.0.0.7:5672", "NO_ROUTE (#) at #.#.#.#:#"),
+            ("Kafka: UnknownTopicOrPartition orders-17", "Kafka: UnknownTopicOrPartition orders-#"),
+            ("object 5f2a90c1bb is gone", "object # is gone"),
+            ("defaced facade12", "defaced #"),
+            ("deadbeef stays, v2 too", "deadbeef stays, v# too"),
+            ("a \n  b\tc", "a b c"),
+            ("ключ 17 鍵", "ключ # 鍵"),
+            ("not-a-uuid 1234-5678", "not-a-uuid #-#"),
+            ("", ""),
+        ] {
+            assert_eq!(signature(error), shown);
+        }
+    }
+
+    #[test]
+    fn a_hostile_error_stays_short_and_whole_characters_stay_whole() {
+        for error in ["ä".repeat(100_000), "1".repeat(100_000), "1 ".repeat(100_000), "a-".repeat(100_000)] {
+            assert!(signature(&error).chars().count() <= SIGNATURE_CHARS_MAX);
+        }
+        assert_eq!(signature(&"12345678-".repeat(3)), "#-#-#-");
+        let cut = signature(&format!("{} b", "a".repeat(SIGNATURE_CHARS_MAX)));
+        assert_eq!(cut.len(), SIGNATURE_CHARS_MAX);
+    }
+
+    #[test]
+    fn the_most_frequent_cause_is_named_and_the_others_are_counted() {
+        let errors = [("row 1 is gone", 2), ("no route", 3), ("row 2 is gone", 2), ("timeout", 1)];
+        let counted = errors.map(|(error, count)| (error.to_owned(), count));
+        let cause = Cause::of(counted, false).unwrap();
+        assert_eq!((cause.text.as_str(), cause.count, cause.others), ("row # is gone", 4, 2));
+        assert_eq!(Cause::of([], false), None);
+    }
+}

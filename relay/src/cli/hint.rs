@@ -1,0 +1,151 @@
+//! Suggested commands, complete enough to be pasted: with the configuration and the pipeline that
+//! this command was given, and quoted for the shell.
+
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::sync::LazyLock;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+
+use super::help;
+
+/// Returns a command of this program. The words are those after `relay`.
+pub(crate) fn command(words: &[&str]) -> String {
+    PROCESS.command(words)
+}
+
+/// Completes the commands in a text, which stand between backticks.
+pub(crate) fn completed(text: &str) -> String {
+    if text.contains(OPENING) { PROCESS.completed(text) } else { text.to_owned() }
+}
+
+/// Quotes a word for the shell.
+pub(crate) fn quoted(word: &str) -> String {
+    // Only a NUL character cannot be quoted, and no argument contains one.
+    shlex::try_quote(word).map_or_else(|_| word.to_owned(), Cow::into_owned)
+}
+
+/// The beginning of a command in a text.
+pub(crate) const OPENING: &str = "`relay ";
+
+/// The command line of this process.
+static PROCESS: LazyLock<Given> = LazyLock::new(|| Given::of(std::env::args_os()));
+
+/// The options that a command line names explicitly. Variables of the environment also apply to
+/// the next command.
+struct Given {
+    config: Option<String>,
+    pipeline: Option<String>,
+    /// The commands of this program.
+    definition: Command,
+}
+
+impl Given {
+    /// Reads the words of a command line. An invalid one names nothing.
+    fn of(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Self {
+        let mut definition = help::command();
+        let nothing = Self { config: None, pipeline: None, definition: help::command() };
+        let Ok(matches) = definition.try_get_matches_from_mut(words) else { return nothing };
+        let mut command = &definition;
+        let mut matches = &matches;
+        while let Some((name, below)) = matches.subcommand() {
+            let Some(inner) = command.find_subcommand(name) else { break };
+            command = inner;
+            matches = below;
+        }
+        let named = |name| value(command, matches, name);
+        Self { config: named("config"), pipeline: named("pipeline"), ..nothing }
+    }
+
+    fn command(&self, words: &[&str]) -> String {
+        let quoted = words.iter().map(|word| format!(" {}", quoted(word))).collect::<String>();
+        format!("relay{quoted}{}", self.rest(words))
+    }
+
+    fn completed(&self, text: &str) -> String {
+        let parts = text.split('`').enumerate().map(|(index, part)| {
+            let command = part.strip_prefix("relay ").filter(|_| index % 2 == 1);
+            match command.and_then(shlex::split) {
+                Some(words) => {
+                    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                    format!("{part}{}", self.rest(&words))
+                }
+                None => part.to_owned(),
+            }
+        });
+        parts.collect::<Vec<_>>().join("`")
+    }
+
+    /// Returns the options that a command needs and does not have.
+    fn rest(&self, words: &[&str]) -> String {
+        let mut command = &self.definition;
+        for word in words {
+            match command.find_subcommand(word) {
+                Some(inner) => command = inner,
+                None => break,
+            }
+        }
+        let options = [("pipeline", &self.pipeline), ("config", &self.config)].into_iter();
+        let missing = options.filter_map(|(name, value)| {
+            let flag = format!("--{name}");
+            let takes = command.get_arguments().any(|argument| argument.get_long() == Some(name));
+            let value = value.as_ref().filter(|_| takes && !words.contains(&flag.as_str()))?;
+            Some(format!(" {flag} {}", quoted(value)))
+        });
+        missing.collect()
+    }
+}
+
+/// Returns the value of an option that the command line has.
+fn value(command: &Command, matches: &ArgMatches, name: &str) -> Option<String> {
+    let argument = command.get_arguments().find(|argument| argument.get_long() == Some(name))?;
+    let id = argument.get_id().as_str();
+    if matches.value_source(id)? != ValueSource::CommandLine {
+        return None;
+    }
+    Some(matches.get_raw(id)?.next()?.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(line: &str) -> Given {
+        Given::of(shlex::split(line).unwrap())
+    }
+
+    #[test]
+    fn a_suggested_command_has_what_this_one_was_given() {
+        let plain = given("relay dead list");
+        assert_eq!((&plain.config, &plain.pipeline), (&None, &None));
+        assert_eq!(plain.command(&["dead", "show", "--id", "7"]), "relay dead show --id 7");
+        let given = given("relay dead list --config '/srv/my relay.toml' --pipeline orders");
+        assert_eq!(
+            given.command(&["dead", "show", "--id", "a b"]),
+            "relay dead show --id 'a b' --pipeline orders --config '/srv/my relay.toml'"
+        );
+        let named = given.command(&["dead", "show", "--pipeline", "bills"]);
+        assert_eq!(named, "relay dead show --pipeline bills --config '/srv/my relay.toml'");
+        assert_eq!(given.command(&["init"]), "relay init", "it takes neither");
+    }
+
+    #[test]
+    fn commands_in_a_text_are_completed() {
+        let given = given("relay status --config a.toml");
+        assert_eq!(
+            given.completed("`relay dead list` shows them, `--limit` more; `relay init` writes one"),
+            "`relay dead list --config a.toml` shows them, `--limit` more; `relay init` writes one"
+        );
+        assert_eq!(given.completed("not a ` command"), "not a ` command");
+    }
+
+    #[test]
+    fn a_suggested_command_is_one_that_the_shell_reads_back() {
+        let given = given("relay lag --config '$x!'");
+        let words = ["resume", "--key", "it's; rm -rf \"$HOME\" !!", "--note", "WHY", "--pipeline", "orders"];
+        let read = shlex::split(&given.command(&words)).unwrap();
+        assert_eq!(read[1..8], words);
+        assert_eq!(read[8..], ["--config", "$x!"]);
+    }
+}

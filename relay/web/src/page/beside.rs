@@ -1,0 +1,103 @@
+//! Consumers, stuck keys and stuck sagas, which the page shows beside pipelines.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use operate::consumers::{ConsumerLine, consumers};
+use operate::keys;
+use operate::sagas::SagaDatabase;
+use operate::tables::Tables;
+use operate::{InboxConfig, OperateError, OperateErrorKind, Operator, PipelineConfig, Places, Role};
+use saga::SagaQuery;
+use tokio::time::Instant;
+
+use super::context::NavCount;
+use super::pages::tables::{self, NamedTables};
+
+/// Maximum number of stuck keys or sagas that are counted in one database.
+const COUNTED_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(100);
+/// Interval of the queries for stuck keys and sagas.
+const TABLES_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Consumers, keys and sagas at a point in time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Beside {
+    /// `None` before the first look.
+    pub(crate) read_at: Option<Instant>,
+    tables_at: Option<Instant>,
+    pub(crate) consumers: Vec<ConsumerLine>,
+    /// The errors of inboxes that do not answer.
+    pub(crate) away: Vec<OperateError>,
+    pub(crate) keys: NavCount,
+    pub(crate) sagas: NavCount,
+}
+
+impl Beside {
+    /// Queries the inboxes.
+    pub(crate) async fn with_consumers(&self, inboxes: &[InboxConfig]) -> Self {
+        let mut places = Places::new();
+        for inbox in inboxes {
+            places = places.inbox(inbox).await;
+        }
+        let found = consumers(&places, &viewer()).await;
+        places.close().await;
+        let (consumers, away) = found.unwrap_or_default();
+        Self { read_at: Some(Instant::now()), consumers, away, ..self.clone() }
+    }
+
+    /// Returns whether the tables of keys and sagas were not read recently.
+    pub(crate) fn is_due(&self) -> bool {
+        self.tables_at.is_none_or(|at| at.elapsed() >= TABLES_INTERVAL)
+    }
+
+    /// Queries the tables of keys and sagas.
+    pub(crate) async fn with_tables(&self, pipelines: &[PipelineConfig], inboxes: &[InboxConfig]) -> Self {
+        let mut keys = NavCount::default();
+        let mut sagas = NavCount::default();
+        for NamedTables { tables, .. } in tables::all(pipelines, inboxes) {
+            let Ok(tables) = tables else { continue };
+            add(&mut keys, stuck_keys(&tables, &viewer()).await);
+            add(&mut sagas, stuck_sagas(&tables, &viewer()).await);
+        }
+        Self { tables_at: Some(Instant::now()), keys, sagas, ..self.clone() }
+    }
+
+    /// Returns whether a reader sees a difference. Ages, which always change, are none.
+    pub(crate) fn tells_more_than(&self, before: &Self) -> bool {
+        let seen = |beside: &Self| {
+            let of = |line: &ConsumerLine| {
+                let activity = line.activity.clone().unwrap_or_default();
+                (line.consumer.clone(), line.location.clone(), activity.dead, activity.retrying)
+            };
+            let lines: Vec<_> = beside.consumers.iter().map(of).collect();
+            (lines, beside.away.len(), beside.keys, beside.sagas)
+        };
+        seen(self) != seen(before)
+    }
+}
+
+fn viewer() -> Operator {
+    Operator::new("the page", Role::Viewer)
+}
+
+/// Adds the count of a database. One without such tables has none.
+fn add(count: &mut NavCount, stuck: Result<usize, OperateError>) {
+    match stuck {
+        Ok(number) => count.add(Some(number as u64), number >= COUNTED_MAX.get() as usize),
+        Err(error) if error.kind() == OperateErrorKind::NoTables => {}
+        Err(_) => count.add(None, false),
+    }
+}
+
+async fn stuck_keys(tables: &Tables, viewer: &Operator) -> Result<usize, OperateError> {
+    Ok(keys::stuck(tables, viewer, COUNTED_MAX).await?.len())
+}
+
+async fn stuck_sagas(tables: &Tables, viewer: &Operator) -> Result<usize, OperateError> {
+    let database = SagaDatabase::open(tables).await?;
+    let mut wanted = SagaQuery::open(COUNTED_MAX);
+    wanted.is_stuck = true;
+    let found = database.list(viewer, &wanted).await;
+    database.close().await;
+    Ok(found?.len())
+}

@@ -1,0 +1,89 @@
+//! The frame of a request: its user, and the counts in the navigation.
+//!
+//! The gate sets it around the handler. Pages are rendered in the task of their request, so no
+//! handler hands it on, and an error page has the same frame as any other. Without it, in the login
+//! form and in tests, a page has no navigation.
+
+use std::sync::Arc;
+
+use operate::Operator;
+use tokio::sync::watch;
+
+use super::layout::count;
+
+tokio::task_local! { static CONTEXT: Context; }
+
+/// The frame's part of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Context {
+    pub(crate) operator: Operator,
+    pub(crate) nav: watch::Receiver<Arc<Nav>>,
+}
+
+/// Runs a request within its context.
+pub(crate) async fn within<F: Future>(context: Context, request: F) -> F::Output {
+    CONTEXT.scope(context, request).await
+}
+
+/// Returns the context of the current request, if it has a user.
+pub(crate) fn current() -> Option<Context> {
+    CONTEXT.try_with(Clone::clone).ok()
+}
+
+/// The counts in the navigation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Nav {
+    /// Dead messages of outboxes, and dead letters of inboxes.
+    pub(crate) dead: NavCount,
+    pub(crate) held: NavCount,
+    /// Idempotency keys whose holder is gone.
+    pub(crate) keys: NavCount,
+    /// Stuck sagas.
+    pub(crate) sagas: NavCount,
+}
+
+/// One count in the navigation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct NavCount {
+    pub(crate) number: u64,
+    /// Whether there are more: not all were counted.
+    pub(crate) is_at_least: bool,
+    /// Whether a place is missing from it.
+    pub(crate) is_partial: bool,
+}
+
+impl NavCount {
+    /// Adds the count of one place; `None` for one that does not answer.
+    pub(crate) fn add(&mut self, number: Option<u64>, is_at_least: bool) {
+        self.is_partial |= number.is_none();
+        self.number += number.unwrap_or_default();
+        self.is_at_least |= is_at_least && number.is_some();
+    }
+
+    /// Returns its text: `2,009`, `≥ 100,000`, `2,009 + ?`. `None` for zero and for an unknown
+    /// count.
+    pub(crate) fn text(self) -> Option<String> {
+        let least = if self.is_at_least { "≥ " } else { "" };
+        let more = if self.is_partial { " + ?" } else { "" };
+        (self.number > 0).then(|| format!("{least}{}{more}", count(self.number)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_tells_what_it_does_not_know() {
+        let text = |places: &[Option<u64>], is_at_least| {
+            let mut sum = NavCount::default();
+            places.iter().for_each(|place| sum.add(*place, is_at_least));
+            sum.text()
+        };
+        assert_eq!(text(&[Some(2_000), Some(9)], false).as_deref(), Some("2,009"));
+        assert_eq!(text(&[Some(2_009), None], false).as_deref(), Some("2,009 + ?"));
+        assert_eq!(text(&[Some(100_000)], true).as_deref(), Some("≥ 100,000"));
+        assert_eq!(text(&[Some(0)], false), None);
+        assert_eq!(text(&[None], true), None);
+    }
+}

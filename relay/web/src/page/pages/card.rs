@@ -1,0 +1,237 @@
+//! The card of a pipeline or a consumer: what is wrong, why, since when, and what to do.
+
+use maud::{Markup, html};
+use operate::Operator;
+use operate::pause::PauseLine;
+use operate::status::{OpenTransaction, PipelineStatus, Symptom, Wait};
+use time::OffsetDateTime;
+
+use super::super::address::with_query;
+use super::super::fields::moment;
+use super::super::layout::{cell, clock, count, lasting, may_decide, tone, whole};
+use super::super::links::Links;
+use super::super::plot::plot;
+use super::super::samples::Hour;
+use super::super::trouble::{Of, Subject, badge_text, is_grave, sentence};
+
+/// Maximum number of conditions on a card; a pipeline may have any number of pauses.
+const WAITS_MAX: usize = 20;
+
+/// Renders what is wrong with a pipeline or a consumer. `at` is the time of the look.
+pub(crate) fn card(links: &Links, operator: &Operator, subject: &Subject<'_>, at: OffsetDateTime) -> Markup {
+    let kind = if subject.is_grave() { "bad" } else { "warn" };
+    html! {
+        section class={ "card sick " (kind) } {
+            div class="card-head" {
+                h2 { (title(subject)) }
+                @for wait in subject.waits.iter().take(3) { (tone(kind_of(wait), &badge_text(wait))) }
+                @if let Some(since) = subject.waits.first().and_then(|wait| since(wait, at)) {
+                    span class="since" { (since) }
+                }
+            }
+            ul class="waits" {
+                @if let Some(own) = &subject.own { li class="bad" { p { (whole(own)) } } }
+                @for (index, wait) in subject.waits.iter().take(WAITS_MAX).enumerate() {
+                    li class=(kind_of(wait)) {
+                        p {
+                            (whole(&sentence(wait)))
+                            @if let Some(lasts) = wait.lasts { span class="faint" { ", for " (lasting(lasts.as_secs_f64())) } }
+                        }
+                        div class="links" {
+                            (actions(operator, subject, wait))
+                            (links.what_to_do(wait.symptom))
+                            @if let (0, Some(dashboard)) = (index, dashboard(links, subject)) { (dashboard) }
+                        }
+                    }
+                }
+            }
+            @if subject.waits.len() > WAITS_MAX {
+                p class="faint" { "and " (count((subject.waits.len() - WAITS_MAX) as u64)) " more" }
+            }
+        }
+    }
+}
+
+fn title(subject: &Subject<'_>) -> Markup {
+    match subject.of {
+        Of::Pipeline(status) => {
+            html! { a href=(with_query("/pipeline", &[("name", &status.pipeline)])) { (cell(&status.pipeline)) } }
+        }
+        Of::Consumer(line) => html! {
+            a href="/consumers" { (cell(&line.consumer)) } " " span class="faint" { "consumer" }
+        },
+    }
+}
+
+fn kind_of(wait: &Wait) -> &'static str {
+    if is_grave(wait) { "bad" } else { "warn" }
+}
+
+/// Returns when the condition began: `since 18:44 UTC (7h3m)`.
+fn since(wait: &Wait, at: OffsetDateTime) -> Option<String> {
+    let lasts = wait.lasts?;
+    let began = at.checked_sub(time::Duration::try_from(lasts).ok()?)?;
+    let day = if began.date() == at.date() { String::new() } else { format!("{} ", began.date()) };
+    let minutes: String = clock(began).chars().take(5).collect();
+    Some(format!("since {day}{minutes} UTC ({})", lasting(lasts.as_secs_f64())))
+}
+
+fn dashboard(links: &Links, subject: &Subject<'_>) -> Option<Markup> {
+    match subject.of {
+        Of::Pipeline(status) => links.dashboard(&status.pipeline),
+        Of::Consumer(_) => None,
+    }
+}
+
+/// Renders what an operator can do about a condition.
+fn actions(operator: &Operator, subject: &Subject<'_>, wait: &Wait) -> Markup {
+    match subject.of {
+        Of::Pipeline(status) => of_pipeline(operator, status, wait),
+        Of::Consumer(line) => {
+            let pairs = [("consumer", line.consumer.as_str()), ("source", "inbox")];
+            html! {
+                @if wait.symptom == Symptom::ConsumerDead {
+                    (show("/dead", &pairs, wait))
+                    @if may_decide(operator) { (decide(&pairs)) }
+                }
+            }
+        }
+    }
+}
+
+fn of_pipeline(operator: &Operator, status: &PipelineStatus, wait: &Wait) -> Markup {
+    let name = status.pipeline.as_str();
+    match wait.symptom {
+        Symptom::Dead => {
+            // With one cause, all dead messages have it.
+            let error = wait.cause.as_ref().filter(|cause| cause.others > 0).map_or("", |cause| &cause.text);
+            let pairs = [("pipeline", name), ("error", error)];
+            html! {
+                @if error.is_empty() { (show("/dead", &pairs, wait)) } @else {
+                    a href=(with_query("/dead", &pairs)) { "Show these" }
+                    (show("/dead", &pairs[..1], wait))
+                }
+                @if may_decide(operator) { (decide(&pairs)) }
+            }
+        }
+        Symptom::Held => show("/held", &[("pipeline", name)], wait),
+        Symptom::Retrying => show("/dead", &[("pipeline", name), ("state", "retrying")], wait),
+        Symptom::Paused if may_decide(operator) => {
+            let pause = status.paused.iter().find(|pause| pause.told() == wait.why);
+            html! { @if let Some(pause) = pause { (resume(name, pause)) } }
+        }
+        Symptom::RowsHeldBack => match &status.held_back_by {
+            Some(OpenTransaction { pid, .. }) if *pid != 0 => {
+                html! { code { "SELECT pg_terminate_backend(" (pid) ")" } }
+            }
+            _ => html! {},
+        },
+        _ => html! {},
+    }
+}
+
+/// Renders the link to the messages of a condition: `Show 2,009`.
+fn show(path: &str, pairs: &[(&str, &str)], wait: &Wait) -> Markup {
+    let number = wait.count.map_or(0, |count| count.number);
+    html! { a href=(with_query(path, pairs)) { "Show " (count(number)) } }
+}
+
+/// Renders the buttons that lead to a decision about all messages of a filter.
+fn decide(filter: &[(&str, &str)]) -> Markup {
+    html! {
+        form method="post" action="/dead/confirm" class="actions" {
+            @for (name, value) in filter.iter().filter(|(_, value)| !value.is_empty()) {
+                input type="hidden" name=(name) value=(value);
+            }
+            button name="what" value="requeue-all" { "Requeue…" }
+            button name="what" value="discard-all" class="danger" { "Discard…" }
+        }
+    }
+}
+
+/// Renders the link to the form that ends a pause.
+pub(crate) fn resume(pipeline: &str, PauseLine { paused, since, .. }: &PauseLine) -> Markup {
+    let (kind, name) = paused.split_once(' ').unwrap_or((paused, ""));
+    let since = moment(*since);
+    let pairs =
+        [("pipeline", pipeline), ("scope", kind), ("name", name), ("resume", "yes"), ("since", &since)];
+    html! { a class="button" href=(with_query("/pause", &pairs)) { "Resume…" } }
+}
+
+/// Renders the plots of a pipeline.
+pub(crate) fn plots(status: &PipelineStatus, hour: &Hour) -> Markup {
+    let is_known = status.state != "unknown";
+    html! {
+        div class="plots" {
+            (plot("lag", "Lag of the oldest message", &hour.lag, is_known, lasting))
+            (plot("in", "Enqueued per second", &hour.enqueued, is_known, rate))
+            (plot("rate", "Passed on per second", &hour.throughput, is_known, rate))
+        }
+    }
+}
+
+/// Formats a rate.
+pub(crate) fn rate(value: f64) -> String {
+    match value {
+        0.0 => String::from("0/s"),
+        value if value < 10.0 => format!("{value:.1}/s"),
+        value => format!("{}/s", count(value.round() as u64)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use super::*;
+    use operate::Role;
+    use operate::cause::Cause;
+
+    fn dead(others: usize) -> PipelineStatus {
+        let text = String::from("no route for <queue>");
+        PipelineStatus {
+            state: "leading",
+            exceptions: BTreeMap::from([("dead", 2_009)]),
+            exceptions_age_seconds: BTreeMap::from([("dead", 25_380.0)]),
+            causes: BTreeMap::from([("dead", Cause { text, count: 1_000, is_at_least: false, others })]),
+            ..PipelineStatus::of("shipping", None, None)
+        }
+    }
+
+    fn rendered(role: Role, status: &PipelineStatus) -> String {
+        let at = OffsetDateTime::UNIX_EPOCH + Duration::from_secs(80_000);
+        card(&Links::sample(), &Operator::new("ann", role), &Subject::pipeline(status, None), at)
+            .into_string()
+    }
+
+    #[test]
+    fn a_card_says_what_why_since_when_and_what_to_do() {
+        let text = rendered(Role::Operator, &dead(0));
+        for part in [
+            "shipping",
+            "dead 2,009",
+            "since 15:10 UTC (7h3m)",
+            "2,009 messages are dead: no route for &lt;queue&gt;",
+            "Show 2,009",
+            "href=\"/dead?pipeline=shipping\"",
+            "Requeue…",
+            "#a-message-is-dead-and-its-key-waits",
+            "class=\"card sick bad\"",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let text = rendered(Role::Operator, &dead(2));
+        assert!(text.contains("error=no+route+for+%3Cqueue%3E") && text.contains("Show these"), "{text}");
+        assert!(text.contains("name=\"error\" value=\"no route for &lt;queue&gt;\""), "{text}");
+    }
+
+    #[test]
+    fn a_viewer_has_no_buttons() {
+        let text = rendered(Role::Viewer, &dead(0));
+        assert!(
+            text.contains("Show 2,009") && !text.contains("<form") && !text.contains("Requeue"),
+            "{text}"
+        );
+    }
+}
