@@ -102,18 +102,23 @@ impl Publisher {
             return;
         }
         let unknown: Vec<&Topic> = unknown.into_iter().collect();
+        let mut refused = Vec::new();
         for topics in unknown.chunks(QUESTIONS_MAX) {
             let asking = topics.iter().map(|topic| topics::count_partitions(producer, topic, &self.config));
             for (topic, answer) in topics.iter().zip(join_all(asking).await) {
                 match answer {
                     Ok(count) => drop(producer.context().openings.note(topic, count)),
-                    Err(error) => self.refused.note_topic(topic, &error),
+                    Err(error) => refused.push((topic, error)),
                 }
             }
             // The first message that is handed over finds the reason.
             if producer.context().failed() {
                 return;
             }
+        }
+        // Noted last: the cluster is asked again some time after that, and not within this batch.
+        for (topic, error) in refused {
+            self.refused.note_topic(topic, &error);
         }
     }
 
