@@ -80,6 +80,11 @@ migrations::statements! {
     pauses = "
         SELECT kind, name, actor, reason, paused_at
         FROM outbox_pause WHERE relay = ?1 ORDER BY kind, name";
+    paused_scopes = "SELECT kind, name FROM outbox_pause WHERE relay = ?1";
+    /// ?1 relay, ?2 maximum rows to count.
+    pauses_len = "
+        SELECT count(*) AS entries
+        FROM (SELECT 1 FROM outbox_pause WHERE relay = ?1 LIMIT ?2) AS counted";
     pause = "
         INSERT INTO outbox_pause (relay, kind, name, actor, reason) VALUES (?1, ?2, ?3, ?4, ?5)
         ON CONFLICT (relay, kind, name) DO NOTHING";

@@ -14,6 +14,7 @@ mod log;
 mod metrics;
 mod migrate;
 mod nodes;
+mod pauses;
 mod pictures;
 mod plans;
 mod producer;
@@ -51,6 +52,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         metrics::trials(),
         migrate::trials(),
         nodes::trials(),
+        pauses::trials(),
         pictures::trials(),
         plans::trials(),
         producer::trials(),

@@ -259,6 +259,8 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "tables.operations", "", 100, PARKED, s("'main',100"));
     add(Plain, "tables.note", "", 1, 0, s("'ann','main','pause','topic','test'"));
     add(Relay, "tables.pauses", "", 1, 0, s("'main'"));
+    add(Relay, "tables.paused_scopes", "", 1, 0, s("'main'"));
+    add(Plain, "tables.pauses_len", "", 1, 0, s("'main',10001"));
     add(Plain, "tables.pause", "", 1, 0, s("'main','topic','x','ann','test'"));
     add(Plain, "tables.resume", "", 1, 0, s("'main','topic','x',NULL"));
 
