@@ -16,8 +16,8 @@ const SLOW_LOOKS_MAX: usize = 12;
 /// The time after which a look takes long.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
-/// Runs all looks, at most [`LOOKS_MAX`] at a time. Returns their results in the order of the looks.
-/// Cancel-safe if the looks are.
+/// Runs all looks, at most [`LOOKS_MAX`] at a time. Returns their results in the order of the
+/// looks. Cancel-safe if the looks are.
 pub(crate) async fn in_turns<F: Future>(looks: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let quick = Semaphore::new(LOOKS_MAX);
     let mut looks = looks.into_iter().enumerate();
@@ -89,7 +89,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn no_look_waits_for_a_database_that_does_not_answer() {
         let (away, others) = (Count::default(), Count::default());
-        let mut looks: Vec<_> = (0..LOOKS_MAX).map(|place| away.look(place, Duration::from_secs(10))).collect();
+        let mut looks: Vec<_> =
+            (0..LOOKS_MAX).map(|place| away.look(place, Duration::from_secs(10))).collect();
         looks.extend((LOOKS_MAX..30).map(|place| others.look(place, Duration::from_millis(10))));
         let mut all = pin!(in_turns(looks));
         assert!(tokio::time::timeout(Duration::from_secs(9), all.as_mut()).await.is_err());

@@ -29,6 +29,7 @@ mod shared_ids;
 mod sizes;
 mod snapshots;
 pub(crate) mod support;
+mod tails;
 mod transaction_ids;
 pub(crate) mod unknown_commit;
 
@@ -66,6 +67,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         shared_ids::trials(),
         sizes::trials(),
         snapshots::trials(),
+        tails::trials(),
         transaction_ids::trials(),
         unknown_commit::trials(),
     ]
