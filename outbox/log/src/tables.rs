@@ -31,6 +31,8 @@ pub(crate) struct Texts {
     pub(crate) list: Statement,
     /// The same, for states that a database may have an index for: retrying and dead.
     pub(crate) list_stuck: Statement,
+    /// Relay, rows.
+    pub(crate) list_held: Statement,
     /// Relay, above this id, rows.
     pub(crate) list_discarded: Statement,
     /// Relay, id, message id, maximum bytes of a payload to read.
@@ -62,6 +64,7 @@ macro_rules! texts_of {
             errors,
             list,
             list_stuck,
+            list_held,
             list_discarded,
             payload,
             pauses,
@@ -79,6 +82,7 @@ macro_rules! texts_of {
             errors,
             list,
             list_stuck,
+            list_held,
             list_discarded,
             payload,
             pauses,
@@ -181,6 +185,18 @@ impl<DB: Dialect> Tables<DB> {
         };
         let query = query.bind(after.0).bind(entries_max);
         let found = query.rows(connection).await.map_err(LogError::during("list entries"))?;
+        found.iter().map(|row| rows::listed(row).map_err(LogError::during("read an entry"))).collect()
+    }
+
+    /// Lists held entries, queue after queue, in no particular order within the page.
+    pub(crate) async fn held(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        entries_max: u32,
+    ) -> Result<Vec<ListedEntry>, LogError> {
+        let query = Query::<DB>::new(&self.texts.list_held).bind(relay.as_str()).bind(entries_max);
+        let found = query.rows(connection).await.map_err(LogError::during("list held entries"))?;
         found.iter().map(|row| rows::listed(row).map_err(LogError::during("read an entry"))).collect()
     }
 
@@ -307,8 +323,8 @@ impl<DB: Dialect> Tables<DB> {
     }
 }
 
-/// Returns the statement that begins a transaction. Not as `&'static str`: with it, other crates could
-/// not show that the future that begins is `Send`.
+/// Returns the statement that begins a transaction. Not as `&'static str`: with it, other crates
+/// could not show that the future that begins is `Send`.
 fn begin_change<DB: Dialect>() -> SqlStr {
     DB::BEGIN_CHANGE.into_sql_str()
 }
