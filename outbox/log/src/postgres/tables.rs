@@ -129,7 +129,7 @@ migrations::statements! {
     /// $1 relay, $2 maximum rows to count.
     pauses_len = "
         SELECT count(*) AS entries
-        FROM (SELECT 1 FROM {schema}outbox_pause WHERE relay = $1 LIMIT $2::bigint) AS counted";
+        FROM (SELECT 1 FROM {schema}outbox_pause WHERE relay = $1 AND kind <> 'pipeline' LIMIT $2::bigint) AS counted";
     pause = "
         INSERT INTO {schema}outbox_pause (relay, kind, name, actor, reason) VALUES ($1, $2, $3, $4, $5)
         ON CONFLICT (relay, kind, name) DO NOTHING";

@@ -92,7 +92,7 @@ migrations::statements! {
     /// ?1 relay, ?2 maximum rows to count.
     pauses_len = "
         SELECT count(*) AS entries
-        FROM (SELECT 1 FROM outbox_pause WHERE relay = ?1 LIMIT ?2) AS counted";
+        FROM (SELECT 1 FROM outbox_pause WHERE relay = ?1 AND kind <> 'pipeline' LIMIT ?2) AS counted";
     pause = "
         INSERT INTO outbox_pause (relay, kind, name, actor, reason) VALUES (?1, ?2, ?3, ?4, ?5)
         ON CONFLICT (relay, kind, name) DO NOTHING";
