@@ -35,6 +35,14 @@ pub(super) struct HeldCourse {
     course: Course,
 }
 
+#[cfg(test)]
+impl HeldCourse {
+    pub(super) fn sample() -> Self {
+        let key = HeldKey { tenant: String::new(), topic: String::from("orders"), key: String::from("a") };
+        Self { key, course: Course::default() }
+    }
+}
+
 /// The consequence of a failed redrive.
 enum Consequence {
     /// The failure says nothing about the message: the next check tries again.

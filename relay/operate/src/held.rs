@@ -13,8 +13,8 @@ use super::operator::{Operator, Role};
 use super::places::Places;
 use super::seconds;
 
-/// Maximum number of messages examined for each state and outbox.
-pub const LOOKED_AT_MAX: u32 = 5_000;
+/// Maximum number of messages examined for each state, in all outboxes together.
+const LOOKED_AT_MAX: u32 = 5_000;
 
 /// A waiting ordering key, or a topic with waiting messages without a key.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -47,25 +47,33 @@ pub struct Held {
     pub keys: Vec<HeldLine>,
     /// Whether more messages wait than were examined.
     pub more: bool,
+    /// Maximum number of messages that were examined for each state and pipeline.
+    pub examined_max: u32,
     /// The errors of unreachable databases.
     pub away: Vec<OperateError>,
 }
 
-/// Returns the waiting keys among the first [`LOOKED_AT_MAX`] dead, retrying and held messages of
-/// each outbox. Cancel-safe.
+/// Returns the waiting keys among the first dead and retrying messages, and the held messages of
+/// the first keys, of each outbox. Examines 5,000 messages in each state, in all outboxes together.
+/// Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view parked messages.
 pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateError> {
     operator.permit(Role::Viewer, "view parked messages")?;
-    let mut held = Held { away: places.away.clone(), ..Held::default() };
+    let examined_max = share(places.outboxes.len());
+    let mut held = Held { away: places.away.clone(), examined_max, ..Held::default() };
     for (number, place) in places.outboxes.iter().enumerate() {
         let name = place.pipeline.as_str();
         let mut waiting = Vec::new();
         for state in [ExceptionState::Dead, ExceptionState::Retrying, ExceptionState::Held] {
-            match place.log.list(&place.pipeline, state, EntryId::default(), LOOKED_AT_MAX).await {
+            let found = match state {
+                ExceptionState::Held => place.log.held(&place.pipeline, examined_max).await,
+                _ => place.log.list(&place.pipeline, state, EntryId::default(), examined_max).await,
+            };
+            match found {
                 Ok(page) => {
-                    held.more |= page.len() >= LOOKED_AT_MAX as usize;
+                    held.more |= page.len() >= examined_max as usize;
                     let messages = page.into_iter();
                     waiting.extend(messages.map(|it| DeadMessage::of_entry((number, name), state, it)));
                 }
@@ -79,6 +87,12 @@ pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateE
     }
     held.keys.sort_by(|one, other| (other.behind, one.since).cmp(&(one.behind, other.since)));
     Ok(held)
+}
+
+/// Returns the number of messages to examine in each of a number of outboxes.
+fn share(outboxes: usize) -> u32 {
+    let outboxes = u32::try_from(outboxes.max(1)).unwrap_or(u32::MAX);
+    (LOOKED_AT_MAX / outboxes).max(1)
 }
 
 /// Returns one line for each key: its first message, and the number of those behind it. A message
@@ -116,6 +130,12 @@ fn by_key(pipeline: &str, waiting: Vec<DeadMessage>) -> Vec<HeldLine> {
 mod tests {
     use super::super::dead::sample::entry;
     use super::*;
+
+    #[test]
+    fn outboxes_share_what_is_examined() {
+        assert_eq!([0, 1, 2, 3, 100].map(share), [5_000, 5_000, 2_500, 1_666, 50]);
+        assert_eq!(share(1_000_000), 1, "of each outbox something is shown");
+    }
 
     #[test]
     fn a_key_is_named_with_the_message_that_stops_it() {

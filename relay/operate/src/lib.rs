@@ -67,6 +67,7 @@ pub mod story;
 pub mod tables;
 pub mod tail;
 pub mod text;
+mod turns;
 pub mod units;
 pub mod verify;
 

@@ -6,9 +6,7 @@ mod symptom;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use futures_util::future::try_join;
-use futures_util::stream::FuturesOrdered;
 use outbox_log::admin::{
     self, Blocker, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, Picture, Process, RelayStatus,
 };
@@ -22,6 +20,7 @@ use super::error::OperateError;
 use super::operator::{Operator, Role};
 use super::pause::PauseLine;
 use super::seconds::{self, age};
+use super::turns::in_turns;
 use crate::settings::PipelineConfig;
 
 /// One pipeline.
@@ -233,10 +232,6 @@ pub enum Depth {
     WithHistory,
 }
 
-/// Maximum number of pipelines that are looked at at once, so that a look at thousands of them is
-/// no flood of sessions.
-const LOOKS_MAX: usize = 16;
-
 /// Like [`status`], with a chosen depth. Cancel-safe.
 ///
 /// # Errors
@@ -247,19 +242,9 @@ pub async fn status_at(
     depth: Depth,
 ) -> Result<Vec<PipelineStatus>, OperateError> {
     operator.permit(Role::Viewer, "view pipelines")?;
+    // Collected first: the future of this function must not depend on the caller's iterator.
     let pipelines: Vec<&PipelineConfig> = pipelines.into_iter().collect();
-    let mut statuses = Vec::with_capacity(pipelines.len());
-    let mut looks = FuturesOrdered::new();
-    for pipeline in pipelines {
-        if looks.len() >= LOOKS_MAX {
-            statuses.extend(looks.next().await);
-        }
-        looks.push_back(look(pipeline, depth));
-    }
-    while let Some(status) = looks.next().await {
-        statuses.push(status);
-    }
-    Ok(statuses)
+    Ok(in_turns(pipelines.into_iter().map(|pipeline| look(pipeline, depth))).await)
 }
 
 async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {

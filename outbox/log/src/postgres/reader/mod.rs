@@ -21,7 +21,7 @@ use crate::postgres::page::Pace;
 use crate::postgres::statements::Statements;
 use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::tables::Tables;
-use crate::{LogError, LogReader, Pause};
+use crate::{LogError, LogReader, PauseScope};
 
 /// The statements that a reader runs.
 pub(in crate::postgres) struct Sql {
@@ -151,8 +151,8 @@ impl LogReader for PgReader {
         within(self.call_timeout, self.stuck_entries(after, entries_max)).await
     }
 
-    async fn pauses(&mut self) -> Result<Vec<Pause>, LogError> {
-        let asked = self.tables.pauses(&mut self.connection, &self.relay);
+    async fn paused_scopes(&mut self) -> Result<Vec<PauseScope>, LogError> {
+        let asked = self.tables.paused_scopes(&mut self.connection, &self.relay);
         within(self.call_timeout, asked).await
     }
 }

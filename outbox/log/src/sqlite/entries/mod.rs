@@ -26,6 +26,12 @@ use crate::tables::{Done, Signature};
 use crate::{Entry, EntryId, LogError, RelayName, RowLimit, rows};
 use statements::{FIRST, SQL};
 
+/// Returns the statement that finds an entry.
+#[cfg(test)]
+pub(super) fn find_statement() -> &'static migrations::Statement {
+    &SQL.find
+}
+
 /// Returns the id up to which the relay has passed.
 fn passed_to(extent: &Extent) -> Result<i64, LogError> {
     extent.cursor.as_deref().map_or(Ok(0), passed)
