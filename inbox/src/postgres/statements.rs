@@ -11,8 +11,8 @@ migrations::statements! {
         new_rows = "ON CONFLICT (message_id, consumer, scope) DO NOTHING";
         session = "processed_at, pg_backend_pid() AS process, pg_current_xact_id()::text::bigint AS transaction";
         admitted = "{session}, {mark}, CASE WHEN NOT {is_marked}::boolean THEN {waits_for_the_disk} END AS waits";
-        // A caller commits rows without a mark, and confirms them: a confirmed row must not be undone
-        // by a crash. The inbox itself commits rows with a mark, and waits then.
+        // Callers commit rows without a mark, and confirm them: a crash must not undo a confirmed
+        // row. The inbox itself commits rows with a mark, and waits then.
         waits_for_the_disk = migrations::waits_for_the_disk!();
         // Columns are named, without a star: otherwise PostgreSQL refuses a prepared statement once
         // a migration has added a column.

@@ -136,8 +136,8 @@ migrations::statements! {
         UPDATE {schema}saga SET worker = NULL, waits_for = $6, waiting_since = NULL, attempts = $4, error = $5,
             wake_at = NULL, stuck_at = clock_timestamp()
         WHERE {held} AND cancel IS NULL";
-    /// It waits for the disk, because the undo of a call comes next. A crash that took it back would
-    /// let the saga go forward without the call's effect.
+    /// It waits for the disk, because the undo of a call comes next. A crash that took it back
+    /// would let the saga go forward without the call's effect.
     begin_undo = "
         UPDATE {schema}saga SET state = 'undoing', reason = $4, cancel = NULL, attempts = 0, error = NULL,
             waits_for = NULL, waiting_since = NULL
