@@ -13,7 +13,7 @@ use libtest_mimic::Trial;
 use message::{Chunk, EventType, Fingerprint, Message, Topic};
 use migrations::Line;
 use outbox::Outbox;
-use saga::{Run, SagaId, Sagas, Signature, StepError, StepKey, WorkerOptions};
+use saga::{Run, SagaId, Sagas, Signature, Started, StepError, StepKey, WorkerOptions};
 use sqlx::{PgPool, Postgres};
 use tests::cluster::NEEDS;
 use tests::{Cluster, Outcome, Stage, trial};
@@ -230,7 +230,7 @@ async fn stay(is_there: &Notify, is_here: bool) {
 
 async fn start(pool: &PgPool, sagas: &Sagas<Postgres>, name: &str) -> Outcome {
     let mut tx = Outbox::new().begin(pool).await?;
-    drop(sagas.start(&mut tx, "checkout", name, &7_i64).await?);
+    assert_eq!(sagas.start(&mut tx, "checkout", name, &7_i64).await?, Started::Started);
     Ok(tx.commit().await?)
 }
 
