@@ -68,7 +68,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// duplicate, or is refused if it differs.
     ///
     /// On PostgreSQL this takes one round trip for every 200 messages, and two more when there are
-    /// duplicates.
+    /// duplicates. The commit waits for the disk, as with [`admit`](Self::admit).
     ///
     /// # Errors
     /// [`AdmitError`], never a refusal: refusals are in the results. Roll the transaction back. Not

@@ -138,7 +138,8 @@ fn runs(indices: impl Iterator<Item = u32>) -> Vec<String> {
 impl<DB: Dialect> Inbox<DB> {
     /// Gathers the chunks of a message in the caller's own transaction. Call it with every message
     /// before [`admit`](Self::admit), and admit only a [`Gathered::Whole`]. A message that is not a
-    /// chunk is returned unchanged.
+    /// chunk is returned unchanged. The commit of a chunk waits for the disk, as with
+    /// [`admit`](Self::admit).
     ///
     /// The transaction must see what others have committed (READ COMMITTED, PostgreSQL's default).
     /// On SQLite, begin it with `BEGIN IMMEDIATE`.

@@ -214,6 +214,9 @@ impl<DB: Dialect> Inbox<DB> {
     /// proof that settles the delivery. [`begin`](Self::begin) offers a transaction that returns
     /// the proof itself.
     ///
+    /// The commit waits for the disk even if the server's settings do not ask for it: a crash must
+    /// not undo what was confirmed. Do not set `synchronous_commit` in the transaction afterwards.
+    ///
     /// On SQLite, begin the transaction with `BEGIN IMMEDIATE`: a later upgrade fails with BUSY
     /// without waiting.
     ///

@@ -58,7 +58,7 @@
 //! | [`Run::sleep`] | its end, and that the saga waits |
 //! | an undo | the record that it is undone; for a call, that record commits after the undo |
 //!
-//! Every commit of a worker is fenced by the epoch of its claim, and leases expire by the
+//! Every commit of a worker is fenced by the name of its claim, and leases expire by the
 //! database's clock: a worker that was suspended beyond its lease changes nothing.
 //!
 //! | module | what it holds |

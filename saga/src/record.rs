@@ -128,7 +128,7 @@ pub struct SagaRecord {
     pub output: Option<String>,
     /// How many workers have owned it, one after the other.
     pub epoch: i64,
-    /// The worker that owns it now.
+    /// The worker that owns it now, and the number of the worker's claim: `<worker>/<number>`.
     pub worker: Option<String>,
     /// Its next turn, or the end of its worker's lease. `None` when it needs no turn.
     pub wake_at: Option<OffsetDateTime>,
@@ -168,7 +168,7 @@ pub struct SagaOutline {
     pub state: State,
     /// How many workers have owned it, one after the other.
     pub epoch: i64,
-    /// The worker that owns it now.
+    /// The worker that owns it now, and the number of the worker's claim: `<worker>/<number>`.
     pub worker: Option<String>,
     /// Its next turn, or the end of its worker's lease. `None` when it needs no turn.
     pub wake_at: Option<OffsetDateTime>,
@@ -295,12 +295,27 @@ impl StepRecord {
     }
 }
 
-/// A saga that a worker owns, with the epoch that fences its changes.
+/// A saga that a worker owns, with the name of the claim that fences its changes. Every claim has a
+/// name of its own. Its epoch may return: a crash or a promotion that takes a claim back lets the
+/// next one have the same number.
 #[doc(hidden)]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Held {
     pub(crate) id: SagaId,
-    pub(crate) epoch: i64,
+    pub(crate) worker: String,
+}
+
+impl Held {
+    /// Returns a saga as the claim that it was read with holds it. Without a worker nobody holds
+    /// it, and the empty name fits no row.
+    pub(crate) fn of(saga: &SagaRecord) -> Self {
+        Self { id: saga.id.clone(), worker: saga.worker.clone().unwrap_or_default() }
+    }
+
+    /// Returns whether the saga still belongs to this claim.
+    pub(crate) fn owns(&self, saga: &SagaRecord) -> bool {
+        saga.worker.as_deref() == Some(self.worker.as_str())
+    }
 }
 
 /// How a change of a step commits.

@@ -72,9 +72,9 @@ fn of_saga<DB: Dialect>(statement: &Statement, id: &SagaId) -> Query<DB> {
     Query::new(statement).bind(id.saga_type()).bind(id.id())
 }
 
-/// Fenced by the epoch: the statement changes nothing once another worker owns the saga.
+/// Fenced by the claim: the statement changes nothing once another worker owns the saga.
 fn of_held<DB: Dialect>(statement: &Statement, held: &Held) -> Query<DB> {
-    of_saga(statement, &held.id).bind(held.epoch)
+    of_saga(statement, &held.id).bind(held.worker.as_str())
 }
 
 impl<DB: Dialect> Tables<DB> {

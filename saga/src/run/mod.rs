@@ -144,7 +144,7 @@ impl<DB: Dialect> Run<DB> {
         Self {
             parts: Parts {
                 sagas,
-                held: Held { id: saga.id.clone(), epoch: saga.epoch },
+                held: Held::of(saga),
                 lease,
                 stopping,
                 replies: saga.replies,

@@ -18,7 +18,7 @@ use crate::statements::{Shared, shared_of};
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
 fn of_held(statement: &migrations::Statement, held: &Held) -> Query<Sqlite> {
-    Query::new(statement).bind(held.id.saga_type()).bind(held.id.id()).bind(held.epoch)
+    Query::new(statement).bind(held.id.saga_type()).bind(held.id.id()).bind(held.worker.as_str())
 }
 
 impl Store for Sqlite {

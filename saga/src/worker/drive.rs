@@ -77,7 +77,7 @@ pub(super) async fn drive<DB: Dialect>(
     if sagas.vanishes_at(&saga.id, crash_points::AFTER_CLAIM).await {
         return;
     }
-    let held = Held { id: saga.id.clone(), epoch: saga.epoch };
+    let held = Held::of(&saga);
     let _renewed = in_hand.add(held.clone(), lease.clone());
     let (attempts, is_fresh) = (saga.attempts, saga.epoch == 1 && saga.state == State::Running);
     let (conflicts, uncounted, step) = (0, 0, None);
@@ -87,7 +87,7 @@ pub(super) async fn drive<DB: Dialect>(
 
 /// Releases a claimed saga that has not begun here, because this process has no slot for it.
 pub(super) async fn give_back<DB: Dialect>(sagas: &Arc<Inner<DB>>, saga: &SagaRecord) {
-    let held = Held { id: saga.id.clone(), epoch: saga.epoch };
+    let held = Held::of(saga);
     let turn = Turn::Postpone { attempts: saga.attempts, delay: Duration::ZERO, error: None };
     let given = async {
         let mut connection = sagas.db.pool().acquire().await?;
@@ -106,9 +106,7 @@ impl<DB: Dialect> Driver<DB> {
             let next = match found.take() {
                 Some(saga) => self.once(&saga).await,
                 None => match (Sagas(Arc::clone(&self.sagas))).find(&self.held.id).await {
-                    Ok(Some(saga)) if saga.epoch == self.held.epoch && saga.worker.is_some() => {
-                        self.once(&saga).await
-                    }
+                    Ok(Some(saga)) if self.held.owns(&saga) => self.once(&saga).await,
                     Ok(_) => Ok(Next::Leave),
                     Err(error) => Err(error),
                 },

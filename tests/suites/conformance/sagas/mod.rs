@@ -5,6 +5,7 @@
 mod bad_input;
 mod calls;
 mod crashes;
+mod lost_commits;
 mod operators;
 mod replies;
 mod retention;
@@ -58,6 +59,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         bad_input::trials(),
         calls::trials(),
         crashes::trials(),
+        lost_commits::trials(),
         operators::trials(),
         replies::trials(),
         retention::trials(),

@@ -71,7 +71,7 @@ async fn no_saga_is_run_by_two_at_once<DB: Tables>(db: Database<DB>) {
 }
 
 /// Returns a hook that pauses a worker at one place until the test lets it continue.
-fn paused_at(place: &'static str) -> (saga::Hook, Arc<Notify>, Arc<Notify>) {
+pub(super) fn paused_at(place: &'static str) -> (saga::Hook, Arc<Notify>, Arc<Notify>) {
     let (is_there, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (there, on) = (Arc::clone(&is_there), Arc::clone(&go_on));
     let hook: saga::Hook = Arc::new(move |_, at| {
@@ -88,7 +88,7 @@ fn paused_at(place: &'static str) -> (saga::Hook, Arc<Notify>, Arc<Notify>) {
 }
 
 /// A saga with one step, whose effect and message name the worker.
-fn by<DB: Tables>(db: &Database<DB>, who: &'static str) -> SagasBuilder<DB> {
+pub(super) fn by<DB: Tables>(db: &Database<DB>, who: &'static str) -> SagasBuilder<DB> {
     sagas(db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
         saga.step("one", async |tx| {
             DB::apply(tx, format!("one by {who}")).await?;
@@ -127,7 +127,7 @@ async fn a_paused_worker_changes_nothing_after_its_lease<DB: Tables>(db: Databas
     assert_eq!(messages, 2, "one for each saga");
 }
 
-/// The worker that took the saga has not begun its step yet, so only the epoch shows the loss.
+/// The worker that took the saga has not begun its step yet, so only the claim shows the loss.
 async fn a_worker_whose_saga_was_taken_commits_no_step<DB: Tables>(db: Database<DB>) {
     let (hook, is_there, go_on) = paused_at(crash_points::AFTER_CLAIM);
     let (_, worker) = begun(&db, by(&db, "the paused one").hook(hook), 0).await;
@@ -155,7 +155,7 @@ async fn a_paused_worker_does_not_call_after_its_lease<DB: Tables>(db: Database<
     let (_, worker) = begun(&db, code, 5).await;
     is_there.notified().await;
     // Another worker has taken the saga, so this one cannot renew its lease.
-    db.execute("UPDATE saga SET epoch = epoch + 1").await.unwrap();
+    db.execute("UPDATE saga SET epoch = epoch + 1, worker = 'the other one'").await.unwrap();
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     go_on.notify_one();
     worker.stop().await;
