@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use sqlx::{Pool, Transaction};
 
-use crate::error::MigrateError;
+use crate::error::{MigrateError, SchemaError};
 use crate::identifier::Identifier;
-use crate::line::Line;
+use crate::line::{Line, Migration};
 use crate::query::Values;
 use crate::sql::Statement;
 use crate::status::Applied;
@@ -136,7 +136,7 @@ pub trait Backend: Values + sealed::Sealed {
         connection: &mut Self::Connection,
         schema: Option<&Identifier>,
         line: Line,
-        migration: &crate::line::Migration,
+        migration: &Migration,
     ) -> impl Future<Output = Result<(), MigrateError>> + Send;
 
     /// Reads the bookkeeping table; empty when it does not exist. Takes no lock and never makes the
@@ -147,6 +147,51 @@ pub trait Backend: Values + sealed::Sealed {
         schema: Option<&Identifier>,
         line: Line,
     ) -> impl Future<Output = Result<Vec<Applied>, MigrateError>> + Send;
+
+    /// Returns the first fault of a line's tables and functions that loses messages without an
+    /// error. Takes no lock.
+    #[doc(hidden)]
+    fn fault(
+        _connection: &mut Self::Connection,
+        _schema: Option<&Identifier>,
+        _line: Line,
+        _known: &[Migration],
+    ) -> impl Future<Output = Result<Option<SchemaError>, MigrateError>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Returns a line's tables with row-level security.
+    #[doc(hidden)]
+    fn with_row_security(
+        _connection: &mut Self::Connection,
+        _schema: Option<&Identifier>,
+        _known: &[Migration],
+    ) -> impl Future<Output = Result<Vec<String>, MigrateError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Returns a line's indexes and partitions that its migrations made and that do not work.
+    #[doc(hidden)]
+    fn missing(
+        _connection: &mut Self::Connection,
+        _schema: Option<&Identifier>,
+        _line: Line,
+        _known: &[Migration],
+    ) -> impl Future<Output = Result<Vec<String>, MigrateError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Makes a line's functions name the schema in which they are. Returns whether one named
+    /// another.
+    #[doc(hidden)]
+    fn bring_home(
+        _connection: &mut Self::Connection,
+        _schema: Option<&Identifier>,
+        _line: Line,
+        _known: &[Migration],
+    ) -> impl Future<Output = Result<bool, MigrateError>> + Send {
+        std::future::ready(Ok(false))
+    }
 
     /// Describes the tables of a line as text.
     #[doc(hidden)]

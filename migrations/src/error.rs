@@ -55,6 +55,39 @@ pub enum SchemaError {
         /// The name as it was recorded.
         name: String,
     },
+    /// Row-level security hides rows of a table from this role.
+    #[error(
+        "row-level security of the table {table} applies to this role, and rows that it hides would be lost without an \
+         error; run `ALTER TABLE {table} DISABLE ROW LEVEL SECURITY`, or `ALTER ROLE … BYPASSRLS` for this role (a policy \
+         that shows every row is not enough)"
+    )]
+    RowSecurity {
+        /// The table, with its schema.
+        table: String,
+    },
+    /// Row-level security hides rows of a table from its owner, and so from functions with the
+    /// owner's rights.
+    #[error(
+        "row-level security of the table {table} applies to its owner, with whose rights functions decide what is no \
+         longer needed; run `ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY`"
+    )]
+    ForcedRowSecurity {
+        /// The table, with its schema.
+        table: String,
+    },
+    /// A function uses the tables of another schema: its own schema was renamed.
+    #[error(
+        "the function {function} uses the tables of the schema {named}, as after ALTER SCHEMA … RENAME; as their owner, \
+         run `relay migrate up --line {line}`, which makes the functions of the {line} use their own schema"
+    )]
+    OtherSchema {
+        /// The line.
+        line: Line,
+        /// The function, with its schema.
+        function: String,
+        /// The schema that it names.
+        named: String,
+    },
 }
 
 /// The reason why a database could not be migrated or inspected.

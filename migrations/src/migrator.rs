@@ -68,6 +68,7 @@ impl<DB: Backend> Migrator<DB> {
     }
 
     /// Applies the pending migrations and returns them; empty when the database is up to date.
+    /// After `ALTER SCHEMA ... RENAME`, it also replaces the former name in the functions.
     ///
     /// # Errors
     /// [`MigrateError`]: the database is newer than this build, an applied migration differs from
@@ -87,7 +88,8 @@ impl<DB: Backend> Migrator<DB> {
             if self.schema.is_none() {
                 DB::check_place(&mut tx).await?;
             }
-            let what = String::from("create outbox_toolkit_migration");
+            let what = "create outbox_toolkit_migration (the role needs CREATE on the schema; --schema names another)";
+            let what = String::from(what);
             DB::run(&mut tx, &self.render(DB::BOOKKEEPING), what).await?;
         }
         for migration in pending {
@@ -95,6 +97,9 @@ impl<DB: Backend> Migrator<DB> {
             DB::run(&mut tx, &self.render(migration.template), what).await?;
             DB::record(&mut tx, self.schema.as_ref(), self.line, migration).await?;
             tracing::info!(line = %self.line, version = migration.version, name = migration.name, "migrated");
+        }
+        if DB::bring_home(&mut tx, self.schema.as_ref(), self.line, self.known).await? {
+            tracing::info!(line = %self.line, "the functions name their schema again, which was renamed");
         }
         tx.commit().await.map_err(MigrateError::database("commit the migrations"))?;
         Ok(pending)
@@ -110,13 +115,38 @@ impl<DB: Backend> Migrator<DB> {
         Ok(Status { line: self.line, applied, known: self.known })
     }
 
-    /// Checks that this build can work with the database. Reads only. Cancel-safe.
+    /// Checks that this build can work with the database, and that its tables and functions hide no
+    /// row from this role. Reads only. Cancel-safe.
     ///
     /// # Errors
     /// [`MigrateError::Schema`] names the command to run; any other error means that the database
     /// could not be read.
     pub async fn check(&self, connection: &mut DB::Connection) -> Result<(), MigrateError> {
+        if let Some(fault) = DB::fault(connection, self.schema.as_ref(), self.line, self.known).await? {
+            return Err(fault.into());
+        }
         Ok(self.status(connection).await?.check()?)
+    }
+
+    /// Returns the line's tables with row-level security, whether or not it applies to this role;
+    /// none on SQLite. Reads only. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`MigrateError::Database`] when the catalogs cannot be read.
+    pub async fn with_row_security(
+        &self,
+        connection: &mut DB::Connection,
+    ) -> Result<Vec<String>, MigrateError> {
+        DB::with_row_security(connection, self.schema.as_ref(), self.known).await
+    }
+
+    /// Returns the line's indexes and partitions that were dropped or detached by hand, or are not
+    /// valid; none on SQLite. Reads only. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`MigrateError::Database`] when the catalogs cannot be read, or the line has no tables.
+    pub async fn missing(&self, connection: &mut DB::Connection) -> Result<Vec<String>, MigrateError> {
+        DB::missing(connection, self.schema.as_ref(), self.line, self.known).await
     }
 
     /// Returns the migrations of a range of versions as a script for an administrator who runs them

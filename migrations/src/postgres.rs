@@ -1,12 +1,14 @@
 //! PostgreSQL: an advisory lock of the transaction keeps migrators apart.
 
+mod objects;
+
 use std::time::{Duration, Instant};
 
 use sqlx::types::time::OffsetDateTime;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, Transaction};
 
 use crate::backend::{Backend, Dialect};
-use crate::error::MigrateError;
+use crate::error::{MigrateError, SchemaError};
 use crate::identifier::Identifier;
 use crate::line::{Line, Migration};
 use crate::own_transaction::MARK;
@@ -287,6 +289,41 @@ END $$;",
             applied_at,
         });
         Ok(applied.collect())
+    }
+
+    async fn fault(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        line: Line,
+        known: &[Migration],
+    ) -> Result<Option<SchemaError>, MigrateError> {
+        objects::fault(connection, schema, line, known).await
+    }
+
+    async fn with_row_security(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        known: &[Migration],
+    ) -> Result<Vec<String>, MigrateError> {
+        objects::with_row_security(connection, schema, known).await
+    }
+
+    async fn missing(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        line: Line,
+        known: &[Migration],
+    ) -> Result<Vec<String>, MigrateError> {
+        objects::missing(connection, schema, line, known).await
+    }
+
+    async fn bring_home(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        line: Line,
+        known: &[Migration],
+    ) -> Result<bool, MigrateError> {
+        objects::bring_home(connection, schema, line, known).await
     }
 
     async fn describe(

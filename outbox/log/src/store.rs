@@ -93,6 +93,13 @@ pub trait CheckpointStore: Send {
     /// The cursor of a new relay name starts before the first entry.
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError>;
 
+    /// Returns the names of other relays that have led here and that no process runs, at most ten.
+    /// For a warning when a new name leads: one of them may have been renamed. The default, for a
+    /// log without names, returns none.
+    async fn left_relays(&mut self) -> Result<Vec<String>, LogError> {
+        Ok(Vec::new())
+    }
+
     /// Extends the lease. A server that crashes afterwards allocates no id again that it had
     /// allocated before.
     async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError>;

@@ -34,7 +34,12 @@
 //! | `hint` | suggested commands that can be pasted |
 //! | `visible` | refusal of passwords in arguments |
 //! | `signature` | the author of a decision, and the reason |
+//! | `note` | lines on standard error |
 //! | `failure`, `exit` | errors of commands, and exit codes |
+
+// First: its macros are for the modules below.
+#[macro_use]
+mod note;
 
 #[cfg(feature = "postgres")]
 mod adopt;

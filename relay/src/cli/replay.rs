@@ -108,7 +108,7 @@ impl Replay {
             }
         }
         for topic in deduplicated(&pipeline.broker, &planned.topics) {
-            eprintln!(
+            note!(
                 "{topic} goes to a FIFO queue, which drops a message if it was published or replayed within the last 5 minutes: replay such messages again later"
             );
         }

@@ -70,7 +70,7 @@ fn show(shown: &[PipelineStatus], format: Format) -> Result<Exit, Failure> {
     format.print(&shown, |shown| text(shown, terminal_width()))?;
     for PipelineStatus { pipeline, problem, .. } in shown {
         if let Some(problem) = problem {
-            eprintln!("{pipeline}: {}", one_line(problem));
+            note!("{pipeline}: {}", one_line(problem));
         }
     }
     Ok(shown.iter().map(exit).max().unwrap_or(Exit::Success))

@@ -74,7 +74,7 @@ impl Tail {
             }
         };
         outage.over();
-        eprintln!("{}: messages that the relay publishes or parks from now on", pipeline.name);
+        note!("{}: messages that the relay publishes or parks from now on", pipeline.name);
         let mut left = self.limit.unwrap_or(usize::MAX);
         loop {
             let looked = tokio::select! {
@@ -129,14 +129,14 @@ struct Outage {
 impl Outage {
     fn met(&mut self, error: &str) {
         if self.error.as_deref() != Some(error) {
-            eprintln!("{}; waiting for it", one_line(error));
+            note!("{}; waiting for it", one_line(error));
         }
         self.error = Some(error.to_owned());
     }
 
     fn over(&mut self) {
         if self.error.take().is_some() {
-            eprintln!("the database answers again");
+            note!("the database answers again");
         }
     }
 }

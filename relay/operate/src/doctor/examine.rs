@@ -19,7 +19,7 @@ use super::grants::examine_grants;
 use super::horizon::{self, Horizon};
 use super::reach::{failed, reach_broker};
 use super::report::{CheckState, Finding, PipelineReport};
-use super::{facts, scheduled, sqlite};
+use super::{facts, relays, scheduled, sqlite};
 use crate::{Broker, InboxConfig, PipelineConfig};
 
 /// Time limit for all queries to a database together.
@@ -54,6 +54,7 @@ pub async fn examine(
     }
     checks.push(history(pipeline));
     checks.extend(scheduled::look(pipeline, DATABASE_TIME_LIMIT).await);
+    checks.extend(relays::look(pipeline, DATABASE_TIME_LIMIT).await);
     checks.extend(beside);
     let inboxes: Vec<&InboxConfig> =
         inboxes.iter().filter(|inbox| inbox.is_of(pipeline.name.as_str())).collect();

@@ -13,6 +13,7 @@ const VERSION_MIN: i32 = 130_000;
 pub(crate) fn check(facts: &PostgresFacts) -> Vec<Finding> {
     let mut findings = vec![tls(facts), server(facts), primary(facts), pooler(facts.shared_session)];
     findings.extend(facts.lines.iter().map(|line| schema::check(line, DATABASE)));
+    findings.push(schema::row_security(&facts.lines, DATABASE));
     findings.push(accepted(facts.refused.as_deref()));
     findings.push(sequence(facts.sequence_cache));
     findings.push(timeline(&facts.timeline));
@@ -20,6 +21,8 @@ pub(crate) fn check(facts: &PostgresFacts) -> Vec<Finding> {
     findings.push(collation(facts.stale_collation.as_ref()));
     findings.push(isolation(facts));
     findings.push(durability(facts));
+    findings.push(logged(&facts.unlogged));
+    findings.push(outboxes(facts));
     findings.extend(activity::check(facts));
     findings.push(clock(DATABASE, facts.clock));
     findings.push(disk(facts.database_bytes));
@@ -171,6 +174,25 @@ fn durability(facts: &PostgresFacts) -> Finding {
     Finding::unless("durability", DATABASE, measured, Some((state, remedy.to_owned())))
 }
 
+fn logged(unlogged: &[String]) -> Finding {
+    if unlogged.is_empty() {
+        return Finding::pass("logged", DATABASE, "no table of the toolkit is unlogged");
+    }
+    let remedy = "a crash of the server empties them, and a promotion as well: ALTER TABLE … SET LOGGED";
+    Finding::fail("logged", DATABASE, unlogged.join(", "), remedy)
+}
+
+fn outboxes(facts: &PostgresFacts) -> Finding {
+    if facts.other_outboxes.is_empty() {
+        return Finding::pass("outboxes", DATABASE, "this database has no other outbox");
+    }
+    let measured = format!("this database also has outboxes in {}", facts.other_outboxes.join(", "));
+    let remedy = "the search_path chooses the outbox that this pipeline reads: name it in database.schema, \
+                  and give each of the others a pipeline of its own";
+    let problem = (!facts.is_schema_named).then(|| (CheckState::Warn, remedy.to_owned()));
+    Finding::unless("outboxes", DATABASE, measured, problem)
+}
+
 fn disk(database_bytes: u64) -> Finding {
     let measured = format!("the database takes {}", bytes(database_bytes));
     Finding::unknown(
@@ -200,7 +222,17 @@ pub(crate) mod tests {
             sees_sessions: true,
             shared_session: false,
             refused: None,
-            lines: vec![LineFacts { line: "outbox", version: 7, version_needed: 7, problem: None }],
+            lines: vec![LineFacts {
+                line: "outbox",
+                version: 7,
+                version_needed: 7,
+                problem: None,
+                missing: Vec::new(),
+                row_security: Vec::new(),
+            }],
+            is_schema_named: false,
+            other_outboxes: Vec::new(),
+            unlogged: Vec::new(),
             sequence_cache: Some(1),
             timeline: Timeline::Told(1),
             encoding: String::from("UTF8"),
@@ -234,13 +266,19 @@ pub(crate) mod tests {
     fn each_fact_that_is_wrong_has_its_check() {
         use CheckState::{Fail, Warn};
         type Break = fn(&mut PostgresFacts);
-        let table: [(&str, CheckState, Break); 17] = [
+        let table: [(&str, CheckState, Break); 21] = [
             ("tls", Fail, |facts| facts.cipher = None),
             ("tls", Warn, |facts| facts.verified = false),
             ("server", Fail, |facts| facts.version_number = 120_000),
             ("primary", Fail, |facts| facts.replica = true),
             ("pooler", Warn, |facts| facts.shared_session = true),
             ("schema", Fail, |facts| facts.lines[0].problem = Some(String::from("run relay migrate up"))),
+            ("schema", Fail, |facts| {
+                facts.lines[0].missing = vec![String::from("partition outbox_message_2")];
+            }),
+            ("row-security", Warn, |facts| {
+                facts.lines[0].row_security = vec![String::from("public.outbox_message")];
+            }),
             ("opens", Fail, |facts| facts.refused = Some(String::from("is CockroachDB"))),
             ("sequence-cache", Fail, |facts| facts.sequence_cache = Some(100)),
             ("timeline", Warn, |facts| facts.timeline = Timeline::Hidden(String::from("wal_level"))),
@@ -252,6 +290,8 @@ pub(crate) mod tests {
             ("durability", Warn, |facts| {
                 facts.asynchronous = vec![String::from("shop: synchronous_commit=off")];
             }),
+            ("logged", Fail, |facts| facts.unlogged = vec![String::from("public.outbox_message_2")]),
+            ("outboxes", Warn, |facts| facts.other_outboxes = vec![String::from("shop")]),
             ("clock", Warn, |facts| facts.clock.by = Duration::from_secs(5)),
             ("clock", Fail, |facts| facts.clock.by = Duration::from_secs(900)),
         ];

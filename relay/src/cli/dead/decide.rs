@@ -152,11 +152,11 @@ impl Edit {
         let id = self.id.to_string();
         if !self.dry_run && !is_dead {
             let show = hint::command(&["show", "--pipeline", owner.as_str(), id.as_str()]);
-            eprintln!("the relay retries it automatically: {show}");
+            note!("the relay retries it automatically: {show}");
         } else if !self.dry_run {
             let words =
                 ["dead", "requeue", "--pipeline", owner.as_str(), "--id", id.as_str(), "--note", "WHY"];
-            eprintln!("it stays dead until you requeue it: {}", hint::command(&words));
+            note!("it stays dead until you requeue it: {}", hint::command(&words));
         }
         Ok(exit)
     }
@@ -178,7 +178,7 @@ pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
             help,
         ));
     }
-    eprint!("{question} [y/N] ");
+    note_text!("{question} [y/N] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;

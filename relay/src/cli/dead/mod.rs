@@ -151,7 +151,7 @@ impl List {
         } else {
             show::list(&listed.messages, listed.away.is_empty(), format)?;
             if listed.more {
-                eprintln!("there are more than {}: --limit shows more, --count counts them", self.limit);
+                note!("there are more than {}: --limit shows more, --count counts them", self.limit);
             }
         }
         // An unreachable database does not hide the messages of the others.

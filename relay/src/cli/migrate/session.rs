@@ -34,7 +34,7 @@ pub(super) async fn up<DB: Backend>(
         match migrator.up(connection).await {
             Err(MigrateError::Busy { holder, .. }) if since.elapsed() < WAIT_MAX => {
                 let holder = output::one_line(&holder);
-                eprintln!("{database}: waiting for another migration: {holder}");
+                note!("{database}: waiting for another migration: {holder}");
             }
             Err(MigrateError::Busy { holder, .. }) => {
                 return Err(MigrateError::Busy { holder, waited: since.elapsed() });

@@ -23,6 +23,7 @@ mod restore;
 mod retention;
 mod retention_clocks;
 mod roles;
+mod row_security;
 mod rows;
 mod servers;
 mod shared_ids;
@@ -62,6 +63,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         retention::trials(),
         retention_clocks::trials(),
         roles::trials(),
+        row_security::trials(),
         rows::trials(),
         servers::trials(),
         shared_ids::trials(),

@@ -26,6 +26,8 @@ const SEQUENCE: &str = include_str!("../sql/sequence.sql");
 const TOPICS: &str = include_str!("../sql/topics.sql");
 const SLOTS_WITHOUT_LOG: &str = include_str!("../sql/slots_without_log.sql");
 const TIMELINE: &str = include_str!("../sql/timeline.sql");
+const UNLOGGED: &str = include_str!("../sql/unlogged.sql");
+const OUTBOXES: &str = include_str!("../sql/outboxes.sql");
 const COLLATION: &str = include_str!("../sql/collation.sql");
 
 /// The first version that records the version of a database's collation.
@@ -86,8 +88,10 @@ async fn ask(
     let lines = lines::<Postgres>(connection, schema).await?;
     let has_outbox = lines.iter().any(|line| line.line == "outbox" && line.version > 0);
     let mut sequence_cache = None;
-    let mut topics = Vec::new();
+    let (mut topics, mut unlogged, mut other_outboxes) = (Vec::new(), Vec::new(), Vec::new());
     if has_outbox {
+        unlogged = texts(&rows(connection, schema, UNLOGGED).await?)?;
+        other_outboxes = texts(&rows(connection, schema, OUTBOXES).await?)?;
         sequence_cache = rows(connection, schema, SEQUENCE).await?.first().map(first).transpose()?;
         // For a role that may not read the log, the check of grants reports it.
         topics = match rows(connection, schema, TOPICS).await {
@@ -116,6 +120,9 @@ async fn ask(
         shared_session: shares_session(options, pid).await?,
         refused: None,
         lines,
+        is_schema_named: schema.is_some(),
+        other_outboxes,
+        unlogged,
         sequence_cache,
         timeline,
         encoding: get(&row, "encoding")?,

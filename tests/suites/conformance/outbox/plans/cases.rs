@@ -175,6 +175,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "statements.stuck", "", 100, 0, s("'main',0,100,NULL"));
     add(Relay, "statements.acquire", "", 1, 0, s("'main','b',30,'{}',NULL,NULL,'b'"));
     add(Relay, "statements.holder", "", 1, 0, s("'main'"));
+    add(Relay, "statements.left_relays", "", 10, 0, s("'main'"));
     add(Relay, "statements.renew", "", 1, 0, s("'main',1,30,NULL,'a'"));
     // No index leads from a message id to its parked entry, so this is a walk. It happens once in a
     // term, and only when the log no longer has the row.
