@@ -243,8 +243,8 @@ pub async fn status_at(
 ) -> Result<Vec<PipelineStatus>, OperateError> {
     operator.permit(Role::Viewer, "view pipelines")?;
     // Collected first: the future of this function must not depend on the caller's iterator.
-    let pipelines: Vec<&PipelineConfig> = pipelines.into_iter().collect();
-    Ok(in_turns(pipelines.into_iter().map(|pipeline| look(pipeline, depth))).await)
+    let looks: Vec<_> = pipelines.into_iter().map(|pipeline| look(pipeline, depth)).collect();
+    Ok(in_turns(looks).await)
 }
 
 async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {

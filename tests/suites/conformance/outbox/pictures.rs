@@ -64,7 +64,7 @@ async fn errors_are_counted_from_both_ends<DB: TestDialect>(db: &Database<DB>) {
     let dead: u64 = counted.iter().filter(|((state, _), _)| *state == "dead").map(|(_, count)| count).sum();
     assert_eq!(dead, look_at as u64 - 1);
 
-    let unknown = outbox_log::RelayName::new("unknown").unwrap();
+    let unknown = RelayName::new("unknown").unwrap();
     let picture = admin.picture(&unknown).await.unwrap();
     assert!(picture.relay.is_none() && picture.errors.is_empty());
 }
