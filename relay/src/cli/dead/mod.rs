@@ -132,7 +132,7 @@ impl Dead {
         match self {
             Self::List(list) => list.execute(format).await,
             Self::Show(show) => show.execute(format).await,
-            Self::Requeue(requeue) => requeue.execute(format).await,
+            Self::Requeue(requeue) => Box::pin(requeue.execute(format)).await,
             Self::Discard(decide) => decide.execute(&Change::Discard, format).await,
             Self::Edit(edit) => edit.execute(format).await,
             Self::Audit(audit) => audit.execute(format).await,

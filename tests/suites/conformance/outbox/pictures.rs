@@ -85,7 +85,7 @@ async fn what_waits_is_examined_within_one_bound<DB: TestDialect>(db: &Database<
         ))
         .await;
     }
-    let place = |name| pipeline(name, &db.relay_url());
+    let place = |name: &RelayName| pipeline(name, &db.relay_url());
     let viewer = Operator::new("ann", Role::Viewer);
     let both = Places::new().outbox(&place(&relay())).outbox(&place(&other));
     let found = held(&both, &viewer).await.unwrap();
