@@ -6,7 +6,7 @@ mod symptom;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::future::try_join;
+use futures_util::future::{BoxFuture, try_join};
 use outbox_log::admin::{
     self, Blocker, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, Picture, Process, RelayStatus,
 };
@@ -242,9 +242,13 @@ pub async fn status_at(
     depth: Depth,
 ) -> Result<Vec<PipelineStatus>, OperateError> {
     operator.permit(Role::Viewer, "view pipelines")?;
-    // Collected first: the future of this function must not depend on the caller's iterator.
-    let pipelines: Vec<&PipelineConfig> = pipelines.into_iter().collect();
-    Ok(in_turns(pipelines.into_iter().map(|pipeline| look(pipeline, depth))).await)
+    // Boxed and collected: with the iterator in this function's future, other crates could not show
+    // that the future is `Send`.
+    let mut looks: Vec<BoxFuture<'_, PipelineStatus>> = Vec::new();
+    for pipeline in pipelines {
+        looks.push(Box::pin(look(pipeline, depth)));
+    }
+    Ok(in_turns(looks).await)
 }
 
 async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
