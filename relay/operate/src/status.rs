@@ -6,7 +6,7 @@ mod symptom;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::future::try_join;
+use futures_util::future::{BoxFuture, try_join};
 use outbox_log::admin::{
     self, Blocker, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, Picture, Process, RelayStatus,
 };
@@ -242,8 +242,12 @@ pub async fn status_at(
     depth: Depth,
 ) -> Result<Vec<PipelineStatus>, OperateError> {
     operator.permit(Role::Viewer, "view pipelines")?;
-    // Collected first: the future of this function must not depend on the caller's iterator.
-    let looks: Vec<_> = pipelines.into_iter().map(|pipeline| look(pipeline, depth)).collect();
+    // Boxed and collected: with the iterator in this function's future, other crates could not show
+    // that the future is `Send`.
+    let mut looks: Vec<BoxFuture<'_, PipelineStatus>> = Vec::new();
+    for pipeline in pipelines {
+        looks.push(Box::pin(look(pipeline, depth)));
+    }
     Ok(in_turns(looks).await)
 }
 

@@ -1,6 +1,7 @@
 //! Looks at many databases, at few of them at a time.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -18,8 +19,8 @@ const SLOW_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs all looks, at most [`LOOKS_MAX`] at a time. Returns their results in the order of the
 /// looks. Cancel-safe if the looks are.
-pub(crate) async fn in_turns<F: Future>(looks: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let quick = Semaphore::new(LOOKS_MAX);
+pub(crate) async fn in_turns<F: Future>(looks: Vec<F>) -> Vec<F::Output> {
+    let quick = Arc::new(Semaphore::new(LOOKS_MAX));
     let mut looks = looks.into_iter().enumerate();
     let mut running = FuturesUnordered::new();
     let mut results = Vec::new();
@@ -27,8 +28,8 @@ pub(crate) async fn in_turns<F: Future>(looks: impl IntoIterator<Item = F>) -> V
         while running.len() < LOOKS_MAX + SLOW_LOOKS_MAX
             && let Some((place, look)) = looks.next()
         {
-            let quick = &quick;
-            running.push(async move { (place, in_turn(look, quick).await) });
+            let quick = Arc::clone(&quick);
+            running.push(async move { (place, in_turn(look, &quick).await) });
         }
         match running.next().await {
             Some(result) => results.push(result),
@@ -81,7 +82,7 @@ mod tests {
         let count = Count::default();
         // Later ones are quicker.
         let lasts = |place: usize| Duration::from_millis(900 - 8 * place as u64);
-        let found = in_turns((0..100).map(|place| count.look(place, lasts(place)))).await;
+        let found = in_turns((0..100).map(|place| count.look(place, lasts(place))).collect()).await;
         assert_eq!(found, (0..100).collect::<Vec<_>>());
         assert_eq!(count.most.get(), LOOKS_MAX);
     }
@@ -98,7 +99,7 @@ mod tests {
         assert_eq!(all.await, (0..30).collect::<Vec<_>>());
 
         let away = Count::default();
-        in_turns((0..100).map(|place| away.look(place, Duration::from_secs(10)))).await;
+        in_turns((0..100).map(|place| away.look(place, Duration::from_secs(10))).collect()).await;
         assert_eq!(away.most.get(), LOOKS_MAX + SLOW_LOOKS_MAX);
     }
 }
