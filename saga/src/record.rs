@@ -116,42 +116,14 @@ words! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SagaRecord {
-    /// Its name.
-    pub id: SagaId,
-    /// The version of the code that runs it.
-    pub version: u16,
-    /// Its state.
-    pub state: State,
+    /// Everything but its contents.
+    pub outline: SagaOutline,
     /// Its input: JSON.
     pub input: String,
     /// Its output, once it has finished: JSON.
     pub output: Option<String>,
-    /// How many workers have owned it, one after the other.
-    pub epoch: i64,
-    /// The worker that owns it now.
-    pub worker: Option<String>,
-    /// Its next turn, or the end of its worker's lease. `None` when it needs no turn.
-    pub wake_at: Option<OffsetDateTime>,
-    /// Failures since the last step that succeeded.
-    pub attempts: u32,
-    /// The last failure.
-    pub error: Option<String>,
-    /// The reason why it is undone.
-    pub reason: Option<String>,
-    /// The step whose time or reply it waits for; of a stuck saga, the step at which it is stuck.
-    pub waits_for: Option<String>,
-    /// When that wait began.
-    pub waiting_since: Option<OffsetDateTime>,
-    /// When it was started.
-    pub started_at: OffsetDateTime,
-    /// When it got stuck, if it needs an operator.
-    pub stuck_at: Option<OffsetDateTime>,
-    /// When it finished, or was undone.
-    pub ended_at: Option<OffsetDateTime>,
     /// The number of replies that have arrived.
     pub(crate) replies: i64,
-    /// The reason of an operator who wants it cancelled.
-    pub(crate) cancel: Option<String>,
     /// Proves replies to its requests.
     pub(crate) secret: Secret,
 }

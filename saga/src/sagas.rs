@@ -145,7 +145,7 @@ impl<DB: Dialect> Sagas<DB> {
         let found = found.ok_or(sqlx::Error::RowNotFound);
         let found = found.map_err(StoreError::during("see the saga that was started before"))?;
         if is_same(&found.input, &input) {
-            Ok(Started::AlreadyThere(found.state))
+            Ok(Started::AlreadyThere(found.outline.state))
         } else {
             Err(StartError::KeyReused { id })
         }

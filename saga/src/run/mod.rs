@@ -144,7 +144,7 @@ impl<DB: Dialect> Run<DB> {
         Self {
             parts: Parts {
                 sagas,
-                held: Held { id: saga.id.clone(), epoch: saga.epoch },
+                held: Held { id: saga.outline.id.clone(), epoch: saga.outline.epoch },
                 lease,
                 stopping,
                 replies: saga.replies,
@@ -157,7 +157,7 @@ impl<DB: Dialect> Run<DB> {
                 is_busy: false,
                 last: None,
                 has_progressed: false,
-                has_failed: saga.attempts > 0 || saga.error.is_some(),
+                has_failed: saga.outline.attempts > 0 || saga.outline.error.is_some(),
                 worn_out,
                 halt: None,
             },

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::lease::Lease;
-use crate::record::{LOST, SagaRecord};
+use crate::record::{LOST, SagaOutline, SagaRecord};
 use crate::sagas::Sagas;
 use crate::telemetry;
 
@@ -50,11 +50,11 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
             match self.sagas.call("take sagas that are due", claimed).await {
                 Ok(sagas) => {
                     for saga in sagas {
-                        if saga.worker.is_some() {
+                        if saga.outline.worker.is_some() {
                             taken.push((saga, Lease::granted(asked_at, lease)));
                         } else {
-                            telemetry::failed(saga.id.saga_type());
-                            let SagaRecord { id, attempts, .. } = saga;
+                            telemetry::failed(saga.outline.id.saga_type());
+                            let SagaOutline { id, attempts, .. } = saga.outline;
                             tracing::warn!(saga = %id, attempts, "the saga is tried again later: {LOST}");
                         }
                     }
