@@ -23,7 +23,7 @@ pub struct StuckKey {
     pub holder: Uuid,
     /// When its holder claimed it or last renewed the lease.
     pub claimed_at: OffsetDateTime,
-    /// When its lease expired. If that is more than [`LEASE_MAX`](crate::LEASE_MAX) ahead, the
+    /// When its lease expired. If that is more than a day ahead, which no lease lasts, the
     /// database's clock was ahead when the lease was given.
     pub lease_until: OffsetDateTime,
     /// The policy for it: [`OnExpired::Refuse`] waits for an operator, anything else for the next
@@ -87,8 +87,8 @@ pub struct Decided {
 
 impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// Returns the keys whose lease has expired and that no caller has taken over, the oldest
-    /// expiry first. Keys whose lease ends more than [`LEASE_MAX`](crate::LEASE_MAX) ahead come
-    /// last: the database's clock was ahead when it was given. If the holder is alive, its next
+    /// expiry first. Keys whose lease ends more than a day ahead, which no lease lasts, come last:
+    /// the database's clock was ahead when it was given. If the holder is alive, its next
     /// renewal corrects that. Cancel-safe.
     ///
     /// # Errors

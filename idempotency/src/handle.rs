@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use inbox::StoreError;
-use inbox::day::back;
+use inbox::shared::back;
 use message::crash_points::reached;
 use message::token::Drift;
 use message::{Backoff, Fingerprint, SteadyClock, shield};

@@ -90,10 +90,7 @@ pub use handle::IdempotencyKeys;
 pub use id::{IdempotencyKey, KeyId, Operation};
 pub use inbox::{CommitError, Signature, StoreError, Tenant};
 pub use maintenance::Maintained;
-pub use options::{
-    ClaimOptions, KEY_CALL_TIMEOUT_DEFAULT, KEY_RETENTION_DEFAULT, KEY_RETENTION_MAX, KEY_RETENTION_MIN,
-    KeyOptions, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, MAINTAIN_EVERY_DEFAULT, OnExpired, OptionOutOfBounds,
-};
+pub use options::{ClaimOptions, KeyOptions, OnExpired, OptionOutOfBounds};
 pub use record::Ending;
 pub use store::KeyStore;
 pub use transaction::KeyTransaction;

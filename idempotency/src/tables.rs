@@ -102,7 +102,7 @@ impl<DB: KeyStore> KeyTables<DB> {
     }
 
     /// Returns the keys whose lease has expired, the oldest expiry first, and those whose lease
-    /// ends further ahead than [`LEASE_MAX`](crate::LEASE_MAX).
+    /// ends further ahead than [`LEASE_MAX`](crate::options::LEASE_MAX).
     pub(crate) async fn stuck(&self, pool: &Pool<DB>, limit: u32) -> Result<Vec<StuckKey>> {
         stuck_keys(pool, &self.shared.stuck, limit).await
     }

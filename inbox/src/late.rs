@@ -9,8 +9,9 @@ use crate::dead_letter::{DeadLetter, Resolution};
 use crate::dialect::{Dialect, Stored};
 use crate::error::RedriveError;
 use crate::guard::{canonical_content, compare, identity};
-use crate::inbox::{Inbox, PayloadComparison};
+use crate::inbox::Inbox;
 use crate::name::ConsumerName;
+use crate::options::PayloadComparison;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 

@@ -13,7 +13,7 @@ use crate::record::Held;
 use crate::statements::Shared;
 
 /// A database that sagas have tables in: PostgreSQL or SQLite.
-pub trait Dialect: outbox::Dialect + inbox::dialect::Dialect + Store {}
+pub trait Dialect: outbox::Dialect + inbox::Dialect + Store {}
 
 #[cfg(feature = "postgres")]
 impl Dialect for sqlx::Postgres {}

@@ -15,9 +15,9 @@ use super::stored::is_stored_by_default;
 use crate::{ClaimOptions, IdempotencyKeys, KeyStore, Operation};
 
 /// Default maximum size of a request body, and of a stored response body, in bytes.
-pub const BODY_BYTES_MAX_DEFAULT: usize = 1_048_576;
+const BODY_BYTES_MAX_DEFAULT: usize = 1_048_576;
 /// Default maximum time for the body of a request to arrive.
-pub const BODY_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+const BODY_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// Length of the longest handled method, with the space after it.
 const METHOD_BYTES_MAX: usize = "DELETE ".len();
@@ -143,13 +143,13 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
         self.with(|settings| settings.is_lenient = false)
     }
 
-    /// Sets the maximum size of a request body, in bytes. Default: [`BODY_BYTES_MAX_DEFAULT`].
+    /// Sets the maximum size of a request body, in bytes. Default: 1 MiB.
     #[must_use]
     pub fn request_bytes_max(self, bytes: usize) -> Self {
         self.with(|settings| settings.request_bytes_max = bytes)
     }
 
-    /// Sets the maximum size of a response body, in bytes. Default: [`BODY_BYTES_MAX_DEFAULT`]. A
+    /// Sets the maximum size of a response body, in bytes. Default: 1 MiB. A
     /// larger body, or a stream of unknown length, is answered with 500; in the transactional mode
     /// nothing of the request is stored.
     #[must_use]
@@ -158,7 +158,7 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
     }
 
     /// Sets the maximum time for the body of a request to arrive. Nothing is held until it has
-    /// arrived. Default: [`BODY_TIMEOUT_DEFAULT`].
+    /// arrived. Default: 30 s.
     #[must_use]
     pub fn body_timeout(self, timeout: Duration) -> Self {
         self.with(|settings| settings.body_timeout = timeout)
@@ -183,7 +183,7 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
     /// transactional mode rolls back. The leased mode releases the key under
     /// [`OnExpired::TakeOver`](crate::OnExpired). Under `Refuse` it releases the key only if
     /// the response reports that nothing happened ([`Effect::None`](super::Effect::None)). Default:
-    /// [`is_stored_by_default`].
+    /// [`is_stored_by_default`](super::is_stored_by_default).
     #[must_use]
     pub fn store_when(self, is_stored: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.is_stored = Arc::new(is_stored))

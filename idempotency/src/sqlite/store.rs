@@ -2,7 +2,7 @@
 //! here, because its transaction excludes all other writers.
 
 use inbox::Signature;
-use inbox::day::ahead;
+use inbox::shared::ahead;
 use migrations::query::{Query, Row, at_micros, micros};
 use migrations::{Backend as _, Identifier};
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
@@ -10,11 +10,12 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::statements::{HOLD, Statements, UNDO};
+use crate::options::LEASE_MAX;
 use crate::record::{Record, State};
 use crate::statements::{Shared, shared_of};
 use crate::store::{Ask, Change, End, KeyStore};
 use crate::tables::{KeyTables, of_key};
-use crate::{Decision, Ending, KeyId, LEASE_MAX};
+use crate::{Decision, Ending, KeyId};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use inbox::Window;
 use inbox::simulation::{Admitted, Cause, Failed, Forget, HeldMessages, MessageName, Store};
-use inbox::window::Window;
 use inbox::{
     AdmitError, Attempt, Candidate, CommitError, ConsumerName, Duplicate, Failures, HandlerError, OpenError,
     Reason, Received, Refusal, StoreError, Tenant,

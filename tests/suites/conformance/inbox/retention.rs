@@ -277,7 +277,7 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres(database: &Data
 async fn creating_a_day_gives_way_and_tries_again_on_postgres(database: &Database<sqlx::Postgres>) {
     let inbox = database.inbox().await;
     let schema = database.schema.clone().unwrap();
-    let tomorrow = inbox::day::Day::of(inbox.window().now).next();
+    let tomorrow = inbox::Day::of(inbox.window().now).next();
     let part = migrations::Identifier::new(format!("inbox_message_{}", tomorrow.suffix())).unwrap();
     let template = migrations::Template::new("DROP TABLE {schema}{part}");
     let drop_day = template.schema(Some(&schema)).identifier("part", &part).render();
@@ -335,7 +335,7 @@ async fn a_role_that_may_not_create_days_says_so_on_postgres(database: &Database
     assert!(consume(&humble, &message("permitted")).await.unwrap());
 
     let template = "DROP TABLE {schema}{part}";
-    let day = inbox::day::Day::of(humble.window().now).next();
+    let day = inbox::Day::of(humble.window().now).next();
     let part = migrations::Identifier::new(format!("inbox_message_{}", day.suffix())).unwrap();
     let drop_day = migrations::Template::new(template).schema(Some(&role)).identifier("part", &part).render();
     sqlx::query(&drop_day).execute(&database.admin).await.unwrap();

@@ -8,6 +8,11 @@ use super::*;
 use idempotency::{CompleteError, Decision, OnExpired};
 use inbox::Signature;
 
+/// Default lease.
+const LEASE_DEFAULT: Duration = Duration::from_secs(60);
+/// Maximum lease.
+const LEASE_MAX: Duration = Duration::from_secs(86_400);
+
 key_cases! { "keys/lease":
     every {
         a_request_is_claimed_once_then_in_flight_then_replayed,
@@ -34,7 +39,7 @@ async fn a_request_is_claimed_once_then_in_flight_then_replayed<DB: Keys>(db: Da
     let Claimed::Acquired(holder) = claim(&keys, "k", "a").await else { panic!() };
     assert_eq!((holder.attempt(), holder.id()), (1, &key("k")));
     let Claimed::InFlight { retry_after } = claim(&keys, "k", "a").await else { panic!() };
-    assert!(retry_after.as_secs() > 30 && retry_after <= idempotency::LEASE_DEFAULT, "{retry_after:?}");
+    assert!(retry_after.as_secs() > 30 && retry_after <= LEASE_DEFAULT, "{retry_after:?}");
     let ended_at = holder.complete(Ending::Succeeded, b"\x00\xffdone").await.unwrap();
     // Another process, with its own handle.
     let keys = open(&db).await;
@@ -142,12 +147,12 @@ async fn a_lease_from_a_clock_that_was_days_ahead_is_left_to_the_operator<DB: Ke
     holder.renew().await.unwrap();
     assert_eq!(operator.stuck(some).await.unwrap(), [], "its holder is alive");
     let Claimed::InFlight { retry_after } = claim(&keys, "k", "a").await else { panic!() };
-    assert!(retry_after <= idempotency::LEASE_DEFAULT, "{retry_after:?}");
+    assert!(retry_after <= LEASE_DEFAULT, "{retry_after:?}");
 
     db.execute(DB::AHEAD).await.unwrap();
     drop(holder);
     let Claimed::InFlight { retry_after } = claim(&keys, "k", "a").await else { panic!() };
-    assert!(retry_after <= idempotency::LEASE_MAX, "{retry_after:?}");
+    assert!(retry_after <= LEASE_MAX, "{retry_after:?}");
     let stuck = operator.stuck(some).await.unwrap();
     let found: Vec<_> = stuck.iter().map(|stuck| stuck.id.key().as_str()).collect();
     assert_eq!(found, ["k"]);
