@@ -410,12 +410,11 @@ impl<DB: Dialect> Sagas<DB> {
                 tables.skip_step(tx, id, Skipped { step, is_stuck_here }, &result).await
             }
         };
-        match skipped.map_err(StoreError::during("skip a step"))? {
-            true => Ok(()),
-            false => {
-                let (step, at) = (step.to_owned(), saga.waits_for.clone());
-                Err(DecideError::NotSkipped { id: id.clone(), step, at })
-            }
+        if skipped.map_err(StoreError::during("skip a step"))? {
+            Ok(())
+        } else {
+            let (step, at) = (step.to_owned(), saga.waits_for.clone());
+            Err(DecideError::NotSkipped { id: id.clone(), step, at })
         }
     }
 }

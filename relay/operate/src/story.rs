@@ -496,9 +496,10 @@ async fn unknown(places: &Places, asked: &MessageRef, id: Option<Uuid>) -> Opera
     }
     let made_at = id.and_then(made_at).map(|at| format!(", created at {}", seconds::text(at)));
     let made_at = made_at.unwrap_or_default();
-    let text = match may_be_removed {
-        true => format!("{asked}{made_at} is no longer there, or never was: {}", kept.join("; ")),
-        false => format!("{asked}{made_at} is in none of the searched outboxes and inboxes"),
+    let text = if may_be_removed {
+        format!("{asked}{made_at} is no longer there, or never was: {}", kept.join("; "))
+    } else {
+        format!("{asked}{made_at} is in none of the searched outboxes and inboxes")
     };
     let help = "if the configuration names every outbox and inbox, it was never enqueued or was rolled back";
     OperateError::refused(text, if may_be_removed { "`relay retention` shows what is kept" } else { help })

@@ -243,9 +243,10 @@ async fn each(goal: &Goal, lines: &[Line], act: Act, outcomes: &mut Vec<Outcome>
             let options = sqlite_options(url).map_err(invalid)?;
             let database = format!("sqlite {}", options.get_filename().display());
             let mut connection = opened(&options, &database).await.map_err(|failure| {
-                match options.get_filename().exists() {
-                    true => failure,
-                    false => Failure::with_help(failure.exit(), failure, "?mode=rwc creates a missing file"),
+                if options.get_filename().exists() {
+                    failure
+                } else {
+                    Failure::with_help(failure.exit(), failure, "?mode=rwc creates a missing file")
                 }
             })?;
             with::<Sqlite>(goal, &mut connection, &database, lines, act, outcomes).await?;

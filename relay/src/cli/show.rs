@@ -81,9 +81,12 @@ fn in_outbox(part: &OutboxPart) -> String {
         Some(bytes) => format!("{bytes} bytes{}", if part.edited { ", edited" } else { "" }),
         None => String::from("gone"),
     };
-    let headers = (!part.header_names.is_empty()).then(|| match part.is_before_edit() {
-        true => format!("{}; {BEFORE_EDIT}", part.header_names.join(", ")),
-        false => part.header_names.join(", "),
+    let headers = (!part.header_names.is_empty()).then(|| {
+        if part.is_before_edit() {
+            format!("{}; {BEFORE_EDIT}", part.header_names.join(", "))
+        } else {
+            part.header_names.join(", ")
+        }
     });
     let enqueued = match (time(&part.enqueued_at), &part.transaction) {
         (Some(at), Some(transaction)) => Some(format!("{at} by transaction {transaction}")),

@@ -72,9 +72,10 @@ pub(crate) fn check(file: FileSection, files: Files) -> Result<Config, Vec<Wrong
         adoptions.extend(adoption.map(|adoption| (pipeline.name.clone(), adoption)));
         pipelines.push(pipeline);
     }
-    match problems.0.is_empty() {
-        true => Ok(Config { pipelines, adoptions, log: file.log, http, otlp, page, verify }),
-        false => Err(problems.0),
+    if problems.0.is_empty() {
+        Ok(Config { pipelines, adoptions, log: file.log, http, otlp, page, verify })
+    } else {
+        Err(problems.0)
     }
 }
 

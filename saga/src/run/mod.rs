@@ -214,10 +214,7 @@ impl<DB: Dialect> Parts<DB> {
 
     /// Reports that a crash point is reached.
     async fn at(&mut self, place: &'static str) -> Result<(), Stopped> {
-        match self.sagas.vanishes_at(&self.held.id, place).await {
-            true => self.halt(Halt::Vanished),
-            false => Ok(()),
-        }
+        if self.sagas.vanishes_at(&self.held.id, place).await { self.halt(Halt::Vanished) } else { Ok(()) }
     }
 
     /// Begins a step. Returns its row if it has begun before.

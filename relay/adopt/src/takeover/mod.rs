@@ -108,9 +108,10 @@ pub async fn plan(old: &OldTable, operator: &Operator, is_back: bool) -> Result<
     let signed =
         Signed { operator: Operator::new("administrator", Role::Operator), reason: "by hand".into() };
     let mut connection = old.connect().await?;
-    let (facts, place) = match is_back {
-        true => old.prepared_back(&mut connection).await?,
-        false => old.prepared(&mut connection).await?,
+    let (facts, place) = if is_back {
+        old.prepared_back(&mut connection).await?
+    } else {
+        old.prepared(&mut connection).await?
     };
     let sql = Sql { adoption: &old.adoption, place: &place };
     let mut steps = sql.lock(lock::TIMEOUT);

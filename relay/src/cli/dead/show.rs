@@ -13,10 +13,12 @@ use super::super::output::{Format, Table, age, card, nothing_waits, or_dash};
 
 /// Prints a list. `is_whole` is false when a place did not answer.
 pub(super) fn list(messages: &[DeadMessage], is_whole: bool, format: Format) -> Result<Exit, Failure> {
-    format.print(&messages, |messages| match messages.is_empty() {
-        true => nothing_waits(is_whole),
-        false => rows(messages),
-    })?;
+    format.print(
+        &messages,
+        |messages| {
+            if messages.is_empty() { nothing_waits(is_whole) } else { rows(messages) }
+        },
+    )?;
     Ok(Exit::Success)
 }
 
@@ -108,9 +110,10 @@ pub(super) fn report(report: &Report, format: Format) -> Result<(), Failure> {
 pub(super) fn audit(lines: &[AuditLine], is_whole: bool, format: Format) -> Result<(), Failure> {
     format.print(&lines, |lines| {
         if lines.is_empty() {
-            return String::from(match is_whole {
-                true => "no decisions yet",
-                false => "no decisions found, but not every database answered",
+            return String::from(if is_whole {
+                "no decisions yet"
+            } else {
+                "no decisions found, but not every database answered"
             });
         }
         let rows = lines.iter().map(|line| {

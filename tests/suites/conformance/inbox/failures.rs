@@ -222,9 +222,8 @@ async fn a_redrive_that_is_requested_is_carried_out_once<DB: TestDatabase>(datab
     let broker = Broker::new([message("one"), message("two")]);
     let consuming = || {
         let is_repaired = Arc::clone(&repaired);
-        let handler = Effect::new(move |_, _| match is_repaired.load(Ordering::Acquire) {
-            true => Ok(()),
-            false => Err(HandlerError::reject("broken")),
+        let handler = Effect::new(move |_, _| {
+            if is_repaired.load(Ordering::Acquire) { Ok(()) } else { Err(HandlerError::reject("broken")) }
         });
         builder(&inbox, &broker, handler).redrive_interval(Some(Duration::from_millis(10)))
     };

@@ -101,6 +101,11 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
 
 fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
     let number = part.attempts.map(|attempts| count(attempts.into()));
+    let edited = if part.is_before_edit() {
+        "by an operator; payload and headers are shown as they were before"
+    } else {
+        "by an operator"
+    };
     html! {
         section class="card" {
             div class="card-head" { h2 { "Outbox of " (cell(&part.pipeline)) } (badge(part.state)) }
@@ -121,10 +126,7 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
                 (fact("Payload", &maybe(part.payload_bytes.map(bytes).as_deref())))
                 (fact("Headers", &maybe(Some(part.header_names.join(", ")).filter(|it| !it.is_empty()).as_deref())))
                 (fact("Trace", &maybe(part.traceparent.as_deref())))
-                (fact("Edited", &maybe(part.edited.then_some(match part.is_before_edit() {
-                    true => "by an operator; payload and headers are shown as they were before",
-                    false => "by an operator",
-                }))))
+                (fact("Edited", &maybe(part.edited.then_some(edited))))
             }
             @if let Some(error) = &part.error {
                 h3 { "Last error" }
