@@ -17,7 +17,7 @@ use crate::attempts::storable;
 use crate::dialect::{Dialect, Key};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
-use crate::refusal::Refusal;
+use crate::reason::{Reason, Resolution};
 use crate::store_dead_letter::Cause;
 use crate::store_error::StoreError;
 
@@ -35,85 +35,6 @@ impl FromStr for DeadLetterId {
     type Err = uuid::Error;
     fn from_str(value: &str) -> Result<Self, uuid::Error> {
         Uuid::parse_str(value).map(Self)
-    }
-}
-
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$case:meta])* $variant:ident = $word:literal),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum $name { $($(#[$case])* $variant),* }
-
-        impl $name {
-            /// Returns the lower-case word for tables, logs and metrics.
-            #[must_use]
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word),* }
-            }
-
-            /// Parses such a word.
-            #[must_use]
-            pub fn from_word(word: &str) -> Option<Self> {
-                match word { $($word => Some(Self::$variant),)* _ => None }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-    };
-}
-
-words!(
-    /// Why a delivery was dead-lettered.
-    Reason {
-        /// Its handler failed too often.
-        Poison = "poison",
-        /// Its handler rejected it.
-        Rejected = "rejected",
-        /// Its id was already used with another payload.
-        KeyReused = "key_reused",
-        /// It is older than the inbox remembers.
-        TooOld = "too_old",
-        /// Its time is too far in the future.
-        FromTheFuture = "from_the_future",
-        /// It is not a valid message, or a chunk that cannot be part of one.
-        Malformed = "malformed",
-        /// Some of its chunks did not arrive in time.
-        Incomplete = "incomplete",
-        /// Its tenant is unknown: the function for tenants panicked or refused.
-        NoTenant = "no_scope",
-        /// An earlier dead letter of its key is open, so it was not handled:
-        /// [`AfterDeadLetter::HoldKey`](crate::AfterDeadLetter::HoldKey).
-        Held = "held",
-    }
-);
-
-words!(
-    /// How a dead letter was closed.
-    Resolution {
-        /// Redriven: its effect and its inbox row were committed together.
-        Applied = "applied",
-        /// Redriven too late for an inbox row; this dead letter is the only record of its effect.
-        AppliedLate = "applied_late",
-        /// Redriven, but the message had already taken effect.
-        Duplicate = "duplicate",
-        /// Discarded by an operator.
-        Discarded = "discarded",
-    }
-);
-
-impl From<&Refusal> for Reason {
-    fn from(refusal: &Refusal) -> Self {
-        match refusal {
-            Refusal::KeyReused { .. } | Refusal::OtherSource { .. } => Self::KeyReused,
-            Refusal::TooOld { .. } => Self::TooOld,
-            Refusal::FromTheFuture { .. } => Self::FromTheFuture,
-            Refusal::Fragment { .. } | Refusal::Chunk { .. } => Self::Malformed,
-        }
     }
 }
 
@@ -314,7 +235,12 @@ impl DeadLetter {
                 return Err(format!("it is {}: {}", self.reason, self.error));
             }
             Reason::NoTenant => return Err(format!("its tenant is unknown: {}", self.error)),
-            _ => {}
+            Reason::Poison
+            | Reason::Rejected
+            | Reason::KeyReused
+            | Reason::TooOld
+            | Reason::FromTheFuture
+            | Reason::Held => {}
         }
         if self.headers.iter().any(|(name, _)| name.strip_prefix(CHUNK_PREFIX).is_some_and(is_chunk)) {
             return Err(String::from(

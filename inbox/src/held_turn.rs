@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::attempts::{Attempt, Forget};
 use crate::day::ahead;
-use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::dialect::{Dialect, Key};
 use crate::error::RedriveError;
 use crate::guard::key;
@@ -16,6 +16,7 @@ use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
 use crate::letter_in_hand::Hand;
 use crate::name::{ConsumerName, MessageName, Tenant};
+use crate::reason::Resolution;
 use crate::redrive::RedriveOptions;
 use crate::store_dead_letter::Cause;
 use crate::store_error::StoreError;

@@ -9,10 +9,11 @@ use uuid::Uuid;
 
 use crate::chunks::Incomplete;
 use crate::day::back;
-use crate::dead_letter::{DeadLetter, DeadLetterId, Reason};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::dialect::{ChunkSet, Dialect, Key, Overdue};
 use crate::inbox::Inbox;
 use crate::name::ConsumerName;
+use crate::reason::Reason;
 use crate::store_error::StoreError;
 use crate::telemetry;
 

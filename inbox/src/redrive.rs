@@ -8,7 +8,7 @@ use message::Message;
 use time::OffsetDateTime;
 
 use crate::attempts::error_text;
-use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::dialect::Dialect;
 use crate::error::{AdmitError, RedriveError};
 use crate::guard::{Admission, Duplicate, Guard};
@@ -16,6 +16,7 @@ use crate::handler::{Handler, refuse_swallowed};
 use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
+use crate::reason::Resolution;
 use crate::received::Received;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;

@@ -9,12 +9,13 @@ use uuid::Uuid;
 use crate::activity::ActivityRow;
 use crate::attempts::{Attempt, InHand, NotedFailure};
 use crate::chunks::Incomplete;
-use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Guards, Inserted, Reading, Stored};
 use crate::held_keys::{Closed, HeldFirst, HeldKey};
 use crate::known::{Known, KnownState};
 use crate::minutes::{ConsumerCounts, Counts};
+use crate::reason::{Reason, Resolution};
 use crate::reconcile::{Remembered, Unfinished};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

@@ -5,11 +5,12 @@ use sqlx::Transaction;
 
 use crate::attempts::Forget;
 use crate::day::Day;
-use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::dialect::{ChunkSet, Dialect, Inserted, Key, NewRow};
 use crate::guard::{Duplicate, identity};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
+use crate::reason::{Reason, Resolution};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 
@@ -115,8 +116,7 @@ impl<DB: Dialect> Inbox<DB> {
         let inbox = self.clone();
         let consumer = consumer.clone();
         shield(async move {
-            let has_row = matches!(letter.reason, Reason::Poison | Reason::Rejected | Reason::Held);
-            let Some(message) = letter.message().ok().filter(|_| has_row) else {
+            let Some(message) = letter.message().ok().filter(|_| letter.reason.has_row()) else {
                 return inbox.store_letter_alone(&letter, chunks).await;
             };
             let without_row = match inbox.store_letter_with_row(&consumer, &letter, chunks, &message).await? {

@@ -5,8 +5,9 @@ use migrations::query::{Query, Row};
 use time::OffsetDateTime;
 
 use super::{Tables, stored};
-use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Resolution};
+use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery};
 use crate::dialect::{Dialect, Key};
+use crate::reason::Resolution;
 use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
