@@ -29,8 +29,9 @@ const MAINTAIN_EVERY_MAX: Duration = Duration::from_secs(3_600);
 /// Default time that a request waits for an answer of the database.
 const KEY_CALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// Options of the handle.
+/// Options of the handle. Start from [`KeyOptions::default`].
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct KeyOptions {
     /// Maximum retention of any operation, and the default of each: 1 minute to 366 days, 24 hours
     /// by default. Each key stores its own.
@@ -164,6 +165,43 @@ impl ClaimOptions {
         let retention = self.retention.unwrap_or(longest);
         bounded("retention of an operation", retention, KEY_RETENTION_MIN, longest)?;
         Ok(retention)
+    }
+}
+
+impl KeyOptions {
+    /// Sets the maximum retention of any operation, and the default of each.
+    #[must_use]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Sets how long decisions of operators are kept.
+    #[must_use]
+    pub fn audit_retention(mut self, audit_retention: Duration) -> Self {
+        self.audit_retention = audit_retention;
+        self
+    }
+
+    /// Sets the PostgreSQL schema of the table.
+    #[must_use]
+    pub fn schema(mut self, schema: Option<Identifier>) -> Self {
+        self.schema = schema;
+        self
+    }
+
+    /// Sets the interval of maintenance.
+    #[must_use]
+    pub fn maintain_every(mut self, maintain_every: Duration) -> Self {
+        self.maintain_every = maintain_every;
+        self
+    }
+
+    /// Sets how long a call to the database may take.
+    #[must_use]
+    pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
+        self.call_timeout = call_timeout;
+        self
     }
 }
 

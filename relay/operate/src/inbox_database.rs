@@ -81,7 +81,7 @@ async fn opened<DB: Store + outbox::Dialect>(
     options: <DB::Connection as Connection>::Options,
     schema: Option<Identifier>,
 ) -> Result<Inbox<DB>, OperateError> {
-    let of_inbox = InboxOptions { schema, ..InboxOptions::default() };
+    let of_inbox = InboxOptions::default().schema(schema);
     Ok(open_with(options, async |pool| Inbox::open_for_operators(pool, of_inbox).await).await?)
 }
 

@@ -158,7 +158,7 @@ async fn open<DB: KeyStore + outbox::Dialect>(
     options: <DB::Connection as Connection>::Options,
     schema: Option<Identifier>,
 ) -> Result<IdempotencyKeys<DB>, OperateError> {
-    let of_keys = KeyOptions { schema, ..KeyOptions::default() };
+    let of_keys = KeyOptions::default().schema(schema);
     let open = async |pool| IdempotencyKeys::open(pool, of_keys).await;
     open_with(options, open).await.map_err(|error| match error {
         ClaimError::Schema(error) => OperateError::new(OperateErrorKind::NoTables, error),

@@ -505,11 +505,7 @@ mod tests {
 
         use crate::settings::{Broker, Database, PipelineConfig, Retention};
 
-        let sqs = brokers::sqs::Config {
-            region: Some("eu-central-1".into()),
-            endpoint_url: Some("http://127.0.0.1:1".into()),
-            ..brokers::sqs::Config::default()
-        };
+        let sqs = brokers::sqs::Config::default().region("eu-central-1").endpoint_url("http://127.0.0.1:1");
         let pipeline = PipelineConfig {
             name: RelayName::new("orders").unwrap(),
             source: Source::new("/orders").unwrap(),

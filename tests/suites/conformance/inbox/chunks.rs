@@ -408,7 +408,7 @@ async fn a_chunk_that_could_not_be_kept_is_kept_later_and_leaves_no_failure<DB: 
 }
 
 async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: &Database<DB>) {
-    let options = InboxOptions { chunked_bytes_max: LARGE + 100, ..database.options() };
+    let options = database.options().chunked_bytes_max(LARGE + 100);
     let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
     let billing = consumer("billing");
     let whole = large("one");

@@ -301,7 +301,7 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
 ) {
     let day = Duration::from_secs(86_400);
     let inbox = database.inbox().await;
-    let short = InboxOptions { retention: day, ..database.options() };
+    let short = database.options().retention(day);
     let short = Inbox::<DB>::open(database.pool.clone(), short).await.unwrap();
     let now = inbox.window().now;
     let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
@@ -330,7 +330,7 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
 async fn a_late_message_with_several_dead_letters_takes_effect_once<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
-    let options = InboxOptions { payloads: PayloadComparison::CanonicalJson, ..database.options() };
+    let options = database.options().payloads(PayloadComparison::CanonicalJson);
     let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
     let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
     let billing = billing();
@@ -457,7 +457,7 @@ async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &D
     ] {
         let id = store_dead_letter(&inbox, &dead, reason).await;
         assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
-        let wide = InboxOptions { skew_max: Duration::from_secs(7_200), ..database.options() };
+        let wide = database.options().skew_max(Duration::from_secs(7_200));
         let later = Inbox::<DB>::open(database.pool.clone(), wide).await.unwrap();
         assert_eq!(admitted_again(&later, &dead).await, [Some(id), Some(id)], "{reason}");
         let redriven = inbox.redrive(&billing(), id, &WORKS, RedriveOptions::default()).await.unwrap();
@@ -474,7 +474,7 @@ async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &D
     // If the message has taken effect meanwhile, its discard reports that.
     let early = message_of(now + Duration::from_secs(7_000), "applied");
     let id = store_dead_letter(&inbox, &early, Reason::FromTheFuture).await;
-    let wide = InboxOptions { skew_max: Duration::from_secs(7_200), ..database.options() };
+    let wide = database.options().skew_max(Duration::from_secs(7_200));
     let later = Inbox::<DB>::open(database.pool.clone(), wide).await.unwrap();
     let mut tx = later.begin().await.unwrap();
     drop(tx.admit(&billing(), &Tenant::none(), &early).await.unwrap());

@@ -342,7 +342,7 @@ async fn a_database_host_that_is_gone_stops_no_consumer_on_postgres(database: &D
         .connect_with(there.host("127.0.0.1").port(wire.address().port()).ssl_mode(PgSslMode::Disable))
         .await
         .unwrap();
-    let options = inbox::InboxOptions { call_timeout: Duration::from_secs(4), ..database.options() };
+    let options = database.options().call_timeout(Duration::from_secs(4));
     let inbox = Inbox::open(pool, options).await.unwrap();
     let wire = Arc::new(wire);
     let gone = Arc::clone(&wire);

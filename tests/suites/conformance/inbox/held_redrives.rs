@@ -254,7 +254,7 @@ async fn a_message_whose_day_is_forgotten_is_not_held<DB: TestDatabase>(database
 /// Goal: where JSON is compared by its content, a copy of a dead message in another spelling is
 /// recognised. Oracle: no dead letter reports a reused id, before or after the redrive.
 async fn a_held_message_is_compared_by_its_content<DB: TestDatabase>(database: &Database<DB>) {
-    let options = InboxOptions { payloads: PayloadComparison::CanonicalJson, ..database.options() };
+    let options = database.options().payloads(PayloadComparison::CanonicalJson);
     let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
     let json = |payload| Message { content_type: ContentType::json(), ..keyed("k", payload) };
     let (first, held) = (json(r#"{"a":1,"b":1}"#), json(r#"{"a":1,"b":2}"#));

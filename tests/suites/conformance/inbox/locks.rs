@@ -121,7 +121,7 @@ async fn a_call_locks_the_days_of_its_messages_alone_on_postgres(database: &Data
         // One connection, which keeps its plans.
         let options = (*database.pool.connect_options()).clone().options([("lock_timeout", "100ms")]);
         let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
-        let options = InboxOptions { payloads, ..database.options() };
+        let options = database.options().payloads(payloads);
         let inbox = Inbox::<Postgres>::open(pool.clone(), options).await.unwrap();
         for name in CALLS {
             for round in 1..=ROUNDS {

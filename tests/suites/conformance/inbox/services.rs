@@ -80,7 +80,7 @@ async fn services_cannot_touch_each_others_records() {
     }
     for Service { name, pool, .. } in &services {
         // The service can write its own records.
-        let options = InboxOptions { schema: Some(name.clone()), ..InboxOptions::default() };
+        let options = InboxOptions::default().schema(Some(name.clone()));
         let inbox = Inbox::<Postgres>::open(pool.clone(), options).await.unwrap();
         let (own, none) = (consumer("same-name"), Tenant::none());
         let mut tx = inbox.begin().await.unwrap();
