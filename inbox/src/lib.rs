@@ -12,7 +12,7 @@
 //! | [`InboxTransaction`] | a transaction that returns the proof of its commit |
 //! | [`Gathered`], [`Incomplete`] | messages in chunks |
 //! | [`Refusal`], [`Window`] | refused messages, and which ids are accepted |
-//! | [`DeadLetter`], [`DeadLetterQuery`], [`RedriveOptions`] | messages that need an operator |
+//! | [`DeadLetter`], [`Cause`], [`DeadLetterQuery`], [`RedriveOptions`] | messages that need an operator |
 //! | [`AfterDeadLetter`] | whether a dead letter holds its key |
 //! | [`Decision`], [`Signature`] | what was decided about a dead letter, by whom and why |
 //! | [`Consumer`], [`Tx`], [`Received`], [`Handler`], [`UnknownKinds`], [`Shutdown`] | the ready consumer loop |
@@ -134,8 +134,8 @@ pub mod simulation {
     pub use crate::held_turn::{FailedTurn, Turn};
     pub use crate::name::MessageName;
     pub use crate::runner::{Admitted, AdmittedBatch, HeldMessages, Parts, Runner, RunnerOptions, Store};
-    pub use crate::store_dead_letter::Cause;
 }
+pub use store_dead_letter::Cause;
 pub use store_error::StoreError;
 pub use transaction::InboxTransaction;
 pub use window::Window;

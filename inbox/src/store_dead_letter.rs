@@ -16,6 +16,7 @@ use crate::store_error::StoreError;
 
 /// Why a delivery becomes a dead letter.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Cause {
     /// The reason.
     pub reason: Reason,
@@ -25,8 +26,10 @@ pub struct Cause {
     pub attempts: u32,
 }
 
-impl From<(Reason, String, u32)> for Cause {
-    fn from((reason, error, attempts): (Reason, String, u32)) -> Self {
+impl Cause {
+    /// Makes a cause: the reason, the last error, and the number of times the handler failed.
+    #[must_use]
+    pub fn new(reason: Reason, error: String, attempts: u32) -> Self {
         Self { reason, error, attempts }
     }
 }
@@ -60,9 +63,9 @@ impl<DB: Dialect> Inbox<DB> {
         consumer: &ConsumerName,
         scope: &Tenant,
         delivery: &Delivery,
-        cause: (Reason, String, u32),
+        cause: Cause,
     ) -> Result<Committed, StoreError> {
-        let letter = DeadLetter::of(delivery, consumer, scope, cause.into());
+        let letter = DeadLetter::of(delivery, consumer, scope, cause);
         self.store_letter(consumer, letter, None).await
     }
 
@@ -81,9 +84,9 @@ impl<DB: Dialect> Inbox<DB> {
         scope: &Tenant,
         delivery: &Delivery,
         whole: &Message,
-        cause: (Reason, String, u32),
+        cause: Cause,
     ) -> Result<Committed, StoreError> {
-        self.store_whole_letter(consumer, scope, delivery, whole, cause.into()).await
+        self.store_whole_letter(consumer, scope, delivery, whole, cause).await
     }
 
     /// Does the same as [`dead_letter_whole`](Self::dead_letter_whole).

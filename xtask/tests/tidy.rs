@@ -1,5 +1,5 @@
 //! Rules of style: words that a stranger finds by grep, comments that begin with their subject,
-//! short lines, few folders at the root, and one public path for each name.
+//! short lines, few folders at the root, one public path for each name, and named parameters.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -25,6 +25,10 @@ const DOCUMENT_MAX: usize = 110;
 
 /// The maximum number of folders at the root, so that all are seen at a glance.
 const FOLDERS_MAX: usize = 14;
+
+/// Folders of the crates that are released to users and operators.
+const PRODUCT: [&str; 9] =
+    ["brokers/", "idempotency/", "inbox/", "message/", "migrations/", "outbox/", "relay/", "saga/", "src/"];
 
 /// Private words of earlier days, and the words that replace them.
 const WORDS: [(&str, &str); 30] = [
@@ -216,6 +220,54 @@ fn a_public_module_is_not_re_exported_from() {
                 found.push(format!("{path}: `{module}` is public, and re-exported from"));
             }
         }
+    }
+    assert_none(&found);
+}
+
+/// Whether a function takes a parameter that is taken apart: `(name, value): (…)`. Closures may,
+/// because iterators give them pairs.
+fn takes_a_pair(line: &str) -> bool {
+    line.match_indices("): ").any(|(end, _)| {
+        let kind = line[end + 3..].trim_start_matches(['&', '(']);
+        let is_pair = line[end + 3..].trim_start_matches('&').starts_with('(') && !kind.starts_with("dyn ");
+        let Some(begin) = line[..end].rfind('(') else { return false };
+        let names: Vec<&str> = line[begin + 1..end].split(", ").collect();
+        let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        let before = &line[..begin];
+        let is_parameter = before.trim().is_empty() || before.ends_with('(') || before.ends_with(", ");
+        is_pair
+            && names.len() > 1
+            && names.iter().all(is_name)
+            && is_parameter
+            && !before.contains(['|', '='])
+    })
+}
+
+/// A caller has to know the order of a pair's values, and a reader of the call sees no name.
+#[test]
+fn functions_take_no_tuples() {
+    for taken in [
+        "    fn info(&self, (system, timeline): &(String, i64)) -> Gauge {",
+        "    (id, holder): (&KeyId, Option<Uuid>),",
+        "fn partition(committed: i64, (low, high, stable): (i64, i64, i64)) -> Partition {",
+    ] {
+        assert!(takes_a_pair(taken), "{taken}");
+    }
+    for fine in [
+        "    let row = |(verdict, runs): (Verdict, Vec<&Run>)| {",
+        "    |&(name, fault): &(Name, &Fault)| matches!(fault, Fault::Failed(_)),",
+        "    let (name, at): (String, i64) = row;",
+        "fn chain(error: &(dyn Error + 'static)) -> String {",
+    ] {
+        assert!(!takes_a_pair(fine), "{fine}");
+    }
+    let mut found = Vec::new();
+    for (path, text) in texts(&[".rs"]) {
+        if !PRODUCT.iter().any(|folder| path.starts_with(folder)) {
+            continue;
+        }
+        let lines = text.lines().enumerate().filter(|(_, line)| takes_a_pair(line));
+        found.extend(lines.map(|(number, line)| format!("{path}:{}: {}", number + 1, line.trim())));
     }
     assert_none(&found);
 }

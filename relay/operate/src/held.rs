@@ -67,7 +67,7 @@ pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateE
                 Ok(page) => {
                     held.more |= page.len() >= LOOKED_AT_MAX as usize;
                     let messages = page.into_iter();
-                    waiting.extend(messages.map(|it| DeadMessage::of_entry((number, name), state, it)));
+                    waiting.extend(messages.map(|it| DeadMessage::of_entry(number, name, state, it)));
                 }
                 Err(error) => {
                     held.away.push(OperateError::from(error).about(name));

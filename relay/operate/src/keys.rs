@@ -105,7 +105,8 @@ pub async fn stuck(
 pub async fn decide(
     tables: &Tables,
     signed: &Signed,
-    (id, holder): (&KeyId, Option<Uuid>),
+    id: &KeyId,
+    holder: Option<Uuid>,
     decision: Decision,
 ) -> Result<(), OperateError> {
     signed.check("decide about idempotency keys")?;

@@ -99,7 +99,7 @@ impl Decide {
         let id = KeyId::of_texts(&self.scope, &self.operation, &self.key)
             .map_err(|error| Failure::new(Exit::Usage, error))?;
         let key = id.to_string();
-        keys::decide(&self.place.goal()?, &signed, (&id, None), decision).await?;
+        keys::decide(&self.place.goal()?, &signed, &id, None, decision).await?;
         let decided = Decided { action, key };
         format.print(&decided, |decided| format!("{}: {}", decided.action, one_line(&decided.key)))?;
         Ok(Exit::Success)

@@ -142,7 +142,7 @@ fn pipeline(
         Some(section) => adopt::check(section, path, problems).map(Some),
         None => Some(None),
     };
-    let broker = broker((section.kafka, section.rabbitmq, section.sqs), path, problems)?;
+    let broker = broker(section.kafka, section.rabbitmq, section.sqs, path, problems)?;
     let checked = broker::check(&broker).and_then(|()| match files {
         Files::Opened => broker::check_files(&broker),
         Files::Left => Ok(()),
@@ -221,7 +221,9 @@ fn database(section: DatabaseSection, path: &str, problems: &mut Problems) -> Op
 }
 
 fn broker(
-    (kafka, rabbitmq, sqs): (Option<KafkaSection>, Option<RabbitmqSection>, Option<SqsSection>),
+    kafka: Option<KafkaSection>,
+    rabbitmq: Option<RabbitmqSection>,
+    sqs: Option<SqsSection>,
     path: &str,
     problems: &mut Problems,
 ) -> Option<Broker> {

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 
 use idempotency::{IdempotencyKeys, KeyId, KeyOptions, KeyStore};
 use inbox::{
-    ConsumerName, DeadLetterId, DeadLetterQuery, Inbox, InboxOptions, Reason, RedriveOptions, Requested,
-    Signature, Tenant,
+    Cause, ConsumerName, DeadLetterId, DeadLetterQuery, Inbox, InboxOptions, Reason, RedriveOptions,
+    Requested, Signature, Tenant,
 };
 use libtest_mimic::Trial;
 use message::{Delivery, DeliveryToken, EventType, Message, NOTE_BYTES_MAX, Source, TEXT_BYTES_MAX, Topic};
@@ -279,7 +279,7 @@ async fn dead_letter<DB: Dialect>(inbox: &Inbox<DB>, error: &str) -> Result<Dead
         redelivered: false,
         origin: String::from("queue orders"),
     };
-    let cause = (Reason::Rejected, error.to_owned(), 1);
+    let cause = Cause::new(Reason::Rejected, error.to_owned(), 1);
     drop(inbox.dead_letter(&consumer, &Tenant::none(), &delivery, cause).await?);
     let query = DeadLetterQuery { limit: NonZeroU32::MAX, ..DeadLetterQuery::default() };
     let letters = inbox.dead_letters(&query).await?;

@@ -126,11 +126,7 @@ impl DeadMessage {
             && self.cause.as_deref() == Some(message::Fault::Operator.as_str())
     }
 
-    pub(crate) fn of_entry(
-        (place, pipeline): (usize, &str),
-        state: ExceptionState,
-        entry: ListedEntry,
-    ) -> Self {
+    pub(crate) fn of_entry(place: usize, pipeline: &str, state: ExceptionState, entry: ListedEntry) -> Self {
         Self {
             source: DeadSource::Outbox,
             pipeline: Some(pipeline.to_owned()),

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inbox::Window;
-use inbox::simulation::{Admitted, Cause, Failed, Forget, HeldMessages, MessageName, Store};
+use inbox::simulation::{Admitted, Failed, Forget, HeldMessages, MessageName, Store};
 use inbox::{
-    AdmitError, Attempt, Candidate, CommitError, ConsumerName, Duplicate, Failures, HandlerError, OpenError,
-    Reason, Received, Refusal, StoreError, Tenant,
+    AdmitError, Attempt, Candidate, Cause, CommitError, ConsumerName, Duplicate, Failures, HandlerError,
+    OpenError, Reason, Received, Refusal, StoreError, Tenant,
 };
 use message::{Committed, Delivery, Fingerprint, Message, MessageId};
 use rand::Rng;

@@ -15,8 +15,8 @@ use crate::inbox::failures::{BATCHES, dead_letters, in_batches, until};
 use crate::inbox::runner::{Effect, assert_once_and_in_order, builder, start};
 use crate::inbox::{consumer, keyed, message, message_of};
 use inbox::{
-    AfterDeadLetter, ConsumerBuilder, DeadLetter, DeadLetterQuery, HandlerError, Inbox, Reason, RedriveError,
-    RedriveOptions, Redriven, Requested, Resolution, Signature, Tenant,
+    AfterDeadLetter, Cause, ConsumerBuilder, DeadLetter, DeadLetterQuery, HandlerError, Inbox, Reason,
+    RedriveError, RedriveOptions, Redriven, Requested, Resolution, Signature, Tenant,
 };
 use message::{Delivery, DeliveryToken, Message, OrderingKey, Topic};
 use migrations::Dialect as Name;
@@ -676,7 +676,7 @@ async fn a_late_letter_of_what_took_effect_holds_nothing<DB: TestDatabase>(datab
             redelivered: false,
             origin: String::from("orders[3]@17"),
         };
-        let cause = (reason, String::from("late"), 0);
+        let cause = Cause::new(reason, String::from("late"), 0);
         let proof = inbox.dead_letter(&consumer("billing"), &Tenant::none(), &late, cause).await.unwrap();
         assert_eq!(proof.subject(), applied.id.as_uuid());
         let query = DeadLetterQuery { resolved_too: true, ..DeadLetterQuery::default() };

@@ -15,7 +15,7 @@ use crate::inbox::runner::{Effect, builder, start};
 use crate::inbox::{consumer, keyed, message, message_of};
 use async_trait::async_trait;
 use inbox::{
-    AfterDeadLetter, Consumer, DeadLetter, Dialect, Handler, HandlerError, Inbox, InboxOptions,
+    AfterDeadLetter, Cause, Consumer, DeadLetter, Dialect, Handler, HandlerError, Inbox, InboxOptions,
     PayloadComparison, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Requested, Resolution,
     Tenant, Tx, UnknownKinds,
 };
@@ -49,7 +49,7 @@ async fn dead<DB: TestDatabase>(inbox: &Inbox<DB>, message: &Message, reason: Re
         redelivered: false,
         origin: String::from("orders[3]@17"),
     };
-    let cause = (reason, String::from("held behind another"), 0);
+    let cause = Cause::new(reason, String::from("held behind another"), 0);
     let proof = inbox.dead_letter(&consumer("billing"), &Tenant::none(), &delivery, cause).await.unwrap();
     assert_eq!(proof.subject(), message.id.as_uuid());
 }

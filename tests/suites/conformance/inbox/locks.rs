@@ -8,7 +8,9 @@ use crate::inbox::failures::dead_letters;
 use crate::inbox::held_keys::signature;
 use crate::inbox::runner::Effect;
 use crate::inbox::{consumer, json};
-use inbox::{Admission, Candidate, Inbox, InboxOptions, PayloadComparison, Reason, RedriveOptions, Tenant};
+use inbox::{
+    Admission, Candidate, Cause, Inbox, InboxOptions, PayloadComparison, Reason, RedriveOptions, Tenant,
+};
 use message::{Delivery, DeliveryToken};
 use sqlx::Postgres;
 use sqlx::postgres::PgPoolOptions;
@@ -95,7 +97,7 @@ async fn call(inbox: &Inbox<Postgres>, call: &str, payloads: PayloadComparison) 
                 origin: String::from("orders[3]@17"),
             };
             let reason = if call.starts_with("hold") { Reason::Held } else { Reason::Rejected };
-            let cause = (reason, String::from("no such price"), 1);
+            let cause = Cause::new(reason, String::from("no such price"), 1);
             drop(inbox.dead_letter(&billing, &none, &delivery, cause).await?);
             let letters = dead_letters(inbox).await;
             let letter = letters.iter().find(|letter| letter.message_id == Some(id)).unwrap();

@@ -140,7 +140,7 @@ pub(crate) async fn decide(
     let decided = shield(async move {
         let _turn = app.turn().await?;
         let tables = tables::named(&app, &choice.database)?;
-        keys::decide(&tables, &signed, (&choice.id, Some(choice.holder)), choice.decision).await?;
+        keys::decide(&tables, &signed, &choice.id, Some(choice.holder), choice.decision).await?;
         Ok::<_, Problem>(())
     });
     decided.await?;
