@@ -198,15 +198,37 @@ impl SagaOutline {
         self.cancel.is_some()
     }
 
-    /// Returns its state in words, with details for an operator.
+    /// Returns its state, with what an operator has to know besides.
     #[must_use]
-    pub fn condition(&self) -> String {
-        let besides = match (self.stuck_at, self.is_cancelled()) {
-            (Some(_), _) => ", stuck",
-            (None, true) => ", to be cancelled",
-            (None, false) => "",
-        };
-        format!("{}{besides}", self.state)
+    pub fn condition(&self) -> Condition {
+        if self.stuck_at.is_some() {
+            Condition::Stuck(self.state)
+        } else if self.is_cancelled() {
+            Condition::ToBeCancelled(self.state)
+        } else {
+            Condition::Usual(self.state)
+        }
+    }
+}
+
+/// The state of a saga, with what an operator has to know besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Condition {
+    /// It is only in this state.
+    Usual(State),
+    /// It is stuck: an operator decides.
+    Stuck(State),
+    /// An operator has cancelled it while a worker runs it.
+    ToBeCancelled(State),
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usual(state) => write!(f, "{state}"),
+            Self::Stuck(state) => write!(f, "{state}, stuck"),
+            Self::ToBeCancelled(state) => write!(f, "{state}, to be cancelled"),
+        }
     }
 }
 

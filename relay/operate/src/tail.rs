@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::error::OperateError;
+use super::message_state::MessageState;
 use super::operator::{Operator, Role, Signed};
 use super::payload::{SHOWN, SHOWN_BYTES_MAX};
 use super::places::{OutboxPlace, Places};
@@ -42,8 +43,8 @@ pub struct TailLine {
     pub topic: String,
     /// Its ordering key.
     pub key: Option<String>,
-    /// `published`, or the state in which it is parked.
-    pub state: &'static str,
+    /// Published, or the state in which it is parked.
+    pub state: MessageState,
     /// The size of its payload.
     pub payload_bytes: u64,
     /// Its payload as text, if requested and not too large. Bytes that are not UTF-8 are replaced.
@@ -148,7 +149,7 @@ impl<'a> Tail<'a> {
             for entry in page.entries {
                 let Some(before) = self.parked.get(&entry.name()) else { continue };
                 let state = line(entry, None).state;
-                if matches!(state, "published" | "discarded") {
+                if matches!(state, MessageState::Published | MessageState::Discarded) {
                     left.push(TailLine { state, ..before.clone() });
                 }
             }
@@ -162,7 +163,7 @@ impl<'a> Tail<'a> {
 
 impl TailLine {
     fn is_parked(&self) -> bool {
-        !matches!(self.state, "published" | "discarded" | "waiting")
+        !matches!(self.state, MessageState::Published | MessageState::Discarded | MessageState::Waiting)
     }
 
     /// Returns the entry that it describes.
@@ -220,11 +221,11 @@ fn batch_len(entries: &[SelectedEntry]) -> usize {
 
 fn line(entry: SelectedEntry, payload: Option<String>) -> TailLine {
     let state = match entry.standing {
-        Standing::Parked(state) => state.as_str(),
-        Standing::Discarded => "discarded",
+        Standing::Parked(state) => state.into(),
+        Standing::Discarded => MessageState::Discarded,
         // An edited message was published with other content.
-        Standing::Published | Standing::Edited => "published",
-        Standing::Waiting => "waiting",
+        Standing::Published | Standing::Edited => MessageState::Published,
+        Standing::Waiting => MessageState::Waiting,
     };
     TailLine {
         enqueued_at: entry.enqueued_at,

@@ -74,7 +74,7 @@ fn in_outbox(part: &OutboxPart) -> String {
     let time = |at: &Option<time::OffsetDateTime>| at.map(seconds::text);
     let state = match &part.published_by {
         Some(by) => format!("{} before {}", part.state, seconds::text(*by)),
-        None => part.state.to_owned(),
+        None => part.state.to_string(),
     };
     let payload = match part.payload_bytes {
         Some(bytes) if part.is_before_edit() => format!("{bytes} bytes, {BEFORE_EDIT}"),
@@ -120,7 +120,7 @@ fn at_consumers(parts: &[InboxPart]) -> String {
         [
             part.consumer.clone(),
             or_dash(part.scope.as_ref()),
-            part.state.clone(),
+            part.state.to_string(),
             or_dash(part.at.map(seconds::text)),
             or_dash(part.result_bytes.map(|bytes| format!("{bytes} bytes"))),
             or_dash(part.attempts),

@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use operate::dead::MessageRef;
 use operate::payload::{Payload, payload as read_payload};
 use operate::story::{InboxPart, OutboxPart, Story, story};
-use operate::{Operator, Role, Signed};
+use operate::{MessageState, Operator, Role, Signed};
 
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
@@ -109,7 +109,7 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
     html! {
         section class="card" {
             div class="card-head" { h2 { "Outbox of " (cell(&part.pipeline)) } (badge(part.state)) }
-            @if let Some(because) = &part.because { p class="waits-line" { (if part.state == "left out" { "Excluded: " } else { "Why: " }) (whole(because)) } }
+            @if let Some(because) = &part.because { p class="waits-line" { (if part.state == MessageState::LeftOut { "Excluded: " } else { "Why: " }) (whole(because)) } }
             dl class="facts" {
                 (fact("Position in the log", &maybe(Some(&part.id.to_string()))))
                 (fact("Topic", &cell(&part.topic)))
@@ -132,7 +132,7 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
                 h3 { "Last error" }
                 pre class="error" { (plain(error)) }
             }
-            @if part.state == "dead" && may_decide(operator) {
+            @if part.state == MessageState::Dead && may_decide(operator) {
                 (decide(&format!("outbox/{}/{}", part.id, part.pipeline)))
             }
         }
@@ -169,14 +169,14 @@ fn inbox(operator: &Operator, part: &InboxPart) -> Vec<Markup> {
     vec![
         cell(&part.consumer),
         maybe(part.scope.as_deref()),
-        badge(&part.state),
+        badge(part.state),
         maybe_since(part.at),
         maybe(part.result_bytes.map(bytes).as_deref()),
         maybe(part.attempts.map(|it| it.to_string()).as_deref()),
         maybe_since(part.next_at),
         maybe(part.error.as_deref()),
         html! {
-            @if let (Some(letter), "dead", true) = (&part.dead_letter, part.state.as_str(), may_decide(operator)) {
+            @if let (Some(letter), MessageState::Dead, true) = (&part.dead_letter, part.state, may_decide(operator)) {
                 (decide(&format!("inbox/{letter}/{}", part.consumer)))
             }
         },
