@@ -46,7 +46,7 @@ pub struct DeadLetter {
     /// The consumer that it was for.
     pub consumer: String,
     /// The tenant.
-    pub scope: String,
+    pub tenant: String,
     /// The id of the delivery: see [`Delivery::subject`].
     pub subject: Uuid,
     /// The hash that distinguishes payloads with the same id. For a malformed delivery, the UUID of
@@ -101,7 +101,7 @@ impl fmt::Debug for DeadLetter {
         f.debug_struct("DeadLetter")
             .field("id", &self.id)
             .field("consumer", &self.consumer)
-            .field("scope", &self.scope)
+            .field("tenant", &self.tenant)
             .field("subject", &self.subject)
             .field("message_id", &self.message_id)
             .field("topic", &self.topic)
@@ -149,13 +149,13 @@ impl DeadLetter {
     pub(crate) fn of(
         delivery: &Delivery,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         Cause { reason, error, attempts }: Cause,
     ) -> Self {
         let blank = Self {
             id: DeadLetterId(Uuid::now_v7()),
             consumer: consumer.as_str().to_owned(),
-            scope: scope.as_str().to_owned(),
+            tenant: tenant.as_str().to_owned(),
             subject: delivery.subject(),
             fingerprint: Fingerprint::from([0; 32]),
             message_id: None,
@@ -286,7 +286,7 @@ impl DeadLetter {
 
     /// Returns the key of its inbox row, whether that row exists or not.
     pub(crate) fn key(&self) -> Key<'_> {
-        Key { consumer: &self.consumer, scope: &self.scope, id: self.subject }
+        Key { consumer: &self.consumer, tenant: &self.tenant, id: self.subject }
     }
 }
 

@@ -139,7 +139,7 @@ impl<DB: Dialect> Inbox<DB> {
         if attempt.as_ref().is_some_and(|attempt| self.waits(attempt)) {
             return Ok(None);
         }
-        let (Some(message_id), Ok(tenant)) = (letter.message_id, Tenant::new(letter.scope.as_str())) else {
+        let (Some(message_id), Ok(tenant)) = (letter.message_id, Tenant::new(letter.tenant.as_str())) else {
             tracing::error!(dead_letter = %id, "a held message no longer has an id or tenant; discard it");
             return Ok(None);
         };

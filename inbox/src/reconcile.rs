@@ -23,7 +23,7 @@ pub struct Remembered {
     /// The message id.
     pub id: Uuid,
     /// The tenant for which it took effect; empty for none.
-    pub scope: String,
+    pub tenant: String,
     /// The fingerprint of event type, content type and payload, which must not change for this id.
     pub fingerprint: Fingerprint,
 }
@@ -72,7 +72,7 @@ pub struct Whose {
     /// The consumer.
     pub consumer: ConsumerName,
     /// One tenant, or all of them.
-    pub scope: Option<Tenant>,
+    pub tenant: Option<Tenant>,
 }
 
 /// Opens an inbox in PostgreSQL. No statement takes longer than `statement_timeout`; zero sets no
@@ -124,8 +124,8 @@ impl<DB: Dialect> Memory<DB> {
 
     /// Begins a statement about the consumer and its tenant.
     fn query(&self, statement: impl FnOnce(&Shared) -> &Statement) -> Query<DB> {
-        let scope = self.whose.scope.as_ref().map(Tenant::as_str);
-        Query::new(statement(&self.tables.shared)).bind(self.whose.consumer.as_str()).bind(scope)
+        let tenant = self.whose.tenant.as_ref().map(Tenant::as_str);
+        Query::new(statement(&self.tables.shared)).bind(self.whose.consumer.as_str()).bind(tenant)
     }
 
     async fn read(&mut self, query: Query<DB>) -> Result<Vec<Row<DB>>, sqlx::Error> {

@@ -132,8 +132,8 @@ impl<DB: Dialect> Inbox<DB> {
         options: RedriveOptions,
     ) -> Result<Resolution, RedriveError> {
         let message = owned_message(letter, consumer)?;
-        let scope = scope_of(letter)?;
-        let admitted = match tx.take_over(consumer, &scope, &message, letter.id).await? {
+        let tenant = tenant_of(letter)?;
+        let admitted = match tx.take_over(consumer, &tenant, &message, letter.id).await? {
             Some(guard) => Some(AdmittedLetter::with_row(guard)),
             None => self.admit_again(tx, letter, consumer, &message, options).await?,
         };
@@ -148,7 +148,7 @@ impl<DB: Dialect> Inbox<DB> {
         if guard.is_none() {
             tx.mark().await?;
         }
-        let received = Received::after(letter.attempts, consumer.clone(), scope, &message);
+        let received = Received::after(letter.attempts, consumer.clone(), tenant, &message);
         let handled =
             handler.handle_delivery(tx, &message, &received).await.map_err(RedriveError::Handler)?;
         refuse_swallowed(tx).map_err(RedriveError::Handler)?;
@@ -189,11 +189,11 @@ impl<DB: Dialect> Inbox<DB> {
         options: RedriveOptions,
     ) -> Result<Option<AdmittedLetter<DB>>, RedriveError> {
         let id = letter.id;
-        let scope = &scope_of(letter)?;
+        let tenant = &tenant_of(letter)?;
         let admitted = if options.accept_late {
-            tx.admit_late(consumer, scope, message).await
+            tx.admit_late(consumer, tenant, message).await
         } else {
-            tx.admit(consumer, scope, message).await
+            tx.admit(consumer, tenant, message).await
         };
         match admitted {
             Ok(Admission::Fresh(guard)) => Ok(Some(AdmittedLetter::with_row(guard))),
@@ -232,8 +232,8 @@ impl<DB: Dialect> Inbox<DB> {
     }
 }
 
-fn scope_of(letter: &DeadLetter) -> Result<Tenant, RedriveError> {
-    Tenant::new(letter.scope.as_str())
+fn tenant_of(letter: &DeadLetter) -> Result<Tenant, RedriveError> {
+    Tenant::new(letter.tenant.as_str())
         .map_err(|error| RedriveError::NotAMessage { id: letter.id, problem: error.to_string() })
 }
 

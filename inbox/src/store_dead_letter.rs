@@ -61,11 +61,11 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn dead_letter(
         &self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         delivery: &Delivery,
         cause: Cause,
     ) -> Result<Committed, StoreError> {
-        let letter = DeadLetter::of(delivery, consumer, scope, cause);
+        let letter = DeadLetter::of(delivery, consumer, tenant, cause);
         self.store_letter(consumer, letter, None).await
     }
 
@@ -81,19 +81,19 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn dead_letter_whole(
         &self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         delivery: &Delivery,
         whole: &Message,
         cause: Cause,
     ) -> Result<Committed, StoreError> {
-        self.store_whole_letter(consumer, scope, delivery, whole, cause).await
+        self.store_whole_letter(consumer, tenant, delivery, whole, cause).await
     }
 
     /// Does the same as [`dead_letter_whole`](Self::dead_letter_whole).
     pub(crate) async fn store_whole_letter(
         &self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         delivery: &Delivery,
         whole: &Message,
         cause: Cause,
@@ -105,7 +105,7 @@ impl<DB: Dialect> Inbox<DB> {
             origin: delivery.origin.clone(),
         };
         let chunks = delivery.message.as_ref().ok().map(identity);
-        let letter = DeadLetter::of(&of_whole, consumer, scope, cause);
+        let letter = DeadLetter::of(&of_whole, consumer, tenant, cause);
         self.store_letter(consumer, letter, chunks).await
     }
 

@@ -15,7 +15,7 @@ use crate::record::{Record, State};
 use crate::statements::{Shared, shared_of};
 use crate::store::{Ask, Change, End, KeyStore};
 use crate::tables::{KeyTables, of_key};
-use crate::{Decision, Ending, KeyId};
+use crate::{Action, Ending, KeyId};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -90,7 +90,7 @@ impl KeyStore for Sqlite {
         tables: &KeyTables<Self>,
         id: &KeyId,
         holder: Option<Uuid>,
-        decision: Decision,
+        action: Action,
         Signature { actor, note, .. }: &Signature,
     ) -> Result<bool> {
         let mut tx = Self::begin_plain(pool).await?;
@@ -102,12 +102,12 @@ impl KeyStore for Sqlite {
         if is_leased || holder.is_some_and(|holder| holder != record.holder) {
             return Ok(false);
         }
-        let state = match decision {
-            Decision::Release => State::Released,
-            Decision::Discard => State::Ended(Ending::Failed),
+        let state = match action {
+            Action::Release => State::Released,
+            Action::Discard => State::Ended(Ending::Failed),
         };
         write(&mut tx, tables, id, Written { operator: Some(actor), ..state.into() }, now).await?;
-        let audit = of_key::<Self>(&tables.own.note, id).bind(actor).bind(note).bind(decision.as_str());
+        let audit = of_key::<Self>(&tables.own.note, id).bind(actor).bind(note).bind(action.as_str());
         audit.run(&mut tx).await?;
         tx.commit().await?;
         Ok(true)

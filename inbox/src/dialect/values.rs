@@ -16,7 +16,7 @@ pub struct Key<'a> {
     /// The consumer.
     pub consumer: &'a str,
     /// The tenant.
-    pub scope: &'a str,
+    pub tenant: &'a str,
     /// The message id.
     pub id: Uuid,
 }

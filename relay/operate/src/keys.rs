@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use idempotency::{
-    ClaimError, DecideError, Decided, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, StuckKey,
+    Action, ClaimError, DecideError, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, StuckKey,
 };
 use inbox::StoreError;
 use message::error_text;
@@ -107,11 +107,11 @@ pub async fn decide(
     signed: &Signed,
     id: &KeyId,
     holder: Option<Uuid>,
-    decision: Decision,
+    action: Action,
 ) -> Result<(), OperateError> {
     signed.check("decide about idempotency keys")?;
     let keys = Opened::of(tables).await?;
-    let was_stuck = on!(&keys, keys => keys.decide(id, holder, decision, &signed.signature(None)));
+    let was_stuck = on!(&keys, keys => keys.decide(id, holder, action, &signed.signature(None)));
     keys.close().await;
     let was_stuck = was_stuck.map_err(|error| match error {
         DecideError::Store(error) => failed(error),
@@ -172,9 +172,9 @@ fn failed(error: StoreError) -> OperateError {
 }
 
 impl DecidedLine {
-    fn of(Decided { at, actor, note, decision, id }: Decided) -> Self {
-        let (scope, operation) = (id.scope().to_string(), id.operation().to_string());
-        Self { at, actor, action: decision.as_str(), scope, operation, key: id.key().to_string(), note }
+    fn of(Decision { at, actor, note, action, id }: Decision) -> Self {
+        let (scope, operation) = (id.tenant().to_string(), id.operation().to_string());
+        Self { at, actor, action: action.as_str(), scope, operation, key: id.key().to_string(), note }
     }
 }
 
@@ -183,7 +183,7 @@ impl KeyLine {
         let StuckKey { id, attempt, holder, claimed_at, lease_until, .. } = stuck;
         let rfc3339 = |at: &OffsetDateTime| at.format(&Rfc3339).unwrap_or_else(|_| at.to_string());
         Self {
-            scope: id.scope().to_string(),
+            scope: id.tenant().to_string(),
             operation: id.operation().to_string(),
             key: id.key().to_string(),
             attempt: *attempt,

@@ -107,7 +107,7 @@ async fn of_letter(
         // The size is checked first, so that a payload that is too large is not read.
         let Some(letter) = place.database.letter(DeadLetterId(id)).await? else { continue };
         // A database may also hold dead letters of consumers outside this place.
-        if !place.holds(&letter.consumer, &letter.scope) {
+        if !place.holds(&letter.consumer, &letter.tenant) {
             continue;
         }
         check_size(letter.payload_bytes)?;

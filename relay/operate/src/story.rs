@@ -244,7 +244,7 @@ async fn at_consumers(
                 continue;
             }
         };
-        let is_here = |known: &Known| place.holds(&known.consumer, &known.scope);
+        let is_here = |known: &Known| place.holds(&known.consumer, &known.tenant);
         parts.extend(known.into_iter().filter(is_here).filter_map(inbox_part));
     }
     let mut ids: Vec<MessageRef> = id.to_string().parse().into_iter().collect();
@@ -297,8 +297,8 @@ fn nothing(consumer: &str) -> InboxPart {
 }
 
 /// Converts a row about a message. Dead letters are left to their own list, which has more details.
-fn inbox_part(Known { consumer, scope, state }: Known) -> Option<InboxPart> {
-    let part = InboxPart { scope: Some(scope).filter(|scope| !scope.is_empty()), ..nothing(&consumer) };
+fn inbox_part(Known { consumer, tenant, state }: Known) -> Option<InboxPart> {
+    let part = InboxPart { scope: Some(tenant).filter(|tenant| !tenant.is_empty()), ..nothing(&consumer) };
     match state {
         KnownState::Applied { at, result_bytes } => {
             Some(InboxPart { state: MessageState::Applied, at: Some(at), result_bytes, ..part })

@@ -200,7 +200,7 @@ where
             for decision in inbox.decisions(NonZeroU32::MIN.saturating_add(1)).await? {
                 assert_eq!(decision.signature, signature);
             }
-            assert!(!keys.decide(&key, None, idempotency::Decision::Release, &signature).await?);
+            assert!(!keys.decide(&key, None, idempotency::Action::Release, &signature).await?);
             assert!(matches!(saga, Err(saga::DecideError::NotFound { .. })), "{saga:?}");
             continue;
         };
@@ -211,7 +211,7 @@ where
             ("resume", text_of(outbox.resume(&relay, &scope, None, actor, note).await)?),
             ("redrive", text_of(redriven)?),
             ("discard", text_of(inbox.discard(letter, &signature).await)?),
-            ("key", text_of(keys.decide(&key, None, idempotency::Decision::Release, &signature).await)?),
+            ("key", text_of(keys.decide(&key, None, idempotency::Action::Release, &signature).await)?),
             ("saga", text_of(saga)?),
         ];
         for (call, error) in errors {

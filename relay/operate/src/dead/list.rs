@@ -390,7 +390,7 @@ impl<'a> Reading<'a> {
         let found = &mut self.found;
         let mut take = |letter: DeadLetter| {
             let is_here = consumer.as_ref().is_none_or(|consumer| consumer.as_str() == letter.consumer)
-                && place.scope.as_ref().is_none_or(|scope| scope.as_str() == letter.scope)
+                && place.scope.as_ref().is_none_or(|scope| scope.as_str() == letter.tenant)
                 && (resolved_too || letter.resolved.is_none());
             let id = letter.id;
             let mut message = DeadMessage::of_letter(number, letter);

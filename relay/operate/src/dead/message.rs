@@ -160,7 +160,7 @@ impl DeadMessage {
             source: DeadSource::Inbox,
             pipeline: None,
             consumer: Some(letter.consumer),
-            scope: Some(letter.scope),
+            scope: Some(letter.tenant),
             id: letter.id.to_string(),
             message_id: letter.message_id.map(|id| id.to_string()),
             state: MessageState::of_letter(letter.resolved.map(|(resolution, _)| resolution)),

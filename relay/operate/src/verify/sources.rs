@@ -65,7 +65,7 @@ pub(super) async fn inbox(
 ) -> Result<Box<dyn AppliedIds>, OperateError> {
     #[cfg(not(feature = "postgres"))]
     let _ = timeout;
-    let whose = Whose { consumer: inbox.consumer.clone(), scope: inbox.scope.clone() };
+    let whose = Whose { consumer: inbox.consumer.clone(), tenant: inbox.scope.clone() };
     let opened = match session(inbox).await? {
         #[cfg(feature = "postgres")]
         ReadOnly::Postgres(connection) => {
@@ -131,7 +131,7 @@ impl Reading {
         loop {
             let page = memory.page((after.0, &after.1), range.until, PAGE_ROWS).await?;
             let Some(last) = page.last() else { return Ok(()) };
-            after = (last.id, last.scope.clone());
+            after = (last.id, last.tenant.clone());
             let seen: Vec<_> = page.iter().map(|row| (row.id, row.fingerprint.as_bytes().to_vec())).collect();
             spool.add(At::Inbox(place), &seen).await?;
             self.progress.rows("inbox", page.len());
