@@ -46,11 +46,12 @@ pub enum Unfinished {
 /// a new reader.
 #[async_trait]
 pub trait AppliedIds: Send {
-    /// Returns the remembered messages whose (message id, tenant) is above `after` and whose id is
-    /// at most `until`, ascending, at most `rows_max`.
+    /// Returns the remembered messages whose message id and tenant are above `after` and
+    /// `after_tenant`, and whose id is at most `until`, ascending, at most `rows_max`.
     async fn page(
         &mut self,
-        after: (Uuid, &str),
+        after: Uuid,
+        after_tenant: &str,
         until: Uuid,
         rows_max: u32,
     ) -> Result<Vec<Remembered>, StoreError>;
@@ -141,11 +142,12 @@ impl<DB: Dialect> Memory<DB> {
 impl<DB: Dialect> AppliedIds for Memory<DB> {
     async fn page(
         &mut self,
-        after: (Uuid, &str),
+        after: Uuid,
+        after_tenant: &str,
         until: Uuid,
         rows_max: u32,
     ) -> Result<Vec<Remembered>, StoreError> {
-        let page = self.query(|sql| &sql.remembered_page).bind(after.0).bind(after.1);
+        let page = self.query(|sql| &sql.remembered_page).bind(after).bind(after_tenant);
         let page = page.bind(until).bind(rows_max);
         self.remembered(page).await.map_err(StoreError::during("read the inbox"))
     }

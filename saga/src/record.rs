@@ -289,6 +289,14 @@ impl StepRecord {
     }
 }
 
+/// A type of sagas, and a version of its code.
+#[doc(hidden)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SagaKind {
+    pub(crate) saga_type: String,
+    pub(crate) version: u16,
+}
+
 /// A saga that a worker owns, with the epoch that fences its changes.
 #[doc(hidden)]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -476,7 +476,8 @@ impl<DB: Dialect> Parts<DB> {
 /// replies.
 fn change<'a>(
     row: &'a StepRecord,
-    to: (StepState, UndoState),
+    state: StepState,
+    undo: UndoState,
     result: Option<&'a str>,
     error: Option<&'a str>,
 ) -> StepChange<'a> {
@@ -484,7 +485,7 @@ fn change<'a>(
     StepChange {
         name: &row.name,
         from,
-        to,
+        to: (state, undo),
         result,
         error,
         is_attempt: false,

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::lease::Lease;
-use crate::record::{LOST, SagaOutline, SagaRecord};
+use crate::record::{LOST, SagaKind, SagaOutline, SagaRecord};
 use crate::sagas::Sagas;
 use crate::telemetry;
 
@@ -13,7 +13,7 @@ use crate::telemetry;
 /// than its share while others may have work.
 pub(super) struct Claims<'a, DB: Dialect> {
     sagas: &'a Sagas<DB>,
-    kinds: Vec<(String, u16)>,
+    kinds: Vec<SagaKind>,
     first: usize,
 }
 

@@ -127,11 +127,11 @@ impl Reading {
         range: Range,
         spool: &mut Spool,
     ) -> Result<(), OperateError> {
-        let mut after = (range.after, String::from("\u{10ffff}"));
+        let (mut after, mut after_tenant) = (range.after, String::from("\u{10ffff}"));
         loop {
-            let page = memory.page((after.0, &after.1), range.until, PAGE_ROWS).await?;
+            let page = memory.page(after, &after_tenant, range.until, PAGE_ROWS).await?;
             let Some(last) = page.last() else { return Ok(()) };
-            after = (last.id, last.tenant.clone());
+            (after, after_tenant) = (last.id, last.tenant.clone());
             let seen: Vec<_> = page.iter().map(|row| (row.id, row.fingerprint.as_bytes().to_vec())).collect();
             spool.add(At::Inbox(place), &seen).await?;
             self.progress.rows("inbox", page.len());

@@ -51,7 +51,7 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
         drop(inbox.activity(Duration::from_secs(3_600)).await?);
         drop(inbox.decisions(many()).await?);
         drop(inbox.incomplete(many()).await?);
-        drop(memory.page((Uuid::nil(), ""), Uuid::max(), 100).await?);
+        drop(memory.page(Uuid::nil(), "", Uuid::max(), 100).await?);
         drop(memory.find(&ids).await?);
         drop(memory.unfinished(&ids).await?);
         assert!(memory.retained_from().await?.is_some());
