@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ::brokers::sqs::{Config, Connector, Subscriber};
+use ::brokers::sqs::{Connector, Subscriber};
 use conformance::consuming::handle;
 use conformance::{relaying, sample};
 use libtest_mimic::Trial;

@@ -13,8 +13,8 @@ use crate::inbox::runner::{Effect, assert_once_and_in_order, builder, start};
 use crate::inbox::{consumer, keyed, message};
 use inbox::{
     Admission, AdmitError, Candidate, CommitError, ConfirmError, CrashPoint, DeadLetterQuery, Gathered,
-    HandlerError, Inbox, InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution,
-    RunError, Shutdown, Tenant,
+    HandlerError, Inbox, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution, RunError,
+    Shutdown, Tenant,
 };
 use message::{Chunk, Committed, Message, PayloadEncoding, SizeLimit, Splitter};
 use migrations::Dialect as Name;

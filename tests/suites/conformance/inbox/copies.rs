@@ -4,9 +4,7 @@
 
 use std::time::Duration;
 
-use inbox::{
-    Inbox, InboxOptions, PayloadComparison, Reason, RedriveError, RedriveOptions, Redriven, Resolution,
-};
+use inbox::{Inbox, PayloadComparison, Reason, RedriveError, RedriveOptions, Redriven, Resolution};
 use message::{ContentType, Message, Source};
 
 use crate::inbox::database::{Database, TestDatabase};

@@ -9,8 +9,8 @@ use crate::inbox::{consumer, keyed, message, message_of};
 use async_trait::async_trait;
 use inbox::{
     Action, Admission, Backoff, Candidate, Cause, ConsumerName, DeadLetter, DeadLetterId, DeadLetterQuery,
-    Dialect, Handler, HandlerError, Inbox, InboxOptions, PayloadComparison, Reason, RedriveError,
-    RedriveOptions, Redriven, Refusal, Resolution, Signature, Tenant, Tx,
+    Dialect, Handler, HandlerError, Inbox, PayloadComparison, Reason, RedriveError, RedriveOptions, Redriven,
+    Refusal, Resolution, Signature, Tenant, Tx,
 };
 use message::{ContentType, Delivery, DeliveryToken, Malformed, Message, TraceContext};
 

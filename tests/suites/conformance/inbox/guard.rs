@@ -10,8 +10,8 @@ use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, json, message, message_of, scope};
 use bytes::Bytes;
 use inbox::{
-    Admission, AdmitError, Candidate, CommitError, ConfirmError, ConsumerName, Inbox, InboxOptions,
-    InboxTransaction, PayloadComparison, Refusal, SourceComparison, Tenant,
+    Admission, AdmitError, Candidate, CommitError, ConfirmError, ConsumerName, Inbox, InboxTransaction,
+    PayloadComparison, Refusal, SourceComparison, Tenant,
 };
 use message::{Committed, Fault, Fingerprint, Message, Source};
 

@@ -15,9 +15,8 @@ use crate::inbox::runner::{Effect, builder, start};
 use crate::inbox::{consumer, keyed, message, message_of};
 use async_trait::async_trait;
 use inbox::{
-    AfterDeadLetter, Cause, Consumer, DeadLetter, Dialect, Handler, HandlerError, Inbox, InboxOptions,
-    PayloadComparison, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Requested, Resolution,
-    Tenant, Tx, UnknownKinds,
+    AfterDeadLetter, Cause, Consumer, DeadLetter, Dialect, Handler, HandlerError, Inbox, PayloadComparison,
+    Reason, RedriveError, RedriveOptions, Redriven, Refusal, Requested, Resolution, Tenant, Tx, UnknownKinds,
 };
 use message::{ContentType, Delivery, DeliveryToken, EventType, Message, OrderingKey};
 use migrations::{Dialect as Name, Template};

@@ -8,9 +8,7 @@ use crate::inbox::failures::dead_letters;
 use crate::inbox::held_keys::signature;
 use crate::inbox::runner::Effect;
 use crate::inbox::{consumer, json};
-use inbox::{
-    Admission, Candidate, Cause, Inbox, InboxOptions, PayloadComparison, Reason, RedriveOptions, Tenant,
-};
+use inbox::{Admission, Candidate, Cause, Inbox, PayloadComparison, Reason, RedriveOptions, Tenant};
 use message::{Delivery, DeliveryToken};
 use sqlx::Postgres;
 use sqlx::postgres::PgPoolOptions;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use inbox::{Consumer, Handler, HandlerError, Inbox, InboxOptions, RunError, Tx};
+use inbox::{Consumer, Handler, HandlerError, Inbox, RunError, Tx};
 use message::Message;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgPool, Postgres};

@@ -9,8 +9,8 @@ use crate::inbox::chunks::chunks_of;
 use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, json, message, message_of};
 use inbox::{
-    Admission, AdmitError, ConfirmError, DeadLetterQuery, Gathered, Inbox, InboxOptions, OpenError,
-    PayloadComparison, Refusal, Tenant,
+    Admission, AdmitError, ConfirmError, DeadLetterQuery, Gathered, Inbox, OpenError, PayloadComparison,
+    Refusal, Tenant,
 };
 use message::Message;
 use migrations::Dialect as Name;
