@@ -63,8 +63,8 @@ pub(crate) struct ActivityRows {
 
 impl<DB: Dialect> Inbox<DB> {
     /// Counts, for each consumer, the messages made within `period` that took effect, and the
-    /// messages that wait. Returns the consumers sorted by name. Counts at most
-    /// [`ACTIVITY_COUNTED_MAX`] rows of each kind. Cancel-safe.
+    /// messages that wait. Returns the consumers sorted by name. Counts at most 200,000 rows of
+    /// each kind. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`], also when the database did not answer within the call timeout.

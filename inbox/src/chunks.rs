@@ -44,7 +44,7 @@ pub struct Incomplete {
     /// The consumer that waits for it.
     pub consumer: String,
     /// The tenant.
-    pub scope: String,
+    pub tenant: String,
     /// The message.
     pub id: MessageId,
     /// The fingerprint of the whole, as its chunks promise it.
@@ -153,10 +153,10 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
-        let gathered = self.gather_uncounted(tx, consumer, scope, message).await;
+        let gathered = self.gather_uncounted(tx, consumer, tenant, message).await;
         if let Err(AdmitError::Refused(refusal)) = &gathered {
             telemetry::refused(consumer, refusal);
         }
@@ -167,14 +167,14 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
         let Some(chunk) = message.chunk.as_deref() else { return Ok(Gathered::Whole(message.clone())) };
         self.validate(tx, message.id, false).await?;
         self.validate_chunk(chunk, message)?;
         let failed = StoreError::during;
-        let set = ChunkSet { key: key(consumer, scope, message.id), fingerprint: chunk.fingerprint() };
+        let set = ChunkSet { key: key(consumer, tenant, message.id), fingerprint: chunk.fingerprint() };
         let tables = self.tables();
         let promised_bytes =
             tables.hold_set(tx, set, message, chunk.bytes()).await.map_err(failed("lock a set of chunks"))?;
@@ -218,11 +218,11 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         connection: &mut DB::Connection,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         id: MessageId,
         chunk: &Chunk,
     ) -> Result<bool, StoreError> {
-        let set = ChunkSet { key: key(consumer, scope, id), fingerprint: chunk.fingerprint() };
+        let set = ChunkSet { key: key(consumer, tenant, id), fingerprint: chunk.fingerprint() };
         self.tables().has_chunk(connection, set, chunk).await.map_err(StoreError::during("find a chunk"))
     }
 
@@ -266,7 +266,7 @@ mod tests {
             splits.iter().map(|(count, held)| Split { count: *count, held: held.to_vec() }).collect();
         Incomplete {
             consumer: String::from("billing"),
-            scope: String::new(),
+            tenant: String::new(),
             id,
             fingerprint: Fingerprint::from([0; 32]),
             topic: String::from("orders"),

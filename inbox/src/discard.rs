@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use crate::day::{Day, ahead};
-use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Dialect, Inserted};
 use crate::error::RedriveError;
 use crate::guard::compare;
 use crate::inbox::Inbox;
 use crate::name::ConsumerName;
+use crate::reason::Resolution;
 use crate::redrive::Redriven;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;

@@ -18,7 +18,7 @@ pub struct Known {
     /// The consumer.
     pub consumer: String,
     /// The tenant; empty for none.
-    pub scope: String,
+    pub tenant: String,
     /// Its state.
     pub state: KnownState,
 }

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::future::Future;
-use std::time::Duration;
 
 use sqlx::{Pool, Transaction};
 
 use crate::error::{MigrateError, SchemaError};
 use crate::identifier::Identifier;
 use crate::line::{Line, Migration};
+use crate::patience::Patience;
 use crate::query::Values;
 use crate::sql::Statement;
 use crate::status::Applied;
@@ -101,12 +101,12 @@ pub trait Backend: Values + sealed::Sealed {
     #[must_use]
     fn begin_script(wait_max: Duration) -> String;
 
-    /// Begins a transaction that excludes every other migrator, and waits for one up to `wait_max`.
+    /// Begins a transaction that excludes every other migrator, and waits patiently for one.
     #[doc(hidden)]
-    fn begin(
-        connection: &mut Self::Connection,
-        wait_max: Duration,
-    ) -> impl Future<Output = Result<Transaction<'_, Self>, MigrateError>> + Send;
+    fn begin<'c>(
+        connection: &'c mut Self::Connection,
+        patience: &Patience,
+    ) -> impl Future<Output = Result<Transaction<'c, Self>, MigrateError>> + Send;
 
     /// Checks that the database can store the texts of a line.
     #[doc(hidden)]

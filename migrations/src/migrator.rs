@@ -3,18 +3,16 @@
 use std::fmt::Write;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::Backend;
 use crate::error::{MigrateError, SchemaError};
 use crate::identifier::Identifier;
 use crate::line::{Line, Migration};
+use crate::patience::{Patience, Waiting};
 use crate::sql::{Statement, Template};
 use crate::status::Status;
-
-/// How long a migrator waits for another one by default. A migration of a large table may take
-/// longer; then the migrator behind it has to be started again.
-pub const WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// One line of migrations for one dialect and, on PostgreSQL, one schema.
 ///
@@ -32,7 +30,7 @@ pub struct Migrator<DB> {
     line: Line,
     known: &'static [Migration],
     schema: Option<Identifier>,
-    wait_max: Duration,
+    patience: Patience,
     dialect: PhantomData<fn() -> DB>,
 }
 
@@ -48,7 +46,7 @@ impl<DB: Backend> Migrator<DB> {
     #[doc(hidden)]
     #[must_use]
     pub fn with_migrations(line: Line, known: &'static [Migration]) -> Self {
-        Self { line, known, schema: None, wait_max: WAIT_MAX, dialect: PhantomData }
+        Self { line, known, schema: None, patience: Patience::default(), dialect: PhantomData }
     }
 
     /// Sets the schema of the tables. SQLite has no schemas and ignores it.
@@ -59,11 +57,18 @@ impl<DB: Backend> Migrator<DB> {
     }
 
     /// Sets how long [`up`](Self::up), and a script of [`sql`](Self::sql), wait on PostgreSQL for
-    /// another migrator; 10 minutes by default ([`WAIT_MAX`]). On SQLite, the connection's
-    /// `busy_timeout` decides.
+    /// another migrator; 10 minutes by default. On SQLite, the connection's `busy_timeout` decides.
     #[must_use]
     pub fn wait_max(mut self, limit: Duration) -> Self {
-        self.wait_max = limit;
+        self.patience.max = limit;
+        self
+    }
+
+    /// Sets what [`up`](Self::up) calls every 10 s while it waits on PostgreSQL for another
+    /// migrator. By default it logs a warning.
+    #[must_use]
+    pub fn on_wait(mut self, report: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        self.patience.report = Arc::new(report);
         self
     }
 
@@ -78,7 +83,7 @@ impl<DB: Backend> Migrator<DB> {
     /// is applied. Not cancel-safe: a dropped call may have been applied; read the
     /// [status](Self::status).
     pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
-        let mut tx = DB::begin(connection, self.wait_max).await?;
+        let mut tx = DB::begin(connection, &self.patience).await?;
         let status = self.status(&mut tx).await?;
         let pending = status.pending()?;
         if status.applied.is_empty() {
@@ -163,7 +168,7 @@ impl<DB: Backend> Migrator<DB> {
             return Err(SchemaError::TooNew { line: self.line, database: *versions.end(), build });
         }
         let check = if self.schema.is_none() { DB::CHECK_PLACE } else { "" };
-        let begin = DB::begin_script(self.wait_max);
+        let begin = DB::begin_script(self.patience.max);
         let mut script = format!("{}\n{check}{}\n", begin, self.render(DB::BOOKKEEPING));
         for migration in self.known.iter().filter(|migration| versions.contains(&migration.version)) {
             // Writing to a String cannot fail.

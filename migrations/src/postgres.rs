@@ -12,6 +12,7 @@ use crate::error::{MigrateError, SchemaError};
 use crate::identifier::Identifier;
 use crate::line::{Line, Migration};
 use crate::own_transaction::MARK;
+use crate::patience::{Patience, Waiting};
 use crate::snapshot;
 use crate::sql::{Statement, Template};
 use crate::status::Applied;
@@ -38,7 +39,7 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
     AND (l.classid::bigint << 32 | l.objid::bigint) = 8031170788430771316
     AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()) LIMIT 1";
 
-/// Time between two log lines of a migrator that waits for another one.
+/// Time between two reports of a migrator that waits for another one.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Lifts the time limits of a role or database, which are meant for services: the duration of a
@@ -52,7 +53,7 @@ const TIME_LIMITS: &str = "SELECT set_config(name, value, true) FROM (VALUES ('s
     WHERE current_setting(name, true) IS NOT NULL";
 
 /// Takes the lock of the migrations, or returns an error that names its holder.
-async fn lock(connection: &mut PgConnection, wait_max: Duration) -> Result<(), MigrateError> {
+async fn lock(connection: &mut PgConnection, patience: &Patience) -> Result<(), MigrateError> {
     let since = Instant::now();
     let mut report_after = REPORT_INTERVAL;
     loop {
@@ -61,13 +62,13 @@ async fn lock(connection: &mut PgConnection, wait_max: Duration) -> Result<(), M
             return Ok(());
         }
         let waited = since.elapsed();
-        if waited >= wait_max {
+        if waited >= patience.max {
             return Err(MigrateError::Busy { holder: holder(connection).await, waited });
         }
         if waited >= report_after {
             report_after = waited + REPORT_INTERVAL;
             let holder = holder(&mut *connection).await;
-            tracing::warn!(holder, ?waited, "waiting for another migration");
+            (patience.report)(&Waiting { holder, waited });
         }
     }
 }
@@ -159,10 +160,10 @@ END $$;",
             .await
     }
 
-    async fn begin(
-        connection: &mut PgConnection,
-        wait_max: Duration,
-    ) -> Result<Transaction<'_, Self>, MigrateError> {
+    async fn begin<'c>(
+        connection: &'c mut PgConnection,
+        patience: &Patience,
+    ) -> Result<Transaction<'c, Self>, MigrateError> {
         // Does not rely on the defaults of role and database. With one snapshot for the whole
         // transaction, a migrator that waited for the lock would apply again what another one had
         // applied meanwhile. A transaction of the caller keeps its settings.
@@ -177,7 +178,7 @@ END $$;",
             let set = sqlx::query(TIME_LIMITS).execute(&mut *tx).await;
             set.map_err(MigrateError::database("change the time limits of its role"))?;
         }
-        if let Err(error) = lock(&mut tx, wait_max).await {
+        if let Err(error) = lock(&mut tx, patience).await {
             tx.rollback().await.map_err(MigrateError::database("roll back"))?;
             return Err(error);
         }

@@ -1,8 +1,6 @@
 //! SQLite: the write lock keeps migrators apart. They wait for it as long as the connection's busy
 //! timeout (sqlx: 5 s unless set).
 
-use std::time::Duration;
-
 use sqlx::types::time::OffsetDateTime;
 use sqlx::{Connection, SqlSafeStr as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 
@@ -10,6 +8,7 @@ use crate::backend::{Backend, Dialect};
 use crate::error::MigrateError;
 use crate::identifier::Identifier;
 use crate::line::{Line, Migration};
+use crate::patience::Patience;
 use crate::snapshot;
 use crate::sql::Statement;
 use crate::status::Applied;
@@ -98,10 +97,10 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
     }
 
     /// Waits for another migrator like for any writer: as long as the connection's `busy_timeout`.
-    async fn begin(
-        connection: &mut SqliteConnection,
-        _: Duration,
-    ) -> Result<Transaction<'_, Self>, MigrateError> {
+    async fn begin<'c>(
+        connection: &'c mut SqliteConnection,
+        _: &Patience,
+    ) -> Result<Transaction<'c, Self>, MigrateError> {
         connection.begin_with("BEGIN IMMEDIATE").await.map_err(MigrateError::database("take the write lock"))
     }
 

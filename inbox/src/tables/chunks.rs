@@ -170,8 +170,8 @@ impl<DB: Dialect> Tables<DB> {
         connection: &mut DB::Connection,
         incomplete: Incomplete,
     ) -> Result<Incomplete> {
-        let Incomplete { consumer, scope, id, fingerprint, .. } = &incomplete;
-        let set = ChunkSet { key: Key { consumer, scope, id: id.as_uuid() }, fingerprint: *fingerprint };
+        let Incomplete { consumer, tenant, id, fingerprint, .. } = &incomplete;
+        let set = ChunkSet { key: Key { consumer, tenant, id: id.as_uuid() }, fingerprint: *fingerprint };
         let mut splits: Vec<Split> = Vec::new();
         for row in of_set::<DB>(&self.shared.chunk_numbers, set).rows(connection).await? {
             // In the order of splits, and within one of numbers.

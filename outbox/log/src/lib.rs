@@ -82,6 +82,8 @@ pub use cursor::{BrokerTransaction, Cursor, Difference, Mark, Progress};
 pub use entry::{Entry, EntryId, InvalidEntry, Page, PageLimit, RowLimit};
 pub use error::LogError;
 pub use exception::{Exception, ExceptionChange, ExceptionState, ExceptionSummary, Parked, UnknownState};
+#[doc(hidden)]
+pub use failure::in_time;
 pub use lease::{Acquired, Fenced, Lease, RelayName};
 pub use open::open;
 pub use options::LogOptions;

@@ -107,9 +107,11 @@ pub(crate) struct Tables<DB> {
 
 /// The operator who does something, and the reason.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Signature<'a> {
-    pub(crate) actor: &'a str,
-    pub(crate) reason: &'a str,
+pub struct Signature<'a> {
+    /// The name of the operator.
+    pub actor: &'a str,
+    /// The reason.
+    pub reason: &'a str,
 }
 
 /// An operation to be recorded.

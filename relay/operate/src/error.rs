@@ -79,9 +79,12 @@ impl OperateError {
     /// Joins several errors into one that names each; `None` without any. Kind and help are those
     /// of the first.
     pub(crate) fn all_of(errors: Vec<Self>) -> Option<Self> {
-        errors.into_iter().reduce(|all, error| match all.message.contains(&error.message) {
-            true => all,
-            false => Self { message: format!("{}; {}", all.message, error.message), ..all },
+        errors.into_iter().reduce(|all, error| {
+            if all.message.contains(&error.message) {
+                all
+            } else {
+                Self { message: format!("{}; {}", all.message, error.message), ..all }
+            }
         })
     }
 

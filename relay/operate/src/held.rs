@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 
 use super::dead::DeadMessage;
 use super::error::OperateError;
+use super::message_state::MessageState;
 use super::operator::{Operator, Role};
 use super::places::Places;
 use super::seconds;
@@ -27,8 +28,8 @@ pub struct HeldLine {
     pub topic: String,
     /// Its place in the log.
     pub first: String,
-    /// Its state: `dead`, `retrying` or `held`.
-    pub state: &'static str,
+    /// Its state: dead, retrying or held.
+    pub state: MessageState,
     /// Its last error.
     pub error: Option<String>,
     /// When it began to wait.
@@ -75,7 +76,7 @@ pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateE
                 Ok(page) => {
                     held.more |= page.len() >= examined_max as usize;
                     let messages = page.into_iter();
-                    waiting.extend(messages.map(|it| DeadMessage::of_entry((number, name), state, it)));
+                    waiting.extend(messages.map(|it| DeadMessage::of_entry(number, name, state, it)));
                 }
                 Err(error) => {
                     held.away.push(OperateError::from(error).about(name));
@@ -100,7 +101,7 @@ fn share(outboxes: usize) -> u32 {
 fn by_key(pipeline: &str, waiting: Vec<DeadMessage>) -> Vec<HeldLine> {
     let mut keys: BTreeMap<(Option<String>, String), Vec<DeadMessage>> = BTreeMap::new();
     // The relay passes a dead message without a key, so it stops nothing.
-    let stops = |message: &DeadMessage| message.key.is_some() || message.state != "dead";
+    let stops = |message: &DeadMessage| message.key.is_some() || message.state != MessageState::Dead;
     for message in waiting.into_iter().filter(stops) {
         // A key is held across all topics; messages without a key are held by their topic.
         let topic = if message.key.is_some() { String::new() } else { message.topic.clone() };
@@ -139,20 +140,20 @@ mod tests {
 
     #[test]
     fn a_key_is_named_with_the_message_that_stops_it() {
-        let held = |id| DeadMessage { state: "held", topic: "other".into(), ..entry(id) };
+        let held = |id| DeadMessage { state: MessageState::Held, topic: "other".into(), ..entry(id) };
         let lines = by_key("orders", vec![held(12), entry(10), held(9_000)]);
         assert_eq!(lines.len(), 1);
-        assert_eq!((lines[0].first.as_str(), lines[0].state, lines[0].behind), ("10", "dead", 2));
+        assert_eq!((lines[0].first.as_str(), lines[0].state, lines[0].behind), ("10", MessageState::Dead, 2));
     }
 
     #[test]
     fn messages_without_a_key_wait_for_their_topic() {
-        let held = |id| DeadMessage { state: "held", ..entry(id) };
+        let held = |id| DeadMessage { state: MessageState::Held, ..entry(id) };
         let free = |id, topic: &str| DeadMessage { key: None, topic: topic.into(), ..held(id) };
         let lines = by_key("orders", vec![free(1, "a"), free(2, "b"), free(3, "a")]);
         let told: Vec<_> = lines.iter().map(|line| (line.topic.as_str(), line.behind)).collect();
         assert_eq!(told, [("a", 1), ("b", 0)]);
-        let dead = DeadMessage { state: "dead", ..free(1, "a") };
+        let dead = DeadMessage { state: MessageState::Dead, ..free(1, "a") };
         let lines = by_key("orders", vec![dead.clone(), free(3, "a")]);
         assert_eq!((lines[0].first.as_str(), lines[0].behind), ("3", 0), "a dead one stops nobody");
         assert_eq!(by_key("orders", vec![dead]), []);

@@ -12,6 +12,8 @@ use migrations::{Dialect, Identifier};
 use outbox::connect::postgres_options;
 use outbox::connect::sqlite_options;
 #[cfg(feature = "postgres")]
+use outbox_log::in_time;
+#[cfg(feature = "postgres")]
 use outbox_log::postgres::unconnected;
 use outbox_log::{LogError, LogOptions};
 #[cfg(feature = "postgres")]
@@ -20,8 +22,6 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, Postgres};
 use sqlx::{Connection, Sqlite};
 use time::OffsetDateTime;
-#[cfg(feature = "postgres")]
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::error::OperateError;
@@ -94,8 +94,7 @@ impl Opened {
 /// Connects once: a pool would retry while a server is unreachable.
 #[cfg(feature = "postgres")]
 async fn answers(options: &PgConnectOptions) -> Result<(), OperateError> {
-    let connected = timeout(CONNECT_TIMEOUT, options.connect()).await;
-    let connected = connected.map_err(|_| LogError::Timeout { waited: CONNECT_TIMEOUT })?;
+    let connected = in_time(CONNECT_TIMEOUT, options.connect()).await?;
     let connection = connected.map_err(|error| unconnected(options, error))?;
     // A failure to close has no consequence.
     let _ = timeout(CLOSE_MAX, connection.close()).await;
@@ -106,7 +105,7 @@ async fn opened<DB: Store + outbox::Dialect>(
     options: <DB::Connection as Connection>::Options,
     schema: Option<Identifier>,
 ) -> Result<Inbox<DB>, OperateError> {
-    let of_inbox = InboxOptions { schema, call_timeout: CALL_TIMEOUT, ..InboxOptions::default() };
+    let of_inbox = InboxOptions::default().schema(schema).call_timeout(CALL_TIMEOUT);
     Ok(open_with(options, async |pool| Inbox::open_for_operators(pool, of_inbox).await).await?)
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use outbox_log::entries::{EntryName, Extent, SelectedEntry, Selection, Standing};
+use outbox_log::entries::{EntryName, Extent, SelectedEntry, Selection, Signature, Standing};
 use outbox_log::{EntryId, LogError};
 use serde::Serialize;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::error::OperateError;
+use super::message_state::MessageState;
 use super::operator::{Operator, Role, Signed};
 use super::payload::{SHOWN, SHOWN_BYTES_MAX};
 use super::places::{OutboxPlace, Places};
@@ -42,8 +43,8 @@ pub struct TailLine {
     pub topic: String,
     /// Its ordering key.
     pub key: Option<String>,
-    /// `published`, or the state in which it is parked.
-    pub state: &'static str,
+    /// Published, or the state in which it is parked.
+    pub state: MessageState,
     /// The size of its payload.
     pub payload_bytes: u64,
     /// Its payload as text, if requested and not too large. Bytes that are not UTF-8 are replaced.
@@ -108,13 +109,9 @@ impl<'a> Tail<'a> {
             let told: Vec<String> =
                 told.into_iter().filter_map(|(name, of)| Some(format!("{name}={}", of.as_ref()?))).collect();
             let selection = if told.is_empty() { String::from("all") } else { told.join(" ") };
-            let signature = (signed.operator.name(), signed.reason.as_str());
+            let by = Signature { actor: signed.operator.name(), reason: &signed.reason };
             let selection = format!("{selection}, payloads");
-            place
-                .entries
-                .note_operation(&place.pipeline, "tail", &selection, signature)
-                .await
-                .map_err(about)?;
+            place.entries.note_operation(&place.pipeline, "tail", &selection, by).await.map_err(about)?;
         }
         let extent = place.entries.extent(&place.pipeline).await.map_err(about)?;
         Ok(Self {
@@ -208,7 +205,7 @@ async fn left(
         for entry in page.entries {
             let Some(before) = parked.get(&entry.name()) else { continue };
             let state = line(entry, None).state;
-            if matches!(state, "published" | "discarded") {
+            if matches!(state, MessageState::Published | MessageState::Discarded) {
                 left.push(TailLine { state, ..before.clone() });
             }
         }
@@ -221,7 +218,7 @@ async fn left(
 
 impl TailLine {
     fn is_parked(&self) -> bool {
-        !matches!(self.state, "published" | "discarded" | "waiting")
+        !matches!(self.state, MessageState::Published | MessageState::Discarded | MessageState::Waiting)
     }
 
     /// Returns the entry that it describes.
@@ -277,11 +274,11 @@ fn batch_len(entries: &[SelectedEntry]) -> usize {
 
 fn line(entry: SelectedEntry, payload: Option<String>) -> TailLine {
     let state = match entry.standing {
-        Standing::Parked(state) => state.as_str(),
-        Standing::Discarded => "discarded",
+        Standing::Parked(state) => state.into(),
+        Standing::Discarded => MessageState::Discarded,
         // An edited message was published with other content.
-        Standing::Published | Standing::Edited => "published",
-        Standing::Waiting => "waiting",
+        Standing::Published | Standing::Edited => MessageState::Published,
+        Standing::Waiting => MessageState::Waiting,
     };
     TailLine {
         enqueued_at: entry.enqueued_at,

@@ -167,7 +167,7 @@ mod tests {
             message_id: String::from("019f0000-0000-7000-8000-00000000beef"),
             topic: String::from("orders"),
             key: Some(key.to_owned()),
-            state: "published",
+            state: operate::MessageState::Published,
             payload_bytes: 12,
             payload: Some(payload.to_owned()),
         }

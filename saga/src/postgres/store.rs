@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 
 use super::statements::Statements;
 use crate::dialect::Store;
-use crate::record::Held;
+use crate::record::{Held, SagaKind};
 use crate::retention::BATCH;
 use crate::statements::{Shared, shared_of};
 
@@ -87,10 +87,10 @@ impl Store for Postgres {
     async fn due_kinds(
         connection: &mut PgConnection,
         statements: &Statements,
-        kinds: &[(String, u16)],
+        kinds: &[SagaKind],
     ) -> Result<Vec<bool>> {
-        let types: Vec<&str> = kinds.iter().map(|(saga_type, _)| saga_type.as_str()).collect();
-        let versions: Vec<i32> = kinds.iter().map(|(_, version)| i32::from(*version)).collect();
+        let types: Vec<&str> = kinds.iter().map(|kind| kind.saga_type.as_str()).collect();
+        let versions: Vec<i32> = kinds.iter().map(|kind| i32::from(kind.version)).collect();
         let query = sqlx::query_scalar(&statements.due_kinds).bind(types).bind(versions);
         let due: HashSet<i64> = query.fetch_all(connection).await?.into_iter().collect();
         Ok((1_i64..).zip(kinds).map(|(place, _)| due.contains(&place)).collect())

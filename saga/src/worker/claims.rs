@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::lease::Lease;
-use crate::record::{LOST, SagaRecord};
+use crate::record::{LOST, SagaKind, SagaOutline, SagaRecord};
 use crate::sagas::Sagas;
 use crate::telemetry;
 
@@ -14,7 +14,7 @@ use crate::telemetry;
 /// than its share while others may have work.
 pub(super) struct Claims<'a, DB: Dialect> {
     sagas: &'a Sagas<DB>,
-    kinds: Vec<(String, u16)>,
+    kinds: Vec<SagaKind>,
     first: usize,
     worker: Uuid,
     /// Number of claims that were tried.
@@ -52,11 +52,11 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
             match self.sagas.call("take sagas that are due", claimed).await {
                 Ok(sagas) => {
                     for saga in sagas {
-                        if saga.worker.is_some() {
+                        if saga.outline.worker.is_some() {
                             taken.push((saga, Lease::granted(asked_at, lease)));
                         } else {
-                            telemetry::failed(saga.id.saga_type());
-                            let SagaRecord { id, attempts, .. } = saga;
+                            telemetry::failed(saga.outline.id.saga_type());
+                            let SagaOutline { id, attempts, .. } = saga.outline;
                             tracing::warn!(saga = %id, attempts, "the saga is tried again later: {LOST}");
                         }
                     }

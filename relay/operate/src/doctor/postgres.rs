@@ -66,12 +66,10 @@ fn primary(facts: &PostgresFacts) -> Finding {
 
 /// Checks whether a pooler shares sessions of the server.
 pub(super) fn pooler(shared_session: bool) -> Finding {
-    let (measured, problem) = match shared_session {
-        false => ("each connection has its own session", None),
-        true => (
-            "two connections share one server session",
-            Some((CheckState::Warn, String::from(POOLER_REMEDY))),
-        ),
+    let (measured, problem) = if shared_session {
+        ("two connections share one server session", Some((CheckState::Warn, String::from(POOLER_REMEDY))))
+    } else {
+        ("each connection has its own session", None)
     };
     Finding::unless(POOLER, DATABASE, measured, problem)
 }

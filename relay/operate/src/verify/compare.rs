@@ -148,9 +148,10 @@ impl Comparison<'_> {
         for (inbox, context) in self.inboxes.iter().zip(&mut open.context.inboxes) {
             let Some(group) = &inbox.group else { continue };
             // Without configured topics, those in the outbox are used.
-            let topics = match inbox.topics.is_empty() {
-                true => open.spool.topics().iter().cloned().collect(),
-                false => inbox.topics.clone(),
+            let topics = if inbox.topics.is_empty() {
+                open.spool.topics().iter().cloned().collect()
+            } else {
+                inbox.topics.clone()
             };
             self.reading.progress.say(format!("asking how far the group {group} has come"));
             context.committed = Some(self.reading.committed(&self.pipeline.broker, group, &topics).await?);

@@ -75,7 +75,7 @@ fn bound_of(inbox: &InboxConfig, timeout: Duration) -> Result<Bound, OperateErro
 
 /// Opens an inbox.
 pub(super) async fn inbox(inbox: &InboxConfig, timeout: Duration) -> Result<InboxIds, OperateError> {
-    let whose = Whose { consumer: inbox.consumer.clone(), scope: inbox.scope.clone() };
+    let whose = Whose { consumer: inbox.consumer.clone(), tenant: inbox.scope.clone() };
     let bound = bound_of(inbox, timeout)?;
     let ids = match session(inbox, &bound).await? {
         #[cfg(feature = "postgres")]
@@ -139,11 +139,11 @@ impl Reading {
         range: Range,
         spool: &mut Spool,
     ) -> Result<(), OperateError> {
-        let mut after = (range.after, String::from("\u{10ffff}"));
+        let (mut after, mut after_tenant) = (range.after, String::from("\u{10ffff}"));
         loop {
-            let page = memory.page((after.0, &after.1), range.until, PAGE_ROWS).await?;
+            let page = memory.page(after, &after_tenant, range.until, PAGE_ROWS).await?;
             let Some(last) = page.last() else { return Ok(()) };
-            after = (last.id, last.scope.clone());
+            (after, after_tenant) = (last.id, last.tenant.clone());
             let seen: Vec<_> = page.iter().map(|row| (row.id, row.fingerprint.as_bytes().to_vec())).collect();
             spool.add(At::Inbox(place), &seen).await?;
             self.progress.rows("inbox", page.len());

@@ -13,8 +13,8 @@ use crate::inbox::runner::{Effect, assert_once_and_in_order, builder, start};
 use crate::inbox::{consumer, keyed, message};
 use inbox::{
     Admission, AdmitError, Candidate, CommitError, ConfirmError, CrashPoint, DeadLetterQuery, Gathered,
-    HandlerError, Inbox, InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution,
-    RunError, Shutdown, Tenant,
+    HandlerError, Inbox, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution, RunError,
+    Shutdown, Tenant,
 };
 use message::{Chunk, Committed, Fingerprint, Message, PayloadEncoding, SizeLimit, Splitter};
 use migrations::Dialect as Name;
@@ -409,7 +409,7 @@ async fn a_chunk_that_could_not_be_kept_is_kept_later_and_leaves_no_failure<DB: 
 }
 
 async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: &Database<DB>) {
-    let options = InboxOptions { chunked_bytes_max: LARGE + 100, ..database.options() };
+    let options = database.options().chunked_bytes_max(LARGE + 100);
     let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
     let billing = consumer("billing");
     let whole = large("one");

@@ -183,7 +183,7 @@ async fn a_living_worker_keeps_a_long_step<DB: Tables>(db: Database<DB>) {
     for worker in workers {
         worker.stop().await;
     }
-    assert_eq!(show(&sagas, "a").await.0.epoch, 1, "nobody else took it");
+    assert_eq!(show(&sagas, "a").await.0.outline.epoch, 1, "nobody else took it");
 }
 
 async fn another_worker_goes_on_after_a_crash<DB: Tables>(db: Database<DB>) {
@@ -197,7 +197,7 @@ async fn another_worker_goes_on_after_a_crash<DB: Tables>(db: Database<DB>) {
     let second = by(&db, "the second").open().await.unwrap();
     let worker = Worker::of(&second);
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(show(&second, "a").await.0.state, State::Running, "the lease keeps it");
+    assert_eq!(show(&second, "a").await.0.outline.state, State::Running, "the lease keeps it");
     db.execute(DB::NOW).await.unwrap();
     assert_eq!(finished(&second, "a").await, "\"the second\"");
     worker.stop().await;
@@ -233,14 +233,14 @@ async fn what_ends_its_workers_is_stuck<DB: Tables>(db: Database<DB>) {
         db.execute(DB::NOW).await.unwrap();
         let is_tried = async || {
             let saga = show(&crashing, "a").await.0;
-            Ok((kills.get() > death || saga.stuck_at.is_some()).then_some(()))
+            Ok((kills.get() > death || saga.outline.stuck_at.is_some()).then_some(()))
         };
         eventually("it is tried again", is_tried).await.unwrap();
     }
     let told = stuck(&crashing, "a").await;
     assert!(told.contains("10 times in a row") && told.contains("its worker ended"), "{told}");
     let (saga, steps) = show(&crashing, "a").await;
-    assert_eq!((saga.waits_for.as_deref(), steps.len(), tries.get()), (Some("two"), 1, 10));
+    assert_eq!((saga.outline.waits_for.as_deref(), steps.len(), tries.get()), (Some("two"), 1, 10));
     worker.stop().await;
     operators::operator(&db).await.retry(&id("a"), &operators::alice()).await.unwrap();
     let sound = two_steps(sagas(&db)).open().await.unwrap();
@@ -275,7 +275,7 @@ async fn what_was_stored_ends_the_failures_before_it<DB: Tables>(db: Database<DB
     eventually("its worker is gone", async || Ok((reached.get() == 1).then_some(()))).await.unwrap();
     worker.stop().await;
     let saga = show(&crashing, "a").await.0;
-    assert_eq!((saga.attempts, saga.error), (0, None));
+    assert_eq!((saga.outline.attempts, saga.outline.error), (0, None));
 }
 
 async fn a_stopping_worker_lets_its_sagas_go<DB: Tables>(db: Database<DB>) {
@@ -299,7 +299,11 @@ async fn a_stopping_worker_lets_its_sagas_go<DB: Tables>(db: Database<DB>) {
     goes_on.notify_one();
     worker.running.await.unwrap();
     let saga = show(&sagas, "a").await.0;
-    assert_eq!((saga.state, saga.worker), (State::Running, None), "at once free for another one");
+    assert_eq!(
+        (saga.outline.state, saga.outline.worker),
+        (State::Running, None),
+        "at once free for another one"
+    );
     assert_eq!(effects(&db).await, ["one"]);
     let worker = Worker::of(&sagas);
     finished(&sagas, "a").await;
@@ -383,12 +387,12 @@ async fn a_worker_goes_on_when_columns_are_added<DB: Tables>(db: Database<DB>) {
         .unwrap();
     let worker = Worker::of(&sagas);
     start(&db, &sagas, "a", 0).await;
-    until(&sagas, "a", "asleep", |saga| saga.waits_for.is_some()).await;
+    until(&sagas, "a", "asleep", |saga| saga.outline.waits_for.is_some()).await;
     for table in ["saga", "saga_step", "saga_reply", "saga_audit"] {
         db.execute(&format!("ALTER TABLE {table} ADD COLUMN later text")).await.unwrap();
     }
     start(&db, &sagas, "b", 0).await;
-    until(&sagas, "b", "asleep", |saga| saga.waits_for.is_some()).await;
+    until(&sagas, "b", "asleep", |saga| saga.outline.waits_for.is_some()).await;
     db.execute(DB::NOW).await.unwrap();
     sagas.wake();
     for name in ["a", "b"] {

@@ -85,9 +85,10 @@ impl PgReader {
     /// Fails when a mark was taken in another run of the server than the reader's.
     fn check_mark(&mut self, mark: &PgMark) -> Result<(), LogError> {
         let Some(history) = &mark.history else { return Ok(()) };
-        match self.run.get_or_insert_with(|| history.run.clone()) == &history.run {
-            true => Ok(()),
-            false => Err(other_run()),
+        if self.run.get_or_insert_with(|| history.run.clone()) == &history.run {
+            Ok(())
+        } else {
+            Err(other_run())
         }
     }
 
@@ -125,9 +126,10 @@ impl LogReader for PgReader {
         after: EntryId,
         limit: PageLimit,
     ) -> Result<Page, LogError> {
-        match PgMark::read(&difference.base)?.is_rebased {
-            true => self.page_without(difference, after, limit).await,
-            false => self.page(difference, after, limit).await,
+        if PgMark::read(&difference.base)?.is_rebased {
+            self.page_without(difference, after, limit).await
+        } else {
+            self.page(difference, after, limit).await
         }
     }
 

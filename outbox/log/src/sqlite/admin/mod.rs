@@ -64,9 +64,10 @@ impl LogAdmin for SqliteLog {
         decree.check(entries.len())?;
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.connect().await?;
-        let taken_until = match decree.decision.action().takes_retrying() {
-            true => self.take_waiting(&mut connection, relay, entries).await?,
-            false => None,
+        let taken_until = if decree.decision.action().takes_retrying() {
+            self.take_waiting(&mut connection, relay, entries).await?
+        } else {
+            None
         };
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
         let mut verdicts = Vec::with_capacity(entries.len());

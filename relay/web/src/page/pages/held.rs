@@ -62,7 +62,7 @@ fn row(line: &HeldLine) -> Vec<Markup> {
         cell(pipeline),
         cell(topic),
         html! { a href=(story) { (first) } },
-        badge(state),
+        badge(*state),
         html! { (count(*behind)) },
         since(*at),
         html! {
