@@ -262,7 +262,7 @@ async fn with<DB: Backend>(
         let schema = goal.options.schema.clone();
         let name = database.to_owned();
         let migrator = Migrator::<DB>::new(line).schema(schema).on_wait(move |waiting| {
-            eprintln!("{name}: waiting for another migration: {}", output::one_line(&waiting.holder));
+            note!("{name}: waiting for another migration: {}", output::one_line(&waiting.holder));
         });
         let about = |failure: Failure| failure.about(database);
         let applied = match act {
