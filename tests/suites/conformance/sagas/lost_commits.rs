@@ -26,16 +26,17 @@ async fn a_claim_that_was_taken_back_is_not_the_next_one<DB: Tables>(db: Databas
     let worker = Worker::of(&next);
     next_is_there.notified().await;
     let claimed = show(&next, "a").await.0;
-    assert_eq!(claimed.epoch, 1, "the epoch of the claim that was taken back");
     go_on.notify_one();
     // A worker that is stopped at once does not come to its step.
     tokio::time::sleep(Duration::from_millis(300)).await;
     first.stop().await;
-    assert_eq!(effects(&db).await, [""; 0]);
-    assert_eq!(show(&next, "a").await.0, claimed);
+    let meanwhile = (effects(&db).await, show(&next, "a").await.0);
     next_goes_on.notify_one();
-    assert_eq!(finished(&next, "a").await, "\"the next\"");
+    let after = ended(&next, "a").await;
     worker.stop().await;
+    assert_eq!(claimed.epoch, 1, "the epoch of the claim that was taken back");
+    assert_eq!(meanwhile, (Vec::new(), claimed));
+    assert_eq!(after.output.as_deref(), Some("\"the next\""), "{after:?}");
     assert_eq!(effects(&db).await, ["one by the next"]);
 }
 
@@ -56,9 +57,10 @@ async fn an_undo_is_not_recorded_when_its_decision_was_taken_back<DB: Tables>(db
     db.execute("UPDATE saga SET state = 'running', reason = NULL").await.unwrap();
     go_on.notify_one();
     let again = tokio::time::timeout(Duration::from_secs(20), is_there.notified()).await;
-    assert!(again.is_ok(), "the saga was {:?}", show(&sagas, "a").await);
     go_on.notify_one();
-    assert_eq!(undone(&sagas, "a").await, "sold out");
+    let saga = ended(&sagas, "a").await;
     worker.stop().await;
+    assert!(again.is_ok(), "the undo was not made again: {saga:?}");
+    assert_eq!((saga.state, saga.reason.as_deref()), (State::Undone, Some("sold out")));
     assert_eq!(bank.account("checkout/a/charge"), Account { charges: 1, refunds: 2, cents: 0 });
 }
