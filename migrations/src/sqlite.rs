@@ -1,6 +1,8 @@
 //! SQLite: the write lock keeps migrators apart. They wait for it as long as the connection's busy
 //! timeout (sqlx: 5 s unless set).
 
+use std::time::Duration;
+
 use sqlx::types::time::OffsetDateTime;
 use sqlx::{Connection, SqlSafeStr as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 

@@ -97,7 +97,7 @@ async fn answers(options: &PgConnectOptions) -> Result<(), OperateError> {
     let connected = in_time(CONNECT_TIMEOUT, options.connect()).await?;
     let connection = connected.map_err(|error| unconnected(options, error))?;
     // A failure to close has no consequence.
-    let _ = timeout(CLOSE_MAX, connection.close()).await;
+    let _ = in_time(CLOSE_MAX, connection.close()).await;
     Ok(())
 }
 

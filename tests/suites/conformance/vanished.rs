@@ -125,7 +125,7 @@ async fn each_call(stage: Stage) -> Outcome {
     let scene = Scene::open(&stage).await?;
     // With one connection, the call gets the one that answered before its host disappeared.
     let (pool, wire) = crate::proxied::pool(&scene.db.url, 1).await;
-    let options = InboxOptions { call_timeout: LIMIT, ..InboxOptions::default() };
+    let options = InboxOptions::default().call_timeout(LIMIT);
     let inbox = Inbox::open(pool, options).await?;
     let query = DeadLetterQuery::default();
     let letter = DeadLetterId(Uuid::now_v7());

@@ -108,11 +108,12 @@ pub(super) struct InboxIds {
 impl InboxIds {
     pub(super) async fn page(
         &mut self,
-        after: (Uuid, &str),
+        after: Uuid,
+        after_tenant: &str,
         until: Uuid,
         rows_max: u32,
     ) -> Result<Vec<Remembered>, OperateError> {
-        self.bound.call(self.ids.page(after, until, rows_max)).await
+        self.bound.call(self.ids.page(after, after_tenant, until, rows_max)).await
     }
 
     pub(super) async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Remembered>, OperateError> {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use operate::tail::{Tail, TailFilter, TailLine};
-use operate::{Operator, Places, Role, Signed};
+use operate::{MessageState, Operator, Places, Role, Signed};
 use outbox::NewMessage;
 use outbox_log::{ExceptionChange, ExceptionState};
 
@@ -51,11 +51,11 @@ async fn what_one_look_returns_is_bounded_however_much_was_passed<DB: TestDialec
     assert!(found.len() > 2 && found.iter().all(|lines| lines.len() <= 1_000), "{} looks", found.len());
     let expected: Vec<i64> = entries.iter().map(|entry| entry.id.0).collect();
     assert_eq!(found.iter().flat_map(|lines| ids(lines)).collect::<Vec<_>>(), expected);
-    assert_eq!(found[0][4].state, "dead");
+    assert_eq!(found[0][4].state, MessageState::Dead);
     assert_eq!(looks(&mut tail).await.concat(), [], "nothing was passed since");
     main.pass(&[ExceptionChange::Resolve(entries[4].id)]).await;
     let left = looks(&mut tail).await.concat();
-    assert_eq!((ids(&left), left[0].state), (vec![expected[4]], "published"));
+    assert_eq!((ids(&left), left[0].state), (vec![expected[4]], MessageState::Published));
 
     let signed = Signed { operator: operator.clone(), reason: String::from("a test") };
     let mut tail = Tail::begin(&places, &operator, TailFilter::default(), Some(&signed)).await.unwrap();

@@ -34,7 +34,7 @@ async fn a_claim_that_was_taken_back_is_not_the_next_one<DB: Tables>(db: Databas
     next_goes_on.notify_one();
     let after = ended(&next, "a").await;
     worker.stop().await;
-    assert_eq!(claimed.epoch, 1, "the epoch of the claim that was taken back");
+    assert_eq!(claimed.outline.epoch, 1, "the epoch of the claim that was taken back");
     assert_eq!(meanwhile, (Vec::new(), claimed));
     assert_eq!(after.output.as_deref(), Some("\"the next\""), "{after:?}");
     assert_eq!(effects(&db).await, ["one by the next"]);
@@ -61,6 +61,6 @@ async fn an_undo_is_not_recorded_when_its_decision_was_taken_back<DB: Tables>(db
     let saga = ended(&sagas, "a").await;
     worker.stop().await;
     assert!(again.is_ok(), "the undo was not made again: {saga:?}");
-    assert_eq!((saga.state, saga.reason.as_deref()), (State::Undone, Some("sold out")));
+    assert_eq!((saga.outline.state, saga.outline.reason.as_deref()), (State::Undone, Some("sold out")));
     assert_eq!(bank.account("checkout/a/charge"), Account { charges: 1, refunds: 2, cents: 0 });
 }
