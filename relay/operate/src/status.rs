@@ -65,6 +65,10 @@ pub struct PipelineStatus {
     pub oldest_pending_id: Option<i64>,
     /// Its age.
     pub oldest_pending_age_seconds: Option<f64>,
+    /// Whether messages are retried without success until an operator acts, for example because
+    /// their topic is missing.
+    #[serde(skip)]
+    pub retries_wait_for_operator: bool,
     /// Parked messages, by state.
     pub exceptions: BTreeMap<&'static str, u64>,
     /// Whether these are lower bounds: more messages are parked than the [`COUNTED_MAX`] that are
@@ -361,6 +365,7 @@ impl PipelineStatus {
             exceptions_age_seconds: relay.as_ref().map(ages).unwrap_or_default(),
             exceptions_are_at_least: relay.as_ref().is_some_and(is_cut),
             broker_error: relay.as_ref().and_then(|relay| relay.broker_trouble.clone()).map(Into::into),
+            retries_wait_for_operator: relay.as_ref().is_some_and(has_retries_for_operator),
             exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
             causes: BTreeMap::new(),
             paused: Vec::new(),
@@ -490,7 +495,7 @@ impl PipelineStatus {
             ),
             (Symptom::Retrying, ExceptionState::Retrying, "retrying: they failed and will be retried"),
         ] {
-            let passes = symptom == Symptom::Retrying;
+            let passes = symptom == Symptom::Retrying && !self.retries_wait_for_operator;
             let lasts = self.exceptions_age_seconds.get(state.as_str()).copied();
             let number = self.parked(state);
             let why = match number {
@@ -527,6 +532,12 @@ impl Wait {
 /// Returns the text about several messages as one about a single message.
 fn of_one(text: &str) -> String {
     text.replace("them", "it").replace("they", "it")
+}
+
+/// Returns whether messages are retried although an operator is at fault.
+fn has_retries_for_operator(relay: &RelayStatus) -> bool {
+    let operator = message::Fault::Operator.as_str();
+    relay.parked.iter().any(|of| of.state == ExceptionState::Retrying && of.cause == operator && of.count > 0)
 }
 
 /// Returns whether the parked messages of a relay were not all counted.
