@@ -53,20 +53,18 @@ ORDER BY c.relname";
 /// Indexes that are gone or not valid, and partitions that are not attached. Days of an inbox are
 /// made later: a function creates and attaches each in one transaction.
 const MISSING: &str = "
-SELECT 'index ' || wanted.name FROM unnest($1) AS wanted (name) WHERE NOT EXISTS (
-    SELECT FROM pg_class AS c JOIN pg_index AS i ON i.indexrelid = c.oid AND i.indisvalid AND i.indisready
-    WHERE c.relname = wanted.name AND c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
+WITH here AS (SELECT c.oid, c.relname, c.relkind, c.relispartition FROM pg_class AS c
+    WHERE c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
         WHERE b.oid = '{schema}outbox_toolkit_migration'::regclass))
+SELECT 'index ' || wanted.name FROM unnest($1) AS wanted (name) WHERE NOT EXISTS (
+    SELECT FROM here AS c JOIN pg_index AS i ON i.indexrelid = c.oid AND i.indisvalid AND i.indisready
+    WHERE c.relname = wanted.name)
 UNION ALL
 SELECT 'partition ' || wanted.name FROM unnest($2) AS wanted (name) WHERE NOT EXISTS (
-    SELECT FROM pg_class AS c WHERE c.relispartition
-        AND c.relname = wanted.name AND c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
-        WHERE b.oid = '{schema}outbox_toolkit_migration'::regclass))
+    SELECT FROM here AS c WHERE c.relispartition AND c.relname = wanted.name)
 UNION ALL
-SELECT 'partition ' || c.relname FROM pg_class AS c
+SELECT 'partition ' || c.relname FROM here AS c
 WHERE $3 = 'inbox' AND c.relname ~ '^inbox_message_[0-9]{8}$' AND c.relkind = 'r' AND NOT c.relispartition
-    AND c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
-        WHERE b.oid = '{schema}outbox_toolkit_migration'::regclass)
 ORDER BY 1";
 
 /// The first function that uses the line's tables in another schema, and that schema. Each line has

@@ -428,8 +428,7 @@ impl PipelineStatus {
     pub fn waits(&self) -> Vec<Wait> {
         let mut waits = Vec::new();
         let mut add = |symptom: Symptom, passes: bool, lasts: Option<f64>, why: String| {
-            let lasts = lasts.map(|age| Duration::from_secs_f64(age.max(0.0)));
-            waits.push(Wait { symptom, why, count: None, cause: None, lasts, passes });
+            waits.push(Wait::new(symptom, passes, lasts, why));
         };
         match self.state {
             PipelineState::Unknown => {
@@ -505,20 +504,23 @@ impl PipelineStatus {
             };
             let count = Some(Count { number, is_at_least: self.exceptions_are_at_least });
             let cause = self.causes.get(state.as_str()).cloned();
-            let lasts = lasts.map(|age| Duration::from_secs_f64(age.max(0.0)));
-            waits.push(Wait { symptom, why, count, cause, lasts, passes });
+            waits.push(Wait { count, cause, ..Wait::new(symptom, passes, lasts, why) });
         }
         if let Some(reason) = &self.history_held_back_by {
             let why = format!("old messages cannot be deleted from the outbox: {reason}");
-            let lasts = self.history_age_seconds.map(|age| Duration::from_secs_f64(age.max(0.0)));
-            let symptom = Symptom::HistoryKept;
-            waits.push(Wait { symptom, why, count: None, cause: None, lasts, passes: false });
+            waits.push(Wait::new(Symptom::HistoryKept, false, self.history_age_seconds, why));
         }
         waits
     }
 }
 
 impl Wait {
+    /// Creates a condition that lasts for this number of seconds.
+    fn new(symptom: Symptom, passes: bool, lasts: Option<f64>, why: String) -> Self {
+        let lasts = lasts.map(|age| Duration::from_secs_f64(age.max(0.0)));
+        Self { symptom, why, count: None, cause: None, lasts, passes }
+    }
+
     /// Returns the sentence with its duration.
     #[must_use]
     pub fn told(&self) -> String {
