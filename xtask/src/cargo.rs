@@ -8,11 +8,13 @@ use std::{
     time::Instant,
 };
 
-/// Returns the cargo that runs us, in the workspace's root.
+/// Returns the cargo that runs us, in the workspace's root. It builds into the folder in which we
+/// look for programs, whatever the caller's configuration says.
 pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Result<Command, String> {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
     command.args(arguments).current_dir(workspace::root()?);
+    command.env("CARGO_TARGET_DIR", workspace::target()?).env_remove("CARGO_BUILD_TARGET");
     Ok(command)
 }
 
@@ -62,11 +64,7 @@ pub(crate) fn exit_code(command: &mut Command) -> Result<ExitCode, String> {
 /// Returns the folder into which cargo puts programs.
 pub(crate) fn programs(release: bool) -> Result<PathBuf, String> {
     let profile = if release { "release" } else { "debug" };
-    let target = match std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty()) {
-        Some(folder) => workspace::root()?.join(folder),
-        None => workspace::root()?.join("target"),
-    };
-    Ok(target.join(profile))
+    Ok(workspace::target()?.join(profile))
 }
 
 #[cfg(test)]

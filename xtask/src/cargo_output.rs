@@ -29,9 +29,9 @@ impl Suites {
         let line = whole.trim();
         if let Some(name) = suite_name(line) {
             self.suites.push(Suite { name, ..Suite::default() });
-        } else if let Some(result) = parse_result(line) {
-            // One crate's doc tests may print several results: merged ones, and those compiled
-            // alone.
+        } else if let Some(result) = parse_result(whole.trim_end()) {
+            // An indented line is quoted from another program. One crate's doc tests may print
+            // several results: merged ones, and those compiled alone.
             let suite = match self.suites.last_mut() {
                 Some(suite) => suite,
                 None => self.suites.push_mut(Suite { name: "unknown".to_owned(), ..Suite::default() }),
@@ -169,6 +169,17 @@ mod tests {
         .finish(false);
         assert_eq!(suites[0].failures, ["---- one ----", "  left: 1", "failures:", "    one"]);
         assert!(suites[1].failures.is_empty());
+    }
+
+    #[test]
+    fn a_result_that_a_test_quotes_does_not_count() {
+        let suites = read(&[
+            "     Running tests/a.rs (target/debug/deps/a-1)",
+            "  test result: FAILED. 7 passed; 3 failed; 9 ignored; 0 measured; 0 filtered out; finished in 1s",
+            "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 2s",
+        ])
+        .finish(true);
+        assert_eq!((suites[0].passed, suites[0].failed, suites[0].ignored), (1, 0, 0));
     }
 
     #[test]

@@ -14,6 +14,9 @@ use std::{
 /// How long fetching the advisory database may take; it is a git repository of a few megabytes.
 const FETCH_PATIENCE: Duration = Duration::from_secs(120);
 
+/// The version that is installed where there is none.
+const VERSION: &str = "0.20.2";
+
 /// Checks everything. The advisories need a database from the network. If it is out of reach, they
 /// are not checked, and the result is the reason.
 pub(crate) fn run() -> Result<Option<String>, String> {
@@ -58,10 +61,11 @@ fn installed() -> Result<PathBuf, String> {
     }
     println!("cargo-deny is not installed; it is built once into {} (minutes)", tools.display());
     // Unoptimised: it runs for seconds, and builds in less than half the time.
-    let mut install =
-        cargo(["install", "--locked", "--debug", "--no-default-features", "cargo-deny", "--root"])?;
+    let options = ["install", "--locked", "--debug", "--no-default-features", "cargo-deny"];
+    let mut install = cargo(options)?;
+    install.args(["--version", VERSION, "--root"]).arg(&tools);
     // A folder of its own: its profile and features share nothing with the workspace's build.
-    install.arg(&tools).env("CARGO_TARGET_DIR", tools.join("build")).env("CARGO_PROFILE_DEV_DEBUG", "false");
+    install.env("CARGO_TARGET_DIR", tools.join("build")).env("CARGO_PROFILE_DEV_DEBUG", "false");
     step("installing cargo-deny", &mut install)?;
     Ok(own)
 }

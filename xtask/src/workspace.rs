@@ -16,8 +16,8 @@ pub(crate) fn root() -> Result<PathBuf, String> {
 /// Returns the folder that cargo builds into.
 pub(crate) fn target() -> Result<PathBuf, String> {
     match std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty()) {
-        Some(folder) => std::path::absolute(folder)
-            .map_err(|error| format!("CARGO_TARGET_DIR is not a usable path: {error}")),
+        // Relative paths count from where we run cargo.
+        Some(folder) => Ok(root()?.join(folder)),
         None => Ok(root()?.join("target")),
     }
 }

@@ -5,6 +5,7 @@ use super::{
     list::{self, Check, Needs, Place},
     outcome::Outcome,
     programs::{Extent, Programs},
+    results::{Code, Line, Results},
     runner::Runner,
     suites::{self, Cases},
     summary,
@@ -16,6 +17,7 @@ use crate::{
     workspace,
 };
 use clap::Args;
+use serde_json::json;
 use std::{
     process::ExitCode,
     thread,
@@ -82,6 +84,8 @@ fn gate(options: &Test, require: &Require) -> Result<Outcome, String> {
     let extent = if is_documents_only { Extent::Documents } else { Extent::Gate };
     let checks = chosen(options, is_documents_only)?;
     let mut runner = Runner::new(Place::Gate, require, TIME_LIMIT)?;
+    Results::forget(runner.folder())?;
+    let code = Code::look()?;
     let needs = checks.iter().map(|check| check.needs).max().unwrap_or(Needs::Nothing);
     let told = |ended: &super::runner::Ended| eprintln!("{}", summary::line(ended));
 
@@ -111,13 +115,18 @@ fn gate(options: &Test, require: &Require) -> Result<Outcome, String> {
     }
 
     ended.sort_by_key(|one| list::ALL.iter().position(|check| check.name == one.check.name));
-    let results = summary::json(Place::Gate, &ended, begun.elapsed().as_secs_f64())?;
-    summary::write(&results, runner.folder())?;
+    let mut results = Results::new(Place::Gate, &code);
+    let lines = ended.iter().map(|one| Line::new(one, &require.to_string(), &code));
+    lines.for_each(|line| results.put(line));
+    // Its checks run beside each other.
+    results.seconds = begun.elapsed().as_secs_f64();
+    results.write(runner.folder())?;
     match options.output {
-        Output::Json => report::json(&results),
-        Output::Table => summary::print(&ended),
+        Output::Json => report::json(&json!(results)),
+        Output::Table => summary::print(&results),
     }
-    Ok(summary::total(&ended))
+    eprintln!("results and logs: {}", runner.folder().display());
+    Ok(results.total())
 }
 
 fn chosen(options: &Test, is_documents_only: bool) -> Result<Vec<&'static Check>, String> {

@@ -12,7 +12,7 @@ use crate::{
     cargo::{cargo, step},
     demo, deny, features, fuzz, mutants, package,
     require::Require,
-    storm,
+    storm, workspace,
 };
 
 /// The run that a check belongs to.
@@ -188,9 +188,11 @@ pub(super) const ALL: [Check; 31] = [
         place: Place::Night,
         why: "licences, bans, sources, advisories: changes with Cargo.lock and with the world",
         needs: Needs::Nothing,
-        run: |_| {
-            let ignored = deny::run()?.map(|why| format!("advisories: {why}"));
-            Ok(Outcome { ignored: ignored.into_iter().collect(), ..Outcome::passed() })
+        run: |_| match deny::run()? {
+            None => Ok(Outcome::passed()),
+            // A job that watches for advisories must not be green without them.
+            Some(why) if workspace::is_ci() => Err(why),
+            Some(why) => Ok(Outcome::passed_but_for(format!("advisories: {why}"))),
         },
     },
     Check {
@@ -372,9 +374,7 @@ fn suite(told: &Told, package: &str, target: &str, needs: Needs) -> Result<Outco
         None => Backends::none()?,
     };
     backends.require(&told.require)?;
-    let outcome =
-        suites::run(&options, &backends, |program| program.package == package && program.target == target)?;
-    outcome.of_tests(target)
+    suites::run(&options, &backends, |program| program.package == package && program.target == target)
 }
 
 #[cfg(test)]
@@ -391,7 +391,7 @@ mod tests {
 
     /// Returns the names of the suites whose source marks cases as cases of the night.
     fn suites_with_cases_of_the_night() -> Vec<String> {
-        let folder = crate::workspace::root().expect("a workspace").join("tests/suites");
+        let folder = workspace::root().expect("a workspace").join("tests/suites");
         let marks = |folder: &std::path::Path| {
             let mut found = false;
             let mut folders = vec![folder.to_path_buf()];

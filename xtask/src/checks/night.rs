@@ -2,23 +2,17 @@
 
 use super::{
     list::{self, Check, Place},
-    runner::{Ended, Runner},
+    results::{Code, Line, Results},
+    runner::Runner,
     summary,
 };
 use crate::{
-    git,
     report::{self, Output},
     require::Require,
-    workspace,
 };
 use clap::Args;
-use serde_json::Value;
-use std::{
-    fs,
-    path::Path,
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use serde_json::json;
+use std::{process::ExitCode, time::Duration};
 
 /// Run everything that the gate leaves out, one check after the other, to the last one.
 ///
@@ -26,10 +20,14 @@ use std::{
 /// interrupted night can be continued with `--resume`.
 #[derive(Debug, Args)]
 pub(crate) struct Night {
-    /// Run only these checks, separated by commas; `cargo xtask check --list` has their names.
+    /// Run only these checks, separated by commas; `cargo xtask check --list` has their names. The
+    /// results of the others on the current commit are kept.
     #[arg(long, value_delimiter = ',', value_name = "CHECK")]
     only: Vec<String>,
-    /// Leave out checks that have already passed on the current commit.
+    /// Run all but these checks, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "CHECK", conflicts_with = "only")]
+    except: Vec<String>,
+    /// Leave out checks that have already passed whole on the files of the current commit.
     #[arg(long)]
     resume: bool,
     /// Fail when one of these services is missing: all, none, or names separated by commas.
@@ -44,102 +42,57 @@ pub(crate) struct Night {
 const TIME_LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
 
 pub(crate) fn run(options: &Night) -> Result<ExitCode, String> {
-    let begun = Instant::now();
     let runner = Runner::new(Place::Night, &options.require, TIME_LIMIT)?;
+    let (code, require) = (Code::look()?, options.require.to_string());
+    let mut results = known(options, &runner, &code)?;
     let mut checks = chosen(options)?;
     if options.resume {
-        let done = passed_before(runner.folder())?;
-        checks.retain(|check| !done.iter().any(|name| name == check.name));
-        eprintln!(
-            "passed before on this commit: {}",
-            if done.is_empty() { "none".to_owned() } else { done.join(", ") }
-        );
+        let standing = results.standing(&require, &code);
+        checks.retain(|check| !standing.contains(&check.name));
+        eprintln!("{}", said(&standing, &code));
     }
-    let mut ended: Vec<Ended> = Vec::new();
     for check in checks {
         eprintln!("{:18} …", check.name);
-        ended.extend(runner.run(&[vec![check]], |one| eprintln!("{}", summary::line(one))));
+        for ended in runner.run(&[vec![check]], |one| eprintln!("{}", summary::line(one))) {
+            results.put(Line::new(&ended, &require, &code));
+        }
         // Written after each check, so that an interrupted night keeps its results.
-        let results = summary::json(Place::Night, &ended, begun.elapsed().as_secs_f64())?;
-        summary::write(&merged(results, options.resume, runner.folder())?, runner.folder())?;
+        results.write(runner.folder())?;
     }
-    let results = summary::json(Place::Night, &ended, begun.elapsed().as_secs_f64())?;
     match options.output {
-        Output::Json => report::json(&results),
-        Output::Table => summary::print(&ended),
+        Output::Json => report::json(&json!(results)),
+        Output::Table => summary::print(&results),
     }
-    Ok(if summary::total(&ended).is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    eprintln!("results and logs: {}", runner.folder().display());
+    Ok(if results.total().is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns what is known about the current commit and belongs into this night's table. A whole
+/// night begins with nothing.
+fn known(options: &Night, runner: &Runner, code: &Code) -> Result<Results, String> {
+    let goes_on = options.resume || !options.only.is_empty();
+    let earlier = if goes_on { Results::earlier(runner.folder(), code)? } else { None };
+    if let Some(earlier) = earlier {
+        return Ok(earlier);
+    }
+    Results::forget(runner.folder())?;
+    Ok(Results::new(Place::Night, code))
 }
 
 fn chosen(options: &Night) -> Result<Vec<&'static Check>, String> {
-    if options.only.is_empty() {
-        return Ok(list::of(Place::Night));
+    if !options.only.is_empty() {
+        return options.only.iter().map(|name| list::find(name)).collect();
     }
-    options.only.iter().map(|name| list::find(name)).collect()
+    let left_out = options.except.iter().map(|name| list::find(name)).collect::<Result<Vec<_>, _>>()?;
+    let is_wanted = |check: &&Check| left_out.iter().all(|other| other.name != check.name);
+    Ok(list::of(Place::Night).into_iter().filter(is_wanted).collect())
 }
 
-/// Returns the names of the checks that passed in an earlier run on the current commit.
-fn passed_before(folder: &Path) -> Result<Vec<String>, String> {
-    let commit = git::answer(&workspace::root()?, ["rev-parse", "HEAD"])?;
-    let Some(results) = earlier(folder)? else { return Ok(Vec::new()) };
-    if results["commit"] != commit.trim() {
-        return Ok(Vec::new());
-    }
-    let checks = results["checks"].as_array().cloned().unwrap_or_default();
-    let passed = checks.iter().filter(|check| check["ok"] == true);
-    Ok(passed.filter_map(|check| check["check"].as_str()).map(str::to_owned).collect())
-}
-
-/// Merges the results of a resumed run with the earlier ones.
-fn merged(mut results: Value, resumed: bool, folder: &Path) -> Result<Value, String> {
-    let Some(before) = earlier(folder)?.filter(|before| resumed && before["commit"] == results["commit"])
-    else {
-        return Ok(results);
-    };
-    let is_new = |old: &Value| {
-        let checks = results["checks"].as_array();
-        !checks.is_some_and(|checks| checks.iter().any(|check| check["check"] == old["check"]))
-    };
-    let kept: Vec<Value> =
-        before["checks"].as_array().into_iter().flatten().filter(|old| is_new(old)).cloned().collect();
-    if let Some(checks) = results["checks"].as_array_mut() {
-        checks.splice(0..0, kept);
-    }
-    Ok(results)
-}
-
-fn earlier(folder: &Path) -> Result<Option<Value>, String> {
-    let file = folder.join("results.json");
-    if !file.exists() {
-        return Ok(None);
-    }
-    let text =
-        fs::read_to_string(&file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-    serde_json::from_str(&text)
-        .map(Some)
-        .map_err(|error| format!("{} is not a file of results: {error}", file.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_resumed_night_keeps_what_it_knows() {
-        let folder = std::env::temp_dir().join(format!("xtask-night-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let before =
-            json!({"commit": "a", "checks": [{"check": "deny", "ok": true}, {"check": "fuzz", "ok": false}]});
-        fs::write(folder.join("results.json"), before.to_string()).unwrap();
-        let now = json!({"commit": "a", "checks": [{"check": "fuzz", "ok": true}]});
-        let both = merged(now.clone(), true, &folder);
-        let fresh = merged(now.clone(), false, &folder);
-        let other = merged(json!({"commit": "b", "checks": []}), true, &folder);
-        fs::remove_dir_all(&folder).unwrap();
-        let expected = json!([{"check": "deny", "ok": true}, {"check": "fuzz", "ok": true}]);
-        assert_eq!(both.unwrap()["checks"], expected);
-        assert_eq!(fresh.unwrap(), now);
-        assert_eq!(other.unwrap()["checks"], json!([]), "another commit proves nothing");
+/// Says which checks are left out.
+fn said(standing: &[&str], code: &Code) -> String {
+    match standing {
+        [] if !code.is_clean => "files differ from the commit: every check runs again".to_owned(),
+        [] => "no check has passed before on this commit".to_owned(),
+        names => format!("passed before on this commit: {}", names.join(", ")),
     }
 }

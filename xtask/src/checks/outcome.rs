@@ -14,7 +14,7 @@ pub(super) struct Outcome {
     pub(super) skipped: u64,
     /// The report of each failure, as it was printed.
     pub(super) failures: Vec<String>,
-    /// Parts that could not run, with the reason: neither passed nor failed.
+    /// Parts that could not run, with the reason. They count as skipped.
     pub(super) ignored: Vec<String>,
 }
 
@@ -22,6 +22,12 @@ impl Outcome {
     /// Returns the outcome of a check without tests that passed.
     pub(super) fn passed() -> Self {
         Self { passed: 1, ..Self::default() }
+    }
+
+    /// Returns the outcome of a check that passed but for a part that could not run. That part
+    /// counts as skipped, so that the last line of a run tells it.
+    pub(super) fn passed_but_for(part: String) -> Self {
+        Self { skipped: 1, ignored: vec![part], ..Self::passed() }
     }
 
     /// Returns the outcome of a check without tests that failed.
@@ -64,10 +70,15 @@ impl fmt::Display for Outcome {
 }
 
 impl Outcome {
-    /// Returns an error when a suite ran no test: a suite that selects none proves nothing.
-    pub(super) fn of_tests(self, suite: &str) -> Result<Self, String> {
-        match self.passed + self.failed {
-            0 => Err(format!("{suite}: no test ran")),
+    /// Returns an error when no test ran: a filter or a suite that selects none proves nothing.
+    pub(super) fn of_tests(self) -> Result<Self, String> {
+        match self {
+            Self { passed: 0, failed: 0, skipped: 0, .. } => {
+                Err("no test ran: is it called otherwise, or left out by a feature?".to_owned())
+            }
+            Self { passed: 0, failed: 0, skipped, .. } => {
+                Err(format!("no test ran: what they need is missing for all {skipped}"))
+            }
             _ => Ok(self),
         }
     }
@@ -95,9 +106,11 @@ mod tests {
 
     #[test]
     fn a_suite_that_runs_no_test_has_failed() {
-        assert!(Outcome::default().of_tests("faults").unwrap_err().contains("faults: no test ran"));
-        assert!(Outcome::passed().of_tests("faults").is_ok());
-        assert!(Outcome::failed("left: 1").of_tests("faults").is_ok());
+        assert!(Outcome::default().of_tests().unwrap_err().contains("is it called otherwise"));
+        let skipped = Outcome { skipped: 3, ..Outcome::default() };
+        assert!(skipped.of_tests().unwrap_err().contains("missing for all 3"));
+        assert!(Outcome::passed().of_tests().is_ok());
+        assert!(Outcome::failed("left: 1").of_tests().is_ok());
     }
 
     #[test]

@@ -19,8 +19,9 @@ pub(super) const FILE_VARIABLE: &str = "OUTBOX_TEST_PROGRAMS";
 /// because building them takes longer than most suites of the gate. The lints compile them anyway.
 pub(super) const LEFT_TO_THE_NIGHT: [&str; 3] = ["benches", "fuzz", "model"];
 
-/// The tests that read documents.
-const DOCUMENT_TESTS: [&str; 3] = ["docs", "tidy", "operations"];
+/// The packages with tests that read documents: configuration and its examples, the runbook's
+/// headings, links and names.
+const DOCUMENT_PACKAGES: [&str; 3] = ["xtask", "outbox-toolkit-relay", "outbox-toolkit-operate"];
 
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,16 +68,19 @@ impl Programs {
     }
 
     pub(super) fn build(extent: Extent) -> Result<Self, String> {
-        let mut build =
-            cargo(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"])?;
+        let mut build = cargo(["test", "--no-run", "--message-format=json-render-diagnostics"])?;
         match extent {
             Extent::Gate => {
+                build.arg("--workspace");
                 build.args(LEFT_TO_THE_NIGHT.iter().flat_map(|package| ["--exclude", package]));
             }
             Extent::Documents => {
-                build.args(DOCUMENT_TESTS.iter().flat_map(|target| ["--test", target]));
+                build.args(DOCUMENT_PACKAGES.iter().flat_map(|package| ["--package", package]));
+                build.args(cargo::SHARED);
             }
-            Extent::Whole => {}
+            Extent::Whole => {
+                build.arg("--workspace");
+            }
         }
         let tests = test_programs(&printed(&mut build, "building the tests")?);
 

@@ -102,6 +102,8 @@ impl Runner {
             Some(programs) => command.env(programs::FILE_VARIABLE, programs),
             None => command.env_remove(programs::FILE_VARIABLE),
         };
+        // With this, tests of snapshots write what they compare with.
+        command.env_remove("UPDATE_SNAPSHOTS");
         command.stdin(Stdio::null()).stdout(output.try_clone().map_err(failed)?).stderr(output);
         let child = command.spawn().map_err(|error| format!("cannot start {}: {error}", check.name))?;
         match child::wait(child, self.time_limit)? {

@@ -46,7 +46,7 @@ pub(super) struct Options {
 }
 
 /// Runs the programs for which `wanted` holds, one after the other. It is an error if there are no
-/// such programs: a renamed suite must not pass.
+/// such programs, or if none of their tests ran: a suite or test that was renamed must not pass.
 pub(super) fn run(
     options: &Options,
     backends: &Backends,
@@ -69,14 +69,14 @@ pub(super) fn run(
     if !has_run {
         return Err("there is no such test program".to_owned());
     }
-    Ok(outcome(&suites.finish(true)))
+    outcome(&suites.finish(true)).of_tests()
 }
 
 /// Runs a cargo command that tests: doc tests, or the tests of another workspace.
 pub(super) fn run_cargo(command: Command) -> Result<Outcome, String> {
     let mut suites = Suites::default();
     let succeeded = stream(command, &mut suites, &mut std::io::stdout())?;
-    Ok(outcome(&suites.finish(succeeded)))
+    outcome(&suites.finish(succeeded)).of_tests()
 }
 
 /// Runs the doc tests of the workspace.
