@@ -1,12 +1,17 @@
-//! Waiting for a command that may never end.
+//! Commands that may never end.
 
 use std::{
-    process::{Child, ExitStatus},
+    fs,
+    io::Read,
+    process::{Child, Command, ExitStatus, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-/// Waits for a child. If it takes longer than `patience`, kills it and returns `None` as status.
+/// Waits for a child. If it takes longer than `patience`, ends it with all that it started, and
+/// returns `None` as status.
+///
+/// Services that it started go on: they are in process groups of their own.
 pub(crate) fn wait(mut child: Child, patience: Duration) -> Result<Option<ExitStatus>, String> {
     let begun = Instant::now();
     let failed = |error: std::io::Error| format!("cannot wait for a command: {error}");
@@ -15,6 +20,7 @@ pub(crate) fn wait(mut child: Child, patience: Duration) -> Result<Option<ExitSt
             return Ok(Some(status));
         }
         if begun.elapsed() > patience {
+            end_descendants(child.id());
             child.kill().and_then(|()| child.wait()).map_err(failed)?;
             return Ok(None);
         }
@@ -22,10 +28,77 @@ pub(crate) fn wait(mut child: Child, patience: Duration) -> Result<Option<ExitSt
     }
 }
 
+/// Runs a command and returns its output, or `None` if it took longer than `patience` and was
+/// ended.
+pub(crate) fn output(mut command: Command, patience: Duration) -> Result<Option<Output>, String> {
+    let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+    // Read while it runs: a full pipe would stop it.
+    let [stdout, stderr] = [child.stdout.take().map(reading), child.stderr.take().map(reading)];
+    let status = wait(child, patience)?;
+    let [stdout, stderr] =
+        [stdout, stderr].map(|reader| reader.and_then(|reader| reader.join().ok()).unwrap_or_default());
+    Ok(status.map(|status| Output { status, stdout, stderr }))
+}
+
+fn reading(mut stream: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // An error ends the output early; the status says whether the command succeeded.
+        drop(stream.read_to_end(&mut bytes));
+        bytes
+    })
+}
+
+/// A process, its parent and its process group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Process {
+    id: u32,
+    parent: u32,
+    group: u32,
+}
+
+/// Ends the descendants of a process that are in its process group.
+fn end_descendants(ancestor: u32) {
+    let all = processes();
+    let ids: Vec<String> = descendants(ancestor, &all).iter().map(u32::to_string).collect();
+    if !ids.is_empty() {
+        // Some of them may have ended by themselves.
+        drop(Command::new("kill").arg("-9").args(ids).stderr(Stdio::null()).status());
+    }
+}
+
+fn descendants(ancestor: u32, all: &[Process]) -> Vec<u32> {
+    let Some(first) = all.iter().find(|process| process.id == ancestor) else { return Vec::new() };
+    let mut found = vec![ancestor];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        let children = all.iter().filter(|process| process.parent == parent && process.group == first.group);
+        found.extend(children.map(|process| process.id));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+/// Returns all processes, on Linux. Elsewhere there is no such list.
+fn processes() -> Vec<Process> {
+    let entries =
+        fs::read_dir("/proc").map(|entries| entries.flatten().collect::<Vec<_>>()).unwrap_or_default();
+    let stat = |entry: fs::DirEntry| process(&fs::read_to_string(entry.path().join("stat")).ok()?);
+    entries.into_iter().filter_map(stat).collect()
+}
+
+/// Reads `id (name) state parent group …`; the name may contain blanks and parentheses.
+fn process(stat: &str) -> Option<Process> {
+    let (id, rest) = stat.split_once(" (")?;
+    let mut fields = rest.rsplit_once(')')?.1.split_whitespace().skip(1);
+    let mut number = || fields.next()?.parse().ok();
+    Some(Process { id: id.parse().ok()?, parent: number()?, group: number()? })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
 
     #[test]
     fn a_child_that_takes_too_long_is_ended() {
@@ -36,5 +109,47 @@ mod tests {
             wait(quick, Duration::from_secs(60)).expect("waited").and_then(|status| status.code()),
             Some(1)
         );
+    }
+
+    #[test]
+    fn what_a_child_started_ends_with_it() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & echo $!; wait"]).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("sh");
+        let mut line = String::new();
+        let mut stdout = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+        std::io::BufRead::read_line(&mut stdout, &mut line).expect("a line");
+        assert_eq!(wait(child, Duration::ZERO).expect("waited"), None);
+        // The pipe's end: nobody holds its other side any more.
+        let mut rest = String::new();
+        stdout.read_to_string(&mut rest).expect("the end");
+        assert!(line.trim().parse::<u32>().is_ok() && rest.is_empty(), "{line:?} {rest:?}");
+    }
+
+    #[test]
+    fn the_output_of_a_command_is_read_while_it_runs() {
+        let sh = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        // More than a pipe holds.
+        let output = output(sh("head -c 200000 /dev/zero; echo no >&2; exit 3"), Duration::from_secs(60));
+        let output = output.expect("run").expect("in time");
+        assert_eq!(
+            (output.status.code(), output.stdout.len(), &output.stderr[..]),
+            (Some(3), 200_000, &b"no\n"[..])
+        );
+        assert!(super::output(sh("sleep 600"), Duration::ZERO).expect("run").is_none());
+    }
+
+    #[test]
+    fn only_descendants_in_the_same_group_are_ended() {
+        let of = |id, parent, group| Process { id, parent, group };
+        let all = [of(1, 0, 1), of(5, 1, 5), of(6, 5, 5), of(7, 6, 5), of(8, 6, 8), of(9, 1, 5)];
+        assert_eq!(descendants(5, &all), [6, 7]);
+        assert!(descendants(4, &all).is_empty());
+        assert_eq!(process("7 (a (b) c) S 6 5 5 0"), Some(of(7, 6, 5)));
+        assert_eq!(process("7"), None);
     }
 }

@@ -122,6 +122,12 @@ impl Bench {
         ]
     }
 
+    /// Returns the name without the arguments.
+    fn name(&self) -> String {
+        let text = format!("{self:?}");
+        text.split_once('(').map_or(text.as_str(), |(name, _)| name).to_owned()
+    }
+
     async fn run(self, run: &Run) -> Result<Report, Failure> {
         match self {
             Self::RelayDrain(args) => relay_drain::run(run, &args).await,
@@ -163,10 +169,18 @@ pub(crate) async fn run() -> Result<(), Failure> {
     let run = Run { options, published: Published::install()? };
     let environment = Environment::look().await?;
     let benches = bench.map_or_else(Bench::all, |one| vec![one]);
-    let mut missed = Vec::new();
+    let (mut missed, mut failed) = (Vec::new(), Vec::new());
     for bench in benches {
         let begun = Instant::now();
-        let report = bench.run(&run).await?.quick(run.options.quick);
+        let name = bench.name();
+        let report = match bench.run(&run).await {
+            Ok(report) => report.quick(run.options.quick),
+            // The others still have something to say.
+            Err(error) => {
+                failed.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
         if let Some(folder) = &run.options.plots {
             report.draw(folder)?;
         }
@@ -179,5 +193,5 @@ pub(crate) async fn run() -> Result<(), Failure> {
     for target in missed {
         eprintln!("target missed: {target}");
     }
-    Ok(())
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n").into()) }
 }

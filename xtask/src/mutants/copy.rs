@@ -23,9 +23,7 @@ pub(super) struct Copy {
 impl Copy {
     /// Makes the copy, or updates it. Unchanged files stay as they are, so that little is rebuilt.
     pub(super) fn new() -> Result<Self, String> {
-        let root = workspace::root()?;
-        let build =
-            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+        let (root, build) = (workspace::root()?, workspace::target()?);
         let copy = Self { tree: build.join("mutants/tree"), target: build.join("mutants/target") };
         copy.seed(&build.join("debug"))?;
         let listed = git::answer(&root, ["ls-files", "--cached", "--others", "--exclude-standard", "-z"])?;

@@ -4,13 +4,17 @@ use super::copy::Copy;
 use crate::{
     backends::Backends,
     cargo::{CRASH_POINTS, SHARED},
-    package,
+    child, package,
 };
 use std::{
     fmt,
     process::{Command, Output},
     time::{Duration, Instant},
 };
+
+/// How long a build or a look may take. Most take seconds, a storm some minutes, and a breakage may
+/// hang a test for ever.
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
 
 /// A program that looks for broken promises: its word, and its arguments.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,8 +35,8 @@ enum Kind {
     Storm,
 }
 
-/// A look for a breakage, and its outcome.
-#[derive(Debug, Clone)]
+/// A look for a breakage, and its outcome; by default, one that has not been.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Look {
     pub(super) verdict: Verdict,
     /// The duration of the build.
@@ -46,7 +50,7 @@ pub(super) struct Look {
 }
 
 /// The outcome of a look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It ran to its end and found nothing.
     Quiet,
@@ -54,6 +58,10 @@ pub(super) enum Verdict {
     Found,
     /// The program to look at could not be built.
     NotBuilt,
+    /// It failed for another reason than a broken promise, or did not come to an end: it has said
+    /// nothing about the breakage.
+    #[default]
+    Unclear,
 }
 
 impl fmt::Display for Verdict {
@@ -62,6 +70,7 @@ impl fmt::Display for Verdict {
             Self::Quiet => "NOT FOUND",
             Self::Found => "found",
             Self::NotBuilt => "DOES NOT COMPILE",
+            Self::Unclear => "UNCLEAR",
         })
     }
 }
@@ -122,9 +131,12 @@ impl Finder {
         let begun_at = Instant::now();
         let build = run(copy.cargo(&self.build()), backends)?;
         let built = begun_at.elapsed();
+        let ended = |verdict, took, printed| Look { verdict, built, took, schedules: None, printed };
+        let Some(build) = build else {
+            return Ok(ended(Verdict::Unclear, Duration::ZERO, too_long("the build")));
+        };
         if !build.status.success() {
-            let (verdict, took) = (Verdict::NotBuilt, Duration::ZERO);
-            return Ok(Look { verdict, built, took, schedules: None, printed: printed(&build) });
+            return Ok(ended(Verdict::NotBuilt, Duration::ZERO, printed(&build)));
         }
         let begun_at = Instant::now();
         // `cargo run` selects one package only.
@@ -132,14 +144,13 @@ impl Finder {
             Kind::Simulation => copy.program("simulation", &self.command()),
             _ => copy.cargo(&self.command()),
         };
-        let output = run(command, backends)?;
-        if self.kind.runs_tests() && !has_run_a_test(&output) {
-            return Err(format!("{self}: no test has run; is it named otherwise, or behind a feature?"));
-        }
-        let verdict = if output.status.success() { Verdict::Quiet } else { Verdict::Found };
+        let Some(output) = run(command, backends)? else {
+            return Ok(ended(Verdict::Unclear, begun_at.elapsed(), too_long("the look")));
+        };
+        let verdict = self.kind.verdict(&output);
         let report: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
         let schedules = report.and_then(|report| report["schedules"].as_u64());
-        Ok(Look { verdict, built, took: begun_at.elapsed(), schedules, printed: printed(&output) })
+        Ok(Look { schedules, ..ended(verdict, begun_at.elapsed(), printed(&output)) })
     }
 
     fn build(&self) -> Vec<&str> {
@@ -171,7 +182,7 @@ impl Finder {
                 let test = ["test", "--package", "tests", "--test", suite];
                 test.into_iter().chain(SHARED).chain(["--"]).collect()
             }
-            Kind::Storm => vec!["xtask", "storm", "--minutes", "1"],
+            Kind::Storm => vec!["xtask", "storm", "--minutes", "1", "--output", "json"],
         };
         match (self.kind, self.arguments.as_slice()) {
             (Kind::Storm, [database, broker, faults @ ..]) => {
@@ -194,9 +205,20 @@ impl Kind {
         Self::Storm,
     ];
 
-    /// Whether it prints like Rust's test harness.
-    fn runs_tests(self) -> bool {
-        matches!(self, Self::Unit | Self::Suite(_))
+    /// Returns what an output says. A failure counts as found only if it names what is broken: a
+    /// service that is away, a port that is taken or a folder that cannot be removed fails as well.
+    fn verdict(self, output: &Output) -> Verdict {
+        let has_spoken = match self {
+            Self::Unit | Self::Suite(_) if output.status.success() => has_run_a_test(output),
+            Self::Unit | Self::Suite(_) => names_a_failed_test(output),
+            Self::Simulation => matches!(output.status.code(), Some(0 | 1)),
+            Self::Storm => output.status.success() || reports_a_breach(output),
+        };
+        match (has_spoken, output.status.success()) {
+            (false, _) => Verdict::Unclear,
+            (true, false) => Verdict::Found,
+            (true, true) => Verdict::Quiet,
+        }
     }
 
     const fn word(self) -> &'static str {
@@ -209,13 +231,32 @@ impl Kind {
     }
 }
 
-/// Runs a command. A finder fails on purpose, so its output is withheld: it would look like failing
-/// tests.
-fn run(mut command: Command, backends: Option<&Backends>) -> Result<Output, String> {
+/// Runs a command, and returns nothing if it was ended because it took too long. A finder fails on
+/// purpose, so its output is withheld: it would look like failing tests.
+fn run(mut command: Command, backends: Option<&Backends>) -> Result<Option<Output>, String> {
     if let Some(backends) = backends {
         backends.hand_over(&mut command)?;
     }
-    command.output().map_err(|error| format!("cannot run cargo: {error}"))
+    child::output(command, PATIENCE)
+}
+
+fn too_long(what: &str) -> String {
+    format!("{what} took longer than {} min and was ended", PATIENCE.as_secs() / 60)
+}
+
+/// Whether a test has failed by name, as Rust's test harness prints it.
+fn names_a_failed_test(output: &Output) -> bool {
+    let failed = |line: &str| line.starts_with("test ") && line.trim_end().ends_with(" ... FAILED");
+    String::from_utf8_lossy(&output.stdout).lines().any(failed)
+}
+
+/// Whether a storm's report says that a promise was broken. A storm that could not run, or that
+/// ended while something was still on its way, fails as well.
+fn reports_a_breach(output: &Output) -> bool {
+    let report: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
+    let pairs = report.and_then(|report| report["pairs"].as_array().cloned()).unwrap_or_default();
+    let rulings = pairs.iter().flat_map(|pair| pair["promises"]["rulings"].as_array().into_iter().flatten());
+    rulings.filter_map(|ruling| ruling["breached"].as_u64()).any(|breached| breached > 0)
 }
 
 /// Whether at least one test has begun: a test that is not compiled finds nothing, and passes.
@@ -231,17 +272,32 @@ fn printed(output: &Output) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::ExitStatus;
 
     #[test]
     fn a_run_without_a_test_is_noticed() {
         let of = |stdout: &str| Output {
-            status: std::process::ExitStatus::default(),
+            status: ExitStatus::default(),
             stdout: stdout.into(),
             stderr: Vec::new(),
         };
         assert!(has_run_a_test(&of("\nrunning 1 test\ntest a ... ok\n")));
+        assert!(names_a_failed_test(&of("\ntest a/b ... FAILED\n")));
+        assert!(!names_a_failed_test(&of("running 1 test\ntest a ... ok\nerror: cannot remove")));
         assert!(!has_run_a_test(&of("\nrunning 0 tests\n\ntest result: ok.")));
         assert!(!has_run_a_test(&of("")));
+    }
+
+    #[test]
+    fn a_storm_has_found_something_only_if_a_promise_was_broken() {
+        use std::os::unix::process::ExitStatusExt as _;
+        let of = |code: i32, breached: u64| {
+            let rulings = serde_json::json!([{ "promise": "at_most_once", "breached": breached }]);
+            let report = serde_json::json!({ "pairs": [{ "promises": { "rulings": rulings } }] });
+            let (stdout, stderr) = (report.to_string().into_bytes(), Vec::new());
+            Kind::Storm.verdict(&Output { status: ExitStatus::from_raw(code << 8), stdout, stderr })
+        };
+        assert_eq!([of(1, 2), of(1, 0), of(0, 0)], [Verdict::Found, Verdict::Unclear, Verdict::Quiet]);
     }
 
     #[test]

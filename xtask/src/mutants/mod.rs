@@ -23,7 +23,7 @@ use copy::Copy;
 use finder::{Finder, Look, Verdict};
 use patch::Patch;
 use serde_json::json;
-use std::{collections::BTreeSet, process::ExitCode, time::Duration};
+use std::{collections::BTreeSet, process::ExitCode};
 
 /// Break the code on purpose, one patch of `tests/mutations/` after the other, and require that
 /// each breakage is found.
@@ -75,7 +75,9 @@ struct Line {
 pub(crate) fn run(options: &Mutants) -> Result<ExitCode, String> {
     let lines = execute(options)?;
     match options.output {
-        report::Output::Json => report::json(&json!(lines.iter().map(Line::json).collect::<Vec<_>>())),
+        report::Output::Json => {
+            report::json(&json!(lines.iter().map(|line| line.json(options.check)).collect::<Vec<_>>()));
+        }
         report::Output::Table => println!("{}", table(&lines, options.check)),
     }
     let is_good = lines.iter().all(|line| line.is_good(options.check));
@@ -110,9 +112,7 @@ fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
         return Err("no patch below tests/mutations/ has such a name and finder".into());
     }
     if options.check {
-        let (verdict, none) = (Verdict::Quiet, Duration::ZERO);
-        let look = Look { verdict, built: none, took: none, schedules: None, printed: String::new() };
-        let line = |patch| Line { patch, look: look.clone() };
+        let line = |patch| Line { patch, look: Look::default() };
         return Ok(patches.into_iter().map(line).collect());
     }
     let backends = if patches.iter().any(|patch| patch.finder.needs_services()) {
@@ -129,13 +129,11 @@ fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
 
 fn find(copy: &Copy, mut patches: Vec<Patch>, backends: Option<&Backends>) -> Result<Vec<Line>, String> {
     // This comes before anything is broken, so that the good code is built once for all of them.
-    let finders: BTreeSet<&Finder> = patches.iter().map(|patch| &patch.finder).collect();
-    for finder in finders {
-        eprintln!("unbroken: {finder}");
-        let Look { verdict, printed, .. } = finder.look(copy, backends)?;
-        if verdict != Verdict::Quiet {
-            eprintln!("{printed}");
-            return Err(format!("{finder} does not pass on the unbroken code: {verdict}"));
+    let finders: BTreeSet<Finder> = patches.iter().map(|patch| patch.finder.clone()).collect();
+    let mut passing = BTreeSet::new();
+    for finder in &finders {
+        if passes(finder, copy, backends)? {
+            passing.insert(finder.clone());
         }
     }
     // Grouped by crate, so that removing one patch and applying the next rebuilds the same crate.
@@ -143,6 +141,11 @@ fn find(copy: &Copy, mut patches: Vec<Patch>, backends: Option<&Backends>) -> Re
     let mut lines = Vec::new();
     for patch in patches {
         eprintln!("broken:   {} ({})", patch.name, patch.finder);
+        if !passing.contains(&patch.finder) {
+            eprintln!("          not looked for: its finder does not pass on the unbroken code");
+            lines.push(Line { patch, look: Look::default() });
+            continue;
+        }
         copy.apply(&patch)?;
         let looked = patch.finder.look(copy, backends);
         copy.revert(&patch)?;
@@ -154,8 +157,24 @@ fn find(copy: &Copy, mut patches: Vec<Patch>, backends: Option<&Backends>) -> Re
         eprintln!("          {} after {took:.1} s, built in {built:.1} s", look.verdict);
         lines.push(Line { patch, look });
     }
+    // A server that had died in between would have made every later look fail.
+    if let Some(last) = passing.iter().rfind(|finder| finder.needs_services())
+        && !passes(last, copy, backends)?
+    {
+        return Err(format!("{last} passed at the start, and no longer does on the unbroken code"));
+    }
     lines.sort_by(|a, b| a.patch.name.cmp(&b.patch.name));
     Ok(lines)
+}
+
+/// Whether a finder finds nothing in the unbroken code.
+fn passes(finder: &Finder, copy: &Copy, backends: Option<&Backends>) -> Result<bool, String> {
+    eprintln!("unbroken: {finder}");
+    let Look { verdict, printed, .. } = finder.look(copy, backends)?;
+    if verdict != Verdict::Quiet {
+        eprintln!("{printed}\n{finder} does not pass on the unbroken code: {verdict}");
+    }
+    Ok(verdict == Verdict::Quiet)
 }
 
 impl Line {
@@ -163,12 +182,12 @@ impl Line {
         only_applied || self.look.verdict == Verdict::Found
     }
 
-    fn json(&self) -> serde_json::Value {
+    fn json(&self, only_applied: bool) -> serde_json::Value {
         json!({
             "name": self.patch.name,
             "breaks": self.patch.breaks,
             "finder": self.patch.finder.to_string(),
-            "verdict": self.look.verdict.to_string(),
+            "verdict": if only_applied { "applies".to_owned() } else { self.look.verdict.to_string() },
             "schedules": self.look.schedules,
             "build_seconds": self.look.built.as_secs_f64(),
             "seconds": self.look.took.as_secs_f64(),
