@@ -20,7 +20,7 @@ pub(crate) fn wait(mut child: Child, patience: Duration) -> Result<Option<ExitSt
             return Ok(Some(status));
         }
         if begun.elapsed() > patience {
-            end_descendants(child.id());
+            end_with_descendants(child.id());
             child.kill().and_then(|()| child.wait()).map_err(failed)?;
             return Ok(None);
         }
@@ -58,14 +58,26 @@ struct Process {
     group: u32,
 }
 
-/// Ends the descendants of a process that are in its process group.
-fn end_descendants(ancestor: u32) {
-    let all = processes();
-    let ids: Vec<String> = descendants(ancestor, &all).iter().map(u32::to_string).collect();
-    if !ids.is_empty() {
-        // Some of them may have ended by themselves.
-        drop(Command::new("kill").arg("-9").args(ids).stderr(Stdio::null()).status());
+/// Ends a process and its descendants that are in its process group. They are stopped first: a
+/// running one could start another between the look and the kill.
+fn end_with_descendants(ancestor: u32) {
+    let mut stopped = vec![ancestor];
+    signal("-STOP", &stopped);
+    loop {
+        let found = descendants(ancestor, &processes());
+        let new: Vec<u32> = found.into_iter().filter(|id| !stopped.contains(id)).collect();
+        if new.is_empty() {
+            break;
+        }
+        signal("-STOP", &new);
+        stopped.extend(new);
     }
+    signal("-KILL", &stopped);
+}
+
+fn signal(name: &str, ids: &[u32]) {
+    // Some of them may have ended by themselves.
+    drop(Command::new("kill").arg(name).args(ids.iter().map(u32::to_string)).stderr(Stdio::null()).status());
 }
 
 fn descendants(ancestor: u32, all: &[Process]) -> Vec<u32> {
