@@ -5,6 +5,8 @@
 
 #[path = "docs/lists.rs"]
 mod lists;
+#[path = "docs/named_tests.rs"]
+mod named_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

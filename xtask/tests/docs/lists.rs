@@ -8,12 +8,12 @@ use std::{
 
 use super::root;
 
-fn text(path: &str) -> String {
+pub(super) fn text(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// Returns the parts of a text that stand in backticks.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
@@ -25,7 +25,7 @@ fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
 }
 
 /// Returns the keys of one section of a manifest, with their values.
-fn entries<'a>(manifest: &'a str, section: &str) -> Vec<(&'a str, &'a str)> {
+pub(super) fn entries<'a>(manifest: &'a str, section: &str) -> Vec<(&'a str, &'a str)> {
     let mut lines = manifest.lines().skip_while(|line| line.trim() != section);
     lines.next();
     let lines = lines.take_while(|line| !line.starts_with('['));
