@@ -28,7 +28,11 @@ fn replay(pipeline: &str, messages: &[FaultyMessage]) -> Option<String> {
     let mut words = ["replay", "--pipeline", pipeline].map(str::to_owned).to_vec();
     let what = if ids.len() <= NAMED_MAX {
         words.extend(ids.iter().flat_map(|id| [String::from("--id"), id.to_string()]));
-        if ids.len() == 1 { String::from("publish it again") } else { format!("publish these {} again", ids.len()) }
+        if ids.len() == 1 {
+            String::from("publish it again")
+        } else {
+            format!("publish these {} again", ids.len())
+        }
     } else {
         let (seconds, _) = oldest.get_timestamp()?.to_unix();
         let oldest = OffsetDateTime::from_unix_timestamp(seconds.try_into().ok()?).ok()?;
