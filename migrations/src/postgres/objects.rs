@@ -21,7 +21,7 @@ use crate::sql::Template;
 /// * functions that use the line's tables in another schema, and that schema. Each line has such
 ///   functions: those with the rights of their owner name the schema of every table. Names are
 ///   compared without their quotes, which depend on the settings of the session that wrote them;
-/// * tables that a crash empties although they are not meant to be.
+/// * tables and partitions that a crash empties although they are not meant to be.
 const FAULTS: &str = "
 WITH home AS (SELECT n.oid, n.nspname FROM pg_class AS b JOIN pg_namespace AS n ON n.oid = b.relnamespace
         WHERE b.oid = to_regclass('{schema}outbox_toolkit_migration')),
@@ -41,8 +41,11 @@ SELECT found.fault, found.subject, found.named FROM (
         CROSS JOIN LATERAL (SELECT {unquoted}) AS used (schema)
     WHERE used.schema <> home.nspname
     UNION ALL
-    SELECT 3, 'unlogged', format('%I.%I', t.nspname, t.relname), NULL
-    FROM tables AS t WHERE t.relpersistence <> 'p' AND t.relname <> ALL($2)) AS found
+    SELECT 3, 'unlogged', format('%I.%I', n.nspname, c.relname), NULL
+    FROM (SELECT t.oid FROM tables AS t
+        UNION SELECT i.inhrelid FROM tables AS t JOIN pg_inherits AS i ON i.inhparent = t.oid) AS ours
+        JOIN pg_class AS c ON c.oid = ours.oid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE c.relpersistence <> 'p' AND c.relname <> ALL($2)) AS found
 ORDER BY found.place, found.subject, found.named";
 
 /// The name of a schema before that of a table or function, with its quotes.
@@ -149,6 +152,17 @@ pub(super) async fn fault(
         }
     }
     Ok(None)
+}
+
+/// Returns the line's tables and partitions that a crash empties, with their schema.
+pub(super) async fn unlogged(
+    connection: &mut PgConnection,
+    schema: Option<&Identifier>,
+    line: Line,
+    known: &[Migration],
+) -> Result<Vec<String>, MigrateError> {
+    let found = faults(connection, schema, line, known).await?;
+    Ok(found.into_iter().filter(|fault| fault.fault == "unlogged").map(|fault| fault.subject).collect())
 }
 
 /// Reads the faults of a line's tables and functions, those first that lose messages at once.
