@@ -6,6 +6,8 @@
 //! * `ALTER SCHEMA ... RENAME` leaves the former name in the bodies of functions. They fail,
 //!   or use the tables of whoever has that name now.
 
+use std::collections::BTreeSet;
+
 use sqlx::PgConnection;
 
 use crate::error::{MigrateError, SchemaError};
@@ -92,31 +94,49 @@ SELECT 'partition ' || c.relname FROM here AS c
 WHERE $3 = 'inbox' AND c.relname ~ '^inbox_message_[0-9]{8}$' AND c.relkind = 'r' AND NOT c.relispartition
 ORDER BY 1";
 
-/// Makes the functions name the schema in which they are. `search_path` of a function counts only
-/// where its body names no schema.
+/// Makes the functions name the schema in which they are, in place of the former names. The
+/// `search_path` of a function counts only where its body names no schema; it keeps the other
+/// schemas, such as those of extensions. A schema that was found as `$user` has another name now.
 const BRING_HOME: &str = "
 DO $bring$
 DECLARE
     home       regnamespace :=
         (SELECT relnamespace FROM pg_class WHERE oid = '{schema}outbox_toolkit_migration'::regclass);
+    names      text[] := current_setting('outbox.former')::text[];
+    is_named   text := {named} || '(' || current_setting('outbox.line') || ')';
     definition text;
+    body       text;
     function   regprocedure;
+    path       text;
+    new_path   text;
+    is_lost    boolean;
 BEGIN
-    FOR function, definition IN
-        SELECT p.oid::regprocedure, pg_get_functiondef(p.oid) FROM pg_proc AS p
+    FOR function, definition, body, path IN
+        SELECT p.oid::regprocedure, pg_get_functiondef(p.oid), p.prosrc,
+            (SELECT substr(c.setting, length('search_path=') + 1) FROM unnest(p.proconfig) AS c (setting)
+            WHERE starts_with(c.setting, 'search_path='))
+        FROM pg_proc AS p
         WHERE p.pronamespace = home AND p.proname = ANY(current_setting('outbox.functions')::text[])
     LOOP
-        EXECUTE regexp_replace(definition,
-            '(\"[^\"]+\"|[[:alpha:]_][[:alnum:]_$]*)[.](' || current_setting('outbox.line') || ')',
-            replace(home::text, '\\', '\\\\') || '.\\2', 'g');
-        IF EXISTS (SELECT FROM pg_proc AS p, unnest(p.proconfig) AS c (setting) WHERE p.oid = function
-            AND starts_with(c.setting, 'search_path=') AND c.setting <> 'search_path=pg_catalog, pg_temp')
-        THEN
-            EXECUTE format('ALTER FUNCTION %s SET search_path = %s', function, home);
+        EXECUTE regexp_replace(definition, is_named, replace(home::text, '\\', '\\\\') || '.\\2', 'g');
+        SELECT string_agg(CASE WHEN {unquoted} = ANY(names) THEN home::text ELSE named.part[1] END, ', '
+                ORDER BY named.place),
+            bool_or({unquoted} = '$user') AND NOT bool_or({unquoted} = ANY(names)) AND body !~ is_named
+        INTO new_path, is_lost
+        FROM regexp_matches(path, {element}, 'g') WITH ORDINALITY AS named (part, place)
+        WHERE named.part[1] <> '\"\"';
+        IF is_lost THEN
+            new_path := home::text || ', ' || new_path;
+        END IF;
+        IF new_path <> path THEN
+            EXECUTE format('ALTER FUNCTION %s SET search_path = %s', function, new_path);
         END IF;
     END LOOP;
 END
 $bring$";
+
+/// An element of a `search_path`, with its quotes.
+const ELEMENT: &str = "'(\"(?:[^\"]|\"\")*\"|[^\",[:space:]]+)'";
 
 /// A fault of a table or function.
 #[derive(Debug)]
@@ -236,20 +256,24 @@ pub(super) async fn bring_home(
     known: &[Migration],
 ) -> Result<bool, MigrateError> {
     let found = faults(connection, schema, line, known).await?;
-    if !found.iter().any(|fault| fault.fault == "astray") {
+    let former: BTreeSet<String> = found.into_iter().filter_map(|fault| fault.named).collect();
+    if former.is_empty() {
         return Ok(false);
     }
     let failed = || MigrateError::database(format!("make the functions of the {line} name their schema"));
     // A block has no parameters.
     sqlx::query(
-        "SELECT set_config('outbox.functions', $1::text[]::text, true), set_config('outbox.line', $2, true)",
+        "SELECT set_config('outbox.functions', $1::text[]::text, true), set_config('outbox.line', $2, true), \
+         set_config('outbox.former', $3::text[]::text, true)",
     )
     .bind(names(known, "FUNCTION {schema}"))
     .bind(line.as_str())
+    .bind(Vec::from_iter(former))
     .execute(&mut *connection)
     .await
     .map_err(failed())?;
-    let statement = Template::new(BRING_HOME).schema(schema).render();
+    let statement = Template::new(BRING_HOME).part("named", NAMED).part("unquoted", UNQUOTED);
+    let statement = statement.part("element", ELEMENT).schema(schema).render();
     sqlx::raw_sql(&statement).execute(connection).await.map_err(failed())?;
     Ok(true)
 }
