@@ -322,7 +322,8 @@ async fn supervise(
                 }
                 Some(since) if since.elapsed() < SAME_SIGNAL => {}
                 Some(_) => {
-                    warn!("{}", interrupted(config));
+                    // Shown at any level: the process gives up what it would otherwise settle.
+                    error!("{}", interrupted(config));
                     return Exit::Interrupted;
                 }
             },
