@@ -133,7 +133,8 @@ impl<DB: Dialect> Inbox<DB> {
     /// [`RedriveError::NotFound`]; [`RedriveError::Held`] for a held message while an earlier dead
     /// letter of its key is open (for other dead letters the consumer checks this itself, if it
     /// holds keys); [`RedriveError::NotAMessage`] when there is no message to pass to a handler;
-    /// [`RedriveError::Store`]. Runs to its end even if this call is dropped.
+    /// [`RedriveError::InHand`] while a redrive of it runs for longer than half the [call
+    /// timeout](crate::InboxOptions::call_timeout); [`RedriveError::Store`]. Runs to its end even if this call is dropped.
     pub async fn request_redrive(
         &self,
         id: DeadLetterId,
@@ -145,7 +146,8 @@ impl<DB: Dialect> Inbox<DB> {
         let signature = signature.clone();
         shield(async move {
             let noting = Box::pin(inbox.note_request(id, options, &signature));
-            match inbox.in_time("note a request", noting).await? {
+            let noted: Result<_, RedriveError> = inbox.in_time("note a request", noting).await;
+            match noted.map_err(|error| error.of_decision(id))? {
                 Ok(Noted { tx, is_new }) => {
                     drop(tx.commit().await?);
                     Ok(if is_new { Requested::Now } else { Requested::Already })
@@ -156,6 +158,15 @@ impl<DB: Dialect> Inbox<DB> {
         .await
     }
 
+    /// Begins the transaction of a decision. A redrive locks its dead letter for as long as its
+    /// handler runs. Half of the call timeout leaves time for the answer.
+    pub(crate) async fn begin_decision(&self) -> Result<InboxTransaction<DB>, StoreError> {
+        let mut tx = self.begin().await?;
+        let limited = DB::limit_lock_waits(&mut tx, self.options().call_timeout / 2).await;
+        limited.map_err(StoreError::during("limit its waits for locks"))?;
+        Ok(tx)
+    }
+
     /// Notes a request, in a transaction to commit. Of a closed dead letter, returns how it was
     /// closed.
     async fn note_request(
@@ -164,7 +175,7 @@ impl<DB: Dialect> Inbox<DB> {
         options: RedriveOptions,
         signature: &Signature,
     ) -> Result<Result<Noted<DB>, Redriven>, RedriveError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin_decision().await?;
         let letter = match self.open_letter(&mut tx, id).await? {
             Ok(letter) => letter,
             Err(closed) => return Ok(Err(closed)),

@@ -34,11 +34,13 @@ impl<DB: Dialect> Inbox<DB> {
     /// tenant do not identify a whole message, so later deliveries of it are not stopped.
     ///
     /// # Errors
-    /// [`RedriveError`]; the dead letter is unchanged.
+    /// [`RedriveError`]; the dead letter is unchanged. [`RedriveError::InHand`] while a redrive of
+    /// it runs for longer than half the [call timeout](crate::InboxOptions::call_timeout).
     pub async fn discard(&self, id: DeadLetterId, signature: &Signature) -> Result<Redriven, RedriveError> {
         signature.check()?;
         let noting = Box::pin(self.note_discard(id, signature));
-        match self.in_time("note a decision", noting).await? {
+        let noted: Result<_, RedriveError> = self.in_time("note a decision", noting).await;
+        match noted.map_err(|error| error.of_decision(id))? {
             Ok(Noted { tx, resolution }) => self.close(tx, id, resolution).await,
             Err(before) => Ok(before),
         }
@@ -51,7 +53,7 @@ impl<DB: Dialect> Inbox<DB> {
         id: DeadLetterId,
         signature: &Signature,
     ) -> Result<Result<Noted<DB>, Redriven>, RedriveError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin_decision().await?;
         let letter = match self.open_letter(&mut tx, id).await? {
             Ok(letter) => letter,
             Err(before) => return Ok(Err(before)),

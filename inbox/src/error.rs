@@ -269,6 +269,15 @@ pub enum RedriveError {
         /// The first open dead letter of its key.
         behind: DeadLetterId,
     },
+    /// A redrive of the dead letter, or a handler of its message, is running, and its transaction
+    /// locks it. Nothing was decided.
+    #[error(
+        "dead letter {id} is being redriven, or its message is being handled: look again once that has ended"
+    )]
+    InHand {
+        /// The dead letter.
+        id: DeadLetterId,
+    },
     /// Another dead letter has stopped every copy of this message. It decides whether the message
     /// takes effect; once it has, this one can be closed.
     #[error(
@@ -312,6 +321,18 @@ pub enum RedriveError {
     /// The database refused or was unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl RedriveError {
+    /// Replaces the error of a lock that another transaction held for too long.
+    pub(crate) fn of_decision(self, id: DeadLetterId) -> Self {
+        match self {
+            Self::Store(error) | Self::Admit(AdmitError::Store(error)) if error.is_of_lock() => {
+                Self::InHand { id }
+            }
+            error => error,
+        }
+    }
 }
 
 impl From<AdmitError> for RedriveError {

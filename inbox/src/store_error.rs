@@ -4,6 +4,10 @@ use std::error::Error;
 
 use message::Fault;
 use migrations::SqlErrorKind;
+use sqlx::error::DatabaseError;
+
+/// SQLSTATE of a lock wait that reached its timeout.
+pub(crate) const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// The database could not do something that the inbox or idempotency keys need. Nothing took
 /// effect.
@@ -44,6 +48,12 @@ impl StoreError {
             SqlErrorKind::Lost | SqlErrorKind::Unavailable | SqlErrorKind::Conflict => Fault::Broker,
             SqlErrorKind::Refused => Fault::Operator,
         }
+    }
+
+    /// Returns whether another transaction held a lock for longer than this one waits.
+    pub(crate) fn is_of_lock(&self) -> bool {
+        let error = self.source.downcast_ref().and_then(sqlx::Error::as_database_error);
+        error.and_then(DatabaseError::code).is_some_and(|code| code == LOCK_NOT_AVAILABLE)
     }
 
     /// Returns whether the same call in a new transaction can succeed without any intervention.

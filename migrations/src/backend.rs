@@ -180,6 +180,17 @@ pub trait Backend: Values + sealed::Sealed {
         std::future::ready(Ok(Vec::new()))
     }
 
+    /// Returns a line's tables and partitions that a crash of the server empties.
+    #[doc(hidden)]
+    fn unlogged(
+        _connection: &mut Self::Connection,
+        _schema: Option<&Identifier>,
+        _line: Line,
+        _known: &[Migration],
+    ) -> impl Future<Output = Result<Vec<String>, MigrateError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
     /// Returns a line's indexes and partitions that its migrations made and that do not work.
     #[doc(hidden)]
     fn missing(

@@ -158,6 +158,16 @@ impl<DB: Backend> Migrator<DB> {
         DB::with_row_security(connection, self.schema.as_ref(), self.known).await
     }
 
+    /// Returns the tables of the line and of the bookkeeping, and their partitions, that were made
+    /// unlogged by hand, so that a crash of the server empties them; none on SQLite. Reads only.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// [`MigrateError::Database`] when the catalogs cannot be read.
+    pub async fn unlogged(&self, connection: &mut DB::Connection) -> Result<Vec<String>, MigrateError> {
+        DB::unlogged(connection, self.schema.as_ref(), self.line, self.known).await
+    }
+
     /// Returns the line's indexes and partitions that were dropped or detached by hand, or are not
     /// valid; none on SQLite. Reads only. Cancel-safe.
     ///

@@ -316,6 +316,15 @@ END $$;",
         objects::with_row_security(connection, schema, known).await
     }
 
+    async fn unlogged(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        line: Line,
+        known: &[Migration],
+    ) -> Result<Vec<String>, MigrateError> {
+        objects::unlogged(connection, schema, line, known).await
+    }
+
     async fn missing(
         connection: &mut PgConnection,
         schema: Option<&Identifier>,

@@ -1,6 +1,7 @@
 //! Admits messages: inbox rows, and the transactions that hold them.
 
 use std::future::Future;
+use std::time::Duration;
 
 use migrations::query::Row;
 use migrations::{Backend, Identifier};
@@ -37,6 +38,15 @@ pub trait Guards: Backend {
     /// delivery is acknowledged next. Its commit waits for the disk.
     fn begin_durable(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send {
         Self::begin_writing(pool)
+    }
+
+    /// Sets how long each statement of a transaction waits for a lock, where the database locks
+    /// single rows.
+    fn limit_lock_waits(
+        _tx: &mut Self::Connection,
+        _limit: Duration,
+    ) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
     }
 
     /// Reads the session that inserted a row, when the database identifies sessions.

@@ -11,10 +11,9 @@ use super::guard::{Columns, has_code};
 use crate::attempts::{Forget, InHand};
 use crate::dialect::{Content, Key, Mark, NewRow, parts};
 use crate::rows;
+use crate::store_error::LOCK_NOT_AVAILABLE;
 use crate::tables::Tables;
 
-/// SQLSTATE of a lock wait that reached its timeout.
-const LOCK_NOT_AVAILABLE: &str = "55P03";
 /// How often notes are taken and read. A note that another process had, and removed before it was
 /// read, is taken the next time.
 const TAKE_MAX: usize = 5;

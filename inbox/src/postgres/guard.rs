@@ -1,6 +1,7 @@
 //! Admits messages on PostgreSQL.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use migrations::Identifier;
 use migrations::query::Row;
@@ -41,6 +42,11 @@ impl Guards for Postgres {
 
     async fn begin_durable(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
         pool.begin_with(BEGIN_DURABLE).await
+    }
+
+    async fn limit_lock_waits(tx: &mut PgConnection, limit: Duration) -> Result<(), sqlx::Error> {
+        let limit = limit.as_millis().to_string();
+        sqlx::query("SELECT set_config('lock_timeout', $1, true)").bind(limit).execute(tx).await.map(drop)
     }
 
     fn session_of(row: &Row<Self>) -> Result<Option<Session>, sqlx::Error> {

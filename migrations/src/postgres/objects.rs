@@ -6,6 +6,8 @@
 //! * `ALTER SCHEMA ... RENAME` leaves the former name in the bodies of functions. They fail,
 //!   or use the tables of whoever has that name now.
 
+use std::collections::BTreeSet;
+
 use sqlx::PgConnection;
 
 use crate::error::{MigrateError, SchemaError};
@@ -13,23 +15,48 @@ use crate::identifier::Identifier;
 use crate::line::{Line, Migration};
 use crate::sql::Template;
 
-/// Tables whose rows are hidden from this role, or from its owner, whose rights some functions
-/// have, and then those that a crash empties although they are not meant to be.
-/// `row_security_active` knows owners, superusers and BYPASSRLS, and does not depend on the setting
-/// `row_security`.
-const LOSING: &str = "
-SELECT format('%I.%I', n.nspname, c.relname), told.fault
-FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace JOIN pg_roles AS o ON o.oid = c.relowner
-    CROSS JOIN LATERAL (SELECT CASE
-        WHEN c.relrowsecurity AND row_security_active(c.oid) THEN 'hides'
-        WHEN c.relrowsecurity AND c.relforcerowsecurity AND NOT o.rolsuper AND NOT o.rolbypassrls
-            THEN 'hides from its owner'
-        WHEN c.relpersistence <> 'p' AND c.relname <> ALL($2) THEN 'unlogged' END) AS told (fault)
-WHERE c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
-        WHERE b.oid = to_regclass('{schema}outbox_toolkit_migration'))
-    AND c.relkind IN ('r', 'p') AND (c.relname = ANY($1) OR c.relname = 'outbox_toolkit_migration')
-    AND told.fault IS NOT NULL
-ORDER BY told.fault = 'unlogged', c.relname";
+/// The faults of a line's tables and functions:
+///
+/// * tables whose rows are hidden from this role, or from its owner, whose rights some functions
+///   have. `row_security_active` knows owners, superusers and BYPASSRLS, and does not depend on the
+///   setting `row_security`;
+/// * functions that use the line's tables in another schema, and that schema. Each line has such
+///   functions: those with the rights of their owner name the schema of every table. Names are
+///   compared without their quotes, which depend on the settings of the session that wrote them;
+/// * tables and partitions that a crash empties although they are not meant to be.
+const FAULTS: &str = "
+WITH home AS (SELECT n.oid, n.nspname FROM pg_class AS b JOIN pg_namespace AS n ON n.oid = b.relnamespace
+        WHERE b.oid = to_regclass('{schema}outbox_toolkit_migration')),
+    tables AS (SELECT c.*, home.nspname FROM home JOIN pg_class AS c ON c.relnamespace = home.oid
+        WHERE c.relkind IN ('r', 'p') AND c.relname = ANY($1))
+SELECT found.fault, found.subject, found.named FROM (
+    SELECT 1 AS place, told.fault, format('%I.%I', t.nspname, t.relname) AS subject, NULL AS named
+    FROM tables AS t JOIN pg_roles AS o ON o.oid = t.relowner CROSS JOIN LATERAL (SELECT CASE
+        WHEN t.relrowsecurity AND row_security_active(t.oid) THEN 'hides'
+        WHEN t.relrowsecurity AND t.relforcerowsecurity AND NOT o.rolsuper AND NOT o.rolbypassrls
+            THEN 'hides from its owner' END) AS told (fault)
+    WHERE told.fault IS NOT NULL
+    UNION ALL
+    SELECT DISTINCT 2, 'astray', format('%I.%I', home.nspname, p.proname), used.schema
+    FROM home JOIN pg_proc AS p ON p.pronamespace = home.oid AND p.proname = ANY($3)
+        CROSS JOIN LATERAL regexp_matches(p.prosrc, {named} || $4, 'g') AS named (part)
+        CROSS JOIN LATERAL (SELECT {unquoted}) AS used (schema)
+    WHERE used.schema <> home.nspname
+    UNION ALL
+    SELECT 3, 'unlogged', format('%I.%I', n.nspname, c.relname), NULL
+    FROM (SELECT t.oid FROM tables AS t
+        UNION SELECT i.inhrelid FROM tables AS t JOIN pg_inherits AS i ON i.inhparent = t.oid) AS ours
+        JOIN pg_class AS c ON c.oid = ours.oid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE c.relpersistence <> 'p' AND c.relname <> ALL($2)) AS found
+ORDER BY found.place, found.subject, found.named";
+
+/// The name of a schema before that of a table or function, with its quotes.
+const NAMED: &str = "'(\"(?:[^\"]|\"\")+\"|[[:alpha:]_][[:alnum:]_$]*)[.]'";
+
+/// The first part that was found, without its quotes.
+const UNQUOTED: &str = "CASE WHEN starts_with(named.part[1], '\"')
+    THEN replace(substr(named.part[1], 2, length(named.part[1]) - 2), '\"\"', '\"')
+    ELSE lower(named.part[1]) END";
 
 /// A schema with tables that this role may not use. Its tables cannot be named, and a `search_path`
 /// leaves it out.
@@ -67,42 +94,60 @@ SELECT 'partition ' || c.relname FROM here AS c
 WHERE $3 = 'inbox' AND c.relname ~ '^inbox_message_[0-9]{8}$' AND c.relkind = 'r' AND NOT c.relispartition
 ORDER BY 1";
 
-/// The first function that uses the line's tables in another schema, and that schema. Each line has
-/// such functions: those with the rights of their owner name the schema of every table.
-const ASTRAY: &str = "
-SELECT format('%I.%I', n.nspname, p.proname), named.other[1]
-FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace CROSS JOIN LATERAL regexp_matches(
-    p.prosrc, '(\"[^\"]+\"|[[:alpha:]_][[:alnum:]_$]*)[.]' || $2, 'g') AS named (other)
-WHERE p.pronamespace = (SELECT b.relnamespace FROM pg_class AS b
-        WHERE b.oid = to_regclass('{schema}outbox_toolkit_migration'))
-    AND p.proname = ANY($1) AND named.other[1] NOT IN (quote_ident(n.nspname), '\"' || n.nspname || '\"')
-ORDER BY p.proname LIMIT 1";
-
-/// Makes the functions name the schema in which they are. `search_path` of a function counts only
-/// where its body names no schema.
+/// Makes the functions name the schema in which they are, in place of the former names. The
+/// `search_path` of a function counts only where its body names no schema; it keeps the other
+/// schemas, such as those of extensions. A schema that was found as `$user` has another name now.
 const BRING_HOME: &str = "
 DO $bring$
 DECLARE
     home       regnamespace :=
         (SELECT relnamespace FROM pg_class WHERE oid = '{schema}outbox_toolkit_migration'::regclass);
+    names      text[] := current_setting('outbox.former')::text[];
+    is_named   text := {named} || '(' || current_setting('outbox.line') || ')';
     definition text;
+    body       text;
     function   regprocedure;
+    path       text;
+    new_path   text;
+    is_lost    boolean;
 BEGIN
-    FOR function, definition IN
-        SELECT p.oid::regprocedure, pg_get_functiondef(p.oid) FROM pg_proc AS p
+    FOR function, definition, body, path IN
+        SELECT p.oid::regprocedure, pg_get_functiondef(p.oid), p.prosrc,
+            (SELECT substr(c.setting, length('search_path=') + 1) FROM unnest(p.proconfig) AS c (setting)
+            WHERE starts_with(c.setting, 'search_path='))
+        FROM pg_proc AS p
         WHERE p.pronamespace = home AND p.proname = ANY(current_setting('outbox.functions')::text[])
     LOOP
-        EXECUTE regexp_replace(definition,
-            '(\"[^\"]+\"|[[:alpha:]_][[:alnum:]_$]*)[.](' || current_setting('outbox.line') || ')',
-            replace(home::text, '\\', '\\\\') || '.\\2', 'g');
-        IF EXISTS (SELECT FROM pg_proc AS p, unnest(p.proconfig) AS c (setting) WHERE p.oid = function
-            AND starts_with(c.setting, 'search_path=') AND c.setting <> 'search_path=pg_catalog, pg_temp')
-        THEN
-            EXECUTE format('ALTER FUNCTION %s SET search_path = %s', function, home);
+        EXECUTE regexp_replace(definition, is_named, replace(home::text, '\\', '\\\\') || '.\\2', 'g');
+        SELECT string_agg(CASE WHEN {unquoted} = ANY(names) THEN home::text ELSE named.part[1] END, ', '
+                ORDER BY named.place),
+            bool_or({unquoted} = '$user') AND NOT bool_or({unquoted} = ANY(names)) AND body !~ is_named
+        INTO new_path, is_lost
+        FROM regexp_matches(path, {element}, 'g') WITH ORDINALITY AS named (part, place)
+        WHERE named.part[1] <> '\"\"';
+        IF is_lost THEN
+            new_path := home::text || ', ' || new_path;
+        END IF;
+        IF new_path <> path THEN
+            EXECUTE format('ALTER FUNCTION %s SET search_path = %s', function, new_path);
         END IF;
     END LOOP;
 END
 $bring$";
+
+/// An element of a `search_path`, with its quotes.
+const ELEMENT: &str = "'(\"(?:[^\"]|\"\")*\"|[^\",[:space:]]+)'";
+
+/// A fault of a table or function.
+#[derive(Debug)]
+struct Fault {
+    /// Its kind, as [`FAULTS`] calls it.
+    fault: String,
+    /// The table or function, with its schema.
+    subject: String,
+    /// The schema that a function names instead of its own.
+    named: Option<String>,
+}
 
 /// Returns the first fault of a line's tables and functions.
 pub(super) async fn fault(
@@ -111,24 +156,54 @@ pub(super) async fn fault(
     line: Line,
     known: &[Migration],
 ) -> Result<Option<SchemaError>, MigrateError> {
-    let losing: Vec<(String, String)> = sqlx::query_as(&Template::new(LOSING).schema(schema).render())
-        .bind(names(known, "TABLE {schema}"))
-        .bind(names(known, "UNLOGGED TABLE {schema}"))
-        .fetch_all(&mut *connection)
-        .await
-        .map_err(MigrateError::database("look for row-level security"))?;
-    for (table, fault) in losing {
+    for Fault { fault, subject, named } in faults(connection, schema, line, known).await? {
         match fault.as_str() {
-            "hides" => return Ok(Some(SchemaError::RowSecurity { table })),
-            "hides from its owner" => return Ok(Some(SchemaError::ForcedRowSecurity { table })),
+            "hides" => return Ok(Some(SchemaError::RowSecurity { table: subject })),
+            "hides from its owner" => return Ok(Some(SchemaError::ForcedRowSecurity { table: subject })),
+            "astray" => {
+                let named = named.unwrap_or_default();
+                return Ok(Some(SchemaError::OtherSchema { line, function: subject, named }));
+            }
             // A database for tests may be meant to be like this.
             _ => tracing::warn!(
-                table,
+                table = subject,
                 "a crash of the server empties this table, which is unlogged; run ALTER TABLE … SET LOGGED"
             ),
         }
     }
-    astray(connection, schema, line, known).await
+    Ok(None)
+}
+
+/// Returns the line's tables and partitions that a crash empties, with their schema.
+pub(super) async fn unlogged(
+    connection: &mut PgConnection,
+    schema: Option<&Identifier>,
+    line: Line,
+    known: &[Migration],
+) -> Result<Vec<String>, MigrateError> {
+    let found = faults(connection, schema, line, known).await?;
+    Ok(found.into_iter().filter(|fault| fault.fault == "unlogged").map(|fault| fault.subject).collect())
+}
+
+/// Reads the faults of a line's tables and functions, those first that lose messages at once.
+async fn faults(
+    connection: &mut PgConnection,
+    schema: Option<&Identifier>,
+    line: Line,
+    known: &[Migration],
+) -> Result<Vec<Fault>, MigrateError> {
+    let statement = Template::new(FAULTS).part("named", NAMED).part("unquoted", UNQUOTED);
+    let mut tables = names(known, "TABLE {schema}");
+    tables.push(String::from("outbox_toolkit_migration"));
+    let found: Vec<(String, String, Option<String>)> = sqlx::query_as(&statement.schema(schema).render())
+        .bind(tables)
+        .bind(names(known, "UNLOGGED TABLE {schema}"))
+        .bind(names(known, "FUNCTION {schema}"))
+        .bind(line.as_str())
+        .fetch_all(connection)
+        .await
+        .map_err(MigrateError::database("look at the tables and functions of its schema"))?;
+    Ok(found.into_iter().map(|(fault, subject, named)| Fault { fault, subject, named }).collect())
 }
 
 /// Returns the schema with the tables, if this role may not use it.
@@ -180,37 +255,27 @@ pub(super) async fn bring_home(
     line: Line,
     known: &[Migration],
 ) -> Result<bool, MigrateError> {
-    if astray(connection, schema, line, known).await?.is_none() {
+    let found = faults(connection, schema, line, known).await?;
+    let former: BTreeSet<String> = found.into_iter().filter_map(|fault| fault.named).collect();
+    if former.is_empty() {
         return Ok(false);
     }
     let failed = || MigrateError::database(format!("make the functions of the {line} name their schema"));
     // A block has no parameters.
     sqlx::query(
-        "SELECT set_config('outbox.functions', $1::text[]::text, true), set_config('outbox.line', $2, true)",
+        "SELECT set_config('outbox.functions', $1::text[]::text, true), set_config('outbox.line', $2, true), \
+         set_config('outbox.former', $3::text[]::text, true)",
     )
     .bind(names(known, "FUNCTION {schema}"))
     .bind(line.as_str())
+    .bind(Vec::from_iter(former))
     .execute(&mut *connection)
     .await
     .map_err(failed())?;
-    let statement = Template::new(BRING_HOME).schema(schema).render();
+    let statement = Template::new(BRING_HOME).part("named", NAMED).part("unquoted", UNQUOTED);
+    let statement = statement.part("element", ELEMENT).schema(schema).render();
     sqlx::raw_sql(&statement).execute(connection).await.map_err(failed())?;
     Ok(true)
-}
-
-async fn astray(
-    connection: &mut PgConnection,
-    schema: Option<&Identifier>,
-    line: Line,
-    known: &[Migration],
-) -> Result<Option<SchemaError>, MigrateError> {
-    let found: Option<(String, String)> = sqlx::query_as(&Template::new(ASTRAY).schema(schema).render())
-        .bind(names(known, "FUNCTION {schema}"))
-        .bind(line.as_str())
-        .fetch_optional(connection)
-        .await
-        .map_err(MigrateError::database("read the functions of its schema"))?;
-    Ok(found.map(|(function, named)| SchemaError::OtherSchema { line, function, named }))
 }
 
 /// Returns the names that follow a text in the migrations, such as those of the tables. A name may

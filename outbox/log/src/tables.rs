@@ -18,6 +18,9 @@ use crate::pause::{PAUSES_MAX, check_pauses_len};
 use crate::row::wait;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, rows};
 
+/// This many held entries are no longer few.
+const FEW_HELD_MAX: u32 = 2_000;
+
 /// The SQL, rendered for a database and a schema.
 #[derive(Debug, Clone)]
 pub(crate) struct Texts {
@@ -33,6 +36,10 @@ pub(crate) struct Texts {
     pub(crate) list_stuck: Statement,
     /// Relay, rows.
     pub(crate) list_held: Statement,
+    /// Relay, maximum rows to count.
+    pub(crate) held_len: Statement,
+    /// Relay, above this id, rows, held entries to read.
+    pub(crate) list_few_held: Statement,
     /// Relay, above this id, rows.
     pub(crate) list_discarded: Statement,
     /// Relay, id, message id, maximum bytes of a payload to read.
@@ -65,6 +72,8 @@ macro_rules! texts_of {
             list,
             list_stuck,
             list_held,
+            held_len,
+            list_few_held,
             list_discarded,
             payload,
             pauses,
@@ -83,6 +92,8 @@ macro_rules! texts_of {
             list,
             list_stuck,
             list_held,
+            held_len,
+            list_few_held,
             list_discarded,
             payload,
             pauses,
@@ -183,10 +194,41 @@ impl<DB: Dialect> Tables<DB> {
                 of_relay(&self.texts.list_stuck).bind(state.as_str())
             }
             ExceptionState::Discarded => of_relay(&self.texts.list_discarded),
+            ExceptionState::Held if self.has_few_held(&mut *connection, relay).await? => {
+                return self.few_held(connection, relay, after, entries_max).await;
+            }
             _ => of_relay(&self.texts.list).bind(state.as_str()),
         };
         let query = query.bind(after.0).bind(entries_max);
         let found = query.rows(connection).await.map_err(LogError::during("list entries"))?;
+        found.iter().map(|row| rows::listed(row).map_err(LogError::during("read an entry"))).collect()
+    }
+
+    /// Returns whether there are so few held entries that reading all of them costs less than a
+    /// walk through everything that is parked. Their index is in the order of queues.
+    async fn has_few_held(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+    ) -> Result<bool, LogError> {
+        let failed = || LogError::during("count the held entries");
+        let query = Query::<DB>::new(&self.texts.held_len).bind(relay.as_str()).bind(FEW_HELD_MAX);
+        let counted: i64 = query.one(connection).await.and_then(|row| row.get("entries")).map_err(failed())?;
+        Ok(counted < i64::from(FEW_HELD_MAX))
+    }
+
+    /// Lists held entries in the order of ids, if there are few.
+    async fn few_held(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        after: EntryId,
+        entries_max: u32,
+    ) -> Result<Vec<ListedEntry>, LogError> {
+        let query = Query::<DB>::new(&self.texts.list_few_held).bind(relay.as_str()).bind(after.0);
+        // More may be held by now.
+        let query = query.bind(entries_max).bind(2 * FEW_HELD_MAX);
+        let found = query.rows(connection).await.map_err(LogError::during("list held entries"))?;
         found.iter().map(|row| rows::listed(row).map_err(LogError::during("read an entry"))).collect()
     }
 

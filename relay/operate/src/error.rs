@@ -172,6 +172,7 @@ impl From<RedriveError> for OperateError {
     fn from(error: RedriveError) -> Self {
         match error {
             RedriveError::Store(error) => error.into(),
+            RedriveError::InHand { .. } => Self::new(OperateErrorKind::Conflict, error),
             RedriveError::Commit(error) if error.is_innocent() => {
                 let is_unknown = !error.is_rolled_back();
                 let error = Self::new(OperateErrorKind::Unavailable, error_text::chain(&error));

@@ -34,6 +34,7 @@
 //! | `message_state` | [`MessageState`]: the state of a message in an outbox or an inbox |
 //! | `note` | the lines of the audit about work of several transactions |
 //! | `pace` | the pace of reads and of messages published again |
+//! | `turns` | [`in_turns`]: looks at many databases, a few at a time |
 //! | [`units`] | durations and sizes as people write them |
 //! | [`seconds`], [`text`], [`redact`] | times, text from outside and URLs, as they are shown |
 //! | `error` | [`OperateError`]: the reason of a failure, and what to do next |
@@ -78,3 +79,4 @@ pub use message_state::MessageState;
 pub use operator::{Operator, Role, Signed};
 pub use places::{OutboxPlace, Places};
 pub use settings::{Broker, Database, InboxConfig, PipelineConfig, Retention};
+pub use turns::in_turns;

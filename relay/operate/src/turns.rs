@@ -17,9 +17,10 @@ const SLOW_LOOKS_MAX: usize = 12;
 /// The time after which a look takes long.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
-/// Runs all looks, at most [`LOOKS_MAX`] at a time. Returns their results in the order of the
-/// looks. Cancel-safe if the looks are.
-pub(crate) async fn in_turns<F: Future>(looks: Vec<F>) -> Vec<F::Output> {
+/// Runs looks at databases and brokers: four at a time, and up to twelve others that have taken
+/// longer than a second. Returns their results in the order of the looks. Cancel-safe if the looks
+/// are.
+pub async fn in_turns<F: Future>(looks: Vec<F>) -> Vec<F::Output> {
     let quick = Arc::new(Semaphore::new(LOOKS_MAX));
     let mut looks = looks.into_iter().enumerate();
     let mut running = FuturesUnordered::new();

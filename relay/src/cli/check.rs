@@ -2,8 +2,8 @@
 //! the relay in.
 
 use clap::Args;
-use futures_util::future::join_all;
 use operate::doctor::{PipelineReport, reach, reach_inbox};
+use operate::in_turns;
 
 use super::config::{ConfigFile, find};
 use super::doctor::exit_of;
@@ -37,11 +37,12 @@ impl Check {
         };
         let looks = pipelines.into_iter().map(|pipeline| async {
             let inboxes = config.verify.iter().filter(|inbox| inbox.is_of(pipeline.name.as_str()));
-            let (mut checks, inboxes) = tokio::join!(reach(pipeline), join_all(inboxes.map(reach_inbox)));
+            let inboxes = in_turns(inboxes.map(reach_inbox).collect());
+            let (mut checks, inboxes) = tokio::join!(reach(pipeline), inboxes);
             checks.extend(inboxes);
             PipelineReport { pipeline: pipeline.name.to_string(), checks }
         });
-        let reports = during("checking", join_all(looks)).await;
+        let reports = during("checking", in_turns(looks.collect())).await;
         format.print(&reports, |reports| shown(reports))?;
         Ok(exit_of(&reports, false))
     }

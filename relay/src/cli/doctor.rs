@@ -1,11 +1,10 @@
 //! `relay doctor`: prints what [`operate::doctor`] finds.
 
 use clap::Args;
-use futures_util::future::join_all;
-use operate::PipelineConfig;
 use operate::doctor::{
     CheckState, ChecklistItem, DoctorOptions, Finding, PipelineReport, RoleNames, checklist, examine,
 };
+use operate::{PipelineConfig, in_turns};
 use serde::Serialize;
 
 use super::config::{ConfigFile, find};
@@ -117,7 +116,7 @@ impl Doctor {
             let adopted = adopted_table(&config, pipeline).await;
             examine(pipeline, &config.verify, &options, adopted).await
         });
-        let pipelines = during("checking", join_all(looks)).await;
+        let pipelines = during("checking", in_turns(looks.collect())).await;
         let report = Report { go_live: checklist(&pipelines), pipelines };
         format.print(&report, |report| report.shown(self.problems))?;
         Ok(exit_of(&report.pipelines, self.strict))

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, stream};
 use message::Fault;
 use migrations::{MigrateError, SchemaError};
 use outbox_log::{LogError, LogStore, RelayName};
@@ -36,6 +36,11 @@ impl Patience {
     }
 }
 
+/// Maximum number of logs that are opened at a time: a relay with thousands of pipelines would
+/// otherwise begin with as many sessions. One host that does not answer must not delay the others
+/// for long.
+const LOOKS_MAX: usize = 32;
+
 /// Opens each log once. Returns for each the error that refuses its pipeline. Returns `None` where
 /// the log fits or is waited for: the pipeline itself reports that, and keeps trying.
 pub(crate) async fn look(candidates: &[Candidate], patience: Patience) -> Vec<Option<LogError>> {
@@ -43,7 +48,7 @@ pub(crate) async fn look(candidates: &[Candidate], patience: Patience) -> Vec<Op
         let error = candidate.store.reader(&candidate.name).await.err()?;
         patience.ends_with(&error).then_some(error)
     });
-    join_all(looks).await
+    stream::iter(looks).buffered(LOOKS_MAX).collect().await
 }
 
 /// Returns the failure of a start at which every pipeline was refused. It names each refusal.
@@ -69,4 +74,58 @@ fn lacks_migrations(error: &LogError) -> bool {
         error,
         SchemaError::Missing { .. } | SchemaError::TooOld { .. } | SchemaError::OtherSchema { .. }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use async_trait::async_trait;
+    use outbox_log::{CheckpointStore, LogReader};
+
+    use super::*;
+
+    /// A database that does not answer. Counts those that wait for it, and the most there were.
+    #[derive(Default)]
+    struct Silent {
+        now: AtomicUsize,
+        most: AtomicUsize,
+    }
+
+    #[async_trait]
+    impl LogStore for Silent {
+        fn origin(&self) -> &str {
+            "nowhere"
+        }
+
+        async fn reader(&self, _: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
+            let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+            self.most.fetch_max(now, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            self.now.fetch_sub(1, Ordering::Relaxed);
+            Err(LogError::Timeout { waited: Duration::from_secs(10) })
+        }
+
+        async fn checkpoint_store(
+            &self,
+            _: &RelayName,
+            _: &str,
+        ) -> Result<Box<dyn CheckpointStore>, LogError> {
+            Err(LogError::Timeout { waited: Duration::ZERO })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_pipelines_are_no_flood_of_sessions() {
+        let silent = Arc::new(Silent::default());
+        let candidate = |number: usize| Candidate {
+            name: RelayName::new(format!("orders-{number}")).unwrap(),
+            store: Arc::clone(&silent) as Arc<dyn LogStore>,
+        };
+        let candidates: Vec<Candidate> = (0..100).map(candidate).collect();
+        let refused = look(&candidates, Patience::Daemon).await;
+        assert!(refused.len() == 100 && refused.iter().all(Option::is_none), "a daemon waits for it");
+        assert_eq!(silent.most.load(Ordering::Relaxed), LOOKS_MAX);
+    }
 }

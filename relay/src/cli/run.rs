@@ -15,6 +15,7 @@ use super::attend::attend;
 use super::config::ConfigFile;
 use super::exit::Exit;
 use super::failure::Failure;
+use super::log::LogLines;
 use super::preflight::{self, Candidate, Patience};
 use super::reload::Reload;
 use super::{database, log, observe, once, systemd};
@@ -64,17 +65,24 @@ struct Prepared {
 impl Run {
     pub(crate) async fn execute(self) -> Result<Exit, Failure> {
         let (config, started_with) = self.config.load_without_files(&self.overrides())?;
-        let config = Arc::new(config);
-        let log::Started { level, end: _log_end, lines } =
-            log::start(&config.log, self.log_level.as_deref())?;
+        let log::Started { level, end, lines } = log::start(&config.log, self.log_level.as_deref())?;
         let level_in_force = self.log_level.is_none().then(|| config.log.level.clone());
-        let mut reload = Reload {
+        let reload = Reload {
             file: self.config.clone(),
             overrides: self.overrides(),
             started_with,
             level,
             level_in_force,
         };
+        let ended = Box::pin(self.run(Arc::new(config), reload, lines)).await;
+        // Standard error belongs to the log by now: whoever else writes waits for its reader.
+        Ok(ended.unwrap_or_else(|failure| {
+            end.print(&failure.shown());
+            failure.exit()
+        }))
+    }
+
+    async fn run(self, config: Arc<Config>, mut reload: Reload, lines: LogLines) -> Result<Exit, Failure> {
         let mut signals = Signals::new()?;
         let stop = CancellationToken::new();
         let pipelines = open(&config, &stop)?;
@@ -314,7 +322,8 @@ async fn supervise(
                 }
                 Some(since) if since.elapsed() < SAME_SIGNAL => {}
                 Some(_) => {
-                    warn!("{}", interrupted(config));
+                    // Shown at any level: the process gives up what it would otherwise settle.
+                    error!("{}", interrupted(config));
                     return Exit::Interrupted;
                 }
             },

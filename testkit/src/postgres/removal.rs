@@ -1,6 +1,7 @@
 //! Removes schemas of worlds.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 
 use migrations::Template;
 use sqlx::PgConnection;
@@ -42,10 +43,9 @@ pub async fn remove_leftovers(url: impl AsRef<str>) -> Result<Vec<String>, Failu
     remove_unlocked(&mut connection).await.map_err(Failure::during("remove schemas that were left"))
 }
 
-/// Does the same for the first world of this process, and reports it.
-pub(super) async fn remove_leftovers_once(connection: &mut PgConnection) {
-    static IS_DONE: AtomicBool = AtomicBool::new(false);
-    if IS_DONE.swap(true, Ordering::Relaxed) {
+/// Does the same for the first world of this process in a database, and reports it.
+pub(super) async fn remove_leftovers_once(server: &Server, connection: &mut PgConnection) {
+    if !is_first_in(server.place()) {
         return;
     }
     match remove_unlocked(connection).await {
@@ -54,6 +54,12 @@ pub(super) async fn remove_leftovers_once(connection: &mut PgConnection) {
         }),
         Err(error) => eprintln!("testkit: cannot remove schemas that killed runs have left: {error}"),
     }
+}
+
+/// Returns whether this process has not asked for this database before.
+fn is_first_in(place: String) -> bool {
+    static SEEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    SEEN.lock().unwrap_or_else(PoisonError::into_inner).insert(place)
 }
 
 /// Removes all schemas that no world has locked.
@@ -106,4 +112,16 @@ pub(super) async fn remove(connection: &mut PgConnection, name: &Name) -> Result
 fn is_in_use(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     code.is_some_and(|code| IN_USE.contains(&&*code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_database_has_a_first_world() {
+        let place = |name: &str| format!("db.example.com:5432/{name}");
+        assert!(is_first_in(place("orders")) && !is_first_in(place("orders")));
+        assert!(is_first_in(place("billing")));
+    }
 }

@@ -31,7 +31,7 @@ const REMOVAL_MAX: Duration = Duration::from_secs(20);
 pub(super) async fn open(url: String) -> Result<Home<Postgres>, Failure> {
     let server = Server::at(&url)?;
     let mut keeper = server.connect().await?;
-    remove_leftovers_once(&mut keeper).await;
+    remove_leftovers_once(&server, &mut keeper).await;
     let name = Name::new()?;
     lock(&mut keeper, &name).await.map_err(Failure::during("lock the schema of the world"))?;
     let path = path(&server, &mut keeper, &name).await?;

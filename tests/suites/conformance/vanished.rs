@@ -19,7 +19,7 @@ use proxy::{Conditions, End, Flow, Pass, Proxy};
 use sqlx::Postgres;
 use sqlx::postgres::PgConnectOptions;
 use tests::trial::at_night;
-use tests::{Backend, Database, Failure, Outcome, Stage, trial};
+use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, trial};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -234,13 +234,33 @@ impl Progress for Quiet {
 
 /// Goal: the operator's own statement may take any time, but not the time of a host that is gone.
 /// Oracle: a statement that takes longer than the limit of a call is not what the comparison fails
-/// for, if it fails: there is no broker. With lost packets, it is.
+/// for, if it fails: there is no broker. That is so even if no connection is left to look with.
+/// With lost packets, it is.
 async fn effects(stage: Stage) -> Outcome {
-    let scene = Scene::open(&stage).await?;
+    let mut scene = Scene::open(&stage).await?;
+    let admin = scene.url.clone();
+    // The limit of a database does not apply to administrators.
+    scene.url = <Postgres as Dialect>::url_of(tests::Role::Consumer, &admin)?;
     let slow = "SELECT gen_random_uuid() FROM pg_sleep(50)";
-    if let Err(error) = scene.compare(Some(slow), Box::new(Quiet)).await? {
+    let name = scene.db.texts("SELECT quote_ident(current_database())").await?.concat();
+    let limiting = async {
+        let runs = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND pid <> pg_backend_pid() \
+            AND datname = current_database() AND query LIKE '%pg_sleep(50)%'";
+        for (limit, running) in [(0, 1), (-1, 0)] {
+            tests::eventually("the statement runs, then ends", || async {
+                Ok((scene.db.integer(runs).await? == running).then_some(()))
+            })
+            .await?;
+            scene.db.execute(&format!("ALTER DATABASE {name} CONNECTION LIMIT {limit}")).await?;
+        }
+        Ok::<_, Failure>(())
+    };
+    let (ended, limited) = tokio::join!(scene.compare(Some(slow), Box::new(Quiet)), limiting);
+    limited?;
+    if let Err(error) = ended? {
         assert!(!error.to_string().contains("effects"), "{error}");
     }
+    scene.url = admin;
 
     let endless = "pid <> pg_backend_pid() AND datname = current_database() AND query LIKE '%pg_sleep(900)%'";
     let losing = async {

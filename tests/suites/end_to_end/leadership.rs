@@ -124,6 +124,8 @@ pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outc
     let asked = Instant::now();
     assert_eq!(relay.ended().await?.code(), Some(130));
     assert!(asked.elapsed() < Duration::from_secs(3), "it took {:?}", asked.elapsed());
+    let log = relay.log()?;
+    assert!(log.contains("ERROR relay::cli::run: stopped immediately"), "{log}");
     let relay = RelayProcess::start(&stage, &direct)?;
     workload.place_many(5, 5).await?;
     workload.settled().await?;

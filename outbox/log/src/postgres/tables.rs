@@ -60,7 +60,8 @@ migrations::statements! {
                 WHERE relay = $1 AND shard = 0 AND state = $2 AND state IN ('retrying', 'dead')
                 ORDER BY id DESC LIMIT $3::bigint)) AS ends
         WHERE error IS NOT NULL GROUP BY 1";
-    /// $1 relay, $2 state, $3 above this id, $4 rows. Walks all parked entries.
+    /// $1 relay, $2 state, $3 above this id, $4 rows. Walks all parked entries:
+    /// for scheduled ones, and for held ones where many are held.
     list(chosen = "{by_id}", is_indexed = "true", message_id = "e.message_id") = "{listed} ORDER BY e.id";
     /// Like `list`, for the states that have an index of their own. The literals let the server use
     /// that index, whatever $2 is.
@@ -76,6 +77,20 @@ migrations::statements! {
             ORDER BY {queue}, id LIMIT $2::bigint",
         message_id = "e.message_id",
     ) = "{listed}";
+    /// $1 relay, $2 maximum rows to count.
+    held_len = "
+        SELECT count(*) AS entries
+        FROM (SELECT 1 FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND state = 'held'
+            ORDER BY {queue}, id LIMIT $2::bigint) AS counted";
+    /// Held entries in the order of ids. $1 relay, $2 above this id, $3 rows, $4 held entries to
+    /// read, which are all.
+    list_few_held(
+        chosen = "
+            SELECT * FROM (SELECT * FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND state = 'held' ORDER BY {queue}, id LIMIT $4::bigint) AS held
+            WHERE id > $2 ORDER BY id LIMIT $3::bigint",
+        message_id = "e.message_id",
+    ) = "{listed} ORDER BY e.id";
     /// Discarded entries: those whose decision the relay has not followed yet, and those whose
     /// decision it has, as long as the log has them. $1 relay, $2 above this id, $3 rows. No index
     /// covers discarded entries. So all decisions are read, each message whose last decision is a

@@ -34,3 +34,16 @@ async fn held_entries_are_read_in_the_order_of_their_index() {
     assert!(steps.iter().any(|step| step.contains("outbox_exception_queue_idx")), "{steps:#?}");
     assert!(!steps.iter().any(|step| step.contains("TEMP B-TREE")), "{steps:#?}");
 }
+
+/// Goal: a few held entries are counted and listed without reading everything that is parked.
+/// Oracle: the index in the plans, which has only these, and no search by another one.
+#[tokio::test]
+async fn few_held_entries_are_listed_by_their_index() {
+    let texts = texts(None);
+    for statement in [&texts.held_len, &texts.list_few_held] {
+        let steps = plan(statement).await;
+        let of_exceptions = || steps.iter().filter(|step| step.contains("outbox_exception"));
+        assert!(of_exceptions().count() > 0, "{steps:#?}");
+        assert!(of_exceptions().all(|step| step.contains("outbox_exception_queue_idx")), "{steps:#?}");
+    }
+}

@@ -54,6 +54,19 @@ migrations::statements! {
             SELECT * FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = 'held'
             ORDER BY coalesce('k' || key, 't' || topic), id LIMIT ?2",
     ) = "{listed}";
+    /// ?1 relay, ?2 maximum rows to count.
+    held_len = "
+        SELECT count(*) AS entries
+            FROM (SELECT 1 FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = 'held'
+            ORDER BY coalesce('k' || key, 't' || topic), id LIMIT ?2)";
+    /// Held entries in the order of ids. ?1 relay, ?2 above this id, ?3 rows, ?4 held entries to
+    /// read, which are all.
+    list_few_held(
+        chosen = "
+            SELECT * FROM (SELECT * FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = 'held'
+                ORDER BY coalesce('k' || key, 't' || topic), id LIMIT ?4)
+            WHERE id > ?2 ORDER BY id LIMIT ?3",
+    ) = "{listed} ORDER BY e.id";
     /// Discarded entries: those whose decision the relay has not followed yet, and those whose
     /// decision it has, as long as the log has them. ?1 relay, ?2 above this id, ?3 rows.
     list_discarded(of = "d") = "

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 #[cfg(feature = "kafka")]
 use message::loopback::is_loopback;
 use migrations::Dialect;
@@ -20,6 +19,7 @@ use super::horizon::{self, Horizon};
 use super::reach::{failed, reach_broker};
 use super::report::{CheckState, Finding, PipelineReport};
 use super::{facts, relays, scheduled, sqlite};
+use crate::turns::in_turns;
 use crate::{Broker, InboxConfig, PipelineConfig};
 
 /// Time limit for all queries to a database together.
@@ -85,7 +85,7 @@ pub async fn examine(
         let remedy = "no recent message names a topic: pass topics with --topic";
         checks.push(Finding::unknown("topic", "broker", "no topic is known", remedy));
     }
-    let inboxes = join_all(inboxes.into_iter().map(gather::inbox::gather)).await;
+    let inboxes = in_turns(inboxes.into_iter().map(gather::inbox::gather).collect()).await;
     checks.extend(horizon::check(&horizons, &inboxes));
     if let Some(longest) = longest_wait(pipeline).await {
         checks.extend(horizon::waiting(longest, &inboxes));

@@ -1,6 +1,40 @@
-//! The words for a symptom, and its place in the runbook.
+//! Kinds of conditions that keep messages from leaving: their words, and places in the runbook.
 
-use super::Symptom;
+/// The kind of a condition that keeps messages from leaving.
+///
+/// The order is that of their severity: the first keeps most messages from leaving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Symptom {
+    /// The database does not answer.
+    DatabaseAway,
+    /// No relay has ever led.
+    NeverLed,
+    /// No relay leads.
+    NoLeader,
+    /// The cursor belongs to the history of another server.
+    OtherHistory,
+    /// The broker takes no message.
+    BrokerRefuses,
+    /// An operator has paused a topic, a key or the pipeline.
+    Paused,
+    /// An open transaction has written rows that cannot be read yet.
+    RowsHeldBack,
+    /// The leader needs long to pass messages on.
+    Behind,
+    /// Messages wait for an operator.
+    Dead,
+    /// Messages wait behind others.
+    Held,
+    /// Messages failed and will be retried.
+    Retrying,
+    /// Old messages cannot be deleted.
+    HistoryKept,
+    /// Dead letters of a consumer wait for an operator.
+    ConsumerDead,
+    /// A consumer fails and tries again.
+    ConsumerFails,
+}
 
 impl Symptom {
     /// All symptoms, most severe first.

@@ -28,7 +28,7 @@ use crate::{Broker, InboxConfig, PipelineConfig};
 use engine::Filter;
 
 /// The application name of the sessions in PostgreSQL.
-const APPLICATION: &str = "relay verify";
+pub(super) const APPLICATION: &str = "relay verify";
 /// Rows per statement.
 pub(super) const PAGE_ROWS: u32 = 1_000;
 

@@ -107,6 +107,13 @@ impl MakeWriter<'_> for LineWriter {
     }
 }
 
+impl FlushAtEnd {
+    /// Writes a text after the lines, without waiting for it.
+    pub(crate) fn print(&self, text: &str) {
+        self.0.queue(text.as_bytes());
+    }
+}
+
 impl Drop for FlushAtEnd {
     fn drop(&mut self) {
         let (done, flushed) = sync_channel(1);
@@ -169,8 +176,10 @@ mod tests {
             permit.send(()).unwrap();
             writer.write_all(format!("{number}\n").as_bytes()).unwrap();
         }
+        permit.send(()).unwrap();
+        end.print("100\n");
         drop(end);
-        let expected: String = (0..100).map(|number| format!("{number}\n")).collect();
+        let expected: String = (0..=100).map(|number| format!("{number}\n")).collect();
         assert_eq!((read.lock().unwrap().as_slice(), writer.dropped()), (expected.as_bytes(), 0));
     }
 }

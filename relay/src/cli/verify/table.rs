@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use operate::seconds;
 use operate::verify::{COLUMNS, ComparedPipeline, ComparedPlace, FaultyMessage, NotCompared, Report};
-use time::OffsetDateTime;
+use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
 use super::super::hint;
@@ -14,24 +14,38 @@ use super::super::output::{Table, one_line, or_dash};
 /// Maximum number of messages that a suggested replay names.
 const NAMED_MAX: usize = 5;
 
-/// Returns the command that publishes the missing messages of a pipeline again, if there are any.
-/// Of many, it begins at the time of the oldest.
+/// The begin of a suggested replay, before the time in the oldest id. That time is of a producer's
+/// clock, and a replay selects by the database's: one that is ahead makes the id look too late.
+const CLOCK_SKEW_MAX: Duration = Duration::hours(1);
+
+/// Returns what to publish again for the missing messages of a pipeline, with the command, if there
+/// are any. Of many, everything since the oldest.
 fn replay(pipeline: &str, messages: &[FaultyMessage]) -> Option<String> {
     let is_meant = |it: &&FaultyMessage| it.pipeline == pipeline && it.found == COLUMNS[0];
     // One message may be missing in several places.
     let ids: BTreeSet<Uuid> = messages.iter().filter(is_meant).map(|message| message.id).collect();
     let oldest = *ids.first()?;
     let mut words = ["replay", "--pipeline", pipeline].map(str::to_owned).to_vec();
-    if ids.len() <= NAMED_MAX {
+    let what = if ids.len() <= NAMED_MAX {
         words.extend(ids.iter().flat_map(|id| [String::from("--id"), id.to_string()]));
+        if ids.len() == 1 {
+            String::from("publish it again")
+        } else {
+            format!("publish these {} again", ids.len())
+        }
     } else {
         let (seconds, _) = oldest.get_timestamp()?.to_unix();
-        let since = OffsetDateTime::from_unix_timestamp(seconds.try_into().ok()?).ok()?;
+        let oldest = OffsetDateTime::from_unix_timestamp(seconds.try_into().ok()?).ok()?;
+        let since = oldest.saturating_sub(CLOCK_SKEW_MAX).max(OffsetDateTime::UNIX_EPOCH);
         words.extend([String::from("--since"), seconds::text(since)]);
-    }
+        String::from(
+            "publish every message again that was enqueued since an hour before the oldest id, whose clock may \
+             be ahead; inboxes skip what they know",
+        )
+    };
     words.extend(["--note", "WHY"].map(str::to_owned));
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    Some(hint::command(&words))
+    Some(format!("{what}: {}", hint::command(&words)))
 }
 
 /// Returns a row for each place, then the skipped checks, then the messages.
@@ -107,7 +121,7 @@ pub(super) fn shown(report: &Report) -> String {
     }
     for shown in &report.pipelines {
         if let Some(replay) = replay(&shown.pipeline, &report.messages) {
-            let _ = writeln!(text, "missing: {}: publish them again: {replay}", shown.pipeline);
+            let _ = writeln!(text, "missing: {}: {replay}", shown.pipeline);
         }
     }
     if report.unnamed > 0 {
@@ -161,10 +175,16 @@ mod tests {
         let id = few[0].id;
         assert_eq!(
             replay("orders", &few).unwrap(),
-            format!("relay replay --pipeline orders --id {id} --note WHY")
+            format!("publish it again: relay replay --pipeline orders --id {id} --note WHY")
         );
-        let many: Vec<FaultyMessage> = (0..6).map(|number| missing("orders", number)).collect();
-        let command = replay("orders", &many).unwrap();
-        assert_eq!(command, "relay replay --pipeline orders --since 2026-09-21T14:13:20Z --note WHY");
+        let mut many: Vec<FaultyMessage> = (0..5).map(|number| missing("orders", number)).collect();
+        let named = replay("orders", &many).unwrap();
+        assert!(named.starts_with("publish these 5 again: ") && named.contains("--id"), "{named}");
+        many.push(missing("orders", 5));
+        let since = replay("orders", &many).unwrap();
+        assert!(since.starts_with("publish every message again that was enqueued since"), "{since}");
+        // An hour before the oldest.
+        let command = "relay replay --pipeline orders --since 2026-09-21T13:13:20Z --note WHY";
+        assert!(since.ends_with(&format!(": {command}")), "{since}");
     }
 }

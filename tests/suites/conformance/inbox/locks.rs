@@ -3,12 +3,19 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use std::num::NonZeroU32;
+use std::time::Duration;
+
 use crate::inbox::database::Database;
+use crate::inbox::dead_letters::store_dead_letter;
 use crate::inbox::failures::dead_letters;
 use crate::inbox::held_keys::signature;
 use crate::inbox::runner::Effect;
 use crate::inbox::{consumer, json};
-use inbox::{Admission, Candidate, Cause, Inbox, PayloadComparison, Reason, RedriveOptions, Tenant};
+use inbox::{
+    Admission, Candidate, Cause, Inbox, PayloadComparison, Reason, RedriveError, RedriveOptions, Redriven,
+    Resolution, Tenant,
+};
 use message::{Delivery, DeliveryToken};
 use sqlx::Postgres;
 use sqlx::postgres::PgPoolOptions;
@@ -17,6 +24,7 @@ use tests::Outcome;
 cases! { "inbox/locks":
     on_postgres {
         a_call_locks_the_days_of_its_messages_alone_on_postgres,
+        a_decision_about_a_dead_letter_that_is_redriven_says_so_on_postgres,
     }
 }
 
@@ -147,4 +155,27 @@ async fn lock_other_days(database: &Database<Postgres>, sweep: &mut sqlx::Transa
     let lock: String = sqlx::query_scalar(days).fetch_one(&database.admin).await.unwrap();
     assert!(lock.split(';').count() >= 10, "{lock}");
     sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut **sweep).await.unwrap();
+}
+
+/// Goal: a decision about a dead letter whose redrive runs says so before the time of a call is
+/// over, and decides nothing. Oracle: the errors; the stored decisions; the same decision after the
+/// redrive.
+async fn a_decision_about_a_dead_letter_that_is_redriven_says_so_on_postgres(database: &Database<Postgres>) {
+    let options = database.options().call_timeout(Duration::from_secs(4));
+    let inbox = Inbox::<Postgres>::open(database.pool.clone(), options).await.unwrap();
+    let id = store_dead_letter(&inbox, &json(r#"{"a":1}"#), Reason::Rejected).await;
+    // The lock that a redrive holds while its handler runs.
+    let mut redrive = database.admin.begin().await.unwrap();
+    let lock = sqlx::query("SELECT FROM inbox_dead_letter WHERE id = $1 FOR UPDATE").bind(id.0);
+    lock.execute(&mut *redrive).await.unwrap();
+    for refused in [
+        inbox.discard(id, &signature()).await.map(drop),
+        inbox.request_redrive(id, RedriveOptions::default(), &signature()).await.map(drop),
+    ] {
+        let Err(RedriveError::InHand { id: named }) = refused else { panic!("{refused:?}") };
+        assert_eq!(named, id);
+    }
+    redrive.rollback().await.unwrap();
+    assert_eq!(inbox.decisions(NonZeroU32::MIN).await.unwrap(), []);
+    assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
 }

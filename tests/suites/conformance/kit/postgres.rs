@@ -119,7 +119,12 @@ async fn a_schema_is_removed_by_a_test_with_one_thread(stage: Stage) -> Outcome 
 /// exactly the schemas that no session has locked are gone; foreign ones stay.
 async fn leftovers_are_removed_and_running_worlds_stay(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
+    // The first world in a database removes what is left there, whatever this process did
+    // elsewhere.
+    drop(World::postgres(Database::<Postgres>::empty(&stage).await?.url).await?);
+    database.execute("CREATE SCHEMA testkit_20260305040708_0123456789abcdee").await?;
     let world = World::postgres(&database.url).await?;
+    assert_eq!(schemas(&database).await?.len(), 1, "the world alone");
     let left = "testkit_20260305040709_0123456789abcdef";
     database.execute(&format!("CREATE SCHEMA {left}; CREATE TABLE {left}.account (id bigint)")).await?;
     database.execute("CREATE SCHEMA testkit_of_the_service").await?;

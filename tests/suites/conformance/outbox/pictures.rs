@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use operate::held::{Held, held};
 use operate::{Operator, Places, Role};
 use outbox_log::admin::{self, ERRORS_LOOKED_AT, Picture};
-use outbox_log::{ExceptionChange, ExceptionState, LogOptions, PauseScope, RelayName};
+use outbox_log::{EntryId, ExceptionChange, ExceptionState, LogOptions, PauseScope, RelayName};
 
 use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::support::{Database, TestDialect, pipeline, relay, source};
@@ -16,6 +17,7 @@ cases! { "outbox/pictures":
     every {
         errors_are_counted_from_both_ends,
         what_waits_is_examined_within_one_bound,
+        held_entries_are_listed_in_the_order_of_ids,
     }
 }
 
@@ -74,16 +76,8 @@ async fn errors_are_counted_from_both_ends<DB: TestDialect>(db: &Database<DB>) {
 /// of one database.
 async fn what_waits_is_examined_within_one_bound<DB: TestDialect>(db: &Database<DB>) {
     let other = RelayName::new("other").unwrap();
-    let cast = if DB::DIALECT == migrations::Dialect::Sqlite { "" } else { "::uuid" };
-    let digits = "'000000000000' || n";
     for name in [&relay(), &other] {
-        db.run(&format!(
-            "INSERT INTO outbox_exception (relay, id, message_id, topic, key, state) \
-             WITH RECURSIVE counted(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < 3000) \
-             SELECT '{name}', n, ('00000000-0000-7000-8000-' || substr({digits}, length({digits}) - 11)){cast}, \
-             'orders', 'key-' || (n % 30), 'held' FROM counted",
-        ))
-        .await;
+        hold(db, name, 1..=3_000).await;
     }
     let place = |name: &RelayName| pipeline(name, &db.relay_url());
     let viewer = Operator::new("ann", Role::Viewer);
@@ -100,4 +94,38 @@ async fn what_waits_is_examined_within_one_bound<DB: TestDialect>(db: &Database<
     assert_eq!((found.examined_max, found.more), (5_000, false));
     let first = found.keys.iter().find(|line| line.key.as_deref() == Some("key-7")).unwrap();
     assert_eq!((first.first.as_str(), first.behind, found.keys.len()), ("7", 99, 30));
+}
+
+/// Holds entries of 30 keys.
+async fn hold<DB: TestDialect>(db: &Database<DB>, relay: &RelayName, ids: RangeInclusive<i64>) {
+    let (first, last) = (ids.start(), ids.end());
+    let cast = if DB::DIALECT == migrations::Dialect::Sqlite { "" } else { "::uuid" };
+    let digits = "'000000000000' || n";
+    db.run(&format!(
+        "INSERT INTO outbox_exception (relay, id, message_id, topic, key, state) \
+         WITH RECURSIVE counted(n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM counted WHERE n < {last}) \
+         SELECT '{relay}', n, ('00000000-0000-7000-8000-' || substr({digits}, length({digits}) - 11)){cast}, \
+         'orders', 'key-' || (n % 30), 'held' FROM counted",
+    ))
+    .await;
+}
+
+/// Goal: a list of held entries has all of them in the order of the log, whether they are few, and
+/// read by the index of their keys, or many. Oracle: the ids of all pages.
+async fn held_entries_are_listed_in_the_order_of_ids<DB: TestDialect>(db: &Database<DB>) {
+    let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    for ids in [1..=120, 121..=2_500] {
+        let last = *ids.end();
+        hold(db, &relay(), ids).await;
+        let mut listed = Vec::new();
+        loop {
+            let after = EntryId(listed.last().copied().unwrap_or_default());
+            let page = admin.list(&relay(), ExceptionState::Held, after, 50).await.unwrap();
+            if page.is_empty() {
+                break;
+            }
+            listed.extend(page.iter().map(|entry| entry.id.0));
+        }
+        assert_eq!(listed, (1..=last).collect::<Vec<_>>());
+    }
 }

@@ -21,6 +21,7 @@ cases! { "outbox/row_security":
         services_are_refused_what_a_policy_hides_and_keep_their_own_policies,
         a_renamed_schema_is_refused_until_its_functions_name_it,
         tables_without_a_schema_follow_their_renamed_one,
+        a_renamed_schema_may_have_any_name_and_keeps_the_others_of_a_search_path,
         a_detached_segment_and_a_dropped_index_are_named,
     }
 }
@@ -147,6 +148,42 @@ async fn tables_without_a_schema_follow_their_renamed_one(db: &Database<Postgres
     admin.execute("RESET search_path; SELECT store.outbox_enqueue('orders', '')").await.unwrap();
     assert_eq!(db.number("SELECT count(*) FROM store.outbox_message").await, 1);
     admin.execute("ALTER SCHEMA store RENAME TO public").await.unwrap();
+    admin.close().await.unwrap();
+}
+
+/// Goal: names that need quotes, and sessions that quote every name, are no fault, and a repair
+/// leaves the schemas of extensions in the `search_path` of a function. Oracle: the checks; the
+/// stored setting; a message from a session without a `search_path`.
+async fn a_renamed_schema_may_have_any_name_and_keeps_the_others_of_a_search_path(db: &Database<Postgres>) {
+    let mut admin = PgConnection::connect(&db.url).await.unwrap();
+    let migrator = Migrator::<Postgres>::new(Line::Outbox);
+    let create =
+        r#"CREATE SCHEMA "sh""op"; CREATE SCHEMA extensions; SET search_path = "sh""op", extensions"#;
+    admin.execute(create).await.unwrap();
+    assert!(!migrator.up(&mut admin).await.unwrap().is_empty());
+    migrator.check(&mut admin).await.unwrap();
+    for (statement, former) in [
+        (r#"ALTER SCHEMA "sh""op" RENAME TO "o""p"; SET search_path = "o""p", extensions"#, r#"sh"op"#),
+        (r#"ALTER SCHEMA "o""p" RENAME TO op; SET search_path = op, extensions"#, r#"o"p"#),
+    ] {
+        admin.execute(statement).await.unwrap();
+        let refused = migrator.check(&mut admin).await.unwrap_err();
+        let MigrateError::Schema(SchemaError::OtherSchema { named, .. }) = &refused else {
+            panic!("{refused}")
+        };
+        assert_eq!(named, former);
+        assert!(migrator.up(&mut admin).await.unwrap().is_empty());
+        for quotes in ["SET quote_all_identifiers = on", "SET quote_all_identifiers = off"] {
+            admin.execute(quotes).await.unwrap();
+            migrator.check(&mut admin).await.unwrap();
+        }
+    }
+    let path = "SELECT array_to_string(proconfig, ';') FROM pg_proc \
+        WHERE oid = 'op.outbox_enqueue'::regproc";
+    let path: String = sqlx::query_scalar(path).fetch_one(&mut admin).await.unwrap();
+    assert_eq!(path, "search_path=op, extensions");
+    db.run("SELECT op.outbox_enqueue('orders', '')").await;
+    assert_eq!(db.number("SELECT count(*) FROM op.outbox_message").await, 1);
     admin.close().await.unwrap();
 }
 

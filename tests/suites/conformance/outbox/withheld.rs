@@ -70,6 +70,31 @@ async fn a_dropped_key_and_a_detached_day_are_named(db: &Database<Postgres>) {
 
 /// It is a warning, because a database for tests may be meant to be like this.
 async fn an_unlogged_segment_keeps_nobody_from_opening(db: &Database<Postgres>) {
+    with_every_line(db).await;
+    let mut owner = PgConnection::connect(&db.url).await.unwrap();
+    for line in Line::ALL {
+        let unlogged = Migrator::<Postgres>::new(line).unlogged(&mut owner).await.unwrap();
+        assert_eq!(unlogged, [""; 0], "{line}");
+    }
+    db.run("SELECT inbox_create_days(current_date, current_date + 1)").await;
+    let day: String = sqlx::query_scalar(
+        "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'inbox_message'::regclass LIMIT 1",
+    )
+    .fetch_one(&mut owner)
+    .await
+    .unwrap();
+    // A service may choose such a name for a table of its own.
+    db.run("CREATE UNLOGGED TABLE saga_scratch (id int)").await;
     db.run("ALTER TABLE outbox_message_2 SET UNLOGGED").await;
+    db.run(&format!("ALTER TABLE {day} SET UNLOGGED")).await;
+    for (line, tables) in [
+        (Line::Outbox, vec![String::from("public.outbox_message_2")]),
+        (Line::Inbox, vec![format!("public.{day}")]),
+        (Line::Saga, vec![]),
+    ] {
+        let unlogged = Migrator::<Postgres>::new(line).unlogged(&mut owner).await.unwrap();
+        assert_eq!(unlogged, tables, "{line}");
+    }
+    owner.close().await.unwrap();
     db.reader().await;
 }

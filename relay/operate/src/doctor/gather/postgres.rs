@@ -1,9 +1,10 @@
 //! Queries a PostgreSQL server.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use message::loopback::is_loopback;
-use migrations::Identifier;
+use migrations::{Identifier, Line, Migrator};
 use outbox::connect::postgres_options;
 use outbox_log::LogError;
 use outbox_log::postgres::unconnected;
@@ -28,7 +29,6 @@ const SEQUENCE: &str = include_str!("../sql/sequence.sql");
 const TOPICS: &str = include_str!("../sql/topics.sql");
 const SLOTS_WITHOUT_LOG: &str = include_str!("../sql/slots_without_log.sql");
 const TIMELINE: &str = include_str!("../sql/timeline.sql");
-const UNLOGGED: &str = include_str!("../sql/unlogged.sql");
 const OUTBOXES: &str = include_str!("../sql/outboxes.sql");
 const UNREAD: &str = include_str!("../sql/unread.sql");
 const COLLATION: &str = include_str!("../sql/collation.sql");
@@ -62,6 +62,20 @@ pub(super) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, 
     Ok(opened.map_err(|error| unconnected(options, error))?)
 }
 
+/// Returns the tables of all lines that a crash of the server would empty.
+async fn unlogged_tables(
+    connection: &mut PgConnection,
+    schema: Option<&Identifier>,
+) -> Result<Vec<String>, Unreachable> {
+    // Each line returns the table of the bookkeeping.
+    let mut found = BTreeSet::new();
+    for line in Line::ALL {
+        let migrator = Migrator::<Postgres>::new(line).schema(schema.cloned());
+        found.extend(migrator.unlogged(connection).await.map_err(LogError::from)?);
+    }
+    Ok(found.into_iter().collect())
+}
+
 async fn ask(
     connection: &mut PgConnection,
     options: &PgConnectOptions,
@@ -91,7 +105,7 @@ async fn ask(
     let mut sequence_cache = None;
     let (mut topics, mut unlogged, mut other_outboxes) = (Vec::new(), Vec::new(), Vec::new());
     if has_outbox {
-        unlogged = texts(&rows(connection, schema, UNLOGGED).await?)?;
+        unlogged = unlogged_tables(connection, schema).await?;
         other_outboxes = others(connection, schema).await?;
         sequence_cache = rows(connection, schema, SEQUENCE).await?.first().map(first).transpose()?;
         // For a role that may not read the log, the check of grants reports it.

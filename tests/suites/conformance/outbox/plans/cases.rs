@@ -242,6 +242,8 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "tables.list", "", 100, 0, s("'main','held',0,100"));
     add(Relay, "tables.list_stuck", "", 100, 0, s("'main','dead',0,100"));
     add(Relay, "tables.list_held", "", 100, 0, s("'main',100"));
+    add(Relay, "tables.held_len", "", MANY, 0, format!("'main',{MANY}"));
+    add(Relay, "tables.list_few_held", "", MANY, 0, format!("'main',0,100,{MANY}"));
     // All decisions are read, in the order of their messages, and each discarded entry is looked
     // up.
     add(Relay, "tables.list_discarded", "", PARKED / 3, 5 * PARKED, s("'main',0,100"));

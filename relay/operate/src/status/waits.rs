@@ -1,0 +1,271 @@
+//! Everything that keeps messages of a pipeline from leaving, in sentences.
+
+use std::time::Duration;
+
+use outbox_log::ExceptionState;
+use time::OffsetDateTime;
+
+use super::{OpenTransaction, PipelineState, PipelineStatus, Symptom};
+use crate::cause::Cause;
+use crate::seconds::age;
+
+/// The text for a transaction of another role whose age the server hides.
+const AGE_HIDDEN: &str = "age hidden (needs pg_read_all_stats)";
+
+/// A number of messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// The number.
+    pub number: u64,
+    /// Whether there are more: not all were counted.
+    pub is_at_least: bool,
+}
+
+/// A condition that keeps messages from leaving.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// Its kind.
+    pub symptom: Symptom,
+    /// The reason, in one sentence.
+    pub why: String,
+    /// The number of messages that it concerns, if it is one of single messages.
+    pub count: Option<Count>,
+    /// Their most frequent error, if they have one.
+    pub cause: Option<Cause>,
+    /// Its duration.
+    pub lasts: Option<Duration>,
+    /// Whether it passes by itself.
+    pub passes: bool,
+}
+
+/// A leader that needs longer to pass on what it has read has a problem.
+const PASSED_WITHIN_SECONDS: f64 = 30.0;
+
+impl PipelineStatus {
+    /// Returns how long the oldest message has waited for the leader, if that is long and nothing
+    /// else explains it.
+    fn behind_seconds(&self) -> Option<f64> {
+        let is_explained = self.state != PipelineState::Leading
+            || self.cursor_is_of_this_server == Some(false)
+            || self.held_back_by.is_some()
+            || self.broker_error.is_some()
+            || self.paused.iter().any(|pause| pause.paused == "pipeline");
+        // Parked messages wait for something else. Without them, the oldest message may be due.
+        let is_parked = self.parked(ExceptionState::Held) + self.parked(ExceptionState::Retrying) > 0;
+        let age = if is_parked { self.oldest_unread_age_seconds } else { self.oldest_pending_age_seconds };
+        age.filter(|age| !is_explained && *age > PASSED_WITHIN_SECONDS)
+    }
+
+    /// Returns everything that keeps messages from leaving, most severe first.
+    #[must_use]
+    pub fn waits(&self) -> Vec<Wait> {
+        let mut waits = Vec::new();
+        let mut add = |symptom: Symptom, passes: bool, lasts: Option<f64>, why: String| {
+            waits.push(Wait::new(symptom, passes, lasts, why));
+        };
+        match self.state {
+            PipelineState::Unknown => {
+                let problem = self.problem.as_deref().unwrap_or("unknown reason");
+                add(Symptom::DatabaseAway, true, None, format!("the database does not answer: {problem}"));
+            }
+            PipelineState::New => {
+                let text = "no relay has ever led: start one with this pipeline";
+                add(Symptom::NeverLed, false, None, String::from(text));
+            }
+            PipelineState::Idle => {
+                let text = "no relay leads: the last one released its lease";
+                add(Symptom::NoLeader, false, self.checkpoint_age_seconds, String::from(text));
+            }
+            PipelineState::Expired => {
+                let holder = self.holder.as_deref().unwrap_or("the last relay");
+                let text = format!(
+                    "no relay leads: the lease of {holder} has expired, and no other relay has taken over"
+                );
+                add(Symptom::NoLeader, false, self.checkpoint_age_seconds, text);
+            }
+            PipelineState::Leading => {}
+        }
+        if self.cursor_is_of_this_server == Some(false) {
+            let text = "the cursor belongs to another server's history: the next leader compares the two";
+            add(Symptom::OtherHistory, true, None, String::from(text));
+        }
+        if let Some(refusal) = &self.broker_error {
+            let lasts = (OffsetDateTime::now_utc() - refusal.since).as_seconds_f64();
+            add(Symptom::BrokerRefuses, refusal.passes, Some(lasts), refusal.why());
+        }
+        for pause in &self.paused {
+            let since = (OffsetDateTime::now_utc() - pause.since).as_seconds_f64();
+            add(Symptom::Paused, false, Some(since), pause.told());
+        }
+        if let Some(OpenTransaction { pid: 0, application_name, age_seconds, .. }) = &self.held_back_by {
+            let quoted = application_name.replace('\'', "''");
+            let text = format!(
+                "a prepared transaction has written rows that cannot be read yet: COMMIT PREPARED or ROLLBACK \
+                 PREPARED '{quoted}', as its coordinator decided"
+            );
+            add(Symptom::RowsHeldBack, false, *age_seconds, text);
+        } else if let Some(OpenTransaction { pid, application_name, state, age_seconds }) = &self.held_back_by
+        {
+            let state = state.as_deref().unwrap_or(AGE_HIDDEN);
+            let text = format!(
+                "an open transaction has written rows that cannot be read yet: process {pid}, \
+                 {application_name:?}, {state}"
+            );
+            add(Symptom::RowsHeldBack, true, *age_seconds, text);
+        }
+        if let Some(age) = self.behind_seconds() {
+            let text = "messages wait for the leader to publish them: it is behind, or its broker is unavailable or slow";
+            add(Symptom::Behind, true, Some(age), String::from(text));
+        }
+        let least = if self.exceptions_are_at_least { "≥ " } else { "" };
+        for (symptom, state, text) in [
+            (Symptom::Dead, ExceptionState::Dead, "dead: requeue or discard them"),
+            (
+                Symptom::Held,
+                ExceptionState::Held,
+                "waiting behind an earlier message with the same key, or because a topic is stopped",
+            ),
+            (Symptom::Retrying, ExceptionState::Retrying, "retrying: they failed and will be retried"),
+        ] {
+            let passes = symptom == Symptom::Retrying && !self.retries_wait_for_operator;
+            let lasts = self.exceptions_age_seconds.get(state.as_str()).copied();
+            let number = self.parked(state);
+            let why = match number {
+                0 => continue,
+                1 => format!("{least}1 message is {}", of_one(text)),
+                number => format!("{least}{number} messages are {text}"),
+            };
+            let count = Some(Count { number, is_at_least: self.exceptions_are_at_least });
+            let cause = self.causes.get(state.as_str()).cloned();
+            waits.push(Wait { count, cause, ..Wait::new(symptom, passes, lasts, why) });
+        }
+        if let Some(reason) = &self.history_held_back_by {
+            let why = format!("old messages cannot be deleted from the outbox: {reason}");
+            waits.push(Wait::new(Symptom::HistoryKept, false, self.history_age_seconds, why));
+        }
+        waits
+    }
+}
+
+impl Wait {
+    /// Creates a condition that lasts for this number of seconds.
+    fn new(symptom: Symptom, passes: bool, lasts: Option<f64>, why: String) -> Self {
+        let lasts = lasts.map(|age| Duration::from_secs_f64(age.max(0.0)));
+        Self { symptom, why, count: None, cause: None, lasts, passes }
+    }
+
+    /// Returns the sentence with its duration.
+    #[must_use]
+    pub fn told(&self) -> String {
+        match self.lasts {
+            Some(lasts) => format!("{}, for {}", self.why, age(lasts)),
+            None => self.why.clone(),
+        }
+    }
+}
+
+/// Returns the text about several messages as one about a single message.
+fn of_one(text: &str) -> String {
+    text.replace("them", "it").replace("they", "it")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::BrokerError;
+    use super::*;
+
+    #[test]
+    fn what_keeps_messages_is_told_with_its_duration() {
+        let mut status = PipelineStatus::of("orders", None, None);
+        assert_eq!(status.state, PipelineState::New);
+        assert!(status.waits()[0].why.contains("no relay has ever led"));
+        status.state = PipelineState::Expired;
+        status.holder = Some(String::from("host-1"));
+        status.checkpoint_age_seconds = Some(125.0);
+        let blocker = ("report", "idle in transaction");
+        status.held_back_by = Some(OpenTransaction {
+            pid: 7,
+            application_name: blocker.0.into(),
+            state: Some(blocker.1.into()),
+            age_seconds: Some(90.0),
+        });
+        status.exceptions = BTreeMap::from([("dead", 1), ("held", 12), ("scheduled", 3)]);
+        status.exceptions_age_seconds = BTreeMap::from([("dead", 3_600.0), ("scheduled", 9.0)]);
+        let told: Vec<String> = status.waits().iter().map(Wait::told).collect();
+        assert_eq!(told.len(), 4, "{told:?}");
+        assert!(told[0].contains("host-1") && told[0].ends_with("for 2m5s"), "{told:?}");
+        assert!(told[1].contains("process 7") && told[1].ends_with("for 1m30s"), "{told:?}");
+        assert!(told[2].starts_with("1 message is dead") && told[2].ends_with("for 1h"), "{told:?}");
+        assert!(told[3].starts_with("12 messages are waiting"), "{told:?}");
+        let symptoms: Vec<Symptom> = status.waits().iter().map(|wait| wait.symptom).collect();
+        assert_eq!(symptoms, [Symptom::NoLeader, Symptom::RowsHeldBack, Symptom::Dead, Symptom::Held]);
+        let capped = PipelineStatus { exceptions_are_at_least: true, ..status.clone() };
+        assert!(capped.waits()[3].why.starts_with("≥ 12 messages are"), "{:?}", capped.waits());
+        assert_eq!(status.stuck(), 13);
+        let hidden =
+            OpenTransaction { pid: 7, application_name: blocker.0.into(), state: None, age_seconds: None };
+        status.held_back_by = Some(hidden);
+        let told = status.waits()[1].told();
+        assert!(told.ends_with("\"report\", age hidden (needs pg_read_all_stats)"), "{told}");
+
+        let prepared = OpenTransaction {
+            pid: 0,
+            application_name: String::from("order-7"),
+            state: Some(String::from("prepared")),
+            age_seconds: Some(90.0),
+        };
+        status.held_back_by = Some(prepared);
+        let told = status.waits()[1].told();
+        assert!(told.contains("ROLLBACK PREPARED 'order-7'") && told.ends_with("for 1m30s"), "{told}");
+    }
+
+    #[test]
+    fn a_broker_that_gives_no_session_explains_the_wait() {
+        let refusal = BrokerError {
+            error: String::from("login refused; check the password"),
+            passes: false,
+            since: OffsetDateTime::now_utc() - Duration::from_secs(90),
+        };
+        let status = PipelineStatus {
+            state: PipelineState::Leading,
+            oldest_pending_age_seconds: Some(90.0),
+            broker_error: Some(refusal),
+            ..PipelineStatus::of("orders", None, None)
+        };
+        let waits = status.waits();
+        assert_eq!(waits.len(), 1, "{waits:?}");
+        let told = waits[0].told();
+        assert!(told.contains("login refused; check the password, for 1m30s") && !waits[0].passes, "{told}");
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!(json["broker_error"]["error"], "login refused; check the password");
+    }
+
+    #[test]
+    fn a_leader_without_trouble_waits_for_nothing() {
+        let status =
+            PipelineStatus { state: PipelineState::Leading, ..PipelineStatus::of("orders", None, None) };
+        assert_eq!(status.waits(), []);
+        let behind = |status: &PipelineStatus| {
+            status.waits().iter().any(|it| it.why.contains("its broker is unavailable"))
+        };
+        let fresh = PipelineStatus { oldest_pending_age_seconds: Some(29.0), ..status.clone() };
+        assert_eq!(fresh.waits(), []);
+        let mut late = PipelineStatus {
+            oldest_pending_age_seconds: Some(90.0),
+            oldest_unread_age_seconds: Some(40.0),
+            exceptions: BTreeMap::from([("dead", 1)]),
+            ..status
+        };
+        assert!(behind(&late), "one that is dead does not explain why others wait");
+        assert!(late.waits()[0].told().ends_with("for 1m30s"), "{:?}", late.waits());
+        late.exceptions = BTreeMap::from([("held", 1)]);
+        assert!(late.waits()[0].told().ends_with("for 40s"), "{:?}", late.waits());
+        late.oldest_unread_age_seconds = None;
+        assert!(!behind(&late), "the one that is held is the oldest");
+        late.oldest_unread_age_seconds = Some(40.0);
+        late.state = PipelineState::Idle;
+        assert!(!behind(&late), "nobody leads: that is why");
+    }
+}
