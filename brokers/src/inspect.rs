@@ -14,7 +14,7 @@ pub struct BrokerFacts<D> {
     pub nodes: Option<usize>,
     /// The broker's clock, if it reports the time.
     pub clock: Option<ClockReading>,
-    /// The topics asked about, in the order of the question.
+    /// The topics asked about, in the order of the request.
     pub topics: Vec<Inspected<D>>,
 }
 
@@ -42,7 +42,7 @@ pub struct ClockReading {
 #[error("{reason}")]
 pub struct InspectError {
     /// [`Fault::Broker`]: the broker did not answer. [`Fault::Operator`]: the subject of the
-    /// question is missing or not permitted.
+    /// request is missing or not permitted.
     pub fault: Fault,
     /// The cause and the remedy. Contains no secret.
     pub reason: String,

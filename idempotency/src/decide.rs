@@ -77,7 +77,7 @@ pub(crate) fn decide(found: Found, asked: &Asked) -> Verdict {
         State::InProgress { .. } if holder == asked.holder => Verdict::Held { attempt },
         State::InProgress { lease_until } if lease_until > now => {
             let left = Duration::try_from(lease_until - now).unwrap_or(BUSY_RETRY_AFTER);
-            // A clock that was ahead may have set it further away than any lease ends.
+            // A clock that was ahead may have set the end further ahead than that of any lease.
             Verdict::InFlight { retry_after: left.min(LEASE_MAX) }
         }
         // The last holder may require an operator, whatever this caller's policy is.

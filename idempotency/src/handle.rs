@@ -33,8 +33,8 @@ use crate::transaction::KeyTransaction;
 use crate::undelivered::Undelivered;
 use crate::{crash_points, maintenance, telemetry};
 
-/// Maximum tries of a step that lost against another one, or whose answer was lost. Every step may
-/// be repeated: the holder's id shows whether an earlier try was carried out.
+/// Maximum tries of a step that lost to another one, or whose answer was lost. Every step may be
+/// repeated: the holder's id shows whether an earlier try was carried out.
 const TRIES: u32 = 5;
 const PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
 

@@ -39,8 +39,8 @@ pub(crate) async fn hold<DB: KeyStore>(
         let known = found.record.clone();
         let verdict = decide(found, &ask.asked);
         let Verdict::Take { attempt, is_recorded } = verdict else { return Ok(Ok(verdict)) };
-        // An old key with a record runs: nothing was forgotten. One that lies ahead would be
-        // accepted for longer than the record that it gets now is kept.
+        // An old key with a record runs: nothing was forgotten. A key whose time lies ahead would
+        // be accepted for longer than the record that it gets now is kept.
         let is_excused = |drift: &Drift| is_recorded && matches!(drift, Drift::TooOld { .. });
         if let Some(drift) = ask.validate_time(read_at).err().filter(|drift| !is_excused(drift)) {
             return Ok(Err(drift));

@@ -26,7 +26,7 @@ const MAINTAIN_EVERY_DEFAULT: Duration = Duration::from_secs(30);
 const MAINTAIN_EVERY_MIN: Duration = Duration::from_secs(1);
 const MAINTAIN_EVERY_MAX: Duration = Duration::from_secs(3_600);
 
-/// Default time that a request waits for an answer of the database.
+/// Default time that a request waits for an answer from the database.
 const KEY_CALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// Options of the handle. Start from [`KeyOptions::default`].

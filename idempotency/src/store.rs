@@ -78,7 +78,7 @@ pub trait KeyStore: outbox::Dialect {
     /// Whether sessions keep the plans of statements that look for rows.
     const KEEPS_PLANS: bool;
 
-    /// Whether a key that a transaction holds has a lease, too.
+    /// Whether a key that a transaction holds also has a lease.
     const LEASES_ALWAYS: bool;
 
     /// Renders the SQL.

@@ -107,8 +107,8 @@ impl Incomplete {
 }
 
 /// Maximum number of ways in which the chunks of one message may be split. A relay splits it in
-/// another way only after its limit of sizes was changed. A broken producer could split it in
-/// thousands of ways, each with thousands of chunks.
+/// another way only after its size limit was changed. A broken producer could split it in thousands
+/// of ways, each with thousands of chunks.
 const SPLITS_MAX: u32 = 16;
 
 fn too_many_splits(id: MessageId) -> Refusal {

@@ -5,7 +5,7 @@ use migrations::own_transaction::ENDED;
 
 use crate::error::CommitError;
 
-/// The reason of a rollback because of a message that could not be enqueued.
+/// The reason for a rollback that is caused by a message that could not be enqueued.
 pub const UNSEALED: &str = "a message could not be enqueued in it";
 
 /// Explains why a transaction with messages was not committed, though it is known that it was not.

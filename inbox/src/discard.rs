@@ -16,7 +16,7 @@ use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 
 /// Maximum time ahead of now for which a day is created. It is a day less than the database's own
-/// limit, whatever the time is there.
+/// limit, which then holds whatever the time is at the database.
 const AHEAD_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 /// A decision that is noted, but not committed.

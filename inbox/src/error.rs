@@ -211,13 +211,13 @@ fn is_passing(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfirmError {
-    /// No committed row shows that the message has taken effect, or none yet.
+    /// No committed row shows (yet) that the message has taken effect.
     #[error("message {id} has no committed inbox row: its transaction was rolled back or has not ended")]
     NotCommitted {
         /// The message.
         id: MessageId,
     },
-    /// The committed row is of another payload.
+    /// The committed row belongs to another payload.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The database refused or was unavailable.

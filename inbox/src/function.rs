@@ -4,7 +4,7 @@
 //! traits let the compiler distinguish the forms. Users neither implement nor name these traits.
 //!
 //! Each call consumes a clone, as in `outbox.transaction(..)` and in sagas: an async closure that
-//! captures something is no `Fn`, because its future would borrow from the closure.
+//! captures something is not an `Fn`, because its future would borrow from the closure.
 
 use std::future::Future;
 use std::marker::PhantomData;

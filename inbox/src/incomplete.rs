@@ -22,7 +22,7 @@ const EXPIRED_MAX: u32 = 1_000;
 
 /// The outcome for an overdue message.
 enum Expired {
-    /// It is not overdue any more, or another process expires it.
+    /// It is no longer overdue, or another process expires it.
     Changed,
     /// It had come as a whole, so only its chunks were removed.
     Whole,
@@ -98,7 +98,7 @@ impl<DB: Dialect> Inbox<DB> {
                     Ok(Expired::Changed) => {}
                     Ok(Expired::Whole) => gone += 1,
                     Ok(Expired::DeadLettered) => (gone, expired) = (gone + 1, expired + 1),
-                    // The others are not to wait for it.
+                    // The other messages must not wait for it.
                     Err(error) => failed = Some(error),
                 }
             }

@@ -1,7 +1,7 @@
-//! Messages that are older than the inbox remembers, and that an operator accepts all the same.
+//! Messages that are older than the inbox remembers but that an operator accepts.
 //!
 //! Such a message has no inbox row. Its closed dead letter is the record of its effect. One message
-//! may have several dead letters: its producer has sent it again with other bytes.
+//! may have several dead letters, because its producer has sent it again with other bytes.
 
 use message::Message;
 

@@ -98,9 +98,9 @@ pub struct InboxOptions {
     /// times as much: a message that fails is given up after some attempts, but not one whose
     /// assembly already ends the process.
     pub chunked_bytes_max: usize,
-    /// How long a consumer waits for an answer of the database: 1 s to 1 h, 120 s by default. Then
-    /// it drops the connection and tries again. Choose more than the slowest handler takes, because
-    /// a copy of its message waits for it.
+    /// How long a consumer waits for an answer from the database: 1 s to 1 h, 120 s by default.
+    /// Then it drops the connection and tries again. Choose more than the slowest handler takes,
+    /// because a copy of its message waits for it.
     pub call_timeout: Duration,
     /// When two payloads with one id are the same message: [`PayloadComparison::Bytes`] by default.
     pub payloads: PayloadComparison,
@@ -177,7 +177,7 @@ impl InboxOptions {
         self
     }
 
-    /// Sets how long a consumer waits for an answer of the database.
+    /// Sets how long a consumer waits for an answer from the database.
     #[must_use]
     pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
         self.call_timeout = call_timeout;

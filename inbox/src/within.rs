@@ -9,8 +9,8 @@ use crate::dialect::Dialect;
 use crate::inbox::Inbox;
 use crate::store_error::StoreError;
 
-/// Default time that a process waits for an answer of the database. Admitting a message waits for a
-/// racing consumer of the same message, so the default is longer than a handler may take.
+/// Default time that a process waits for an answer from the database. Admitting a message waits for
+/// a racing consumer of the same message, so the default is longer than a handler may take.
 pub(crate) const CALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
 /// Minimum time that it waits.
 pub const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(1);

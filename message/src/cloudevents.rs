@@ -24,8 +24,8 @@ use crate::trace::TraceContext;
 /// The specification version that is written. Any `1.x` is accepted.
 const SPEC_VERSION: &str = "1.0";
 
-/// The attributes that a message is read from. Every other one becomes a header, but the extensions
-/// of [`CHUNK_ATTRIBUTES`](crate::CHUNK_ATTRIBUTES).
+/// The attributes that a message is read from. Every other attribute becomes a header, except the
+/// extensions of [`CHUNK_ATTRIBUTES`](crate::CHUNK_ATTRIBUTES).
 const ATTRIBUTES: [&str; 7] = ["specversion", "id", "source", "type", "time", "subject", "datacontenttype"];
 
 /// Returns whether a CloudEvents attribute is part of a message, and not a header.

@@ -44,7 +44,7 @@ pub enum SchemaError {
     },
     /// An applied migration differs from the one in this build.
     #[error(
-        "migration {version} ({name}) of the {line} was applied with another content than this build has; install \
+        "migration {version} ({name}) of the {line} was applied with different content than this build has; install \
          the build that applied it, or compare the schema and correct its checksum in outbox_toolkit_migration"
     )]
     Changed {

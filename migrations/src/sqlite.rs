@@ -98,7 +98,8 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
         }
     }
 
-    /// Waits for another migrator like for any writer: as long as the connection's `busy_timeout`.
+    /// Waits for another migrator as for any other writer: as long as the connection's
+    /// `busy_timeout`.
     async fn begin<'c>(
         connection: &'c mut SqliteConnection,
         _: &Patience,

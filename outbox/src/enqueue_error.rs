@@ -62,10 +62,10 @@ pub enum EnqueueError {
         /// The topic of the refused message.
         topic: Topic,
     },
-    /// The id was enqueued before with another event type, content type or payload. Consumers would
-    /// apply only one of the two.
+    /// The id was enqueued before with a different event type, content type or payload. Consumers
+    /// would apply only one of the two.
     #[error(
-        "message id {id} for topic {topic} was enqueued before with another content; one id names one fact: derive \
+        "message id {id} for topic {topic} was enqueued before with different content; one id names one fact: derive \
          it from everything that makes the fact, or use a fresh id"
     )]
     IdReused {

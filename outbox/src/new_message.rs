@@ -80,7 +80,7 @@ pub struct Prepared {
     pub message: Message,
     /// The earliest delivery.
     pub deliver_at: Option<OffsetDateTime>,
-    /// Whether the producer supplied the id. Only then its time is checked.
+    /// Whether the producer supplied the id. The time of other ids is not checked.
     pub is_supplied: bool,
 }
 

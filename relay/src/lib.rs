@@ -1,9 +1,9 @@
-//! The program `relay`: it publishes every committed outbox row, and is an interface to what
-//! operators ask and decide. It is a library only for its own tests: services embed
+//! The program `relay`: it publishes every committed outbox row, and gives operators commands for
+//! queries and decisions. It is a library only for its own tests: services embed
 //! `outbox-toolkit-engine`.
 //!
-//! Beside it stand `operate` with the questions and decisions, `adopt` with the takeover of foreign
-//! tables, and `web` with the page.
+//! Its companions are `operate` with the queries and decisions, `adopt` with the takeover of
+//! foreign tables, and `web` with the page.
 //!
 //! | module | what it holds |
 //! |---|---|

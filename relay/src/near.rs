@@ -1,6 +1,6 @@
 //! Suggests the known word that a misspelt one may mean.
 
-/// Maximum number of letters that are wrong, missing, superfluous or exchanged.
+/// Maximum number of letters that are wrong, missing, extra or swapped.
 const DISTANCE_MAX: usize = 2;
 
 /// Returns the known word that is closest to a misspelt one, if one is close enough.

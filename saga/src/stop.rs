@@ -183,11 +183,11 @@ fn verdict_of_handler(error: &HandlerError) -> Verdict {
     let next = match error.next() {
         inbox::Next::Reject => Next::Stop,
         inbox::Next::Unavailable => Next::Outage,
-        // The source tells an outage from a conflict.
+        // The source distinguishes an outage from a conflict.
         inbox::Next::Database => {
             return error.source().and_then(verdict).unwrap_or(Verdict::of(Next::Outage));
         }
-        // A step that waits counts, so that an operator learns of it in the end.
+        // A step that waits counts, so that an operator eventually learns of it.
         _ => Next::Retry,
     };
     Verdict { next, delay: error.delay() }

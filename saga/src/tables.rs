@@ -475,9 +475,9 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(rows::overdue).collect()
     }
 
-    /// Deletes sagas that ended a retention ago, by the database's clock and by the reading of
-    /// another clock, with steps and replies, at most [`BATCH`](crate::retention::BATCH). Returns
-    /// their number.
+    /// Deletes sagas that ended longer ago than the retention, by the database's clock and by the
+    /// reading of another clock, with steps and replies, at most
+    /// [`BATCH`](crate::retention::BATCH). Returns their number.
     pub(crate) async fn forget(
         &self,
         connection: &mut DB::Connection,

@@ -29,7 +29,7 @@ type Configure<DB> = Arc<dyn Fn(ConsumerBuilder<DB>) -> ConsumerBuilder<DB> + Se
 pub(crate) struct Crash {
     /// The points at which the next consumers to reach them die.
     points: Mutex<Vec<CrashPoint>>,
-    /// Number of orders to end all consumers at once.
+    /// Counts the requests to end all consumers at once.
     all: watch::Sender<u64>,
 }
 

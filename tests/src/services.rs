@@ -14,7 +14,7 @@ pub async fn crash(backend: Backend) -> Outcome {
     services(&["restart", service(backend)?, "--immediate"]).await
 }
 
-/// Stops a service in order and starts it again. Returns when it answers.
+/// Stops a service in an orderly way and starts it again. Returns when it answers.
 ///
 /// # Errors
 /// The task runner failed; the error holds its output.

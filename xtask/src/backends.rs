@@ -90,7 +90,7 @@ struct Backend {
     /// Its address, or the reason why it is ignored.
     address: Result<String, String>,
     started_by_us: bool,
-    /// Run by somebody else: tests must not stop it.
+    /// Run by another party: tests must not stop it.
     external: bool,
 }
 

@@ -132,7 +132,7 @@ mod tests {
         let mut stdout = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
         std::io::BufRead::read_line(&mut stdout, &mut line).expect("a line");
         assert_eq!(wait(child, Duration::ZERO).expect("waited"), None);
-        // The pipe's end: nobody holds its other side any more.
+        // The pipe's end: no process holds its other side any more.
         let mut rest = String::new();
         stdout.read_to_string(&mut rest).expect("the end");
         assert!(line.trim().parse::<u32>().is_ok() && rest.is_empty(), "{line:?} {rest:?}");

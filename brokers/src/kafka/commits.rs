@@ -18,7 +18,7 @@ const COMMIT_EVERY: Duration = Duration::from_millis(100);
 /// Delays after the last movement at which all positions are committed again.
 const REPEAT_AFTER: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(60)];
-/// Time between two looks for offsets without a message, which positions can pass.
+/// Time between two searches for offsets that have no message and that positions can pass.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Maximum time between two commits of all positions of fixed partitions.
 const KEEP_EVERY: Duration = Duration::from_secs(3_600);
@@ -50,8 +50,8 @@ impl Commits {
         self.repeated = 0;
     }
 
-    /// Returns whether to look for offsets without a message. Returns true once for each time that
-    /// is due.
+    /// Returns whether to search for offsets that have no message. Returns true once whenever such
+    /// a search is due.
     pub(super) fn look_for_markers(&mut self, now: Instant) -> bool {
         let is_due = self.looked_at.is_none_or(|at| now.duration_since(at) >= LOOK_EVERY);
         if is_due {
@@ -65,7 +65,7 @@ impl Commits {
         self.repeated == REPEAT_AFTER.len()
     }
 
-    /// Returns whether to commit all positions again. Returns true once for each time that is due.
+    /// Returns whether to commit all positions again. Returns true once whenever that is due.
     pub(super) fn repeat(&mut self, now: Instant) -> bool {
         let due = self.moved_at.zip(REPEAT_AFTER.get(self.repeated));
         let is_due = due.is_some_and(|(at, after)| now.duration_since(at) >= *after);

@@ -104,7 +104,7 @@ pub struct Sasl {
     pub mechanism: Mechanism,
     /// The user's name.
     pub username: String,
-    /// The password; or `password_file`.
+    /// The password. It can be given in `password_file` instead.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub password: Option<SecretString>,

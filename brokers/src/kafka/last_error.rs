@@ -1,4 +1,4 @@
-//! The last error of a session's client, for the session itself and for whoever has its connector.
+//! The last error of a session's client, for the session itself and for the owner of its connector.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

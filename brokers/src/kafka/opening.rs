@@ -39,7 +39,7 @@ const IN_FLIGHT_MAX: usize = 5;
 /// Time since the last confirmation after which a single message opens a partition again.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
 
-/// Number of topics at which those are forgotten whose partitions are closed anyway.
+/// Number of topics above which topics are forgotten whose partitions are closed anyway.
 const TOPICS_KEPT_MIN: usize = 1_000;
 
 /// Room that the queue of a partition keeps once nothing waits in it.
@@ -467,9 +467,9 @@ mod tests {
     }
 
     /// Goal: a session that publishes to ever new topics keeps those whose state matters, and not
-    /// all. Oracle: the topics that are known after an hour without messages for most of them: one
-    /// with a message in flight, one with a message that waits, and one that was confirmed lately
-    /// stay.
+    /// all. Oracle: the topics that are known after an hour without messages for most of them.
+    /// Three stay: one with a message in flight, one with a message that waits, and one that was
+    /// confirmed recently.
     #[test]
     fn of_many_topics_only_idle_ones_are_forgotten() {
         let openings = openings(Duration::ZERO);

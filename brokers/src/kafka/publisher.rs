@@ -25,7 +25,8 @@ use super::wire;
 /// Batch length recommended to callers. librdkafka makes the batches, so this only amortises the
 /// call.
 const BATCH_LEN: usize = 1_000;
-/// Maximum number of topics that the cluster is asked about at once. Each question has a thread.
+/// Maximum number of topics that the cluster is asked about at once. Each request occupies a
+/// thread.
 const QUESTIONS_MAX: usize = 16;
 /// Maximum time that a session that cannot continue waits for confirmations of the messages it has
 /// sent, so that they need not be sent again.

@@ -33,7 +33,7 @@ const SEEK_MAX: Duration = Duration::from_secs(5);
 
 /// Maximum time for which the last commit is tried again while the group assigns its partitions.
 const ASSIGNING_MAX: Duration = Duration::from_secs(5);
-/// Time after which a commit is tried again that such a group has refused.
+/// Time after which a commit that such a group has refused is tried again.
 const COMMIT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// A command of the subscription to its thread.
@@ -59,8 +59,8 @@ impl Drop for EndOfDelivery {
 
 /// One subscription's consumer.
 pub(super) struct Pump {
-    /// Dropped before the consumer, which polls while it closes. What it polls then reaches nobody,
-    /// so it must not move a position.
+    /// Dropped before the consumer, which polls while it closes. Messages that it polls then reach
+    /// no caller, so they must not move a position.
     pub(super) _end: EndOfDelivery,
     pub(super) consumer: BaseConsumer<Callbacks>,
     pub(super) inflow: Arc<Inflow>,

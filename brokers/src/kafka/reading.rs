@@ -44,9 +44,9 @@ enum Idle {
 pub(super) enum Room {
     /// At least half: worth fetching again.
     Plenty,
-    /// Some.
+    /// Less than half.
     Some,
-    /// None.
+    /// No room at all.
     None,
 }
 

@@ -13,7 +13,7 @@ use super::config::Config;
 use super::fault;
 use super::outcomes::Outcomes;
 
-/// Pause before asking again for a topic that has no leader yet, as a fresh one.
+/// Pause before asking again for a topic that has no leader yet, such as one that was just created.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Asks the cluster for the number of partitions of a topic; waits for one that is being created.

@@ -17,7 +17,7 @@ const REPLY_SUCCESS: u16 = 200;
 pub(super) struct Connection {
     client: Arc<lapin::Connection>,
     _renewal: Option<Renewal>,
-    /// Dropped after the client, which closes the connection in order.
+    /// Dropped after the client, which closes the connection in an orderly way.
     end: End,
 }
 
@@ -55,8 +55,8 @@ impl Connection {
         Ok(channel)
     }
 
-    /// Closes a channel in order. Dropping it also does so, but later: during the end of the
-    /// connection the client takes that for an error, logs it, and skips its own goodbye.
+    /// Closes a channel in an orderly way. Dropping it also does so, but later: during the end of
+    /// the connection the client takes that for an error, logs it, and skips its own goodbye.
     pub(super) async fn finish(&self, channel: &Channel) {
         if channel.status().connected()
             && let Err(error) = self.ask(channel.close(REPLY_SUCCESS, ShortString::default())).await
@@ -89,7 +89,7 @@ impl Connection {
         (channel_max > 0).then_some(channel_max)
     }
 
-    /// Closes it in order. A failure is only logged: the broker notices by itself.
+    /// Closes it in an orderly way. A failure is only logged: the broker notices by itself.
     pub(super) async fn say_goodbye(&self, deadline: Instant) {
         let closing = self.ask(self.client.close(REPLY_SUCCESS, ShortString::default()));
         match tokio::time::timeout_at(deadline, closing).await {

@@ -104,7 +104,7 @@ pub(super) fn of_subscription(error: Error) -> SubscriptionError {
 
 /// Returns the party at fault, and the remedy, for what the client library could not parse. It
 /// demands UTF-8 of short strings, which RabbitMQ does not. Such a message comes again in every
-/// session, so only an operator ends that.
+/// session, so only an operator can end that.
 fn unreadable(error: &Error) -> (Fault, String) {
     let reason = format!(
         "the client library cannot read what rabbitmq sent ({error}). A message in one of these queues \

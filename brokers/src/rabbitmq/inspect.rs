@@ -54,7 +54,8 @@ pub struct QueueSettings {
     pub delivery_limit: Option<i64>,
     /// The exchange that receives messages which the queue discards.
     pub dead_letter_exchange: Option<String>,
-    /// Why that exchange loses them. The broker reports nothing when it does.
+    /// The reason why that exchange loses them, if it does. The broker itself does not report the
+    /// loss.
     pub dead_letters_lost: Option<String>,
     /// `message-ttl`: a message that waits longer is discarded.
     pub message_ttl: Option<Duration>,
@@ -93,7 +94,7 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<T
     Ok(BrokerFacts { version: None, nodes: None, clock: None, topics: inspected })
 }
 
-/// Declares passively. An error closes the channel, so each question has its own.
+/// Declares passively. An error closes the channel, so each query has its own.
 async fn look(connection: &Connection, exchange: &str, topic: &str) -> Result<TopicFacts, SubscriptionError> {
     let channel = connection.channel().await.map_err(fault::of_subscription)?;
     let short = |name: &str| {

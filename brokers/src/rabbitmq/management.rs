@@ -48,7 +48,7 @@ struct Exchange {
 }
 
 impl Exchange {
-    /// Returns whether what no binding takes may go to another exchange.
+    /// Returns whether messages that no binding takes may go to another exchange.
     fn may_have_alternate(&self) -> bool {
         self.policy.is_some() || self.arguments.contains_key("alternate-exchange")
     }
@@ -264,7 +264,7 @@ fn reading(date: SystemTime, before: SystemTime, took: Duration) -> ClockReading
     ClockReading { skew, uncertainty: took / 2 + DATE_RESOLUTION / 2 }
 }
 
-/// Returns whether an exchange drops what has a routing key.
+/// Returns whether an exchange drops messages with a routing key.
 fn unbound(exchange: &Exchange, bindings: &[Binding], key: &str) -> bool {
     let takes = |binding: &Binding| matches(&exchange.kind, &binding.routing_key, key);
     !exchange.may_have_alternate() && !bindings.iter().any(takes)

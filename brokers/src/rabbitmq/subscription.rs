@@ -33,8 +33,8 @@ use crate::settings::InvalidSetting;
 /// 100,000 deliveries per second, 48 bits last for 89 years.
 const TAG_BITS: u32 = 48;
 
-/// Deliveries of one message from which on a warning is logged: half of what RabbitMQ 4 allows by
-/// default.
+/// Number of deliveries of one message at which a warning is logged: half of what RabbitMQ 4 allows
+/// by default.
 const DELIVERIES_WARNED: i64 = 10;
 
 /// Counts the consuming channels of this process.

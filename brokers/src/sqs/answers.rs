@@ -10,9 +10,9 @@ use std::time::Duration;
 use message::FaultScope;
 use tokio::time::Instant;
 
-/// Number of queues from which on old answers are forgotten.
+/// Number of queues at which old answers begin to be forgotten.
 const QUEUES_MAX: usize = 1_000;
-/// How long an answer is remembered at least: longer than a request takes, with all its attempts.
+/// Minimum time that an answer is remembered: longer than a request takes, with all its attempts.
 const KEPT: Duration = Duration::from_secs(3_600);
 
 /// When each queue last answered.
@@ -34,7 +34,7 @@ impl Default for Answered {
 
 impl Answered {
     /// Forgets old answers, so that a session that meets any number of queues keeps those of the
-    /// last hour. Seldom enough for all of them to be looked at.
+    /// last hour. This happens seldom enough for all of them to be examined.
     fn forget(&mut self, now: Instant) {
         if self.at.len() >= self.forget_at {
             self.at.retain(|_, at| now.saturating_duration_since(*at) < KEPT);

@@ -36,7 +36,8 @@ impl Renewal {
         })
     }
 
-    /// In a task of its own: a handler that blocks its thread must not lose its lease by that.
+    /// In a task of its own: a handler that blocks its thread must not lose its lease because of
+    /// that.
     fn spawn<F>(work: impl FnOnce(CancellationToken) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -46,8 +47,8 @@ impl Renewal {
         Self { task, stop }
     }
 
-    /// Ends it behind the renewal under way, so that the server carries out nothing of it later.
-    /// Waits for that a few seconds at most, then abandons it.
+    /// Ends the task after the renewal under way, so that the server carries out no part of it
+    /// later. Waits at most a few seconds for that, then abandons it.
     pub(super) async fn finish(self) {
         self.stop.cancel();
         if tokio::time::timeout(LAST_RENEWAL_MAX, self.task).await.is_err() {

@@ -157,8 +157,8 @@ where
     let Answered { response, effect, storable } = call.answer(settings, true).await?;
     let end = end_of_lease(effect, storable.is_some(), claim.on_expired());
     if end == End::LeaveUnknown {
-        // A renewal that the server carried out behind the lapse would extend the lease again. Of a
-        // key that has ended or was released, it would change nothing.
+        // A renewal that the server carries out after the lapse would extend the lease again. It
+        // changes nothing for a key that has ended or was released.
         renewal.finish().await;
     } else {
         drop(renewal);

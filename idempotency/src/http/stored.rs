@@ -20,7 +20,7 @@ const NEVER: [&str; 22] = [
     "content-length",
     "date",
     "age",
-    // The replay may go to another caller than the one that received these.
+    // The replay may go to a caller other than the one that received these.
     "set-cookie",
     "authorization",
     "www-authenticate",

@@ -41,8 +41,8 @@ pub trait Retention: Guards {
         range: DayRange,
     ) -> impl Future<Output = std::result::Result<u64, StoreError>> + Send;
 
-    /// Forgets everything before a day and moves the beginning of memory there, in one step or with
-    /// the refusal first. Returns the number of days (PostgreSQL) or rows (SQLite) removed.
+    /// Forgets everything before a day and moves the beginning of memory there, either in one step
+    /// or by refusing it first. Returns the number of days (PostgreSQL) or rows (SQLite) removed.
     fn expire(
         pool: &Pool<Self>,
         tables: &Tables<Self>,

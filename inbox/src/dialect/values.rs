@@ -33,11 +33,11 @@ pub(crate) struct ChunkSet<'a> {
 /// Which sets of chunks are overdue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Overdue<'a> {
-    /// Those that began and were last tried before this time,
+    /// Only sets that began and were last tried before this time.
     pub before: OffsetDateTime,
-    /// if they are of this consumer; without one, those of all.
+    /// Only sets of this consumer; `None` for those of all consumers.
     pub consumer: Option<&'a str>,
-    /// Those of other consumers must also have begun before this time.
+    /// Sets of other consumers must also have begun before this time.
     pub others_before: OffsetDateTime,
 }
 
@@ -91,7 +91,7 @@ pub struct Stored {
     pub dead_letter: Option<DeadLetterId>,
 }
 
-/// Whether the commit checks for the row.
+/// Whether a row is marked, so that the commit checks that it is still there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// The commit of the transaction gives proofs: see

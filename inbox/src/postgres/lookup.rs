@@ -37,8 +37,8 @@ impl parts::Lookup for Postgres {
         Ok(holders)
     }
 
-    /// Sets nothing for the session, which a pooler may hand on to a service. The statement goes by
-    /// its index and sorts no table, whatever the planner believes of it.
+    /// Sets nothing for the session, which a pooler may hand on to a service. The statement uses
+    /// its index and sorts no table, whatever the planner estimates.
     async fn read_within(
         connection: &mut PgConnection,
         query: Query<Self>,

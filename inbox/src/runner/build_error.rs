@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use message::InvalidText;
 
-/// The shortest interval of a consumer. Seconds are usual; tests may be in a hurry.
+/// The shortest interval of a consumer. Intervals of seconds are usual; tests may use shorter ones.
 pub(super) const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// Why a consumer cannot be built. The program's fault.
@@ -28,7 +28,7 @@ pub enum BuildError {
     },
     /// A function for many events is registered, but the consumer has no batches.
     #[error(
-        "the function for kind {kind:?} takes many events, and the consumer gathers no batches; call .batch(n)"
+        "the function for kind {kind:?} takes many events, but the consumer does not use batches; call .batch(n)"
     )]
     NoBatches {
         /// The kind.

@@ -76,7 +76,7 @@ impl<S: Store> Worker<S> {
             }
             (Ok(Noted::Uncounted), None) => self.wait_out(&mut course.outages, error, give_up).await?,
             (Err(unnoted), _) => {
-                tracing::warn!(error = error_text(&unnoted), "a failure was not noted");
+                tracing::warn!(error = error_text(&unnoted), "a failure could not be recorded");
                 self.wait_out(&mut course.outages, error, give_up).await?;
             }
         }

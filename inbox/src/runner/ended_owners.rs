@@ -12,8 +12,8 @@ const OWNERS_MAX: usize = 1_000;
 /// Other processes that ended with messages in hand.
 ///
 /// A process first notes that it has a message in hand, and then begins to handle it. Between the
-/// two it looks as if it had ended, so one look at a message is not enough. One message is enough:
-/// the others of an ended process are taken over without waiting again.
+/// two it looks as if it had ended, so one look at a message is not enough. Two looks at a single
+/// message are enough: the other messages of an ended process are taken over without waiting again.
 #[derive(Debug, Default)]
 pub(super) struct EndedOwners(Mutex<HashSet<Uuid>>);
 

@@ -62,7 +62,7 @@ pub(super) struct Failure {
     pub(super) is_counted: bool,
     /// Number of counted failures, including this one.
     pub(super) attempts: u32,
-    /// Time since the first failure was noted, by the clock that says less.
+    /// Time since the first failure was noted, by the clock that shows the shorter time.
     pub(super) age: Duration,
     /// Number of consecutive uncounted failures, in any process, as the database noted them.
     pub(super) uncounted: u32,

@@ -185,13 +185,13 @@ impl<S: Store> Worker<S> {
             Err(unnoted) => {
                 let error = error_text(&*failed.error);
                 let unnoted = error_text(&unnoted);
-                tracing::warn!(error, unnoted, "a failure was not noted");
+                tracing::warn!(error, unnoted, "a failure could not be recorded");
             }
         }
         None
     }
 
-    /// Turns a held message into an ordinary dead letter. Returns whether that is done.
+    /// Turns a held message into an ordinary dead letter. Returns whether that succeeded.
     async fn fail_held(&self, letter: DeadLetterId, message: MessageName<'_>, cause: Cause) -> bool {
         let Cause { reason, error, attempts } = cause.clone();
         match self.store.fail_held(letter, message, cause).await {

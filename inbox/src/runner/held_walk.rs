@@ -165,7 +165,7 @@ impl<S: Store> Worker<S> {
             let firsts = firsts.into_iter().zip(keys);
             freed.extend(firsts.filter_map(|(first, key)| Some(in_turn(first.filter(is_new)?, key))));
         }
-        // Last, because they may use up the time.
+        // These come last, because they may use up the time.
         freed.extend(look.courses.iter().map(|(letter, held)| in_turn(*letter, held.key.clone())));
         Ok(Some(freed))
     }

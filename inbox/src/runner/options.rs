@@ -26,7 +26,8 @@ pub struct RunnerOptions {
     pub maintain_interval: Option<Duration>,
     /// How long one call of the handler may take.
     pub handler_timeout: Duration,
-    /// How long a message may fail while no failure counts.
+    /// How long a message may keep failing before it is dead-lettered although none of its failures
+    /// counts.
     pub failing_max: Duration,
     /// Whether a dead letter holds its key.
     pub after_dead_letter: AfterDeadLetter,

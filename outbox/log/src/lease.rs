@@ -14,7 +14,7 @@ message::name! {
 }
 
 /// A granted lease. Its epoch and its holder fence every write: a later holder has a larger epoch.
-/// Only when a relay was forgotten, the epochs of its name begin again.
+/// The epochs of a name begin again only after its relay was forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     /// The fencing token.

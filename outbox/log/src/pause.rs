@@ -11,7 +11,7 @@ use crate::error::LogError;
 /// them. Operators who pause at the same time can exceed it, by one each.
 pub const PAUSES_MAX: i64 = 10_000;
 
-/// Refuses a pause that would be one of `pauses`, if these are too many.
+/// Refuses a pause if the relay, with it, would have more than [`PAUSES_MAX`] of them.
 pub(crate) fn check_pauses_len(scope: &PauseScope, pauses: i64) -> Result<(), LogError> {
     if pauses <= PAUSES_MAX {
         return Ok(());

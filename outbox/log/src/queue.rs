@@ -59,7 +59,7 @@ pub struct HeldQueues {
 }
 
 impl HeldQueues {
-    /// Makes the list from the first row of each queue, maximum `queues_max` queues, in the order
+    /// Makes the list from the first row of each queue, at most `queues_max` queues, in the order
     /// of their names.
     pub(crate) fn of(rows: Vec<(String, i64, String)>, queues_max: usize) -> Self {
         let exhausted = rows.len() < queues_max;

@@ -52,15 +52,15 @@ pub struct Row {
 /// reader.
 #[async_trait]
 pub trait Rows: Send {
-    /// Returns rows with message ids above `after` and up to `until`, ascending, maximum
+    /// Returns rows with message ids above `after` and up to `until`, ascending, at most
     /// `rows_max`.
     async fn page(&mut self, after: Uuid, until: Uuid, rows_max: u32) -> Result<Vec<Row>, LogError>;
 
     /// Returns the rows of these messages, ascending.
     async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Row>, LogError>;
 
-    /// Returns the smallest message id above all that retention has removed. Below it the outbox
-    /// cannot answer any more.
+    /// Returns the smallest message id above all that retention has removed. For smaller ids the
+    /// outbox no longer has an answer.
     async fn first(&mut self) -> Result<Option<Uuid>, LogError>;
 }
 

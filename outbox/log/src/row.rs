@@ -90,8 +90,8 @@ fn shared<T: AsRef<str> + Clone, E>(
 }
 
 impl Row<'_> {
-    /// Makes the entry. Its message is an error when a column is not valid for a message, or was
-    /// too long to be read.
+    /// Makes the entry. Its message is an error if a column is not valid for a message, or if the
+    /// row is too long to be read.
     pub(crate) fn into_entry(self, names: &mut Names, source: &Source, limit: &RowLimit) -> Entry {
         let deliver_in = self.deliver_in.and_then(wait);
         let message = match limit.refusal(self.lengths) {

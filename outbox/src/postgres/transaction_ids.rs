@@ -66,7 +66,7 @@ SELECT now(), pg_current_xact_id()::text, (SELECT system_identifier::text FROM p
     set_config('outbox_toolkit.ids_taken',
         (coalesce(nullif(current_setting('outbox_toolkit.ids_taken', true), ''), '0')::bigint + $1)::text, true)::bigint";
 
-/// Takes `count` ids, 1 to [`TAKEN_MAX`], in one round trip. They ascend, also over several calls
+/// Takes `count` ids, 1 to [`TAKEN_MAX`], in one round trip. They ascend, even across several calls
 /// in one transaction, and carry the time at which the transaction began.
 ///
 /// # Errors

@@ -56,8 +56,8 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
     Ok(accepted)
 }
 
-/// Returns the place with a host, if it has a user and none: the client library reads no URL
-/// without one. A parameter names it then, as in the URLs of Cloud SQL.
+/// Returns the place with a host added if it has a user but no host: the client library does not
+/// parse a URL without a host. A parameter then names the host, as in the URLs of Cloud SQL.
 fn with_host(place: &str, names_host: bool) -> Result<String, InvalidUrl> {
     let host = authority(place);
     let is_missing = place.contains('@') && (host.is_empty() || host.starts_with(':'));
@@ -70,7 +70,8 @@ fn with_host(place: &str, names_host: bool) -> Result<String, InvalidUrl> {
     }
 }
 
-/// Returns whether a text is not what it says after percent decoding.
+/// Returns whether a text has a percent sign that is not part of an escape, or escapes that are not
+/// UTF-8.
 fn has_stray_percent(text: &str) -> bool {
     let is_escape = |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|digit| hex(digit).is_some());
     !text.split('%').skip(1).all(is_escape) || decoded(text).contains(char::REPLACEMENT_CHARACTER)

@@ -10,7 +10,7 @@ pub(super) enum Verdict {
     Refused(&'static str),
 }
 
-/// Returns how a parameter is treated. `is_verified` tells whether the server has to prove its
+/// Returns how a parameter is treated. `is_verified` is whether the server has to prove its
 /// identity.
 pub(super) fn verdict(name: &str, value: &str, is_verified: bool) -> Verdict {
     use Verdict::{Honoured, Kept, Refused};

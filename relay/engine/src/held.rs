@@ -14,8 +14,8 @@
 //!
 //! # Why nothing is passed over
 //! `from` is never above an entry that is held and has not been read back. Holding an entry lowers
-//! it. An answer raises it to behind the answer's last entry, but not above entries that were not
-//! stored when the question was asked (`unstored`, `missed`). An answer does not count if its
+//! it. An answer raises it to just past the answer's last entry, but not above entries that were
+//! not stored when the question was asked (`unstored`, `missed`). An answer does not count if its
 //! question began at a higher id than `from` is now. Taking in an answer ends before the first
 //! entry that was not stored when the question was asked: the answer can show entries behind it
 //! that were held long ago (`shown`).
@@ -88,7 +88,7 @@ impl QueueHash {
 struct Resting {
     /// Lower bound of the ids of held entries that are not yet read back.
     from: EntryId,
-    /// Whether it was released and waits for a walk to find its name.
+    /// Whether it was released and waits until a walk finds its name.
     is_owed: bool,
     /// Whether an entry of the queue was held or stored since then.
     is_touched: bool,

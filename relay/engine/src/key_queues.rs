@@ -67,7 +67,8 @@ impl KeyQueues {
         self.ready.pop_front()
     }
 
-    /// Takes the first ready entry that `may` leave, past others that may not.
+    /// Takes the first ready entry for which `may` returns true, and leaves the others in the
+    /// queue.
     pub(crate) fn pop_where(&mut self, mut may: impl FnMut(Ticket) -> bool) -> Option<Ticket> {
         let place = self.ready.iter().position(|ticket| may(*ticket))?;
         self.ready.remove(place)

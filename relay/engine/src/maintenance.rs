@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::History;
 
-/// Time between two looks at the history. A look costs about 100 buffers and writes nothing.
+/// Time between two checks of the history. A check reads about 100 buffers and writes nothing.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Delay of the first look, so that it does not disturb a start.
+/// Delay of the first check, so that it does not disturb the start.
 const FIRST: Duration = Duration::from_secs(5);
 
 /// How long a stop waits for a pass that has begun, so that the pass can report what it did.
@@ -57,7 +57,7 @@ impl Maintenance {
         }
     }
 
-    /// Runs until it is stopped. A failure is reported, and the next look tries again.
+    /// Runs until it is stopped. A failure is reported, and the next check tries again.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut look = interval_at(Instant::now() + FIRST, INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);

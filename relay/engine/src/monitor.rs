@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::Looks;
 
-/// Default time between two looks at the database: half of the usual scrape interval of Prometheus.
+/// Default time between two readings of the database: half of the usual scrape interval of
+/// Prometheus.
 pub const INTERVAL_DEFAULT: Duration = Duration::from_secs(15);
 
 /// Looks at the database on behalf of one relay.
@@ -28,8 +29,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Runs until it is stopped. A failure is reported, and the next look tries again. Cancel-safe:
-    /// it only reads.
+    /// Runs until it is stopped. A failure is reported, and the next reading tries again.
+    /// Cancel-safe: it only reads.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut tick = interval(self.interval);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

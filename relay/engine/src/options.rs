@@ -59,8 +59,8 @@ pub struct EngineOptions {
     /// How long a lease lasts without renewal; it is renewed at a third of this. A standby takes
     /// over from a killed relay within this time.
     pub lease_ttl: Duration,
-    /// Pause after an empty poll while messages come. Until a second after the last message, it at
-    /// most doubles.
+    /// Pause after an empty poll while messages keep coming. It at most doubles until a second
+    /// after the last message.
     pub poll_min: Duration,
     /// Pause between the polls of an idle relay.
     pub poll_max: Duration,

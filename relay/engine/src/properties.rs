@@ -29,8 +29,8 @@ fn item(id: i64, difference: &Arc<Difference>) -> Item {
     }
 }
 
-/// Fills a window with one difference for each size, of that many entries. Entry `n` of each
-/// difference has the id `n + 1`.
+/// Fills a window with one difference for each of these sizes, which are numbers of entries. Entry
+/// `n` of each difference has the id `n + 1`.
 fn filled(sizes: &[usize]) -> (Window, Vec<Arc<Difference>>, Vec<(usize, Ticket)>) {
     let mut window = Window::new(Cursor::at(Mark::new("0")), usize::MAX, usize::MAX, usize::MAX);
     let (mut differences, mut tickets) = (Vec::new(), Vec::new());

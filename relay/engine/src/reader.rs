@@ -15,7 +15,7 @@ use crate::options::EngineOptions;
 use crate::paused::Paused;
 use crate::wake::Pace;
 
-/// A question of the driver. Pages of the log need no question.
+/// A read that the driver requests. Batches of the log arrive without a request.
 #[derive(Debug)]
 pub(crate) enum Ask {
     /// Exceptions that are due, after this position.

@@ -36,7 +36,7 @@ impl Cause {
             *groups.entry(signature(&error)).or_default() += count;
         }
         let others = groups.len().saturating_sub(1);
-        // The first of equal ones, so that the answer does not change from look to look.
+        // The first of equal ones, so that the answer does not change from call to call.
         let (text, count) = groups.into_iter().rev().max_by_key(|(_, count)| *count)?;
         Some(Self { text, count, is_at_least: is_sample, others })
     }

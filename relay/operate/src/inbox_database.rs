@@ -31,7 +31,7 @@ use crate::settings::Database;
 /// Timeout for connecting.
 #[cfg(feature = "postgres")]
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout for each call, as that of an outbox: a host that has disappeared does not answer.
+/// Timeout for each call, the same as for an outbox: a host that has disappeared does not answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An open inbox with one connection.
@@ -163,7 +163,8 @@ impl InboxDatabase {
         }
     }
 
-    /// Returns the time before which messages are not remembered: now, before its first consumer.
+    /// Returns the time before which messages are not remembered: the present if no consumer has
+    /// opened the inbox yet.
     pub(crate) fn remembers_from(&self) -> OffsetDateTime {
         let window = match &self.opened {
             #[cfg(feature = "postgres")]

@@ -15,7 +15,7 @@ pub enum MessageState {
     Published,
     /// The pipeline's filter leaves it to others.
     LeftOut,
-    /// Nobody can say: the cursor belongs to another server's history.
+    /// Unknown: the cursor belongs to another server's history.
     Unknown,
     /// Parked until its time.
     Scheduled,

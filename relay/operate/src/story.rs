@@ -476,8 +476,8 @@ fn made_at(id: Uuid) -> Option<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).ok()?).ok()
 }
 
-/// Returns the error for a message that no place knows: it never existed, or retention has removed
-/// it.
+/// Returns the error for a message that none of the places knows: it never existed, or retention
+/// has removed it.
 async fn unknown(places: &Places, asked: &MessageRef, id: Option<Uuid>) -> OperateError {
     let mut kept = Vec::new();
     let mut may_be_removed = false;

@@ -1,4 +1,4 @@
-//! Looks at many databases, at few of them at a time.
+//! Queries many databases, a few at a time.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Semaphore;
 
-/// Maximum number of looks at a time, so that a look at thousands of pipelines is no flood of
-/// sessions.
+/// Maximum number of concurrent looks, so that a look at thousands of pipelines does not open a
+/// flood of sessions.
 const LOOKS_MAX: usize = 4;
-/// Maximum number of looks beside these that take long. Others do not wait for a database that does
-/// not answer: a look at it that takes long has no session, or a session that is of no use.
+/// Maximum number of slow looks in addition to these. Others do not wait for a database that does
+/// not answer: a slow look has no session, or one that is of no use.
 const SLOW_LOOKS_MAX: usize = 12;
-/// The time after which a look takes long.
+/// The time after which a look counts as slow.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
-/// Runs looks at databases and brokers: four at a time, and up to twelve others that have taken
-/// longer than a second. Returns their results in the order of the looks. Cancel-safe if the looks
-/// are.
+/// Runs looks, which query databases and brokers: four at a time, and up to twelve others that have
+/// taken longer than a second. Returns their results in the order of the looks. Cancel-safe if the
+/// looks are.
 pub async fn in_turns<F: Future>(looks: Vec<F>) -> Vec<F::Output> {
     let quick = Arc::new(Semaphore::new(LOOKS_MAX));
     let mut looks = looks.into_iter().enumerate();
@@ -41,7 +41,7 @@ pub async fn in_turns<F: Future>(looks: Vec<F>) -> Vec<F::Output> {
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Runs a look, and lets others begin once it takes long.
+/// Runs a look, and lets others begin once it counts as slow.
 async fn in_turn<F: Future>(look: F, quick: &Semaphore) -> F::Output {
     // The semaphore is never closed.
     let turn = quick.acquire().await;
@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts looks that are under way, and the most there were.
+    /// Counts the looks that are under way, and their maximum number.
     #[derive(Default)]
     struct Count {
         now: Cell<usize>,

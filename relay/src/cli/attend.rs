@@ -39,7 +39,7 @@ where
     let mut faults = 0;
     loop {
         let begun = Instant::now();
-        // A task of its own contains a panic.
+        // A separate task confines a panic.
         let mut running = AbortOnDropHandle::new(tokio::spawn(run()));
         let ended = tokio::select! {
             biased;

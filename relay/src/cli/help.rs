@@ -6,7 +6,7 @@ use clap::{Command, CommandFactory as _};
 use super::Cli;
 use super::examples;
 
-/// Options of most commands. They stand behind those of the command itself.
+/// Options of most commands. The help lists them after the command's own options.
 const GENERAL: [&str; 3] = ["config", "output", "pipeline"];
 
 /// Returns the definition of the command line.
@@ -14,7 +14,7 @@ pub(crate) fn command() -> Command {
     arranged(Cli::command(), "")
 }
 
-/// Arranges a command, whose words after `relay` are `path`, and those below it.
+/// Arranges a command and its subcommands. `path` holds the command's words after `relay`.
 fn arranged(command: Command, path: &str) -> Command {
     let command = command.mut_args(|argument| match argument.get_long() {
         Some(name) if GENERAL.contains(&name) => argument.help_heading("General options"),

@@ -77,7 +77,7 @@ impl Given {
         parts.collect::<Vec<_>>().join("`")
     }
 
-    /// Returns the options that a command needs and does not have.
+    /// Returns the options that a command needs and lacks.
     fn rest(&self, words: &[&str]) -> String {
         let mut command = &self.definition;
         for word in words {

@@ -18,7 +18,8 @@ use crate::config::{Log, LogFormat, level};
 
 /// The variable whose directives replace the configured level.
 pub(crate) const VARIABLE: &str = "RELAY_LOG";
-/// Either may have set it; the parsed command line does not distinguish them.
+/// Either the flag or the variable may have set it; the parsed command line does not distinguish
+/// them.
 const FLAG: &str = "--log-level (or RELAY_LOG)";
 
 /// Changes the level of a log that has started.

@@ -202,11 +202,11 @@ impl Act {
     }
 }
 
-/// Timeout for the look of `relay migrate sql` at a database that it need not reach.
+/// Time that `relay migrate sql` spends on comparing with a database, which it does not need.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Returns a comment for a script that a database does not need. Returns `None` when the database
-/// is unreachable or lacks something.
+/// Returns a comment for the script if the database is up to date and needs nothing from it.
+/// Returns `None` if the database is unreachable or lacks something.
 async fn needs_nothing(goal: &Goal, lines: &[Line]) -> Option<String> {
     let mut outcomes = Vec::new();
     let looked = each(goal, lines, Act::Look, &mut outcomes);

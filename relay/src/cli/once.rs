@@ -15,8 +15,9 @@ use engine::{Role, Status};
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// Pause after a failed query: the pipeline reports the error itself and waits as well.
 const FAILED_INTERVAL: Duration = Duration::from_secs(2);
-/// How long messages that wait for an operator may be the only ones that move. By then each was
-/// tried again, and a topic that its first message creates exists.
+/// How long to continue while the only messages that are still tried are those that wait for an
+/// operator. By then each of them has been tried again, and a topic that is created on first use
+/// exists.
 const BLOCKED_MAX: Duration = Duration::from_secs(20);
 /// Number of consecutive queries that must find nothing to publish.
 const QUIET_LOOKS: u32 = 2;
@@ -62,7 +63,7 @@ pub(crate) async fn ended(
     }
 }
 
-/// Waits for a role. Never returns when the pipeline is gone.
+/// Waits until the pipeline has a role. Never returns if the pipeline is gone.
 async fn reaches(mut status: watch::Receiver<Status>, is_reached: impl Fn(&Role) -> bool) -> Role {
     let reached = status.wait_for(|status| is_reached(&status.role)).await.map(|status| status.role.clone());
     match reached {
@@ -129,7 +130,8 @@ fn left(relay: &RelayStatus, pauses: &[Pause]) -> Option<Left> {
     (!moves).then_some(left)
 }
 
-/// Counts the messages that are left when only those that wait for an operator are retried.
+/// Counts the messages that are left if no message is retried except those that wait for an
+/// operator.
 fn blocked(relay: &RelayStatus) -> Option<Left> {
     let count = |state: &str| relay.exceptions.get(state).copied().unwrap_or_default();
     let by_operator = |parked: &&ParkedCount| {

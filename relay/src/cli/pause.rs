@@ -96,8 +96,8 @@ impl Pause {
     }
 }
 
-/// Returns a question about a name that the outbox does not know: whether a topic with waiting
-/// messages is meant.
+/// Returns a question to the operator about a name that the outbox does not know: did they mean a
+/// topic with waiting messages?
 async fn meant(places: &Places, scope: &PauseScope) -> String {
     let known = lag(places, &viewer()).await.map(|(lines, _)| lines).unwrap_or_default();
     let topic = match scope {

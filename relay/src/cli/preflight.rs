@@ -41,8 +41,9 @@ impl Patience {
 /// for long.
 const LOOKS_MAX: usize = 32;
 
-/// Opens each log once. Returns for each the error that refuses its pipeline. Returns `None` where
-/// the log fits or is waited for: the pipeline itself reports that, and keeps trying.
+/// Opens each log once. Returns for each log the error because of which its pipeline is refused, or
+/// `None` if the log fits or the pipeline waits for it: then the pipeline itself reports the
+/// problem and keeps trying.
 pub(crate) async fn look(candidates: &[Candidate], patience: Patience) -> Vec<Option<LogError>> {
     let looks = candidates.iter().map(|candidate| async {
         let error = candidate.store.reader(&candidate.name).await.err()?;
@@ -86,7 +87,8 @@ mod tests {
 
     use super::*;
 
-    /// A database that does not answer. Counts those that wait for it, and the most there were.
+    /// A database that does not answer. Counts the callers that wait for it, and their maximum
+    /// number.
     #[derive(Default)]
     struct Silent {
         now: AtomicUsize,

@@ -17,7 +17,7 @@ const LINE_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval at which a line is redrawn.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits for a future, and says what the command is doing when that takes long.
+/// Waits for a future, and shows what the command is doing if that takes long.
 pub(crate) async fn during<T>(what: &str, work: impl Future<Output = T>) -> T {
     // In place, it would be stored twice: as the argument and as what is polled.
     let mut work = Box::pin(work);
@@ -89,7 +89,7 @@ impl Counted {
         Self { bar, done: AtomicU64::new(0), total, begun_at: Instant::now(), lines: AtomicU64::new(0) }
     }
 
-    /// Says what is being done.
+    /// Shows the current activity.
     pub(crate) fn say(&self, what: String) {
         self.bar.set_message(what);
     }

@@ -135,9 +135,9 @@ impl Replay {
     }
 }
 
-/// Returns the topics whose queues drop copies: FIFO queues of SQS. They remember a
-/// message from its last sending, which the log does not know: it may be long after the enqueuing,
-/// or an earlier replay.
+/// Returns the topics whose queues drop copies: FIFO queues of SQS. They remember a message from
+/// the time at which it was last sent, which the log does not know: that may be long after it was
+/// enqueued, or during an earlier replay.
 #[cfg(feature = "sqs")]
 fn deduplicated<'a>(broker: &Broker, topics: &'a BTreeMap<String, u64>) -> Vec<&'a str> {
     #[cfg_attr(

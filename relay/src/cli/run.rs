@@ -75,7 +75,7 @@ impl Run {
             level_in_force,
         };
         let ended = Box::pin(self.run(Arc::new(config), reload, lines)).await;
-        // Standard error belongs to the log by now: whoever else writes waits for its reader.
+        // Standard error belongs to the log by now: any other writer would wait for its reader.
         Ok(ended.unwrap_or_else(|failure| {
             end.print(&failure.shown());
             failure.exit()
@@ -335,7 +335,7 @@ async fn supervise(
     exit
 }
 
-/// Returns the exit code of a watch, from whether what is left needs an operator.
+/// Returns the exit code of a watch. `left` holds whether messages were left that need an operator.
 fn watched(left: Result<bool, JoinError>) -> Exit {
     match left {
         Ok(true) => Exit::Unavailable,

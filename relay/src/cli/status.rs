@@ -63,7 +63,7 @@ impl Status {
 /// Clears the screen and moves to its top.
 const CLEARED: &str = "\u{1b}[2J\u{1b}[H";
 
-/// Minimum pause between two looks: each opens its own connections.
+/// Minimum pause between two queries: each opens its own connections.
 const WATCH_MIN: Duration = Duration::from_millis(200);
 
 fn show(shown: &[PipelineStatus], format: Format) -> Result<Exit, Failure> {
@@ -178,7 +178,7 @@ fn next(pipeline: &str, wait: &Wait) -> Option<String> {
 
 /// Returns the command that ends a pause.
 fn resume(pipeline: &str, paused: &str) -> Option<String> {
-    // A command must mean what it shows.
+    // A command with escaped characters would name something else.
     if one_line(paused) != paused {
         return None;
     }

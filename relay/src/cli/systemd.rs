@@ -20,7 +20,7 @@ pub(crate) fn ready() {
     notify(&[NotifyState::Ready]);
 }
 
-/// Reports that the process stops in order.
+/// Reports that the process is shutting down in an orderly way.
 pub(crate) fn stopping() {
     notify(&[NotifyState::Stopping]);
 }

@@ -18,7 +18,7 @@ const CHUNKING_LIMIT_MIN: usize = 8 << 10;
 /// number of chunks in any encoding.
 const CHUNKED_LIMITS_MAX: usize = 1_024;
 
-/// The name for errors of the own limit: the broker's limit may be larger.
+/// The name of the configured limit in errors: the broker's own limit may be larger.
 const OWN_LIMIT: &str = "this relay (pipeline.engine.message_bytes_max)";
 const OWN_CHUNKED_LIMIT: &str = "this relay (pipeline.engine.chunked_bytes_max)";
 

@@ -42,7 +42,7 @@ struct Series {
 /// Nanoseconds since 1970.
 #[derive(Clone, Copy)]
 struct Times {
-    /// When counting began; 0 for what is no count.
+    /// When counting began; 0 for a value that is not a count.
     started: u64,
     now: u64,
 }

@@ -15,5 +15,5 @@ mod settings;
 pub use page::{Own, Page, PageError, check, check_settings};
 pub use settings::{PageConfig, PageCredential, PageTls, PageUser};
 
-/// The name of its lines in the log: a filter for `relay` has them too.
+/// The target of its log lines. A filter for `relay` also matches it.
 const LOG: &str = "relay::web";

@@ -84,7 +84,7 @@ migrations::statements! {
                 AND s.worker = e.worker AND {waits_for_the_disk} LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS s)
         UPDATE {schema}saga AS s SET wake_at = clock_timestamp() + $4 * interval '1 microsecond'
         WHERE s.ctid = ANY (ARRAY(SELECT place FROM mine)) RETURNING s.type, s.id, s.worker";
-    /// Reads one entry of the index for each type and version, with any statistics.
+    /// Reads one entry of the index for each type and version, whatever the statistics say.
     due_kinds = "SELECT kind.place FROM unnest($1::text[], $2::integer[]) WITH ORDINALITY AS kind (type, version, place) \
         CROSS JOIN LATERAL (SELECT FROM {schema}saga AS s WHERE s.type = kind.type AND s.version = kind.version \
             AND s.wake_at <= statement_timestamp() LIMIT 1) AS due";
@@ -130,8 +130,8 @@ migrations::statements! {
         UPDATE {schema}saga SET {let_go}, attempts = $4, error = coalesce($6, error),
             wake_at = clock_timestamp() + CASE WHEN cancel IS NULL THEN $5 ELSE 0 END * interval '1 microsecond'
         WHERE {held}";
-    /// Excludes a cancelled saga, which its worker undoes after another look. $6 is the step at
-    /// which the saga is stuck, or null.
+    /// Excludes a cancelled saga: its worker reads it again and undoes it. $6 is the step at which
+    /// the saga is stuck, or null.
     stick = "
         UPDATE {schema}saga SET worker = NULL, waits_for = $6, waiting_since = NULL, attempts = $4, error = $5,
             wake_at = NULL, stuck_at = clock_timestamp()

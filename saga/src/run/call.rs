@@ -275,7 +275,7 @@ struct Calling<'a> {
     undo: UndoState,
     /// The number of attempts, including this one.
     attempts: u32,
-    /// Time since the first attempt began, by the clock that shows less.
+    /// Time since the first attempt began, by the clock that shows the shorter time.
     age: Duration,
 }
 

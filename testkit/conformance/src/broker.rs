@@ -50,7 +50,7 @@ pub trait Broker: Send + Sync + 'static {
     ) -> Result<Box<dyn Subscription>, Failure>;
 
     /// Reads the payloads of all messages of a topic, without the adapter, in order if the broker
-    /// keeps one. Waits until there are at least `at_least`. This may consume the messages.
+    /// keeps it. Waits until there are at least `at_least`. This may consume the messages.
     ///
     /// # Errors
     /// The payloads cannot be read, or too few arrive; the case fails.

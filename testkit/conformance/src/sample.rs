@@ -66,9 +66,9 @@ pub fn fact(payload: &[u8]) -> Result<Fact, Failure> {
     Ok(Fact::new(key, seq))
 }
 
-/// Checks that the records hold all of these orders and no others, in order if the broker keeps
-/// one. Copies are allowed unless `once` is set, because the unconfirmed messages of a lost session
-/// are sent again.
+/// Checks that the records hold all of these orders and no others, in sequence if the broker keeps
+/// the order. Copies are allowed unless `once` is set, because the unconfirmed messages of a lost
+/// session are sent again.
 ///
 /// # Errors
 /// The breaches that the checker found.

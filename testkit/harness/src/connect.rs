@@ -155,7 +155,8 @@ impl Connect {
         format!("{what}:\n{}", tail(&self.log)).into()
     }
 
-    /// Stops the worker in order. It stores its position, and confirms that position to the slot.
+    /// Stops the worker in an orderly way. It stores its position, and confirms that position to
+    /// the slot.
     ///
     /// # Errors
     /// The signal cannot be sent, or waiting fails.

@@ -201,7 +201,7 @@ fn unless_orphaned(program: &Path) -> Command {
 }
 
 /// Returns a plain command. Other kernels lack this feature, so a child ends with its parent only
-/// if the parent ends in order.
+/// if the parent ends in an orderly way.
 #[cfg(not(target_os = "linux"))]
 fn unless_orphaned(program: &Path) -> Command {
     Command::new(program)

@@ -56,7 +56,7 @@ pub(super) async fn remove_leftovers_once(server: &Server, connection: &mut PgCo
     }
 }
 
-/// Returns whether this process has not asked for this database before.
+/// Returns whether this is the first request of this process for the database.
 fn is_first_in(place: String) -> bool {
     static SEEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     SEEN.lock().unwrap_or_else(PoisonError::into_inner).insert(place)

@@ -61,7 +61,7 @@ fn quoted(text: &[u8]) -> Vec<u8> {
     [vec![b'"'], escaped.collect(), vec![b'"']].concat()
 }
 
-/// Reads a JSON body. Written in another way it must be the same request; with another content it
+/// Reads a JSON body. Written in another way it must be the same request; with different content it
 /// must be another request.
 pub fn fingerprints(input: &[u8]) {
     let base = of("application/json", input);

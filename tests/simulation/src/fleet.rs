@@ -88,7 +88,7 @@ impl Fleet {
         }
     }
 
-    /// Stops all processes in order. Returns whether all ended within the bound.
+    /// Stops all processes in an orderly way. Returns whether all ended within the bound.
     pub(crate) async fn stop(self, within: Duration) -> bool {
         for place in &self.places {
             place.closing.cancel();

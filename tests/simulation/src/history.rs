@@ -122,8 +122,8 @@ fn consumer(state: &State) -> Consumer {
     }
 }
 
-/// Returns the resources that were not released although everything was stopped in order. A lease
-/// expires by itself, so it is no leak.
+/// Returns the resources that were not released although everything was stopped in an orderly way.
+/// A lease expires by itself, so it is no leak.
 fn leaks(state: &State) -> Vec<Leak> {
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let counts = [

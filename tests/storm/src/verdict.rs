@@ -45,8 +45,8 @@ pub struct Grounds<'a> {
     pub pending: Pending,
     /// The checker's verdict.
     pub promises: &'a Verdict,
-    /// Whether a process did not end in order or used too much memory, or the lag was not gone in
-    /// time.
+    /// Whether a process did not end in an orderly way or used too much memory, or the lag was not
+    /// gone in time.
     pub misbehaved: bool,
     /// Whether the broker removed messages before a consumer had read them. The mock cluster does
     /// that, because it keeps some 5 MiB of a partition. In that case missing effects are not a

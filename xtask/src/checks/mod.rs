@@ -9,7 +9,7 @@
 //! | [`programs`] | builds the test programs and says where they are |
 //! | [`suites`] | runs test programs and counts what they report |
 //! | [`outcome`] | the outcome of a check, in a file that crosses processes |
-//! | [`results`] | what the checks of a run came to, in a file that a later run continues |
+//! | [`results`] | the outcomes of the checks of a run, in a file that a later run continues |
 //! | [`runner`] | runs checks as processes of their own, several at once, each with a log |
 //! | [`summary`] | the table, the reports of failures, and the line with the counts |
 //! | [`gate`], [`night`], [`single`] | the commands `test`, `night` and `check` |

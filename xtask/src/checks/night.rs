@@ -67,8 +67,8 @@ pub(crate) fn run(options: &Night) -> Result<ExitCode, String> {
     Ok(if results.total().is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns what is known about the current commit and belongs into this night's table. A whole
-/// night begins with nothing.
+/// Returns the results for the current commit that belong in this night's table. A whole night
+/// begins with nothing.
 fn known(options: &Night, runner: &Runner, code: &Code) -> Result<Results, String> {
     let goes_on = options.resume || !options.only.is_empty();
     let earlier = if goes_on { Results::earlier(runner.folder(), code)? } else { None };

@@ -25,7 +25,7 @@ impl Outcome {
     }
 
     /// Returns the outcome of a check that passed but for a part that could not run. That part
-    /// counts as skipped, so that the last line of a run tells it.
+    /// counts as skipped, so that the last line of a run shows it.
     pub(super) fn passed_but_for(part: String) -> Self {
         Self { skipped: 1, ignored: vec![part], ..Self::passed() }
     }

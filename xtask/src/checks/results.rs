@@ -1,4 +1,4 @@
-//! The results of a run: what each check came to, in a file that a later run continues.
+//! The results of a run: the outcome of each check, in a file that a later run continues.
 
 use super::{list::Place, outcome::Outcome, runner::Ended};
 use crate::{git, workspace};
@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// One check and what it came to.
+/// One check and its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Line {
     pub(super) check: String,

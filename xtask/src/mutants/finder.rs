@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a build or a look may take. Most take seconds, a storm some minutes, and a breakage may
+/// Time limit of a build or a search. Most take seconds, a storm some minutes, and a breakage may
 /// hang a test for ever.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
 
@@ -35,7 +35,7 @@ enum Kind {
     Storm,
 }
 
-/// A look for a breakage, and its outcome; by default, one that has not been.
+/// A search for a breakage, and its outcome. The default is a search that has not run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Look {
     pub(super) verdict: Verdict,
@@ -56,9 +56,9 @@ pub(super) enum Verdict {
     Quiet,
     /// It found a broken promise.
     Found,
-    /// The program to look at could not be built.
+    /// The program that searches could not be built.
     NotBuilt,
-    /// It failed for another reason than a broken promise, or did not come to an end: it has said
+    /// It failed for another reason than a broken promise, or did not come to an end: it shows
     /// nothing about the breakage.
     #[default]
     Unclear,
@@ -205,8 +205,9 @@ impl Kind {
         Self::Storm,
     ];
 
-    /// Returns what an output says. A failure counts as found only if it names what is broken: a
-    /// service that is away, a port that is taken or a folder that cannot be removed fails as well.
+    /// Returns the verdict in an output. A failure counts as found only if it names what is broken:
+    /// a service that is unavailable, a port that is taken or a folder that cannot be removed fails
+    /// as well.
     fn verdict(self, output: &Output) -> Verdict {
         let has_spoken = match self {
             Self::Unit | Self::Suite(_) if output.status.success() => has_run_a_test(output),

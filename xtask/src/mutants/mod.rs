@@ -66,7 +66,7 @@ impl Mutants {
     }
 }
 
-/// One breakage, and the outcome of the look for it.
+/// One breakage, and the outcome of the search for it.
 struct Line {
     patch: Patch,
     look: Look,
@@ -157,7 +157,7 @@ fn find(copy: &Copy, mut patches: Vec<Patch>, backends: Option<&Backends>) -> Re
         eprintln!("          {} after {took:.1} s, built in {built:.1} s", look.verdict);
         lines.push(Line { patch, look });
     }
-    // A server that had died in between would have made every later look fail.
+    // A server that had died in between would have made every later search fail.
     if let Some(last) = passing.iter().rfind(|finder| finder.needs_services())
         && !passes(last, copy, backends)?
     {

@@ -27,7 +27,7 @@ const READY_POLL: Duration = Duration::from_millis(100);
 pub(crate) enum Outcome {
     Started,
     AlreadyRunning,
-    /// Run by somebody else and named by its variable; holds the address.
+    /// Run by another party and named by its variable; holds the address.
     External(String),
     Missing(Fault),
 }
@@ -50,7 +50,7 @@ impl UpReport {
     }
 }
 
-/// Returns the address of a service that somebody else runs: a person has set its variable, and the
+/// Returns the address of a service that another party runs: a person has set its variable, and the
 /// address is not ours. Such a service is used as is and never started or stopped.
 ///
 /// A variable that repeats our own address may come from `eval "$(cargo xtask services env)"`, or

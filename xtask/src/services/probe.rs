@@ -1,4 +1,4 @@
-//! One question and one answer over TCP, to see whether a service responds.
+//! One request and one answer over TCP, to see whether a service responds.
 
 use std::{
     io::{Read, Write},

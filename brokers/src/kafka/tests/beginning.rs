@@ -31,7 +31,7 @@ async fn a_partition_without_a_leader_keeps_no_other_from_beginning_at_its_end()
     let (mock, mut config) = cluster(3);
     publish(&config, (0..30).map(|n| keyed(TOPIC, &format!("k{n}"), "x")).collect()).await;
     mock.lead(TOPIC, 1, None).unwrap();
-    // For so long it waits for the leader.
+    // It waits this long for the leader.
     config.connect_timeout_ms = 5_000;
     let subscription = latest(&config, TOPIC).subscribe().await.unwrap();
     let offsets = committed(&config, TOPIC, 3).await;

@@ -61,9 +61,9 @@ async fn an_unknown_topic_is_the_operators_and_named_at_once() {
     assert!(text.contains("\"no-such-topic\"") && text.contains("create it"), "{text}");
 }
 
-/// Goal: many missing topics do not delay the messages of another one by a question each. Oracle: a
-/// cluster that answers late, and the time until the last receipt, in questions: a busy machine
-/// makes both longer.
+/// Goal: many missing topics do not delay the messages of another topic by one request each.
+/// Oracle: a cluster that answers late, and the time until the last receipt, counted in requests: a
+/// busy machine makes both longer.
 #[tokio::test]
 async fn many_missing_topics_are_asked_for_at_once() {
     const MISSING: u32 = 48;
@@ -119,7 +119,7 @@ async fn a_refused_batch_blames_nobody_then_the_culprit_is_found_one_by_one() {
             break;
         }
     }
-    // Suspect is all that had been sent by the time of the refusal. How many that is depends on the
+    // Every message that was sent before the refusal is a suspect. Their number depends on the
     // machine.
     let Some(([culprit, others @ ..], [last])) = outcomes.split_last_chunk() else {
         panic!("{outcomes:?}");

@@ -73,7 +73,7 @@ impl Opening {
         let marks_topic = self.marks_topic();
         let timeout = TransactionalConnector::timeout(self.scope.timeout);
         let producers = self.producers(timeout)?;
-        // Only after all producers: none that was fenced off can add a mark.
+        // Only after all producers are there: then no fenced producer can add a mark.
         let mark = Marks { config: &self.config, topic: &marks_topic }.last()?;
         let end = SessionEnd::default();
         let singles = self.singles.map(Arc::new);

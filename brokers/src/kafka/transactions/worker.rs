@@ -39,7 +39,7 @@ const METADATA_MAX: Duration = Duration::from_secs(2);
 
 /// A request to a session.
 pub(super) enum Command {
-    /// Put messages into the transaction; open one if none is.
+    /// Put messages into the transaction; open one if none is open.
     Batch(Vec<Submission>, Receipts),
     /// Put the mark behind them and commit.
     Commit(TransactionMark, oneshot::Sender<Result<(), PublishError>>),

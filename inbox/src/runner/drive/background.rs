@@ -1,4 +1,4 @@
-//! Runs the work beside the loop, each in its own task: maintenance, redrives and counts.
+//! Runs the work beside the loop, each kind in its own task: maintenance, redrives and counts.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;

@@ -2,11 +2,12 @@
 //! until an operator acts.
 //!
 //! # A retrying entry
-//! The relay owns it from its due time until the outcome is stored, and reads it without a lock. So
-//! a decision first takes the entry from the relay: a separate transaction postpones its next
-//! retry, only while it is not due. If the old due time has still not passed after that commit, no
-//! relay has read the entry, and none will before the postponed time. The decision is then safe.
-//! Otherwise the entry is given back. A process that dies in between only delays a retry.
+//! The relay owns such an entry from its due time until the outcome is stored, and reads it without
+//! a lock. So a decision first takes the entry from the relay: a separate transaction postpones its
+//! next retry, only while it is not due. If the old due time has still not passed after that
+//! commit, no relay has read the entry, and none will before the postponed time. The decision is
+//! then safe. Otherwise the entry is given back. A process that dies in between only delays a
+//! retry.
 
 use std::fmt;
 

@@ -85,9 +85,9 @@ pub trait LogAdmin: Send + Sync + 'static {
 
     /// Decides about dead entries: requeue, discard or edit. Discards and edits also apply to
     /// retrying entries where the operator is at fault, between two retries. All are decided in one
-    /// transaction, maximum [`DECIDED_MAX`]. Returns one result for each, in order: an entry that
-    /// is no longer dead, or is another message now, is left unchanged. Not cancel-safe: the
-    /// outcome of a dropped call is unknown; list the entries.
+    /// transaction, at most [`DECIDED_MAX`]. Returns one result for each, in order: an entry that
+    /// is no longer dead, or whose position now belongs to another message, is left unchanged. Not
+    /// cancel-safe: the outcome of a dropped call is unknown; list the entries.
     ///
     /// # Errors
     /// [`DecideError`] for a problem that concerns all entries. Nothing was changed then, except

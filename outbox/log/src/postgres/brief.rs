@@ -1,4 +1,4 @@
-//! Sessions that end after one question.
+//! Sessions that end after one query or decision.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 /// Maximum duration of closing.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
-/// A session for one question or decision. It is closed properly when it is dropped: otherwise the
+/// A session for one query or decision. It is closed properly when it is dropped: otherwise the
 /// server logs `Connection reset by peer` for each encrypted connection that disappears.
 pub(super) struct Brief(Option<PgConnection>);
 

@@ -2,8 +2,8 @@
 
 use crate::decided::{ends_with_a_discard, has_an_edit, was_edited};
 
-/// Maximum young rows that are checked with a mark. Checks only a difference in which fewer ids
-/// were given out, and so all of its young rows.
+/// Maximum young rows that are checked with a mark. Only a difference in which fewer ids were given
+/// out is checked, and then all of its young rows are.
 pub(super) const YOUNG_LOOKED_AT: i64 = 10_000;
 
 /// The messages, by message id, that an operator of relay $1 has discarded as the last decision.
@@ -120,7 +120,7 @@ pub(super) const PRESENT_RUN: &str =
 pub(super) const GIVEN_OUT: &str =
     "coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0)";
 
-/// The headers of `of` for an operator's question; null where they are longer than those of any
+/// The headers of `of` for an operator's query; null where they are longer than those of any
 /// message that a broker accepts.
 pub(super) const LABELS: &str =
     "CASE WHEN {unbounded} OR octet_length({of}.headers::text) > 4194304 THEN 'null'

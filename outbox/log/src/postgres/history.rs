@@ -123,7 +123,7 @@ pub(super) enum Cause {
     )]
     CursorAhead { xmax: u64, next: u64 },
     #[error(
-        "the sequence outbox_message_id_seq stands at {position}, and the cursor at {reached}: it was set back"
+        "the sequence outbox_message_id_seq stands at {position}, behind the cursor at {reached}: the sequence was set back"
     )]
     SequenceBehindCursor { position: i64, reached: i64 },
     #[error(

@@ -19,7 +19,7 @@ use crate::postgres::statements::Statements;
 /// The number of rows to request for the next page: as many as fit by the previous page's sizes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
-    /// The mean length of a content in bytes.
+    /// The mean length of the contents, in bytes.
     mean_bytes: usize,
 }
 
@@ -39,14 +39,14 @@ impl Pace {
     }
 }
 
-/// Returns the maximum bytes of a content that is read with its row. All together take at most
-/// twice a page, and none is larger than the relay accepts.
+/// Returns the maximum bytes of content that is read with its row. The contents of all rows
+/// together take at most twice a page, and none is larger than the relay accepts.
 pub(super) fn short_max(limit: PageLimit, rows: usize) -> i64 {
     let each = limit.bytes_max.saturating_mul(2) / rows.max(1);
     i64::try_from(each.min(limit.row.payload.message_bytes_max)).unwrap_or(i64::MAX)
 }
 
-/// Where the contents of rows are stored.
+/// The place where the contents of rows are stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place<'a> {
     /// In the log.
@@ -81,7 +81,7 @@ impl Cut {
         let (mut fit, mut bytes, mut is_over) = (0, 0_usize, false);
         for row in &rows {
             let lengths = row::lengths(row)?;
-            // Counts also for a row that is too large to be read: when it is parked, the server
+            // A row that is too large to be read counts as well: when it is parked, the server
             // copies it, and one checkpoint must not copy hundreds of them.
             bytes = bytes.saturating_add(lengths.payload).saturating_add(lengths.headers);
             let is_full = fit >= limit.entries_max.min(asked) || bytes > limit.bytes_max;
@@ -98,7 +98,7 @@ impl Cut {
         Ok(Self { rows, exhausted: !is_cut && found <= asked, is_cut, contents: HashMap::new() })
     }
 
-    /// Reads the contents that were not read with their rows. A content that is gone by now stays
+    /// Reads the contents that were not read with their rows. Content that is gone by now stays
     /// missing.
     pub(super) async fn complete(
         &mut self,

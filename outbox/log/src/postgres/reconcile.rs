@@ -21,9 +21,9 @@ use crate::{LogError, RelayName, stored};
 
 migrations::statements! {
     parts {
-        // The fingerprint is computed here, so that no payload travels: over texts in UTF-8, or
-        // over the bytes where the database has no encoding. The rows are chosen first; the
-        // exception of each is then looked up separately.
+        // The fingerprint is computed by the server, so that it sends no payload: over texts in
+        // UTF-8, or over the bytes where the database has no encoding. The rows are chosen first;
+        // then the exception of each row is looked up separately.
         rows = "SELECT m.message_id, m.topic, {kind} AS kind, {labels} AS headers, sha256(
                 int8send(octet_length({kind})::bigint) || convert_to({kind}, {encoding}) ||
                 int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, {encoding}) ||

@@ -18,8 +18,8 @@ use crate::retention::{Expired, ForgetError, HeldBack, KEEP_MESSAGES, LogRetenti
 use crate::watch::{Held, Life, Vigil};
 use crate::{EntryId, LogError, RelayName};
 
-/// A lock that is not granted within 25 ms is given up and tried again, so that no other session
-/// waits behind it for longer.
+/// A lock that is not granted within 25 ms is requested again later, so that no other session waits
+/// behind the request for longer.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
 /// A smaller difference of the clocks is not reported: it delays a removal by no more than itself.

@@ -33,7 +33,7 @@ impl Column {
     pub(super) const PLACE: usize = 16;
 }
 
-/// A content that was not read with its row.
+/// Content that was not read with its row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Content<'r> {
     pub(super) payload: &'r [u8],
@@ -47,7 +47,7 @@ pub(super) fn lengths(row: &PgRow) -> Result<Lengths, sqlx::Error> {
     Ok(Lengths { payload: length(Column::PAYLOAD_BYTES)?, headers: length(Column::HEADERS_BYTES)? })
 }
 
-/// Borrows a row's columns. `content` replaces a content that was not read with its row. Texts are
+/// Borrows a row's columns. `content` replaces content that was not read with its row. Texts are
 /// taken as bytes: the log knows which of them must be UTF-8.
 pub(super) fn read<'r>(row: &'r PgRow, content: Option<Content<'r>>) -> Result<Row<'r>, LogError> {
     let bytes = |place| row.try_get_unchecked::<Option<&[u8]>, _>(place);

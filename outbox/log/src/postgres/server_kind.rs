@@ -1,5 +1,5 @@
-//! Servers that speak PostgreSQL's protocol but do not keep what the relay's proof rests on. Pure
-//! decisions.
+//! Servers that speak PostgreSQL's protocol but do not guarantee what the relay's proof relies on.
+//! Pure decisions.
 
 use outbox::connect::SHARED_SESSIONS;
 

@@ -96,8 +96,8 @@ migrations::statements! {
             {same_run}";
     /// The server's current run.
     run = "{present_run}";
-    /// $1 rows, $2 maximum bytes of a content that is read with its row, $3 above this id, $4
-    /// ceiling, $5 base, $6 head, $7 run of the server. Walks the primary key. For a larger content
+    /// $1 rows, $2 maximum bytes of content that is read with its row, $3 above this id, $4
+    /// ceiling, $5 base, $6 head, $7 run of the server. Walks the primary key. Of larger content
     /// only the lengths are read. This bounds a page without a window function, which copies every
     /// row twice: 3.3 µs of the server's time per row of 256 bytes instead of 7.2 (the bare
     /// columns: 2.8).
@@ -124,11 +124,11 @@ migrations::statements! {
         SELECT wanted.message_id, p.payload, {headers} AS headers
         FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
         CROSS JOIN LATERAL ({copy}) AS p";
-    /// $1 rows, $2 maximum bytes of a content that is read with its row, $3 above this id, $4
-    /// floor, $5 transactions, $6 run of the server. Even a huge transaction costs only one page.
-    /// Compares pairs instead of `xid = …`, so that only the index on both columns can give the
-    /// order: with statistics of few large transactions the planner walked the primary key (1,609
-    /// buffers for one row of 100,000 against 4).
+    /// $1 rows, $2 maximum bytes of content that is read with its row, $3 above this id, $4 floor,
+    /// $5 transactions, $6 run of the server. Even a huge transaction costs only one page. Compares
+    /// pairs instead of `xid = …`, so that only the index on both columns can give the order: with
+    /// statistics of few large transactions the planner walked the primary key (1,609 buffers for
+    /// one row of 100,000 against 4).
     stragglers(of = "m", run = "$6") = "
         WITH run AS (SELECT m.* FROM unnest($5::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
                 SELECT {columns} FROM {schema}outbox_message AS m
@@ -137,7 +137,7 @@ migrations::statements! {
                 ORDER BY m.xid, m.id LIMIT $1::bigint + 1) AS m
             ORDER BY m.id LIMIT $1::bigint + 1)
         SELECT {bounded} FROM run ORDER BY run.id";
-    /// $1 rows, $2 maximum bytes of a content that is read with its row, $3 relay, $4 and $5 after
+    /// $1 rows, $2 maximum bytes of content that is read with its row, $3 relay, $4 and $5 after
     /// this time and id, $6 run of the server. `statement_timestamp()` is constant, so the index on
     /// due_at can be used.
     due(
@@ -156,7 +156,7 @@ migrations::statements! {
         SELECT extract(epoch FROM due_at - statement_timestamp())::float8 FROM {schema}outbox_exception
         WHERE relay = $1 AND shard = 0 AND state IN ('scheduled', 'retrying', 'discarded')
             AND (due_at, id) > ($2::timestamptz, $3::bigint) ORDER BY due_at, id LIMIT 1";
-    /// $1 rows of each, $2 maximum bytes of a content that is read with its row, $3 relay, $4 names
+    /// $1 rows of each, $2 maximum bytes of content that is read with its row, $3 relay, $4 names
     /// of queues, $5 the first id of each, $6 run of the server. Compares pairs instead of the name
     /// alone, so that only the index on both columns can give the order: for a name alone the
     /// planner also walked the primary key (53,000 rows for 1,000).

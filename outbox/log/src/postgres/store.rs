@@ -34,9 +34,9 @@ use crate::{CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayNam
 const SWITCHED_OFF: [&str; 5] =
     ["enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_incremental_sort", "jit"];
 
-/// Switches the same settings off until the transaction ends, for sessions that ask a few
-/// questions. A pooler that passes the session on after each transaction would pass settings of the
-/// session to a service.
+/// Switches the same settings off until the transaction ends, for sessions that run a few queries.
+/// A pooler that passes the session on after each transaction would pass settings of the session to
+/// a service.
 pub(super) const ONE_PLAN_HERE: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
     SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off; SET LOCAL jit = off";
 
@@ -102,7 +102,7 @@ impl PostgresLog {
             encoding::take_bytes(&mut connection).await?;
             Ok(connection.keep())
         };
-        // Boxed: every operator's question begins with this future and would be as large.
+        // Boxed: every operator's query begins with this future and would be as large.
         within(self.options.connect_timeout, Box::pin(connection)).await
     }
 
@@ -234,8 +234,8 @@ impl PostgresLog {
         Err(LogError::Operator { reason: format!("{} {why}", self.origin), source })
     }
 
-    /// Refuses a sequence with a cache. An id that a session keeps in reserve could be used behind
-    /// the reader.
+    /// Refuses a sequence with a cache. An id that a session keeps in reserve could be used after
+    /// the reader has passed it.
     async fn check_sequence(&self, connection: &mut PgConnection) -> Result<(), LogError> {
         let cache: i64 = sqlx::query_scalar(&self.render(
             "SELECT seqcache FROM pg_sequence WHERE seqrelid = '{schema}outbox_message_id_seq'::regclass",

@@ -47,8 +47,9 @@ pub trait LogRetention: Send + Sync + 'static {
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError>;
 
     /// Removes operators' decisions and operations that are older than `keep` and whose messages
-    /// are gone. Looks at a thousand of each: of decisions at those behind the last call's, and at
-    /// the oldest again after the last one. Returns the number removed. Cancel-safe.
+    /// are gone. Looks at a thousand of each. For decisions it continues where the last call
+    /// stopped, and after the last decision it begins again with the oldest. Returns the number
+    /// removed. Cancel-safe.
     ///
     /// # Errors
     /// As for [`LogRetention::segments`]; PostgreSQL refuses to remove records younger than 30

@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Sqlite, SqliteConnection};
 use super::entries::find_statement;
 use super::tables::texts;
 
-/// Returns how SQLite carries out a statement, one step a line.
+/// Returns how SQLite carries out a statement, one step per line.
 async fn plan(statement: &Statement) -> Vec<String> {
     let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
     Migrator::<Sqlite>::new(Line::Outbox).up(&mut connection).await.unwrap();
@@ -17,7 +17,7 @@ async fn plan(statement: &Statement) -> Vec<String> {
 }
 
 /// Goal: the cost of looking up a message does not depend on the length of the log. Oracle: the
-/// plan goes through no table but the result of the search.
+/// plan scans no table except the result of the search.
 #[tokio::test]
 async fn a_message_is_looked_up_by_an_index() {
     let steps = plan(find_statement()).await;

@@ -66,15 +66,15 @@ migrations::statements! {
     run = "
         DELETE FROM outbox_message WHERE id IN (SELECT id FROM outbox_message WHERE {removable} ORDER BY id
             LIMIT ?2) RETURNING CAST(message_id AS BLOB)";
-    /// ?1 the largest message id that was removed. Capped at the present: otherwise one id of a
-    /// clock that is ahead would hide for years what is older than it.
+    /// ?1 the largest message id that was removed. Capped at the present: otherwise one id from a
+    /// clock that runs ahead would hide everything older than itself, for years.
     expired = "
         UPDATE outbox_retention
             SET expired_through = min(max(coalesce(expired_through, ''), ?1), {id_of_now}), expired_at = {now}";
     /// The decisions at which a call looks: ?1 microseconds to keep, ?2 maximum rows. Returns the
-    /// place where the next call begins, so that decisions that have to stay keep no others. A
-    /// round ends with rows that are all young, or with the last row. Rows with a time ahead of
-    /// the clock were not written then, so they are no reason to end.
+    /// place where the next call begins, so that decisions that must stay do not keep later ones
+    /// from being removed. A round ends with rows that are all young, or with the last row. Rows
+    /// with a time ahead of the clock were not written then, so they are no reason to end.
     next_decisions = "
         SELECT CASE WHEN count(*) = ?2 AND NOT min(next.at BETWEEN {now} - ?1 AND {now}) THEN max(next.seq) ELSE 0 END
         FROM (SELECT seq, at FROM outbox_audit WHERE seq > (SELECT decisions_after FROM outbox_retention)

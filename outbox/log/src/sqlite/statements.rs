@@ -7,7 +7,7 @@ use outbox::sqlite::clock::NOW;
 use crate::sqlite::fragments::{IS_LARGE, TRACE};
 
 // Headers, trace and payload of a parked entry, from its copy `p` or its row `m`. The length is
-// taken of a column: taking that of an expression would read the value.
+// that of a column: to find the length of an expression, SQLite would read the value.
 const PARKED_HEADERS: &str = "coalesce(p.headers, m.headers)";
 const PARKED_HEADERS_BYTES: &str = "coalesce(octet_length(p.headers), octet_length(m.headers), 0)";
 const PARKED_TRACE: &str =

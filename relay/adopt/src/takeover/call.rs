@@ -18,7 +18,7 @@ const LONG_CALL_TIMEOUT: Duration = Duration::from_secs(3_600);
 pub(super) struct Limit {
     /// For a call that reads or changes the catalogs.
     short: Duration,
-    /// How long a call may wait for a lock besides.
+    /// Additional time that a call may wait for a lock.
     lock: Duration,
 }
 

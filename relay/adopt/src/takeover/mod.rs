@@ -13,7 +13,7 @@
 //! | `leader` | the relay that publishes while a table is handed over |
 //! | `lock` | the lock that both directions take |
 //! | `slots` | whether Debezium has received everything from before |
-//! | `finding` | what `relay doctor` says of it |
+//! | `finding` | the check of `relay doctor` |
 //! | `staying` | rows that stay in the table after their handover |
 //! | `status` | whether the adoption exists, is complete, and matches this mapping |
 //!

@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    /// The trigger writes with the rights of a producer, so it needs no more and no other ones.
+    /// The trigger writes with the rights of a producer, so it needs exactly these rights.
     #[test]
     fn what_is_asked_for_is_granted_to_producers() {
         let granted = Rights::of(Line::Outbox).unwrap().granted;

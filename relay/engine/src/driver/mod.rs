@@ -68,7 +68,7 @@ pub(crate) struct Lead {
     pub(crate) continued: Option<Continued>,
 }
 
-/// Interval between looks for pauses, short enough that a pause takes effect within a second.
+/// Interval between checks for pauses, short enough that a pause takes effect within a second.
 const PAUSE_LOOK_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Returns the reported problem of a session that is open but gets no confirmations, with the last

@@ -38,7 +38,7 @@ impl Bench {
         self.machine.page(&difference, Page { entries: vec![entry], exhausted: true });
     }
 
-    /// Reads held entries back, from a database with exactly these.
+    /// Reads held entries back, from a database that holds exactly these.
     pub(super) fn read_back(&mut self, held: &[Exception]) {
         self.machine.asks();
         let asks = self.machine.held_asks();

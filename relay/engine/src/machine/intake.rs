@@ -235,8 +235,8 @@ impl Machine {
                 return Read::Unstored(unstored);
             }
             if self.silent.awaited.contains(id) {
-                // The publisher has it already, and it is read again if it fails. An unanswered
-                // entry with a key stops its queue.
+                // The publisher already has the entry, which is read again if it fails. An
+                // unanswered entry with a key stops its queue.
                 debug_assert!(
                     entry.key().is_none(),
                     "a queue is read while entry {} of it is waited for",

@@ -155,7 +155,7 @@ impl Machine {
         self.window.has_room(self.blocks.held.is_reading().then_some(HELD_SHARE))
     }
 
-    /// Returns whether parked entries may be taken in, held or due. Each one that leaves is a
+    /// Returns whether parked entries, held or due, may be taken in. Each one that leaves adds a
     /// change, and they could leave faster than changes are stored.
     #[must_use]
     pub(crate) fn has_room_for_exceptions(&self) -> bool {

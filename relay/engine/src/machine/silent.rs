@@ -269,8 +269,8 @@ impl Machine {
         self.silent.awaited.amount().reaches(many)
     }
 
-    /// Returns the maximum that may be awaited: as much as one topic alone can have in the window,
-    /// which is full at its bound and one batch of the log. At least half a window is left for
+    /// Returns the maximum that may be awaited: as much as one topic alone can have in a full
+    /// window, which is its bound plus one batch of the log. At least half a window is left for
     /// messages of destinations that answer.
     fn awaited_max(&self) -> Amount {
         let EngineOptions { window_entries, window_bytes, page_entries, page_bytes, .. } = self.settings;

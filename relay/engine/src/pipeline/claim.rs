@@ -48,7 +48,7 @@ pub(super) struct Claimed {
     pub(super) continued: Option<Continued>,
 }
 
-/// A try to lead; a break ends the term before it has led.
+/// An attempt to lead. `Break` ends the term before it has led.
 type Try<T> = Result<ControlFlow<Ended, T>, LogError>;
 
 /// The inputs of a claim.
@@ -60,7 +60,7 @@ pub(super) struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Takes the lease as often as it takes to settle what is open. Not cancel-safe: drop the
+    /// Takes the lease repeatedly until everything open is settled. Not cancel-safe: drop the
     /// checkpoint store with the future.
     pub(super) async fn run(mut self, open: &mut Open) -> Try<Claimed> {
         loop {
@@ -123,7 +123,7 @@ impl Claim<'_> {
         }
     }
 
-    /// Gives each of the entries that share an id one of its own, and gives the lease back.
+    /// Gives new ids to the later ones of the entries that share an id, and releases the lease.
     async fn renumber(&mut self, id: EntryId, lease: Lease, open: &mut Open) -> Try<Option<Claimed>> {
         tokio::select! {
             biased;
@@ -137,7 +137,7 @@ impl Claim<'_> {
     }
 
     /// Brings the database up to the last mark, for a pipeline that publishes in broker
-    /// transactions. Continues with nothing if the lease has to be taken again.
+    /// transactions. Continues with `None` if the lease has to be taken again.
     async fn continue_transactions(&mut self, mut taken: Taken, open: &mut Open) -> Try<Option<Claimed>> {
         let Some(transactions) = &self.pipeline.transactions else {
             return Ok(ControlFlow::Continue(Some(Claimed { taken, continued: None })));
@@ -168,7 +168,7 @@ impl Claim<'_> {
     }
 
     /// Notes why the recovery failed, and releases the lease: another process may reach the broker,
-    /// and this one may stop before its next try.
+    /// and this one may stop before its next attempt.
     async fn give_back(&mut self, lease: Lease, error: &LogError, open: &mut Open) {
         if let Some(reason) = refusal_of_broker(error) {
             let since = *open.refused_since.get_or_insert_with(OffsetDateTime::now_utc);

@@ -57,7 +57,7 @@ impl Mark {
     /// Encodes the mark.
     ///
     /// # Errors
-    /// Never for a mark that an engine makes. The text says what could not be written.
+    /// Never occurs for a mark that an engine makes. The text names what could not be written.
     pub(crate) fn write(&self) -> Result<Vec<u8>, String> {
         let TransactionCheckpoint { checkpoint, settled, last_read } = &self.content;
         let mut form = Form {
@@ -82,7 +82,7 @@ impl Mark {
     /// Decodes a mark.
     ///
     /// # Errors
-    /// A text that says what is wrong with the bytes.
+    /// A text that describes what is wrong with the bytes.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Versioned {

@@ -63,7 +63,7 @@ impl Recovering<'_> {
             Some(known) if known.is_rebased => return Err(rebased()),
             Some(known) => known.clone(),
             None => {
-                // Stored before the first mark: a mark of an unknown log is not believed.
+                // Stored before the first mark: a mark of an unknown log is not trusted.
                 let log = format!("{:032x}", rand::random::<u128>());
                 let known = BrokerTransaction { log, number: 0, is_rebased: false };
                 let cursor = Cursor { transaction: Some(known.clone()), ..cursor.clone() };

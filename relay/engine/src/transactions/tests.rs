@@ -163,7 +163,7 @@ async fn recover(
     recover_in(cursor, last, fenced, None).await
 }
 
-/// Does the same with a database that doubts the mark.
+/// Does the same with a database that does not trust the mark.
 async fn recover_in(
     cursor: &Cursor,
     last: Option<TransactionMark>,
@@ -285,7 +285,8 @@ async fn a_mark_of_a_history_that_the_database_has_lost_stops_the_relay() {
     let error = operators(outcome);
     assert!(error.contains("the entry 23 is not in this log"), "{error}");
     assert_eq!(done.len(), 1, "nothing is stored");
-    // A mark that both know is already in the database, whose cursor is checked like any other.
+    // A mark that both the broker and the database know needs no storing, and the cursor is checked
+    // like any other.
     let known = cursor("20@1:1:", Some(transaction(4)));
     let (outcome, _) = recover_in(&known, Some(written(4, "0a1b", EPOCH)), Fenced::Held, doubt).await;
     assert!(matches!(outcome, Ok(Recovery::Done(_))), "{outcome:?}");

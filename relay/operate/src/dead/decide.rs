@@ -20,8 +20,8 @@ use crate::seconds;
 /// Maximum number of audit records read to find an earlier decision.
 pub(crate) const LOOK_BACK: u32 = 1_000;
 
-/// Maximum number of entries of a batch whose current state is looked up after another decision was
-/// faster. Each needs two queries.
+/// Maximum number of entries of a batch whose current state is looked up after another decision
+/// came first. Each needs two queries.
 const EXPLAINED_MAX: usize = 20;
 
 /// A decision.
@@ -153,8 +153,8 @@ impl Plan {
         }
         let mut order: Vec<&DeadMessage> = self.messages.iter().collect();
         // Each part is a transaction of its own, and after the first message of a key is discarded,
-        // the next one may take effect. From the last one backwards, no message takes effect that
-        // is still to be discarded.
+        // the next one may take effect. When they are discarded from the last one backwards, no
+        // message that is still to be discarded takes effect.
         let is_backwards = *change == Change::Discard;
         if is_backwards {
             order.reverse();
@@ -230,7 +230,8 @@ fn parts<'a, 'b>(order: &'a [&'b DeadMessage]) -> impl Iterator<Item = &'a [&'b 
 
 impl Plan {
     /// Returns whether a message follows by itself once those before it took effect. A filter that
-    /// chooses it, for example by topic, does not hurry it. Naming it by id is refused.
+    /// chooses it, for example by topic, does not make it follow sooner. Naming it by id is
+    /// refused.
     fn follows(&self, message: &DeadMessage, change: &Change) -> bool {
         let is_held = message.source == DeadSource::Inbox && message.cause.as_deref() == Some("held");
         is_held && !self.is_named && matches!(change, Change::Requeue { .. })

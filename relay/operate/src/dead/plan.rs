@@ -125,7 +125,7 @@ async fn add_waiting(places: &Places, filter: &Filter, messages: &mut Vec<DeadMe
     messages.sort_by_key(|message| message.row);
 }
 
-/// Returns an error for ids that name no message to decide about, or several.
+/// Returns an error for an id that names no message to decide about, or more than one.
 async fn check_named(
     places: &Places,
     filter: &Filter,

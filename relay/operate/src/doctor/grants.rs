@@ -1,5 +1,5 @@
 //! Checks of rights in PostgreSQL: those of the relay's role, of the other roles, and of every
-//! role. The scripts of roles (`relay migrate roles`) are the list.
+//! role. The expected rights are those in the scripts of `relay migrate roles`.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::Database;
 
 const CHECK: &str = "grants";
 const REMEDY: &str = "run the output of `relay migrate roles` as the owner of the tables";
-/// Maximum number of rights that a finding names. The script mends any number.
+/// Maximum number of rights that a finding names. The script corrects any number.
 const NAMED_MAX: usize = 5;
 /// The roles without which a service works only as the owner of the tables.
 const OF_SERVICES: [&str; 4] = ["producer", "consumer", "claimant", "worker"];

@@ -27,8 +27,8 @@ pub async fn reach(pipeline: &PipelineConfig) -> Vec<Finding> {
     findings
 }
 
-/// Returns the finding for brokers of Kafka that a bootstrap server names and that this machine
-/// cannot reach.
+/// Returns the finding for Kafka brokers that a bootstrap server names and that this machine cannot
+/// reach.
 #[cfg(feature = "kafka")]
 async fn unreached_listeners(pipeline: &PipelineConfig) -> Option<Finding> {
     let crate::Broker::Kafka(config) = &pipeline.broker else { return None };

@@ -29,7 +29,8 @@ const PAUSES_EVERY: Duration = Duration::from_secs(1);
 /// Options of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct ReplayOptions {
-    /// Maximum number of messages a second. Without it, as fast as the broker confirms.
+    /// Maximum number of messages per second. Without it, they are sent as fast as the broker
+    /// confirms.
     pub rate: Option<NonZeroU32>,
     /// Stops the replay after the batch in progress.
     pub stop: CancellationToken,
@@ -115,7 +116,7 @@ impl ReplayPlan {
         report: &mut ReplayReport,
         progress: &(impl Fn(u64) + Send + Sync),
     ) -> Result<(), OperateError> {
-        // Several batches a second keep a slow replay even.
+        // Several batches a second keep the pace of a slow replay even.
         let batch_max =
             options.rate.map_or(BATCH_ENTRIES, |rate| (rate.get() as usize / 4).clamp(1, BATCH_ENTRIES));
         let mut pace = options.rate.map(Pace::new);
@@ -157,8 +158,8 @@ impl ReplayPlan {
         self.check_whole(place, report).await
     }
 
-    /// Returns an error if planned messages were not found any more: retention goes on during a
-    /// replay. Only planned messages are sent, so the numbers show it.
+    /// Returns an error if planned messages are no longer found: retention goes on during a replay.
+    /// Only planned messages are sent, so the numbers show it.
     async fn check_whole(&self, place: &OutboxPlace, report: &ReplayReport) -> Result<(), OperateError> {
         if report.published == self.chosen {
             return Ok(());

@@ -1,7 +1,7 @@
-//! Waits for the rows of a statement that may take any time.
+//! Waits for the rows of a statement that may take arbitrarily long.
 //!
-//! A host that has disappeared sends no row either. So while none comes, another session looks
-//! whether that of the statement still works.
+//! A host that has disappeared sends no row either. So while none comes, another session checks
+//! whether the statement's session still works.
 
 use std::error::Error;
 use std::future::Future;
@@ -36,11 +36,11 @@ SELECT pg_postmaster_start_time()::text AS started_at,
 /// SQLSTATE of a server, database or role whose connections are all in use.
 const TOO_MANY_CONNECTIONS: &str = "53300";
 
-/// Maximum duration of a look beyond that of its connect.
+/// Maximum duration of a check, in addition to the time for connecting.
 const LOOK_MAX: Duration = Duration::from_secs(60);
 
-/// This many looks must find that the session does not work, before one finds that it does. One
-/// alone may have come between the statement's end and the arrival of its last rows.
+/// This many checks in a row must find that the session does not work. A single one may have come
+/// between the statement's end and the arrival of its last rows.
 const DOUBTS_MAX: u32 = 2;
 
 /// The session of a statement in the database of an inbox.
@@ -73,7 +73,7 @@ impl Server {
 #[derive(Debug, PartialEq, Eq)]
 enum Look {
     Works,
-    /// The look found nothing out about the session.
+    /// The check found out nothing about the session.
     Unknown,
     /// The session does not work, for this reason.
     Lost(String),
@@ -97,7 +97,7 @@ impl Session {
     }
 }
 
-/// Returns whether the server answered, and has no connection left to look with.
+/// Returns whether the server answered that it has no connection left for a check.
 fn is_full(error: &LogError) -> bool {
     let cause = error.source().and_then(|source| source.downcast_ref::<sqlx::Error>());
     let answer = cause.and_then(sqlx::Error::as_database_error);

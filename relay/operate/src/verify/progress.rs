@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// Hears how far a comparison has come.
+/// Receives the progress of a comparison.
 pub trait Progress: Send + Sync {
-    /// Hears what is being done.
+    /// Called with the current activity.
     fn say(&self, what: String);
 
-    /// Hears of rows that were read from a place.
+    /// Called when rows were read from a place.
     fn rows(&self, from: &'static str, count: usize);
 
-    /// Hears that messages may be on their way, and that the comparison waits `grace` for each.
+    /// Called when messages may be on their way, and the comparison waits `grace` for each.
     fn waiting(&self, messages: usize, grace: Duration);
 }

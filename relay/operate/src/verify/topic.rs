@@ -130,7 +130,7 @@ fn note(records: &[ReadTopic], earliest: &mut Earliest) {
 /// partition that was cut last decides.
 fn cut_at(cut: &BTreeSet<i32>, earliest: &Earliest) -> Option<Uuid> {
     let begins_at = |partition| earliest.get(partition).map(|at| id_at(at.unsigned_abs()));
-    // Of a partition without a record left, nothing is known at all.
+    // Nothing at all is known about a partition without a record left.
     cut.iter().map(|partition| begins_at(partition).unwrap_or(Uuid::max())).max()
 }
 

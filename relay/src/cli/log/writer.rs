@@ -1,4 +1,4 @@
-//! Writes the log without waiting for whoever reads it.
+//! Writes the log without waiting for its reader.
 //!
 //! A reader that hangs must not stop publishing, and one that is gone must not end the process. So
 //! the lines pass through a bounded queue to a thread. Lines that do not fit, or that cannot be

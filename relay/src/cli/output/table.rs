@@ -46,13 +46,13 @@ impl<const N: usize> Table<N> {
         Self { headers, rows, widths, optional: &[], cut: None }
     }
 
-    /// Allows to leave out these columns, the first one first.
+    /// Allows these columns to be left out, the first one first.
     pub(crate) fn optional(self, columns: &'static [&'static str]) -> Self {
         debug_assert!(columns.iter().all(|name| self.headers.contains(name)), "{columns:?}");
         Self { optional: columns, ..self }
     }
 
-    /// Allows to cut the texts of this column.
+    /// Allows the texts of this column to be cut.
     pub(crate) fn cut(self, column: &'static str) -> Self {
         debug_assert!(self.headers.contains(&column), "{column}");
         Self { cut: Some(column), ..self }

@@ -14,12 +14,13 @@ use super::super::output::{Table, one_line, or_dash};
 /// Maximum number of messages that a suggested replay names.
 const NAMED_MAX: usize = 5;
 
-/// The begin of a suggested replay, before the time in the oldest id. That time is of a producer's
-/// clock, and a replay selects by the database's: one that is ahead makes the id look too late.
+/// A suggested replay starts this long before the time in the oldest id. That time comes from a
+/// producer's clock, and a replay selects by the database's: a clock that is ahead makes the id
+/// look too late.
 const CLOCK_SKEW_MAX: Duration = Duration::hours(1);
 
 /// Returns what to publish again for the missing messages of a pipeline, with the command, if there
-/// are any. Of many, everything since the oldest.
+/// are any. If there are many, that is everything since the oldest.
 fn replay(pipeline: &str, messages: &[FaultyMessage]) -> Option<String> {
     let is_meant = |it: &&FaultyMessage| it.pipeline == pipeline && it.found == COLUMNS[0];
     // One message may be missing in several places.

@@ -195,7 +195,8 @@ mod tests {
         assert!(admit(&guests, "10.0.0.1").is_some(), "a place that was given up is free");
     }
 
-    /// Goal: two peers that ask and are not known cannot fill the room. Oracle: the places.
+    /// Goal: two unauthenticated peers that send requests cannot take all places. Oracle: the
+    /// places.
     #[test]
     fn those_who_are_not_known_keep_no_place_from_one_who_asks() {
         let guests = Guests::new(Bounds { per_peer_max: Some(4), ..PAGE });

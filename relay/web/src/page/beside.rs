@@ -62,7 +62,7 @@ impl Beside {
         Self { tables_at: Some(Instant::now()), keys, sagas, ..self.clone() }
     }
 
-    /// Returns whether a reader sees a difference. Ages, which always change, are none.
+    /// Returns whether a reader sees a difference. Ages always change, so they do not count.
     pub(crate) fn tells_more_than(&self, before: &Self) -> bool {
         let seen = |beside: &Self| {
             let of = |line: &ConsumerLine| {

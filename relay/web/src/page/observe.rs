@@ -38,11 +38,11 @@ pub(crate) struct Picture {
     pub(crate) pipelines: Vec<(PipelineStatus, Hour)>,
 }
 
-/// The latest picture, with the cost of it.
+/// The latest picture, and how long it took.
 struct Latest {
     taken_at: Instant,
     lasted: Duration,
-    /// The time of the last look that included the sizes of outboxes.
+    /// The time of the last query that included the sizes of outboxes.
     history_at: Instant,
     picture: Arc<Picture>,
 }
@@ -84,8 +84,8 @@ impl Observer {
         }
     }
 
-    /// Returns a picture of the pipelines that is at most [`FRESH_FOR`] old, or as old as it took
-    /// to look at them. Cancel-safe.
+    /// Returns a picture of the pipelines that is at most [`FRESH_FOR`] old, or as old as the
+    /// queries took. Cancel-safe.
     pub(crate) async fn picture(&self) -> Arc<Picture> {
         let mut latest = self.latest.lock().await;
         if let Some(Latest { taken_at, lasted, picture, .. }) = &*latest
@@ -118,7 +118,7 @@ impl Observer {
         if is_old(&beside) { Arc::default() } else { Arc::clone(&beside) }
     }
 
-    /// Returns the counts of the navigation, which change with every look.
+    /// Returns the counts of the navigation, which change with every query.
     pub(crate) fn nav(&self) -> watch::Receiver<Arc<Nav>> {
         self.nav.subscribe()
     }
@@ -183,7 +183,8 @@ impl Observer {
             }
             let before = Arc::clone(&self.beside.borrow());
             self.show_beside(before.with_consumers(&self.inboxes).await).await;
-            // A database that is away takes long to say so: consumers do not wait for it.
+            // The query of an unreachable database takes long to fail, and consumers do not wait
+            // for it.
             let before = Arc::clone(&self.beside.borrow());
             if before.is_due() {
                 self.show_beside(before.with_tables(&self.pipelines, &self.inboxes).await).await;
@@ -226,7 +227,7 @@ impl Observer {
         });
     }
 
-    /// Looks at all pipelines. Takes the sizes of outboxes from `before` if there is one.
+    /// Queries all pipelines. Takes the sizes of outboxes from `before` if there is one.
     async fn look(&self, before: Option<&Latest>) -> Picture {
         let viewer = Operator::new("the page", Role::Viewer);
         let depth = if before.is_some() { Depth::WithoutHistory } else { Depth::WithHistory };
@@ -278,7 +279,7 @@ impl Observer {
     }
 }
 
-/// Returns the rates of messages enqueued within the last hour, with one look at the log for each
+/// Returns the rates of messages enqueued within the last hour, with one query of the log for each
 /// minute.
 async fn rates(place: &OutboxPlace, now: OffsetDateTime, newest: Option<EntryId>) -> Rates {
     let back = |steps: usize| now - Duration::from_secs(STEP_SECONDS * steps as u64);

@@ -78,7 +78,7 @@ pub(crate) fn sort(subjects: &mut [Subject<'_>]) {
 }
 
 /// Returns whether an operator has to act: it does not pass by itself, and no operator wanted it.
-/// What holds held messages is a wait of its own.
+/// Held messages alone need no operator: their cause is a wait of its own.
 pub(crate) fn is_grave(wait: &Wait) -> bool {
     match wait.symptom {
         Symptom::DatabaseAway => true,

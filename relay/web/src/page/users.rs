@@ -29,8 +29,8 @@ const WRONG_PAUSE: Duration = Duration::from_millis(500);
 const WRONG_WAITERS: usize = 4;
 /// Maximum number of concurrent delays of all peers: guessing from many addresses is no faster.
 const WRONG_WAITERS_OF_ALL: usize = 32;
-/// Maximum wait for a turn: right proofs hold a turn only for a moment, so they do not get in each
-/// other's way.
+/// Maximum wait for a turn: correct proofs hold a turn only for a moment, so they do not get in
+/// each other's way.
 const TURN_TIMEOUT: Duration = Duration::from_millis(100);
 /// The name of people at this machine, if there is no login.
 const LOCAL: &str = "somebody at this machine";

@@ -46,7 +46,7 @@ pub struct Leader {
     pub sent: Set,
     /// Places whose messages the broker has.
     pub arrived: Set,
-    /// Places whose confirmation the relay has.
+    /// Places whose messages are confirmed, as far as the relay knows.
     pub confirmed: Set,
     /// Places whose messages may be lost with an earlier session.
     pub lost: Set,

@@ -1,4 +1,4 @@
-//! Leaks: resources that were not released although every process has ended in order.
+//! Leaks: resources that were not released although every process has ended in an orderly way.
 
 use checker::{Forgotten, Leak, LeakKind};
 

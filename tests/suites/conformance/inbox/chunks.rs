@@ -418,8 +418,8 @@ async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: 
     let count = u32::try_from(chunks.len()).unwrap();
     assert!(!consume(&inbox, &chunks[0]).await.unwrap().0);
 
-    // Three faults: another total for the same message, a payload of another length, and more bytes
-    // than this inbox accepts.
+    // Three faults: a different total for the same message, a payload of a different length, and
+    // more bytes than this inbox accepts.
     let mut longer = chunks[1].clone();
     let total = Chunk::new(1, count, LARGE as u64 + 50, fingerprint).unwrap();
     longer.payload = vec![b'y'; usize::try_from(total.range().end - total.range().start).unwrap()].into();

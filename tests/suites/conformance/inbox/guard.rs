@@ -220,8 +220,8 @@ async fn a_reused_id_is_refused_before_any_effect<DB: TestDatabase>(database: &D
     assert!(matches!(confirmed, Err(ConfirmError::Refused(Refusal::KeyReused { .. }))));
 }
 
-/// Goal: source and id together identify a message, so that equal ids of two producers lose no
-/// effect silently. Oracle: the answer of each way to admit.
+/// Goal: source and id together identify a message, so that no effect is lost silently when two
+/// producers use the same id. Oracle: the answer of each way to admit.
 async fn an_id_of_another_source_is_refused<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let one = message("one");

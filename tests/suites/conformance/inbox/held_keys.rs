@@ -331,8 +331,8 @@ async fn a_clock_that_was_days_ahead_keeps_no_held_message_waiting<DB: TestDatab
 }
 
 /// Goal: a held message that failed in a process with longer pauses is not tried early by a process
-/// with shorter ones. Oracle: a message of another key takes effect in the same walk, it does not,
-/// and it does once its pause is over.
+/// with shorter ones. Oracle: a message of another key takes effect in the same walk, and the held
+/// one only once its pause is over.
 async fn a_long_pause_of_another_process_is_kept<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let rejects = Rejects::these(["a", "y"]);

@@ -451,7 +451,7 @@ async fn processes_that_meet_at_held_messages_count_no_end<DB: TestDatabase>(dat
     assert!(DB::effects(&database.admin, "ends").await.is_empty(), "an end was counted");
 }
 
-/// Goal: a redrive that an operator requested, and that loses against other transactions when it is
+/// Goal: a redrive that an operator requested, and that loses to other transactions when it is
 /// admitted and when it commits, is tried again. Oracle: one request leads to the effect, while the
 /// first two of each are lost.
 async fn a_requested_redrive_that_loses_a_conflict_is_tried_again_on_postgres(database: &Database<Postgres>) {

@@ -219,8 +219,8 @@ async fn worlds_of_many_tests_are_built_at_once(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: no order is demanded that nobody promises. Oracle: the message with the smaller id is
-/// committed and published last, and no promise is broken.
+/// Goal: the checker demands no order that is not promised. Oracle: the message with the smaller id
+/// is committed and published last, and no promise is broken.
 async fn messages_of_concurrent_transactions_have_no_order(_: Stage) -> Outcome {
     let world = World::postgres(testkit::postgres::url()?).await?;
     let message = || NewMessage::new("orders").key("order-7");

@@ -284,7 +284,7 @@ async fn held_entries_of_a_key_cost_the_same_however_much_another_key_holds(db: 
 const QUESTIONS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'relay admin' \
     AND datname = current_database()";
 
-/// Returns how many buffers an operator's question touches: the minimum of several rounds.
+/// Returns how many buffers an operator's query touches: the minimum of several rounds.
 async fn asked(db: &Database<Postgres>, mut question: impl AsyncFnMut()) -> i64 {
     let mut least = i64::MAX;
     for _ in 0..ROUNDS {
@@ -298,9 +298,9 @@ async fn asked(db: &Database<Postgres>, mut question: impl AsyncFnMut()) -> i64 
     least
 }
 
-/// Goal: an operator's questions about a relay that has read most of a long difference cost only
-/// what they return, and miss no row of a transaction that was open at its head. Oracle: the
-/// server's count, and the messages that wait and that have left.
+/// Goal: an operator's queries about a relay that has read most of a long difference cost only what
+/// they return, and miss no row of a transaction that was open at its head. Oracle: the server's
+/// count, and the messages that wait and that have left.
 async fn questions_about_an_open_difference_read_nothing_that_has_left(db: &Database<Postgres>) {
     without_autovacuum(db).await;
     let mut checkpoint_store = db.checkpoint_store("a").await;

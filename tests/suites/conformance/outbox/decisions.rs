@@ -54,7 +54,7 @@ async fn shown<DB: TestDialect>(db: &Database<DB>, entry: &Entry) -> [(bool, boo
 
 /// Goal: an operator who asks about a message learns what was decided about it, although ids were
 /// given out again after a sequence was set back, and a rebase gave the entry another one. Oracle:
-/// what each question answers before and after the decisions name other ids.
+/// the answer to each query before and after the decisions name other ids.
 async fn a_decision_counts_whatever_id_its_entry_had<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(2)).await;
     let mut main = Relay::new(db, &relay()).await;
@@ -73,8 +73,8 @@ async fn a_decision_counts_whatever_id_its_entry_had<DB: TestDialect>(db: &Datab
 }
 
 /// Goal: what the next relay of the name publishes is not taken for what an operator wrote, because
-/// the edited copy went with the former relay. Oracle: what each question answers before the relay
-/// is forgotten, after it, and after another edit.
+/// the edited copy went with the former relay. Oracle: the answer to each query before the relay is
+/// forgotten, after it, and after another edit.
 async fn an_edit_is_withdrawn_with_its_relay<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(1)).await;
     let mut main = Relay::new(db, &relay()).await;
@@ -185,7 +185,7 @@ async fn what_is_discarded_with_a_relay_goes_in_parts<DB: TestDialect>(db: &Data
     assert_eq!(left().await, [0, 0, 0]);
 }
 
-/// Goal: retention of decisions never stops, however many of the oldest may not go, or were made
+/// Goal: retention of decisions never stops, however many of the oldest must stay, or were made
 /// while the clock was ahead. Oracle: what calls have removed, each of which looks at 1,000, while
 /// the log has the message of the oldest 2,500, and afterwards.
 async fn decisions_that_may_not_go_keep_no_others<DB: TestDialect>(db: &Database<DB>) {

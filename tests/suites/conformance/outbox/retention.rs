@@ -697,8 +697,9 @@ async fn a_snapshot_of_before_is_refused(db: &Database<Postgres>) {
     relay.close().await.unwrap();
 }
 
-/// Goal: a service that maintains its log itself hears of a time that is longer than the ring of
-/// segments. Oracle: the error names the time and the maximum, and the maximum itself is accepted.
+/// Goal: a service that maintains its log itself gets an error for a time that is longer than the
+/// ring of segments. Oracle: the error names the time and the maximum, and the maximum itself is
+/// accepted.
 async fn a_time_after_which_no_segment_would_be_emptied_is_refused(db: &Database<Postgres>) {
     let max = retention::KEEP_MESSAGES.max;
     let retention = open(db);

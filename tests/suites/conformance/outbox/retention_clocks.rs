@@ -33,8 +33,9 @@ const TEN_DAYS_AHEAD: &str = "
         AS $$ SELECT pg_catalog.clock_of_the_server() + interval '10 days' $$;
     RESET allow_system_table_mods";
 
-/// Goal: what `segments` says can go is what `expire` removes, and the clocks are named where they
-/// hold history back. Oracle: both answers for times on each side of the difference, and the rows.
+/// Goal: `expire` removes exactly the segments that `segments` reports as removable, and the clocks
+/// are named where they hold history back. Oracle: both answers for times on each side of the
+/// difference, and the rows.
 async fn history_that_is_old_by_one_clock_is_held_back_by_the_clocks(db: &Database<Postgres>) {
     let retention = open(db);
     db.enqueue(messages(10)).await;

@@ -239,8 +239,8 @@ async fn a_row_that_every_relay_has_passed_keeps_its_id(db: &Database<Postgres>)
 
 /// Goal: a dead message and the message that is held behind it keep their ids, their order and
 /// their content, although a sequence that was set back has given the ids to rows of another
-/// segment. Their contents are in the log alone, as of messages that are too large to be copied.
-/// Oracle: the tables, every question of operators, and what the relay reads when it is due.
+/// segment. Their contents are in the log alone, like those of messages that are too large to be
+/// copied. Oracle: the tables, every query of operators, and what the relay reads when it is due.
 async fn a_row_with_the_id_of_a_parked_message_moves_and_the_message_keeps_its_own(db: &Database<Postgres>) {
     db.enqueue(made_ago(3, 0..10)).await;
     let mut main = Relay::new(db, &relay()).await;

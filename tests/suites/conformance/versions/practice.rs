@@ -26,7 +26,7 @@ const INDEX: Migration = Migration {
 
 static VERSIONS: [Migration; 3] = [TABLE, BYTES, INDEX];
 
-/// The second version with another content.
+/// The second version with different content.
 static EDITED: [Migration; 3] = [
     TABLE,
     Migration {

@@ -116,7 +116,7 @@ async fn a_program_of_another_version_is_refused<DB: Dialect>(stage: Stage) -> O
     Ok(())
 }
 
-/// Goal: a program does not build on a version with another content than its own. Oracle: that
+/// Goal: a program does not build on a version whose content differs from its own. Oracle: that
 /// version's number and name, and nothing applied.
 async fn a_changed_version_is_named<DB: Dialect>(stage: Stage) -> Outcome {
     let db = populated::<DB>(&stage).await?;

@@ -1,4 +1,4 @@
-//! Operators' questions and decisions, in PostgreSQL.
+//! Operators' queries and decisions, in PostgreSQL.
 
 mod decisions;
 pub(super) mod statements;
@@ -32,11 +32,11 @@ pub(super) fn rendered() -> Vec<Listed> {
 
 impl PostgresLog {
     pub(super) async fn admin(&self) -> Result<Brief, LogError> {
-        // Boxed: the future that opens a connection is large, and every question begins with it.
+        // Boxed: the future that opens a connection is large, and every query begins with it.
         Box::pin(self.connect("relay admin")).await.map(Brief::new)
     }
 
-    /// Opens a session for questions, in a transaction that ends with it.
+    /// Opens a session for queries, in a transaction that ends with it.
     pub(super) async fn look(&self) -> Result<Brief, LogError> {
         let mut connection = self.admin().await?;
         let begin = async {

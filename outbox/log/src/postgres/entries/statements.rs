@@ -1,4 +1,4 @@
-//! The SQL of questions about single entries.
+//! The SQL of queries about single entries.
 
 use crate::postgres::fragments::{
     BOUNDED, COLUMNS, DISCARDED, EDITED, HEADERS, HEADERS_BYTES, LABELS, PASSED, SAME_SEGMENT, TRACE,

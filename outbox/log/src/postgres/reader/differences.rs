@@ -40,7 +40,7 @@ struct Polled {
 
 fn set_back(position: i64, floor: i64) -> LogError {
     other_history(format!(
-        "the sequence outbox_message_id_seq stands at {position}, and the relay at {floor}: it was set back"
+        "the sequence outbox_message_id_seq stands at {position}, behind the relay at {floor}: the sequence was set back"
     ))
 }
 

@@ -1,4 +1,4 @@
-//! Operators' questions and decisions, in SQLite.
+//! Operators' queries and decisions, in SQLite.
 
 mod decisions;
 mod statements;

@@ -1,4 +1,4 @@
-//! The SQL of operators' questions and decisions.
+//! The SQL of operators' queries and decisions.
 
 use std::sync::LazyLock;
 

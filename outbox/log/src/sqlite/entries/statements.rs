@@ -1,4 +1,4 @@
-//! The SQL of questions about single entries.
+//! The SQL of queries about single entries.
 
 use std::sync::LazyLock;
 

@@ -7,7 +7,7 @@ use super::{LineFacts, Skew};
 /// An open transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct OpenTransaction {
-    /// The process of the server.
+    /// The id of the server process.
     pub(crate) pid: i32,
     /// Its role.
     pub(crate) role: String,

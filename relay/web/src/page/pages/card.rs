@@ -17,7 +17,7 @@ use super::super::trouble::{Of, Subject, badge_text, is_grave, sentence};
 /// Maximum number of conditions on a card; a pipeline may have any number of pauses.
 const WAITS_MAX: usize = 20;
 
-/// Renders what is wrong with a pipeline or a consumer. `at` is the time of the look.
+/// Renders what is wrong with a pipeline or a consumer. `at` is the time of the query.
 pub(crate) fn card(links: &Links, operator: &Operator, subject: &Subject<'_>, at: OffsetDateTime) -> Markup {
     let kind = if subject.is_grave() { "bad" } else { "warn" };
     html! {

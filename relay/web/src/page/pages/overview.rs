@@ -27,7 +27,7 @@ use super::pieces::piece;
 const CARDS_MAX: usize = 50;
 /// Number of pipelines with plots.
 const PLOTS_MAX: usize = 6;
-/// From this number of pipelines and consumers on there is a filter for their names.
+/// With at least this many pipelines and consumers, there is a filter for their names.
 const FILTER_FROM: usize = 20;
 
 /// `GET /`.
