@@ -1,5 +1,5 @@
 //! Operators' reads of a database whose host has disappeared: no packet arrives, and no connection
-//! ends. All wait for a clock.
+//! ends. Every case waits for a time limit to pass.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -197,7 +197,7 @@ async fn consumers(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Removes the host of the inbox once a part of it was read.
+/// Removes the host of the inbox once part of it has been read.
 struct Removing(Arc<Proxy>);
 
 impl Progress for Removing {
@@ -233,9 +233,9 @@ impl Progress for Quiet {
 }
 
 /// Goal: the operator's own statement may take any time, but not the time of a host that is gone.
-/// Oracle: a statement that takes longer than the limit of a call is not what the comparison fails
-/// for, if it fails: there is no broker. That is so even if no connection is left to look with.
-/// With lost packets, it is.
+/// Oracle: the comparison may fail, because there is no broker, but not because a statement takes
+/// longer than the limit of a call, even if no connection is left to check the server with. With
+/// lost packets, it fails because of the statement.
 async fn effects(stage: Stage) -> Outcome {
     let mut scene = Scene::open(&stage).await?;
     let admin = scene.url.clone();

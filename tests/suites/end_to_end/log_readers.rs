@@ -66,7 +66,7 @@ async fn reader_hangs(stage: Stage) -> Outcome {
         before = written.load(Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    // Its tables are of another build: no wait heals that.
+    // Its tables belong to a different build, which waiting does not change.
     let database = Database::<Sqlite>::migrated(&stage).await?;
     database.execute("UPDATE outbox_toolkit_migration SET checksum = 'x' WHERE line = 'outbox'").await?;
     let broker = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";

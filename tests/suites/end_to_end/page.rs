@@ -111,7 +111,7 @@ impl Served {
         self.workload.database.integer(count).await
     }
 
-    /// Returns the dead messages by the values that the HTML form of the list submits for them.
+    /// Returns the values that the HTML form of the list submits for the dead messages.
     pub(crate) async fn rows(&self) -> Result<Vec<String>, Failure> {
         let rows =
             "SELECT 'outbox/' || id || '/orders' FROM outbox_exception WHERE state = 'dead' ORDER BY id";

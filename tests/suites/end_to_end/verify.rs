@@ -67,9 +67,9 @@ fn named(report: &Value) -> BTreeSet<(String, String)> {
     messages.iter().map(|message| (found(message), text(&message["id"]))).collect()
 }
 
-/// Goal: a system that kept its promises is proven, and each kind of damage is named with its
-/// message. Oracle: exit code, counts, and exactly the ids that were damaged with plain SQL and a
-/// plain client.
+/// Goal: a system that kept its promises passes, and each kind of damage is named with its message.
+/// Oracle: exit code, counts, and exactly the ids that were damaged with plain SQL and a plain
+/// client.
 pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,

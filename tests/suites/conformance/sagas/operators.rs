@@ -327,8 +327,8 @@ async fn decisions_are_noted_and_refused_where_they_do_not_apply<DB: Tables>(db:
     assert_eq!(operator.decisions(some()).await.unwrap().len(), 1);
 }
 
-/// Two operators have seen the same stuck saga. Whichever decides second would decide about another
-/// state, where the decision means something else.
+/// Two operators have seen the same stuck saga. The one that decides second would decide about a
+/// different state, in which the decision means something else.
 async fn of_two_decisions_about_one_sight_one_counts<DB: Tables>(db: Database<DB>) {
     const SAGAS: usize = 20;
     let sagas = failing(&db, Counter::default(), u32::MAX).open().await.unwrap();

@@ -271,8 +271,8 @@ async fn token<DB: Tables>(db: &Database<DB>, name: &str) -> String {
     request[TOKEN_HEADER].clone()
 }
 
-/// A request times out after the snapshot of the transaction that takes its reply. Kept, the reply
-/// would be read by nobody.
+/// A request times out after the snapshot of the transaction that takes its reply. If the reply
+/// were kept, nothing would ever read it.
 async fn a_reply_with_an_old_snapshot_of_its_step_is_a_conflict(db: Database<Postgres>) {
     let sagas = sagas(&db).saga("checkout", 1, ship::<Postgres>).open().await.unwrap();
     start(&db, &sagas, "a", 7).await;
@@ -343,7 +343,8 @@ async fn a_reply_of_a_service_that_did_not_get_the_request_is_refused<DB: Tables
     for token in [other.as_str(), "00", "no token", &mine[..62]] {
         refused("checkout/a/ship", token).await;
     }
-    // Nor does the token of one request answer another of the same saga, sent or not.
+    // The token of one request does not answer another request of the same saga either, whether
+    // that one was sent or not.
     refused("checkout/a/fetch", &mine).await;
     assert_eq!(db.integer("SELECT count(*) FROM saga_reply").await.unwrap(), 0);
     assert_eq!(show(&sagas, "a").await.0.outline.epoch, 1, "it was not woken");

@@ -121,8 +121,8 @@ async fn an_unknown_type_or_name_is_refused<DB: Tables>(db: Database<DB>) {
     assert!(twice.unwrap_err().to_string().contains("registered twice"));
 }
 
-/// Goal: `sagas.start(tx, ..).await?` in a handler. Oracle: what can never succeed is rejected, and
-/// what another version of the program may know is tried again.
+/// Goal: `sagas.start(tx, ..).await?` in a handler. Oracle: a start that can never succeed is
+/// rejected; one that another version of the program may know is tried again.
 async fn a_handler_s_error_says_what_a_failed_start_means<DB: Tables>(db: Database<DB>) {
     let sagas = sagas(&db).saga("checkout", 1, echo::<DB>).open().await.unwrap();
     assert_eq!(started(&db, &sagas, "a", 1).await, Started::Started);

@@ -91,8 +91,9 @@ async fn a_pause_that_is_woken_too_early_waits_on<DB: Tables>(db: Database<DB>) 
     worker.stop().await;
 }
 
-/// Goal: sagas that started, failed or lost their worker while the server's clock was days ahead go
-/// on once it is right, and no other one wakes early. Oracle: what is due after a pass.
+/// Goal: sagas that started, failed or lost their worker while the server's clock was days ahead
+/// continue once the clock is right, and no other saga wakes early. Oracle: what is due after a
+/// pass.
 async fn sagas_that_a_clock_ahead_has_postponed_are_woken<DB: Tables>(db: Database<DB>) {
     let sagas = sagas(&db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, is_long: i64| {
@@ -141,7 +142,7 @@ async fn a_long_pause_of_another_process_is_kept<DB: Tables>(db: Database<DB>) {
     worker.stop().await;
     let (failed, _) = show(&sagas, "a").await;
     assert!(failed.outline.worker.is_none() && failed.outline.error.is_some(), "{failed:?}");
-    // As a process whose backoff grows to six hours has postponed it.
+    // Postponed as by a process whose backoff grows to six hours.
     db.execute(DB::HOURS_AHEAD).await.unwrap();
     assert_eq!(sagas.wake_stranded().await.unwrap(), 0);
     db.execute(DB::AHEAD).await.unwrap();

@@ -22,7 +22,7 @@ const PAGES: i64 = 400;
 const PAGES_A_ROW: i64 = 60;
 /// Maximum pages of hourly maintenance, whose steps are larger.
 const PAGES_OF_MAINTENANCE: i64 = 70_000;
-/// Maximum pages of an operator's question that counts this many rows of each kind.
+/// Maximum pages of an operator's query that counts this many rows of each kind.
 const PAGES_OF_ACTIVITY: i64 = 3 * inbox::shared::ACTIVITY_COUNTED_MAX as i64;
 const CONSUMER: &str = "billing";
 /// The SQL that fills the tables.

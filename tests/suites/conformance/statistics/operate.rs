@@ -1,4 +1,4 @@
-//! Questions and decisions of operators: the relay's commands, its web page, and `relay verify`.
+//! Queries and decisions of operators: the relay's commands, its web page, and `relay verify`.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 use super::CONSUMER;
 
-/// Number of repetitions of each question: from the sixth execution on, PostgreSQL may keep a
-/// generic plan.
+/// Number of repetitions of each query: from the sixth execution on, PostgreSQL may keep a generic
+/// plan.
 const TIMES: usize = 7;
 
 fn signature() -> Signature {

@@ -33,7 +33,7 @@ async fn applied(tx: &mut Tx<Postgres>, message: &Message) -> Result<(), Handler
 }
 
 /// Gives a consumer that holds keys fresh messages, copies, messages of held keys, and bad ones.
-/// Operators then look and decide.
+/// Operators then inspect the dead letters and decide about them.
 pub(super) async fn consumes(inbox: &Inbox<Postgres>) -> Outcome {
     let (broker, topic) = (Broker::new(), Topic::new("orders")?);
     for number in 0..20 {

@@ -95,7 +95,8 @@ async fn a_limited_role(stage: Stage) -> Outcome {
     });
     let waits = "SELECT coalesce(bool_or(query LIKE '%pg_try_advisory_xact_lock%'
         AND clock_timestamp() - xact_start > '1 s'), false) FROM pg_stat_activity WHERE pid = $1";
-    // On a connection of its own: within a transaction, each look shows what the first one saw.
+    // On a separate connection: within a transaction, each query of this view returns what the
+    // first one returned.
     let mut look = PgConnection::connect(&db.url).await?;
     while !up.is_finished() {
         let has_waited: bool = sqlx::query_scalar(waits).bind(pid).fetch_one(&mut look).await?;
@@ -111,9 +112,9 @@ async fn a_limited_role(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a statement of a migration may take as long as its table is large, but a migrator that is
-/// gone gives its locks back. Oracle: the limits that a migration finds, with and without those of
-/// its role.
+/// Goal: a statement of a migration may take as long as its table is large, but the locks of a
+/// migrator that is gone are released. Oracle: the limits that a migration finds, with and without
+/// those of its role.
 async fn only_an_idle_transaction(stage: Stage) -> Outcome {
     for limits in ["SET statement_timeout = '1s'; SET idle_in_transaction_session_timeout = '1s'", "SELECT 1"]
     {
@@ -129,9 +130,9 @@ async fn only_an_idle_transaction(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a migrator that waits for another one says for which, and not for ever. Oracle: the error
-/// names process, application and the wait; nothing is applied, and the connection can be used
-/// again, inside a transaction of the caller as well.
+/// Goal: a migrator that waits for another one names it, and does not wait for ever. Oracle: the
+/// error names process, application and the wait; nothing is applied, and the connection can be
+/// used again, inside a transaction of the caller as well.
 async fn the_holder_is_named(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::empty(&stage).await?;
     let mut other = PgConnection::connect(&db.url).await?;
@@ -158,10 +159,10 @@ async fn the_holder_is_named(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a script that an administrator runs by hand waits for another migration, says for which,
-/// and not for ever. Oracle: the error names process, application and the wait, and it is one of
-/// locks; nothing is applied, and the script succeeds once the other one has ended, also during its
-/// wait.
+/// Goal: a script that an administrator runs by hand waits for another migration, names it, and
+/// does not wait for ever. Oracle: the error names process, application and the wait, and it is one
+/// of locks; nothing is applied, and the script succeeds once the other one has ended, also during
+/// its wait.
 async fn a_script_waits_its_time(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::empty(&stage).await?;
     let mut other = PgConnection::connect(&db.url).await?;
@@ -204,8 +205,9 @@ async fn a_script_waits_its_time(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a migrator whose network disappears under its locks stops no other. Oracle: the other one
-/// is applied once the server has ended the lost session, with the limit of 60 s.
+/// Goal: a migrator whose network disappears while it holds locks does not stop another one.
+/// Oracle: the other one is applied once the server has ended the lost session, with the limit of
+/// 60 s.
 async fn a_host_that_is_gone(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::empty(&stage).await?;
     db.execute("CREATE TABLE gate (id integer)").await?;
@@ -228,9 +230,9 @@ async fn a_host_that_is_gone(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a session behind a migration that waits for a table waits no longer than the role's
-/// lock timeout. Oracle: the migration fails beside a transaction that uses the table, nothing of
-/// it is applied, and it succeeds afterwards.
+/// Goal: a session behind a migration that waits for a table waits no longer than the role's lock
+/// timeout. Oracle: the migration fails while a transaction uses the table, nothing of it is
+/// applied, and it succeeds afterwards.
 async fn a_table_in_use(stage: Stage) -> Outcome {
     let db = populated::<Postgres>(&stage).await?;
     let mut reader = db.admin.begin().await?;

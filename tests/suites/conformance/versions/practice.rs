@@ -67,8 +67,8 @@ static WAITING: [Migration; 1] = [Migration {
 /// All versions of the line.
 pub(super) const ALL: usize = VERSIONS.len();
 
-/// Returns the migrator of a program that knows the first versions. It keeps its books as the
-/// outbox.
+/// Returns the migrator of a program that knows the first versions. It records them under the line
+/// of the outbox.
 pub(super) fn program<DB: Backend>(versions: usize) -> Migrator<DB> {
     Migrator::with_migrations(Line::Outbox, &VERSIONS[..versions])
 }

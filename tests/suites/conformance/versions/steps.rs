@@ -143,7 +143,7 @@ async fn a_gap_is_refused<DB: Dialect>(stage: Stage) -> Outcome {
 }
 
 /// Goal: a run applies all that is pending or nothing. Oracle: the error names the version that
-/// failed; books and table are those of before, although the version before it succeeded; a
+/// failed; books and table are as they were before, although the previous version succeeded; a
 /// corrected program upgrades the database.
 async fn a_version_that_fails_leaves_nothing_of_its_run<DB: Dialect>(stage: Stage) -> Outcome {
     let db = populated::<DB>(&stage).await?;

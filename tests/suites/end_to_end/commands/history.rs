@@ -33,7 +33,7 @@ fn unreachable(url: &str) -> String {
 
 /// Goal: history is removed when it is old and published, not before. Oracle: rows before and after
 /// each call, including a dry run; what is reported about rows that stay; the audit, which has a
-/// line of what was removed and none of a call that removed nothing; nothing is published again
+/// line for what was removed and none for a call that removed nothing; nothing is published again
 /// afterwards.
 pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
     stage: Stage,

@@ -91,7 +91,7 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
     assert_eq!(error, format!("discarded by ann: sent by hand; it was dead: {cause}"));
     assert_eq!(listed[0]["cause"], json!("message"), "{listed}");
 
-    // The message stays unpublished, however many decisions were made since.
+    // The message stays unpublished, however many decisions have been made since.
     let later = "WITH RECURSIVE later(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM later WHERE n < 1001)
         INSERT INTO outbox_audit (relay, id, message_id, action, actor, note)
         SELECT a.relay, a.id + 1000 + n, a.message_id, 'requeue', 'bob', 'later' FROM later, outbox_audit AS a";

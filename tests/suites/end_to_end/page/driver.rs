@@ -77,7 +77,8 @@ impl Browser {
     }
 
     /// Starts the driver, and returns its address. The driver picks a port for IPv4 and then wants
-    /// the same one for IPv6; if another program has that, it ends. So it is started again.
+    /// the same one for IPv6; if another program has that port, the driver ends, and is started
+    /// again.
     async fn driver(stage: &Stage) -> Result<(Child, String), Failure> {
         for attempt in 1..=DRIVER_ATTEMPTS {
             let log = stage.folder().join(format!("chromedriver-{attempt}.log"));
@@ -177,7 +178,7 @@ impl Browser {
         Ok(taken.as_str().ok_or("no picture")?.to_owned())
     }
 
-    /// Returns a picture of the whole page, also of what is below the window, as PNG in base64.
+    /// Returns a picture of the whole page, including the part below the window, as PNG in base64.
     pub(crate) async fn whole_picture(&self) -> Result<String, Failure> {
         let parameters = json!({ "format": "png", "captureBeyondViewport": true });
         let taken = self.devtools("Page.captureScreenshot", &parameters).await?;

@@ -12,8 +12,8 @@ use super::{ANN, Served};
 /// Width and height of the windows in which every page must be readable, in pixels.
 const WINDOWS: [(u32, u32); 3] = [(360, 740), (768, 1_024), (1_280, 900)];
 
-/// Elements in the content that end to the right of the window, or of the box that cuts them
-/// without a mark.
+/// Elements of the content that extend beyond the right edge of the window, or of a box that cuts
+/// them off without a mark.
 const CUT: &str = "\
     return [...document.querySelectorAll('main *')].filter((it) => it.checkVisibility() \
         && !it.closest('.hidden, svg, pre, thead') && it.getBoundingClientRect().right > innerWidth + 1) \
@@ -42,7 +42,8 @@ pub(crate) async fn phone(stage: Stage) -> Outcome {
     }
     let header = browser.run("return document.querySelector('.top').offsetHeight").await?;
     assert!(header.as_i64() <= Some(96), "the header takes {header} pixels");
-    // Worst first: a database that is away before dead messages, these before what passes.
+    // Worst first: an unavailable database comes before dead messages, and these before problems
+    // that pass by themselves.
     let heads = "return [...document.querySelectorAll('.sick h2')].map((it) => it.innerText.trim())";
     let heads = browser.run(heads).await?;
     let heads: Vec<&str> = heads.as_array().into_iter().flatten().filter_map(|it| it.as_str()).collect();

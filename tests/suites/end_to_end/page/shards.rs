@@ -33,7 +33,7 @@ fn link(page: &Answer, database: &Database<Postgres>) -> Result<String, Failure>
 
 /// Goal: where a consumer has a database for each shard, each is shown under its own name, and a
 /// decision reaches the saga, or the key, that it was made for. Oracle: rows and audits of both
-/// databases; the name stays the same when a relay starts again with another order of sections.
+/// databases; the name stays the same when a relay starts again with a different order of sections.
 pub(crate) async fn one_consumer(stage: Stage) -> Outcome {
     let one = Database::<Postgres>::migrated(&stage).await?;
     let two = Database::<Postgres>::migrated(&stage).await?;

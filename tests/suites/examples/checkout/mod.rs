@@ -116,8 +116,8 @@ async fn killed_in_sagas(stage: Stage, points: Vec<&'static str>) -> Outcome {
     Ok(())
 }
 
-/// Shops that crash one after the other. An inbox gives up a message that was in the hands of five
-/// processes that ended, so a shop that lives settles what they have left.
+/// Shops that crash one after the other. An inbox gives up a message after five processes have
+/// ended while handling it, so a shop that stays alive settles what the others have left.
 const CRASHES_IN_A_ROW: usize = 4;
 
 /// Does the same at any crash points. Returns how many sagas the shops had claimed when they died.
