@@ -104,7 +104,7 @@ pub(crate) fn spawn<DB: KeyStore>(keys: Weak<Inner<DB>>, every: Duration) -> Abo
             tokio::time::sleep(jittered(every, rand::random())).await;
             let Some(keys) = keys.upgrade().map(IdempotencyKeys::of) else { return };
             if let Err(error) = keys.maintain().await {
-                tracing::warn!(%error, "idempotency keys were not maintained; it is tried again");
+                tracing::warn!(%error, "idempotency keys could not be maintained; the next pass tries again");
             }
         }
     }))

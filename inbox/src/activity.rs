@@ -96,7 +96,7 @@ fn by_consumer(rows: ActivityRows) -> BTreeMap<String, Activity> {
     all
 }
 
-/// Adds the counted deliveries, also of consumers that had only duplicates.
+/// Adds the counted deliveries, including those of consumers that had only duplicates.
 fn add_counted(all: &mut BTreeMap<String, Activity>, counted: Vec<ConsumerCounts>) {
     for ConsumerCounts { consumer, counts } in counted {
         of(all, consumer).counted = counts;

@@ -217,7 +217,7 @@ pub enum ConfirmError {
         /// The message.
         id: MessageId,
     },
-    /// The committed row belongs to another payload.
+    /// The committed row belongs to a different payload.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The database refused or was unavailable.

@@ -6,8 +6,8 @@
 //! redrives it automatically, whatever option that process uses.
 //!
 //! A dead letter holds its key while its message may still take effect: `poison`, `rejected`,
-//! `too_old`, `from_the_future` and `held`. The id of a `key_reused` one has taken effect with
-//! another payload; the others hold no whole message, or their tenant is unknown. A key here
+//! `too_old`, `from_the_future` and `held`. The id of a `key_reused` one has taken effect with a
+//! different payload; the others hold no whole message, or their tenant is unknown. A key here
 //! belongs to one consumer, tenant and topic: tenants may use the same keys, and brokers keep no
 //! order across topics.
 //!

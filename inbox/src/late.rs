@@ -21,9 +21,9 @@ impl<DB: Dialect> Inbox<DB> {
     /// the dead letters of the message, so that at most one of them is applied late.
     ///
     /// # Errors
-    /// [`RedriveError::Refused`] when a message with the same id and another payload or source took
-    /// effect. [`RedriveError::Store`]; two redrives that lock each other's dead letter end in a
-    /// deadlock, and one of them is tried again.
+    /// [`RedriveError::Refused`] when a message with the same id and a different payload or source
+    /// took effect. [`RedriveError::Store`]; two redrives that lock each other's dead letter end in
+    /// a deadlock, and one of them is tried again.
     pub(crate) async fn took_effect_before(
         &self,
         tx: &mut InboxTransaction<DB>,

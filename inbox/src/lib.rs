@@ -1,8 +1,8 @@
 //! The transactional inbox: every message takes effect once.
 //!
 //! The id of a message and its effect are committed in one transaction. A duplicate finds the id
-//! and does nothing. A message that is older than the inbox remembers, or that reuses an id with
-//! another payload, is refused with an error. Settling a delivery requires the proof of a commit.
+//! and does nothing. A message that is older than the inbox remembers, or that reuses an id with a
+//! different payload, is refused with an error. Settling a delivery requires the proof of a commit.
 //!
 //! | item | contents |
 //! |---|---|

@@ -45,10 +45,10 @@ pub enum PayloadComparison {
     #[default]
     Bytes,
     /// Equal bytes, or JSON with the same content. For producers that serialize a message again
-    /// when they resend it, with members in another order or with other white space. Numbers are
-    /// compared as they are written (`1.0` is not `1`). JSON with duplicate members or more than 64
-    /// levels is compared byte by byte, and so are chunks of a message. Each message with a JSON
-    /// content type is parsed once more.
+    /// when they resend it, with members in a different order or with different white space.
+    /// Numbers are compared as they are written (`1.0` is not `1`). JSON with duplicate members or
+    /// more than 64 levels is compared byte by byte, and so are chunks of a message. Each message
+    /// with a JSON content type is parsed once more.
     CanonicalJson,
 }
 

@@ -43,7 +43,7 @@ words!(
         Poison = "poison",
         /// Its handler rejected it.
         Rejected = "rejected",
-        /// Its id was already used with another payload.
+        /// Its id was already used with a different payload.
         KeyReused = "key_reused",
         /// It is older than the inbox remembers.
         TooOld = "too_old",

@@ -10,8 +10,8 @@ use crate::name::ConsumerName;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The id was already used with another payload: a bug of the producer. Silently applying or
-    /// dropping either copy would lose an effect.
+    /// The id was already used with a different payload: a bug of the producer. Silently applying
+    /// or dropping either copy would lose an effect.
     #[error(
         "message {id} was processed at {processed_at} by consumer {consumer} with fingerprint {stored}, and \
          arrived again with {received}: the producer used one id for two payloads; correct the producer, \
@@ -29,7 +29,7 @@ pub enum Refusal {
         /// When the stored message took effect.
         processed_at: OffsetDateTime,
     },
-    /// The id was already used by another source, with the same or another payload. Either two
+    /// The id was already used by another source, with the same or a different payload. Either two
     /// producers derived ids from equal parts, or one outbox is published through two pipelines.
     /// Taking the second message for a copy would silently lose its effect.
     #[error(

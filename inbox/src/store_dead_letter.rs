@@ -40,7 +40,7 @@ enum Outcome {
     Done(Committed),
     /// Nothing was done: the day of the row is forgotten.
     Forgotten,
-    /// Nothing was done: the id was used with another payload.
+    /// Nothing was done: the id was used with a different payload.
     Reused(Refusal),
 }
 

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use crate::message::Message;
 
 /// SHA-256 over event type, content type and payload. The inbox stores it and refuses the same id
-/// with another fingerprint: that is a producer's bug, and silently applying or dropping either
+/// with a different fingerprint: that is a producer's bug, and silently applying or dropping either
 /// copy would lose an effect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);

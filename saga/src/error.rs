@@ -172,8 +172,8 @@ pub enum StartError {
         /// The problem, without values of the input.
         problem: String,
     },
-    /// A saga of this name was started with another input, and is still remembered.
-    #[error("the saga {id} was started with another input; give this one an id of its own")]
+    /// A saga of this name was started with a different input, and is still remembered.
+    #[error("the saga {id} was started with a different input; give this one an id of its own")]
     KeyReused {
         /// The saga.
         id: SagaId,

@@ -100,8 +100,8 @@ impl<DB: Dialect> Sagas<DB> {
     /// # Errors
     /// [`StartError`]: roll the transaction back; after an error an
     /// [`OutboxTransaction`](outbox::OutboxTransaction) refuses to commit.
-    /// [`StartError::KeyReused`] if the name belongs to a saga with another input. Not cancel-safe:
-    /// drop the transaction with the call.
+    /// [`StartError::KeyReused`] if the name belongs to a saga with a different input. Not
+    /// cancel-safe: drop the transaction with the call.
     pub async fn start<I: Serialize + Sync + ?Sized>(
         &self,
         tx: &mut impl InTransaction<DB>,

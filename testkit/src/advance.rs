@@ -18,7 +18,7 @@ impl<DB: Database> World<DB> {
     /// `deliver_at` follow the database's clock.
     ///
     /// PostgreSQL forgets whole days, and never the present day by its own clock. Where it would
-    /// have to, it forgets nothing; the inbox refuses what is too old in any case.
+    /// have to, it forgets nothing; the inbox refuses messages that are too old anyway.
     ///
     /// # Errors
     /// The database refuses or is unreachable.

@@ -179,7 +179,7 @@ impl Backends {
                 Err(_) => command.env_remove(backend.name.variable()),
             };
         }
-        // Tests that crash services would stop a private instance while they use an external one.
+        // Tests that crash services would use an external instance, but stop a private one.
         if self.externals().is_empty() {
             command.env(XTASK_VARIABLE, &self.xtask);
         } else {

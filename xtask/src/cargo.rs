@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Returns other people's packages with their features, as cargo builds them for a selection.
+    /// Returns the third-party packages with their features, as cargo builds them for a selection.
     fn dependencies(selected: &[&str]) -> BTreeSet<String> {
         let tree = ["tree", "--offline", "--prefix", "none", "--format", "{p} [{f}]", "--edges"];
         let mut command = cargo(tree).expect("cargo");

@@ -11,7 +11,7 @@ use std::{
 /// Waits for a child. If it takes longer than `patience`, ends it with all that it started, and
 /// returns `None` as status.
 ///
-/// Services that it started go on: they are in process groups of their own.
+/// Services that it started continue: they are in process groups of their own.
 pub(crate) fn wait(mut child: Child, patience: Duration) -> Result<Option<ExitStatus>, String> {
     let begun = Instant::now();
     let failed = |error: std::io::Error| format!("cannot wait for a command: {error}");

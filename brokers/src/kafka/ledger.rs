@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(ledger.positions(), [(place(0), 5)]);
         let again = deliver(&mut ledger, 0, &[5]);
         ledger.done(again[0]);
-        // The client has read the first one again, and not the second.
+        // The client has read the first record again, and not the second.
         ledger.passed(&place(0), 6);
         assert_eq!(ledger.positions(), [(place(0), 6)]);
     }

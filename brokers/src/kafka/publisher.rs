@@ -89,8 +89,9 @@ impl Publisher {
         }
     }
 
-    /// Asks for the partitions of all topics of a batch that are unknown, several at once. One by
-    /// one, thousands of missing topics would delay the messages of the others.
+    /// Asks for the partitions of all topics of a batch that are unknown, several at once. If they
+    /// were asked for one by one, thousands of missing topics would delay the messages of the
+    /// others.
     async fn ask_ahead(&mut self, producer: &Arc<BaseProducer<Outcomes>>, batch: &[Submission]) {
         let mut unknown = BTreeSet::new();
         for Submission { message, .. } in batch {

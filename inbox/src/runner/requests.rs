@@ -44,7 +44,7 @@ impl<DB: Dialect> InboxStore<DB> {
                         failures += u32::from(error.is_transient());
                         let dead_letter = request.dead_letter;
                         let error = error_text(&error);
-                        tracing::warn!(%dead_letter, error, "a redrive that was requested waits");
+                        tracing::warn!(%dead_letter, error, "a requested redrive has to wait");
                     }
                     Err(error) => return Err(error),
                 }

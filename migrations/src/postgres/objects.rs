@@ -3,8 +3,8 @@
 //!
 //! * Row-level security hides rows from a role. A relay would pass them, an inbox would not know
 //!   that it has applied them.
-//! * `ALTER SCHEMA ... RENAME` leaves the former name in the bodies of functions. They fail,
-//!   or use the tables of whoever has that name now.
+//! * `ALTER SCHEMA ... RENAME` leaves the former name in the bodies of functions. They fail, or use
+//!   the tables of the schema that has that name now.
 
 use std::collections::BTreeSet;
 
@@ -68,7 +68,7 @@ WHERE c.relname = 'outbox_toolkit_migration' AND NOT has_schema_privilege(n.oid,
         replace(replace(current_setting('search_path'), '\"', ''), '$user', current_user), ', ') END)
 LIMIT 1";
 
-/// The tables with row-level security, whoever it applies to.
+/// The tables with row-level security, even if it exempts this role.
 const WITH_ROW_SECURITY: &str = "
 SELECT format('%I.%I', n.nspname, c.relname)
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace

@@ -21,7 +21,7 @@ macro_rules! has_an_edit {
 }
 
 /// True in a group of decisions about one message where an operator has ever edited it: the broker
-/// and inboxes may have its edited content, also after `relay forget` has withdrawn the edit.
+/// and inboxes may have its edited content, even after `relay forget` has withdrawn the edit.
 macro_rules! was_edited {
     () => {
         "count(*) FILTER (WHERE a.action = 'edit') > 0"

@@ -57,9 +57,9 @@ impl LogError {
         }
     }
 
-    /// Returns whether waiting cannot help: the tables belong to another build of this program, or
-    /// the relay does not support the server's product. Every other problem can end while a relay
-    /// waits: passwords rotate, a database is restored, migrations are applied.
+    /// Returns whether waiting cannot help: the tables belong to a different build of this program,
+    /// or the relay does not support the server's product. Every other problem can end while a
+    /// relay waits: passwords rotate, a database is restored, migrations are applied.
     #[must_use]
     pub fn is_final(&self) -> bool {
         let Self::Operator { source: Some(source), .. } = self else { return false };

@@ -128,8 +128,8 @@ pub struct Parked {
 /// A change of an exception. It commits together with the cursor that moves past the entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExceptionChange {
-    /// Insert or replace. The first one copies the content, so that the log's row is no longer
-    /// needed.
+    /// Insert or replace. The first such change copies the content, so that the log's row is no
+    /// longer needed.
     Park(Parked),
     /// The entry has left or was discarded: remove it.
     Resolve(EntryId),

@@ -34,7 +34,7 @@ pub(crate) enum BrokerEvent {
     Receipts(Vec<Receipt>),
     /// The session is over; its outstanding receipts will not come.
     Ended,
-    /// Connecting failed; it is tried again after the pause.
+    /// Connecting failed; the next attempt follows after the pause.
     Refused {
         /// The reason.
         error: PublishError,

@@ -26,7 +26,7 @@ impl Publishing {
         }
     }
 
-    /// Returns the broker's transactions, if messages leave in them.
+    /// Returns the broker's transactions, if messages are published in them.
     pub(crate) fn transactions(&self) -> Option<&Arc<dyn Transactions>> {
         match self {
             Self::Plain(_) => None,

@@ -455,8 +455,8 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// Clears the failures so far, also for the next worker of the saga. Takes one more statement
-    /// if there were any.
+    /// Clears the failures so far, including for the next worker of the saga. Takes one more
+    /// statement if there were any.
     async fn get_on(&mut self, connection: &mut DB::Connection) -> Result<(), sqlx::Error> {
         self.worn_out = None;
         if std::mem::take(&mut self.has_failed) {

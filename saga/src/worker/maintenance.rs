@@ -21,17 +21,17 @@ pub(super) async fn keep_running<DB: Dialect>(sagas: Sagas<DB>) {
     loop {
         tokio::time::sleep(jittered(EVERY, rand::random())).await;
         if let Err(error) = sagas.forget().await {
-            tracing::warn!(%error, "ended sagas were not forgotten; it is tried again");
+            tracing::warn!(%error, "ended sagas could not be removed; the next pass tries again");
         }
         if let Err(error) = sagas.forget_decisions().await {
             tracing::debug!(%error, "old decisions about sagas were not forgotten");
         }
         if let Err(error) = sagas.wake_stranded().await {
-            tracing::warn!(%error, "sagas with a turn far ahead were not looked at; it is tried again");
+            tracing::warn!(%error, "sagas with a turn far ahead could not be checked; the next pass tries again");
         }
         match sagas.overdue(OVERDUE).await {
             Ok(overdue) => report(&overdue),
-            Err(error) => tracing::warn!(%error, "overdue sagas were not counted; it is tried again"),
+            Err(error) => tracing::warn!(%error, "overdue sagas could not be counted; trying again"),
         }
     }
 }

@@ -62,7 +62,7 @@ pub(super) async fn keep_renewing<DB: Dialect>(sagas: Sagas<DB>, in_hand: Arc<In
                         format!("the database did not answer within {every:?}")
                     }
                 };
-                tracing::warn!(error = problem, "the leases of sagas were not renewed; it is tried again");
+                tracing::warn!(error = problem, "the leases of sagas could not be renewed; trying again");
                 every / 10
             }
         };

@@ -20,7 +20,7 @@
 //! world has up to 10 connections of its pool and 5 others. To a server on another machine that has
 //! no TLS, connect with `?sslmode=disable`.
 //!
-//! When a world is dropped, so is its schema, also after a panic. A process that is killed leaves
+//! When a world is dropped, so is its schema, even after a panic. A process that is killed leaves
 //! its schemas: `testkit_`, the time in UTC, and a number. The next process that makes a world in
 //! this database removes them, and so does [`remove_leftovers`]. The schemas of running tests stay,
 //! because each is locked by a session of its world.

@@ -1,4 +1,4 @@
-//! Producers: their transactions overlap, and commit in another order than that of their rows.
+//! Producers: their transactions overlap, and commit in a different order from that of their rows.
 
 use std::sync::Arc;
 use std::time::Duration;

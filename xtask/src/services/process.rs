@@ -10,7 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The identity of a process. A pid alone is not enough: pids are reused, also after a reboot.
+/// The identity of a process. A pid alone is not enough: pids are reused, and start anew after a
+/// reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) pid: u32,

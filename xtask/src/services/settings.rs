@@ -1,4 +1,4 @@
-//! Settings from the environment: folders, ports, and services that somebody else runs.
+//! Settings from the environment: folders, ports, and external services.
 
 use super::{Name, fault::Fault};
 use std::path::PathBuf;

@@ -7,8 +7,8 @@ use crate::amount::Amount;
 
 /// Sessions that may break without any confirmation before messages are sent one by one.
 const FRUITLESS_BEFORE_CARE: u32 = 3;
-/// Sessions that may break before a message that was alone in flight is parked. It does not count
-/// as an attempt, because the party at fault is unknown.
+/// Sessions that may break before a message that was alone in flight is parked. A broken session
+/// does not count as an attempt, because the party at fault is unknown.
 const FRUITLESS_BEFORE_RETRY: u32 = 6;
 
 /// The reason why a session must end.

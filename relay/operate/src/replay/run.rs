@@ -158,8 +158,8 @@ impl ReplayPlan {
         self.check_whole(place, report).await
     }
 
-    /// Returns an error if planned messages are no longer found: retention goes on during a replay.
-    /// Only planned messages are sent, so the numbers show it.
+    /// Returns an error if planned messages are no longer found: retention continues during a
+    /// replay. Only planned messages are sent, so the numbers show it.
     async fn check_whole(&self, place: &OutboxPlace, report: &ReplayReport) -> Result<(), OperateError> {
         if report.published == self.chosen {
             return Ok(());

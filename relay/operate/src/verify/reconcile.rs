@@ -36,7 +36,7 @@ pub(super) struct Copies {
     pub(super) times: u64,
     /// The fingerprint of the first copy.
     pub(super) fingerprint: Vec<u8>,
-    /// Whether another copy has another fingerprint.
+    /// Whether another copy has a different fingerprint.
     pub(super) differ: bool,
 }
 

@@ -135,7 +135,7 @@ mod tests {
             .collect();
         let mut spool = Spool::create(1).await.unwrap();
         spool.add_rows(&rows).await.unwrap();
-        // The inbox has the first one.
+        // The inbox has the first message.
         let first = (rows[0].id, fingerprint.as_bytes().to_vec());
         spool.add(At::Inbox(0), &[first]).await.unwrap();
         spool

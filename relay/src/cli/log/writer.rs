@@ -20,7 +20,7 @@ const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// A task of the thread.
 enum Task {
     Line(Vec<u8>),
-    /// Everything before it is written.
+    /// Answer when all earlier lines are written.
     Flushed(SyncSender<()>),
 }
 

@@ -128,7 +128,7 @@ impl Observer {
         self.changes.subscribe()
     }
 
-    /// Records that a user reads: consumers, keys and sagas are queried for a while.
+    /// Records that a user reads the page: consumers, keys and sagas are queried for a while.
     pub(crate) fn mark_read(&self) {
         *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }

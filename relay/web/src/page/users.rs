@@ -44,8 +44,8 @@ pub(crate) struct Users {
 /// The turns that wrong proofs hold.
 struct Turns {
     all: Arc<Semaphore>,
-    /// The turns of peers that hold or await some. Peers behind a proxy, and those at this machine,
-    /// count as one.
+    /// The turns of each peer that holds or awaits one. Peers behind a proxy, and those at this
+    /// machine, count as one.
     peers: Mutex<HashMap<Option<IpAddr>, Weak<Semaphore>>>,
 }
 

@@ -625,7 +625,7 @@ async fn held_messages_go_in_the_order_of_arrival_whatever_their_ids<DB: TestDat
 }
 
 /// Goal: a message that was held until its day was forgotten still takes effect, and only once.
-/// Oracle: the effects, also after a copy.
+/// Oracle: the effects, even after a copy.
 async fn a_held_message_older_than_the_memory_takes_effect<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let rejects = Rejects::these(["a"]);

@@ -63,7 +63,7 @@ async fn place<DB: Keys>(
     headers: HeaderMap,
     body: String,
 ) -> Response<Body> {
-    // The layer passes on whose request it is.
+    // The layer passes the tenant on to the handler.
     let tenant = tenant.as_ref().map(|tenant| tenant.as_str().as_bytes());
     assert_eq!(tenant, headers.get("x-tenant").map(HeaderValue::as_bytes));
     let mut tx = held.lock().await.unwrap();

@@ -583,7 +583,7 @@ async fn what_keeps_a_relay_from_its_broker_stands_beside_its_cursor<DB: TestDia
 }
 
 /// Goal: an operator sees whether another process would take over. Oracle: the sessions that the
-/// case opens and ends, also for the longest name.
+/// case opens and ends, even for the longest name.
 async fn processes_that_wait_for_the_lease_are_counted(db: &Database<sqlx::Postgres>) {
     let log = outbox_log::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();

@@ -90,7 +90,8 @@ async fn an_edit_is_withdrawn_with_its_relay<DB: TestDialect>(db: &Database<DB>)
         open(db).forget(&relay(), false).await.unwrap();
         main = Relay::new(db, &relay()).await;
         assert_eq!(main.pass(&[]).await.len(), 1);
-        // Broker and inboxes may still have the edited content: a comparison takes either.
+        // Broker and inboxes may still have the edited content: a comparison accepts either
+        // content.
         assert_eq!(shown(db, &entry).await, [(false, false), (false, false), (false, true)], "round {round}");
     }
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();

@@ -1,5 +1,5 @@
-//! Tables that somebody changed by hand, so that messages would be lost without an error: policies
-//! that hide rows, and functions that use the tables of another schema.
+//! Tables that were changed by hand, so that messages would be lost without an error: policies that
+//! hide rows, and functions that use the tables of another schema.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

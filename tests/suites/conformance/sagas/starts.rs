@@ -196,7 +196,7 @@ async fn a_failed_start_makes_commit_refuse<DB: Tables>(db: Database<DB>) {
     let sagas = sagas(&db).saga("checkout", 1, echo::<DB>).open().await.unwrap();
     assert_eq!(started(&db, &sagas, "a", 1).await, Started::Started);
     for (saga_type, id, told) in [
-        ("checkout", "a", "with another input"),
+        ("checkout", "a", "with a different input"),
         ("refunds", "b", "is unknown here"),
         ("checkout", "", "is empty"),
     ] {

@@ -273,7 +273,7 @@ impl Rebase {
         };
         if is_behind {
             let from = server.position;
-            tracing::warn!(from, to = now, "the sequence outbox_message_id_seq is set forwards");
+            tracing::warn!(from, to = now, "the sequence outbox_message_id_seq is being set forward");
             known.search = Search::Always;
             for Stored { relay, shard, cursor } in &relays {
                 let base = PgMark::read(&cursor.base)?;

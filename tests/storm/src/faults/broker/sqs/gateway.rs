@@ -206,7 +206,7 @@ impl Visit {
         let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
         // Only the answer matters, not the end of the connection.
         let driving = tokio::spawn(async move { drop(connection.await) });
-        // The new body may have another length, and is sent whole.
+        // The new body may have a different length, and is sent whole.
         for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION] {
             request.headers_mut().remove(name);
         }
