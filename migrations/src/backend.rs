@@ -168,6 +168,17 @@ pub trait Backend: Values + sealed::Sealed {
         std::future::ready(Ok(Vec::new()))
     }
 
+    /// Returns a line's indexes and partitions that its migrations made and that do not work.
+    #[doc(hidden)]
+    fn missing(
+        _connection: &mut Self::Connection,
+        _schema: Option<&Identifier>,
+        _line: Line,
+        _known: &[Migration],
+    ) -> impl Future<Output = Result<Vec<String>, MigrateError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
     /// Makes a line's functions name the schema in which they are. Returns whether one named
     /// another.
     #[doc(hidden)]

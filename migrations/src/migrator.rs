@@ -139,6 +139,15 @@ impl<DB: Backend> Migrator<DB> {
         DB::with_row_security(connection, self.schema.as_ref(), self.known).await
     }
 
+    /// Returns the line's indexes and partitions that were dropped or detached by hand, or are not
+    /// valid; none on SQLite. Reads only. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`MigrateError::Database`] when the catalogs cannot be read, or the line has no tables.
+    pub async fn missing(&self, connection: &mut DB::Connection) -> Result<Vec<String>, MigrateError> {
+        DB::missing(connection, self.schema.as_ref(), self.line, self.known).await
+    }
+
     /// Returns the migrations of a range of versions as a script for an administrator who runs them
     /// by hand. The script includes the bookkeeping, all in one transaction that excludes running
     /// migrators.

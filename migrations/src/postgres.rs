@@ -273,6 +273,15 @@ END $$;
         objects::with_row_security(connection, schema, known).await
     }
 
+    async fn missing(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        line: Line,
+        known: &[Migration],
+    ) -> Result<Vec<String>, MigrateError> {
+        objects::missing(connection, schema, line, known).await
+    }
+
     async fn bring_home(
         connection: &mut PgConnection,
         schema: Option<&Identifier>,

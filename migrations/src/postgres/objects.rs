@@ -34,6 +34,19 @@ WHERE c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
     AND c.relrowsecurity AND c.relname = ANY($1)
 ORDER BY c.relname";
 
+/// Indexes that are gone or not valid, and partitions that are not attached.
+const MISSING: &str = "
+SELECT 'index ' || wanted.name FROM unnest($1) AS wanted (name) WHERE NOT EXISTS (
+    SELECT FROM pg_class AS c JOIN pg_index AS i ON i.indexrelid = c.oid AND i.indisvalid
+    WHERE c.relname = wanted.name AND c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
+        WHERE b.oid = '{schema}outbox_toolkit_migration'::regclass))
+UNION ALL
+SELECT 'partition ' || wanted.name FROM unnest($2) AS wanted (name) WHERE NOT EXISTS (
+    SELECT FROM pg_class AS c WHERE c.relispartition
+        AND c.relname = wanted.name AND c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
+        WHERE b.oid = '{schema}outbox_toolkit_migration'::regclass))
+ORDER BY 1";
+
 /// The first function that uses the line's tables in another schema, and that schema. Each line has
 /// such functions: those with the rights of their owner name the schema of every table.
 const ASTRAY: &str = "
@@ -106,6 +119,21 @@ pub(super) async fn with_row_security(
         .map_err(MigrateError::database("look for row-level security"))
 }
 
+/// Returns the line's indexes and partitions that the migrations made and that do not work.
+pub(super) async fn missing(
+    connection: &mut PgConnection,
+    schema: Option<&Identifier>,
+    line: Line,
+    known: &[Migration],
+) -> Result<Vec<String>, MigrateError> {
+    sqlx::query_scalar(&Template::new(MISSING).schema(schema).render())
+        .bind(indexes(line, known))
+        .bind(partitions(known))
+        .fetch_all(connection)
+        .await
+        .map_err(MigrateError::database("look for its indexes and partitions"))
+}
+
 /// Makes functions that name another schema name their own. Returns whether there were any.
 pub(super) async fn bring_home(
     connection: &mut PgConnection,
@@ -158,6 +186,20 @@ fn names(known: &[Migration], before: &str) -> Vec<String> {
     known.iter().flat_map(named).collect()
 }
 
+fn indexes(line: Line, known: &[Migration]) -> Vec<String> {
+    let names = names(known, "INDEX ").into_iter();
+    names.filter(|name| name.starts_with(line.as_str())).collect()
+}
+
+fn partitions(known: &[Migration]) -> Vec<String> {
+    let made = |migration: &Migration| {
+        let rests = migration.template.split("TABLE {schema}").skip(1);
+        let named = rests.filter_map(|rest| Some(rest.split_once(" PARTITION OF {schema}")?.0));
+        named.filter(|name| !name.contains(char::is_whitespace)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    known.iter().flat_map(made).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +218,10 @@ mod tests {
             let functions = names(known, "FUNCTION {schema}");
             assert!(functions.iter().any(|name| name == function), "{line}");
             assert!(functions.iter().all(|name| name.starts_with(line.as_str())), "{functions:?}");
+            assert!(!indexes(line, known).is_empty(), "{line}");
         }
+        let known = Line::Outbox.migrations(Dialect::Postgres);
+        let segments: Vec<String> = (0..8).map(|number| format!("outbox_message_{number}")).collect();
+        assert_eq!(partitions(known), segments);
     }
 }

@@ -227,6 +227,7 @@ pub(crate) mod tests {
                 version: 7,
                 version_needed: 7,
                 problem: None,
+                missing: Vec::new(),
                 row_security: Vec::new(),
             }],
             is_schema_named: false,
@@ -265,13 +266,16 @@ pub(crate) mod tests {
     fn each_fact_that_is_wrong_has_its_check() {
         use CheckState::{Fail, Warn};
         type Break = fn(&mut PostgresFacts);
-        let table: [(&str, CheckState, Break); 20] = [
+        let table: [(&str, CheckState, Break); 21] = [
             ("tls", Fail, |facts| facts.cipher = None),
             ("tls", Warn, |facts| facts.verified = false),
             ("server", Fail, |facts| facts.version_number = 120_000),
             ("primary", Fail, |facts| facts.replica = true),
             ("pooler", Warn, |facts| facts.shared_session = true),
             ("schema", Fail, |facts| facts.lines[0].problem = Some(String::from("run relay migrate up"))),
+            ("schema", Fail, |facts| {
+                facts.lines[0].missing = vec![String::from("partition outbox_message_2")];
+            }),
             ("row-security", Warn, |facts| {
                 facts.lines[0].row_security = vec![String::from("public.outbox_message")];
             }),

@@ -11,6 +11,11 @@ const CHECK: &str = "schema";
 pub(super) fn check(line: &LineFacts, subject: &str) -> Finding {
     let measured = format!("{}{} of {}", beginning(line.line), line.version, line.version_needed);
     match &line.problem {
+        None if !line.missing.is_empty() => {
+            let remedy =
+                format!("attach or create again as in `relay migrate sql`: {}", line.missing.join(", "));
+            Finding::fail(CHECK, subject, measured, remedy)
+        }
         None => Finding::pass(CHECK, subject, measured),
         // The tables of inboxes and keys are in the databases of their services.
         Some(_) if line.version == 0 && line.line != "outbox" => {

@@ -21,6 +21,7 @@ cases! { "outbox/row_security":
         services_are_refused_what_a_policy_hides_and_keep_their_own_policies,
         a_renamed_schema_is_refused_until_its_functions_name_it,
         tables_without_a_schema_follow_their_renamed_one,
+        a_detached_segment_and_a_dropped_index_are_named,
     }
 }
 
@@ -147,6 +148,19 @@ async fn tables_without_a_schema_follow_their_renamed_one(db: &Database<Postgres
     assert_eq!(db.number("SELECT count(*) FROM store.outbox_message").await, 1);
     admin.execute("ALTER SCHEMA store RENAME TO public").await.unwrap();
     admin.close().await.unwrap();
+}
+
+async fn a_detached_segment_and_a_dropped_index_are_named(db: &Database<Postgres>) {
+    with_every_line(db).await;
+    let mut owner = PgConnection::connect(&db.url).await.unwrap();
+    for line in Line::ALL {
+        assert!(Migrator::<Postgres>::new(line).missing(&mut owner).await.unwrap().is_empty(), "{line}");
+    }
+    db.run("ALTER TABLE outbox_message DETACH PARTITION outbox_message_2").await;
+    db.run("DROP INDEX outbox_exception_due_idx").await;
+    let missing = Migrator::<Postgres>::new(Line::Outbox).missing(&mut owner).await.unwrap();
+    assert_eq!(missing, ["index outbox_exception_due_idx", "partition outbox_message_2"]);
+    owner.close().await.unwrap();
 }
 
 async fn a_new_relay_knows_those_that_nobody_runs<DB: TestDialect>(db: &Database<DB>) {

@@ -28,6 +28,8 @@ pub(crate) struct LineFacts {
     pub(crate) version_needed: i32,
     /// The reason why the two do not fit, with the command that helps.
     pub(crate) problem: Option<String>,
+    /// Its indexes and partitions that do not work.
+    pub(crate) missing: Vec<String>,
     /// Its tables with row-level security.
     pub(crate) row_security: Vec<String>,
 }

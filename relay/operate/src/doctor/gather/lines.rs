@@ -22,12 +22,17 @@ pub(super) async fn lines<DB: Backend>(
             Err(error) => return Err(LogError::from(error).into()),
         };
         let row_security = migrator.with_row_security(connection).await.map_err(LogError::from)?;
+        let missing = match status.database_version() == status.build_version() {
+            true => migrator.missing(connection).await.map_err(LogError::from)?,
+            false => Vec::new(),
+        };
         lines.push(LineFacts {
             line: line.as_str(),
             version: status.database_version(),
             version_needed: status.build_version(),
             problem,
             row_security,
+            missing,
         });
     }
     Ok(lines)
