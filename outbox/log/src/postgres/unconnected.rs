@@ -70,6 +70,11 @@ fn of_message(message: &str) -> Option<&'static str> {
             "the pooler does not know it: correct user, host and database in the URL, in the pooler's form",
         );
     }
+    if says(&["query_wait_timeout", "no more connections allowed", "MaxClients", "max clients"]) {
+        return Some(
+            "raise the pooler's limits of sessions: a relay needs 2 to lead, and 2 more for moments",
+        );
+    }
     says(&["password authentication failed", "SASL authentication failed"]).then_some(
         "write the user's right password into the URL or its file, and into the users of the pooler if there is one",
     )
@@ -92,7 +97,10 @@ fn of_code(code: &str) -> Option<&'static str> {
         }
         "3D000" => "correct the name of the database in the URL, or make it with CREATE DATABASE",
         "42501" => "grant the user CONNECT on the database",
-        "53300" => "raise max_connections of the server or the limit of the role, or end sessions that idle",
+        "53300" => {
+            "raise max_connections of the server or the limit of the role, or end sessions that idle: a relay needs 2 \
+             to lead, and 2 more for moments"
+        }
         _ => return None,
     })
 }
@@ -313,6 +321,8 @@ mod tests {
             ("Tenant or user not found", "pooler"),
             ("no such database: shop", "pooler"),
             ("password authentication failed (server_login_retry)", "right password"),
+            ("query_wait_timeout", "needs 2 to lead"),
+            ("MaxClientsInSessionMode: max clients reached", "needs 2 to lead"),
         ] {
             assert!(of_message(message).is_some_and(|advice| advice.contains(part)), "{message}");
         }

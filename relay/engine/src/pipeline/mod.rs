@@ -8,6 +8,8 @@
 //! PostgreSQL's crash recovery, transaction ids that memory knows may have been assigned again.
 
 mod claim;
+#[cfg(test)]
+mod claim_tests;
 mod status;
 
 use std::ops::ControlFlow;
@@ -204,10 +206,11 @@ impl Pipeline {
             ControlFlow::Continue(claimed) => claimed,
             ControlFlow::Break(ended) => return Ok(ended),
         };
-        let Taken { lease, asked_at, cursor } = taken;
+        let Taken { mut reader, lease, asked_at, cursor } = taken;
         self.enter(Role::Leading { epoch: lease.epoch });
         let mut takeover = Takeover::new(checkpointer, lease, asked_at, self.settings.renew_interval());
-        let mut reader = self.store.reader(&self.name).await?;
+        // Nothing that the session learnt before the grant is used.
+        reader.begin().await?;
         let Some(blocks) = takeover.blocks(&mut *reader, self.settings.on_dead).await? else {
             return Ok(Ended::LeaseLost);
         };

@@ -22,7 +22,7 @@ use message::{
 };
 use outbox_log::{
     Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, Fenced, LogError, LogReader, LogStore,
-    RelayName,
+    OtherHolder, RelayName,
 };
 use tests::Failure;
 
@@ -151,6 +151,10 @@ struct EndsCheckpoints {
 
 #[async_trait]
 impl CheckpointStore for EndsCheckpoints {
+    async fn other_holder(&mut self) -> Result<Option<OtherHolder>, LogError> {
+        self.inner.other_holder().await
+    }
+
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         self.inner.acquire(ttl).await
     }
