@@ -73,7 +73,8 @@ impl ReadOnly {
 #[cfg(feature = "postgres")]
 async fn connected(options: sqlx::postgres::PgConnectOptions) -> Result<PgConnection, LogError> {
     use sqlx::ConnectOptions as _;
-    options.connect().await.map_err(|error| crate::postgres::unconnected(&options, error))
+    let opened = outbox::connect::answering(&options).await.connect().await;
+    opened.map_err(|error| crate::postgres::unconnected(&options, error))
 }
 
 /// Begins a read-only transaction with one snapshot, in which no statement takes longer than

@@ -6,7 +6,9 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
+use message::addresses::{addresses_of, tried};
 use message::error_text;
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
@@ -53,6 +55,32 @@ pub fn unconnected(options: &PgConnectOptions, error: sqlx::Error) -> LogError {
             LogError::Unavailable { reason: format!("{reason}; {advice}"), source }
         }
         (error, _) => error,
+    }
+}
+
+/// Maximum duration of asking for the addresses of a host: the caller has waited long enough.
+const ADDRESSES_MAX: Duration = Duration::from_secs(1);
+
+/// Adds the addresses that were tried to the error of a server that did not answer in time.
+pub(super) async fn unanswered(options: &PgConnectOptions, error: LogError) -> LogError {
+    let LogError::Timeout { waited } = error else { return error };
+    let (host, port) = (options.get_host(), options.get_port());
+    let found = tokio::time::timeout(ADDRESSES_MAX, addresses_of(host, port)).await;
+    let addresses = found.ok().and_then(Result::ok).unwrap_or_default();
+    let tried = tried(host, &addresses);
+    if options.get_socket().is_some() || tried.is_empty() {
+        return error;
+    }
+    let one_by_one = match addresses.len() {
+        1 => "",
+        // See `outbox::connect::answering`.
+        _ => "; with TLS only the first address may be tried in this time: it has to answer",
+    };
+    let place = place(options);
+    let remedy = "look at the server and at the network in between";
+    LogError::Unavailable {
+        reason: format!("{place} did not answer within {waited:?}{tried}{one_by_one}; {remedy}"),
+        source: Some(Box::new(error)),
     }
 }
 
