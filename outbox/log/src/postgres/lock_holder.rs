@@ -4,6 +4,7 @@
 //! there. Asked in a session of its own, because those that wait cannot ask, and without a question
 //! to a table that may be locked.
 
+use std::error::Error as _;
 use std::fmt;
 use std::time::Duration;
 
@@ -121,16 +122,16 @@ impl PostgresLog {
 
 /// Returns whether a lock may be the cause.
 pub(super) fn waited_too_long(error: &LogError) -> bool {
-    let source = match error {
-        LogError::Timeout { .. } => return true,
-        LogError::Unavailable { source, .. } | LogError::Operator { source, .. } => source,
-        LogError::Corrupt { .. } => return false,
-    };
-    let Some(error) = source.as_ref().and_then(|source| source.downcast_ref::<sqlx::Error>()) else {
+    if matches!(error, LogError::Timeout { .. }) {
+        return true;
+    }
+    // An error that was explained when the session was opened.
+    if error.source().is_some_and(|cause| cause.is::<LogError>()) {
         return false;
-    };
-    let code = error.as_database_error().and_then(|error| error.code());
-    code.is_some_and(|code| WAITED_TOO_LONG.contains(&code.as_ref()))
+    }
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    let mut answers = causes.filter_map(|cause| cause.downcast_ref::<sqlx::Error>()?.as_database_error());
+    answers.any(|answer| answer.code().is_some_and(|code| WAITED_TOO_LONG.contains(&code.as_ref())))
 }
 
 #[cfg(test)]

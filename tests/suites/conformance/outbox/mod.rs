@@ -31,6 +31,7 @@ mod snapshots;
 pub(crate) mod support;
 mod transaction_ids;
 pub(crate) mod unknown_commit;
+mod waits;
 
 use libtest_mimic::Trial;
 pub(crate) use support::{each, each as on};
@@ -68,6 +69,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         snapshots::trials(),
         transaction_ids::trials(),
         unknown_commit::trials(),
+        waits::trials(),
     ]
     .into_iter()
     .flatten()
