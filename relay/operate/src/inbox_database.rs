@@ -8,9 +8,9 @@ use inbox::{
     Known, RedriveOptions, Redriven, Requested, Signature,
 };
 use migrations::{Dialect, Identifier};
-#[cfg(feature = "postgres")]
-use outbox::connect::postgres_options;
 use outbox::connect::sqlite_options;
+#[cfg(feature = "postgres")]
+use outbox::connect::{answering, postgres_options};
 #[cfg(feature = "postgres")]
 use outbox_log::postgres::unconnected;
 use outbox_log::{LogError, LogOptions};
@@ -69,7 +69,7 @@ impl InboxDatabase {
 /// Connects once: a pool would retry while a server is unreachable.
 #[cfg(feature = "postgres")]
 async fn answers(options: &PgConnectOptions) -> Result<(), OperateError> {
-    let connected = timeout(CONNECT_TIMEOUT, options.connect()).await;
+    let connected = timeout(CONNECT_TIMEOUT, async { answering(options).await.connect().await }).await;
     let connected = connected.map_err(|_| LogError::Timeout { waited: CONNECT_TIMEOUT })?;
     let connection = connected.map_err(|error| unconnected(options, error))?;
     // A failure to close has no consequence.

@@ -92,11 +92,12 @@ impl PostgresLog {
         let connect = self.connect_options()?.application_name(application_name);
         let is_open = AtomicBool::new(false);
         let connection = async {
-            let opened = answering(&connect).await.connect().await;
+            let place = answering(&connect).await;
+            let opened = place.connect().await;
             let mut connection = Brief::new(opened.map_err(|error| unconnected(&connect, error))?);
             is_open.store(true, Ordering::Relaxed);
             if self.address.is_pool() {
-                self.check_pooler(&connect, &mut connection).await?;
+                self.check_pooler(&place, &mut connection).await?;
             }
             self.check(&mut connection).await?;
             encoding::take_bytes(&mut connection).await?;

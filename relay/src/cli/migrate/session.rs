@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use migrations::{Backend, MigrateError, Migration, Migrator, WAIT_MAX};
+#[cfg(feature = "postgres")]
+use outbox::connect::answering;
 use outbox::connect::opened_when_free;
 use outbox_log::LogError;
 #[cfg(feature = "postgres")]
@@ -58,7 +60,8 @@ pub(super) fn failed(what: &str, error: sqlx::Error) -> Failure {
 
 #[cfg(feature = "postgres")]
 pub(super) async fn connected(options: PgConnectOptions, database: &str) -> Result<PgConnection, Failure> {
-    let failure = match tokio::time::timeout(CONNECT_TIMEOUT, options.connect()).await {
+    let opening = async { answering(&options).await.connect().await };
+    let failure = match tokio::time::timeout(CONNECT_TIMEOUT, opening).await {
         Ok(Ok(connection)) => return Ok(connection),
         Ok(Err(error)) => unconnected(&options, error),
         Err(_) => LogError::Timeout { waited: CONNECT_TIMEOUT },
