@@ -9,8 +9,8 @@ use message::addresses::{addresses_of, first_to_answer};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use tokio::net::TcpStream;
 
-/// Returns options that name the first address that answers, if the host has several and its name is
-/// not needed for TLS; otherwise the same options. Errors are left to the connect itself. Has no
+/// Returns options that name the first address that answers, if the host has several and its name
+/// is not needed for TLS; otherwise the same options. Errors are left to the connect itself. Has no
 /// time limit. Cancel-safe.
 pub async fn answering(options: &PgConnectOptions) -> PgConnectOptions {
     let options = options.clone();
