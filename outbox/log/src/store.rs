@@ -45,9 +45,9 @@ pub trait LogStore: Send + Sync + 'static {
 /// cancel-safe: drop the reader with the future.
 #[async_trait]
 pub trait LogReader: Send {
-    /// Forgets what was learnt when the connection was opened. The reader is opened before the lease
-    /// is taken: call this once it is granted, before anything is read. The default, for a reader
-    /// that learns nothing when it is opened, does nothing.
+    /// Forgets what was learnt when the connection was opened. The reader is opened before the
+    /// lease is taken: call this once it is granted, before anything is read. The default, for a
+    /// reader that learns nothing when it is opened, does nothing.
     async fn begin(&mut self) -> Result<(), LogError> {
         Ok(())
     }
@@ -95,9 +95,9 @@ pub trait LogReader: Send {
 /// lease again and load the cursor again. No call is cancel-safe: drop the store with the future.
 #[async_trait]
 pub trait CheckpointStore: Send {
-    /// Returns who else holds the lease, or `None` when it may be free. Writes nothing, so a standby
-    /// may ask often. The default, for a log that only tells when the lease is requested, returns
-    /// `None`.
+    /// Returns who else holds the lease, or `None` when it may be free. Writes nothing, so a
+    /// standby may ask often. The default, for a log that only tells when the lease is requested,
+    /// returns `None`.
     async fn other_holder(&mut self) -> Result<Option<OtherHolder>, LogError> {
         Ok(None)
     }

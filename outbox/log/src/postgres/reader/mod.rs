@@ -38,7 +38,8 @@ pub(in crate::postgres) struct PgReader {
     tables: Arc<Tables<Postgres>>,
     questions: facts::Statements,
     call_timeout: Duration,
-    /// The run of the server in which this reader was opened or has begun. It reads nothing of another run.
+    /// The run of the server in which this reader was opened or has begun. It reads nothing of
+    /// another run.
     run: Option<String>,
     /// A requested base, and a later mark with no row between the two.
     advanced: Option<(Mark, PgMark)>,
