@@ -5,6 +5,8 @@
 //! an address can only replace the name where no certificate is compared with it and no proxy
 //! chooses the server by the name: without TLS, or where TLS is optional.
 
+use std::net::SocketAddr;
+
 use message::addresses::{addresses_of, first_to_answer};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use tokio::net::TcpStream;
@@ -17,12 +19,15 @@ pub async fn answering(options: &PgConnectOptions) -> PgConnectOptions {
     if options.get_socket().is_some() || needs_name(options.get_ssl_mode()) {
         return options;
     }
-    let Ok(addresses) = addresses_of(options.get_host(), options.get_port()).await else { return options };
-    if addresses.len() < 2 {
-        return options;
+    match addresses_of(options.get_host(), options.get_port()).await {
+        Ok(addresses) if addresses.len() > 1 => among(options, &addresses).await,
+        _ => options,
     }
+}
+
+async fn among(options: PgConnectOptions, addresses: &[SocketAddr]) -> PgConnectOptions {
     let connect = |address| async move { TcpStream::connect(address).await.map(|_| address) };
-    match first_to_answer(&addresses, connect).await {
+    match first_to_answer(addresses, connect).await {
         Ok(address) => options.host(&address.ip().to_string()),
         Err(_) => options,
     }
@@ -42,6 +47,16 @@ mod tests {
 
     async fn chosen(url: &str) -> String {
         answering(&postgres_options(url, true).unwrap()).await.get_host().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_silent_address_is_passed_over() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = listener.local_addr().unwrap();
+        // An address of documentation (RFC 5737): packets to it are dropped, or refused at once.
+        let silent = SocketAddr::from(([192, 0, 2, 1], there.port()));
+        let options = postgres_options("postgres://u@db.example.com/d?sslmode=disable", true).unwrap();
+        assert_eq!(among(options, &[silent, there]).await.get_host(), "127.0.0.1");
     }
 
     #[tokio::test]
