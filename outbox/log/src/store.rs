@@ -10,7 +10,7 @@ use crate::entry::{EntryId, Page, PageLimit};
 use crate::error::LogError;
 use crate::exception::{ExceptionChange, ExceptionSummary};
 use crate::lease::{Acquired, Fenced, OtherHolder, RelayName};
-use crate::pause::Pause;
+use crate::pause::PauseScope;
 use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::trouble::BrokerTrouble;
 
@@ -85,8 +85,9 @@ pub trait LogReader: Send {
     /// in the order of their ids. Returns `entries_max` of them, fewer only at the end.
     async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError>;
 
-    /// Returns the pauses that operators have set. Empty for a log without pauses.
-    async fn pauses(&mut self) -> Result<Vec<Pause>, LogError> {
+    /// Returns what operators have paused, in any order: at most [`PAUSES_MAX`](crate::PAUSES_MAX)
+    /// topics and keys, and the pipeline. Empty for a log without pauses.
+    async fn paused_scopes(&mut self) -> Result<Vec<PauseScope>, LogError> {
         Ok(Vec::new())
     }
 }

@@ -55,10 +55,11 @@ pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOpt
 /// Returns the refusal of a URL that the client library cannot parse.
 fn unread(error: &sqlx::Error) -> InvalidUrl {
     let problem = error.to_string();
-    match problem.contains("invalid port number") {
+    if problem.contains("invalid port number") {
         // Reached for a password that contains a `/`.
-        true => InvalidUrl::Form { problem: "the port is not a number from 1 to 65535" },
-        false => InvalidUrl::Malformed { dialect: Dialect::Postgres, problem },
+        InvalidUrl::Form { problem: "the port is not a number from 1 to 65535" }
+    } else {
+        InvalidUrl::Malformed { dialect: Dialect::Postgres, problem }
     }
 }
 

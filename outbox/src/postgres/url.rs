@@ -38,9 +38,10 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
             Verdict::Kept => {}
             Verdict::Refused(remedy) => {
                 // An `@` after the `?` ends a password: this is part of that password, not a name.
-                let name = match query.contains('@') {
-                    true => shown(""),
-                    false => format!("{}{}", shown(&pair.name), shown_mode(pair)),
+                let name = if query.contains('@') {
+                    shown("")
+                } else {
+                    format!("{}{}", shown(&pair.name), shown_mode(pair))
                 };
                 return Err(InvalidUrl::Parameter { name, remedy });
             }
@@ -149,9 +150,10 @@ fn hex(digit: u8) -> Option<u8> {
 fn shown(name: &str) -> String {
     let is_name = name.len() <= NAME_BYTES_MAX
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte));
-    match is_name && !name.is_empty() {
-        true => format!("{name:?}"),
-        false => String::from("that is not a name (write ? as %3F and & as %26 in a password)"),
+    if is_name && !name.is_empty() {
+        format!("{name:?}")
+    } else {
+        String::from("that is not a name (write ? as %3F and & as %26 in a password)")
     }
 }
 
@@ -164,9 +166,10 @@ fn shown_mode(pair: &Pair<'_>) -> String {
         ["verifyfull", "verifyca", "require", "prefer", "preferre", "disable", "allow", "allowe", "verify"];
     let others = ["on", "off", "true", "false", "yes", "no", "1", "0"];
     let is_mode = matches!(pair.name.as_str(), "sslmode" | "ssl-mode");
-    match is_mode && pair.value.len() <= NAME_BYTES_MAX && known.into_iter().chain(others).any(is_like) {
-        true => format!(" = {:?}", pair.value),
-        false => String::new(),
+    if is_mode && pair.value.len() <= NAME_BYTES_MAX && known.into_iter().chain(others).any(is_like) {
+        format!(" = {:?}", pair.value)
+    } else {
+        String::new()
     }
 }
 

@@ -86,9 +86,10 @@ pub struct Decide {
 fn duration(text: &str) -> Result<Duration, String> {
     let Time(duration) = text.parse::<Time>().map_err(|error| error.to_string())?;
     // PostgreSQL treats zero as no limit, and counts in milliseconds.
-    match (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(&duration) {
-        true => Ok(duration),
-        false => Err(String::from("choose a value from 1ms to 1h")),
+    if (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(&duration) {
+        Ok(duration)
+    } else {
+        Err(String::from("choose a value from 1ms to 1h"))
     }
 }
 

@@ -23,7 +23,7 @@ use super::exit::Exit;
 use super::failure::{Failure, first};
 use super::output::{self, Format, Table};
 use super::roles::RolesScript;
-use session::{REPORT_INTERVAL, close, opened, up, within};
+use session::{close, opened, within};
 #[cfg(feature = "postgres")]
 use session::{connected, failed};
 
@@ -238,9 +238,10 @@ async fn each(goal: &Goal, lines: &[Line], act: Act, outcomes: &mut Vec<Outcome>
             let options = sqlite_options(url).map_err(invalid)?;
             let database = format!("sqlite {}", options.get_filename().display());
             let mut connection = opened(&options, &database).await.map_err(|failure| {
-                match options.get_filename().exists() {
-                    true => failure,
-                    false => Failure::with_help(failure.exit(), failure, "?mode=rwc creates a missing file"),
+                if options.get_filename().exists() {
+                    failure
+                } else {
+                    Failure::with_help(failure.exit(), failure, "?mode=rwc creates a missing file")
                 }
             })?;
             with::<Sqlite>(goal, &mut connection, &database, lines, act, outcomes).await?;
@@ -259,10 +260,13 @@ async fn with<DB: Backend>(
 ) -> Result<(), Failure> {
     for &line in lines {
         let schema = goal.options.schema.clone();
-        let migrator = Migrator::<DB>::new(line).schema(schema).wait_max(REPORT_INTERVAL);
+        let name = database.to_owned();
+        let migrator = Migrator::<DB>::new(line).schema(schema).on_wait(move |waiting| {
+            note!("{name}: waiting for another migration: {}", output::one_line(&waiting.holder));
+        });
         let about = |failure: Failure| failure.about(database);
         let applied = match act {
-            Act::Up => Some(up(&migrator, connection, database).await.map_err(|error| about(error.into()))?),
+            Act::Up => Some(migrator.up(connection).await.map_err(|error| about(error.into()))?),
             Act::Look => None,
         };
         let status = within(async { migrator.status(connection).await.map_err(Failure::from) });

@@ -263,7 +263,7 @@ impl Cli {
             Command::Verify(verify) => verify.execute(format).await,
             Command::Retention(retention) => retention.execute(format).await,
             Command::Forget(forget) => forget.execute().await,
-            Command::Dead(dead) => dead.execute(format).await,
+            Command::Dead(dead) => Box::pin(dead.execute(format)).await,
             Command::Pause(pause) => pause.pause(format).await,
             Command::Resume(pause) => pause.resume(format).await,
             Command::Show(show) => show.execute(format).await,

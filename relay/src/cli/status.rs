@@ -196,12 +196,13 @@ mod tests {
     use std::collections::BTreeMap;
 
     use operate::pause::PauseLine;
+    use operate::status::PipelineState;
 
     use super::*;
 
     fn healthy(name: &str) -> PipelineStatus {
         PipelineStatus {
-            state: "leading",
+            state: PipelineState::Leading,
             holder: Some(String::from("vm:30496:e2a7c81b")),
             standbys: Some(1),
             epoch: Some(6),

@@ -128,6 +128,10 @@ impl LogAdmin for OneRelay {
         unreachable!("the monitor lists nothing")
     }
 
+    async fn held(&self, _: &RelayName, _: u32) -> Result<Vec<ListedEntry>, LogError> {
+        unreachable!("the monitor lists nothing")
+    }
+
     async fn decide(
         &self,
         _: &RelayName,

@@ -221,16 +221,17 @@ impl PostgresLog {
                 .fetch_one(&mut *connection)
                 .await
                 .map_err(failed())?;
-        let distributed = match citus {
-            true => sqlx::query_scalar(&self.render(
+        let distributed = if citus {
+            sqlx::query_scalar(&self.render(
                 "SELECT c.relname::text FROM pg_catalog.pg_dist_partition AS p JOIN pg_class AS c ON c.oid = p.logicalrelid
                  WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = '{schema}outbox_message'::regclass)
                     AND c.relname LIKE 'outbox\\_%' ORDER BY c.relname LIMIT 1",
             ))
             .fetch_optional(&mut *connection)
             .await
-            .map_err(failed())?,
-            false => None,
+            .map_err(failed())?
+        } else {
+            None
         };
         self.refuse(&ServerKind { distributed, subscribed, ..ServerKind::default() })
     }

@@ -198,7 +198,7 @@ pub struct Bookmark(Row, ExceptionState);
 
 impl Bookmark {
     fn after(message: &DeadMessage) -> Self {
-        Self(message.row, message.state.parse().unwrap_or(ExceptionState::Dead))
+        Self(message.row, message.state.parked().unwrap_or(ExceptionState::Dead))
     }
 }
 
@@ -270,7 +270,7 @@ impl<'a> Reading<'a> {
         };
         let outboxes = places.outboxes.iter().enumerate();
         for (number, place) in outboxes.filter(|_| filter.takes_outboxes() && from_inbox.is_none()) {
-            if let Err(error) = self.outbox((number, place), from).await {
+            if let Err(error) = self.outbox(number, place, from).await {
                 away.push(error.about(&place.pipeline));
             }
         }
@@ -289,7 +289,7 @@ impl<'a> Reading<'a> {
             if self.states.of_inbox().is_some() && self.ends_before(first) {
                 break;
             }
-            if let Err(error) = self.inbox((number, place), after, &mut seen).await {
+            if let Err(error) = self.inbox(number, place, after, &mut seen).await {
                 let whose = place.consumer.as_ref().map(|consumer| format!("inbox of {consumer}"));
                 away.push(error.about(whose.as_deref().unwrap_or("inbox")));
             }
@@ -299,11 +299,12 @@ impl<'a> Reading<'a> {
 
     async fn outbox(
         &mut self,
-        (number, place): (usize, &OutboxPlace),
+        number: usize,
+        place: &OutboxPlace,
         from: Option<Bookmark>,
     ) -> Result<(), OperateError> {
         if !self.filter.ids.is_empty() {
-            return self.named((number, place)).await;
+            return self.named(number, place).await;
         }
         let mut states = self.states.of_outbox();
         let mut after = EntryId::default();
@@ -330,7 +331,7 @@ impl<'a> Reading<'a> {
                 self.budget = self.budget.saturating_sub(page.len());
                 let messages = page
                     .into_iter()
-                    .map(|entry| DeadMessage::of_entry((number, place.pipeline.as_str()), state, entry));
+                    .map(|entry| DeadMessage::of_entry(number, place.pipeline.as_str(), state, entry));
                 let (filter, now) = (self.filter, self.now);
                 self.found.extend(messages.filter(|message| filter.takes(message, now)));
                 if is_last {
@@ -346,7 +347,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Looks up the entries that the filter names, without reading the rows between distant ones.
-    async fn named(&mut self, (number, place): (usize, &OutboxPlace)) -> Result<(), OperateError> {
+    async fn named(&mut self, number: usize, place: &OutboxPlace) -> Result<(), OperateError> {
         let mut wanted = BTreeSet::new();
         for id in &self.filter.ids {
             wanted.extend(id.place().map(EntryId));
@@ -367,7 +368,7 @@ impl<'a> Reading<'a> {
                 });
                 let messages = page
                     .into_iter()
-                    .map(|entry| DeadMessage::of_entry((number, place.pipeline.as_str()), state, entry));
+                    .map(|entry| DeadMessage::of_entry(number, place.pipeline.as_str(), state, entry));
                 let (filter, now) = (self.filter, self.now);
                 self.found.extend(messages.filter(|message| filter.takes(message, now)));
             }
@@ -377,7 +378,8 @@ impl<'a> Reading<'a> {
 
     async fn inbox(
         &mut self,
-        (number, place): (usize, &InboxPlace),
+        number: usize,
+        place: &InboxPlace,
         after: Option<DeadLetterId>,
         seen: &mut HashSet<DeadLetterId>,
     ) -> Result<(), OperateError> {
@@ -388,7 +390,7 @@ impl<'a> Reading<'a> {
         let found = &mut self.found;
         let mut take = |letter: DeadLetter| {
             let is_here = consumer.as_ref().is_none_or(|consumer| consumer.as_str() == letter.consumer)
-                && place.scope.as_ref().is_none_or(|scope| scope.as_str() == letter.scope)
+                && place.scope.as_ref().is_none_or(|scope| scope.as_str() == letter.tenant)
                 && (resolved_too || letter.resolved.is_none());
             let id = letter.id;
             let mut message = DeadMessage::of_letter(number, letter);
@@ -505,11 +507,7 @@ mod tests {
 
         use crate::settings::{Broker, Database, PipelineConfig, Retention};
 
-        let sqs = brokers::sqs::Config {
-            region: Some("eu-central-1".into()),
-            endpoint_url: Some("http://127.0.0.1:1".into()),
-            ..brokers::sqs::Config::default()
-        };
+        let sqs = brokers::sqs::Config::default().region("eu-central-1").endpoint_url("http://127.0.0.1:1");
         let pipeline = PipelineConfig {
             name: RelayName::new("orders").unwrap(),
             source: Source::new("/orders").unwrap(),

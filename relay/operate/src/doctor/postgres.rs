@@ -1,6 +1,6 @@
 //! Checks of a PostgreSQL database. Pure.
 
-use super::common::{DATABASE, POOLER, POOLER_REMEDY, accepted, clock};
+use super::common::{DATABASE, accepted, clock, pooler};
 use super::facts::{PostgresFacts, Timeline};
 use super::report::{CheckState, Finding};
 use super::text::bytes;
@@ -62,18 +62,6 @@ fn primary(facts: &PostgresFacts) -> Finding {
         (CheckState::Fail, remedy.to_owned())
     });
     Finding::unless("primary", DATABASE, if facts.replica { "a replica" } else { "the primary" }, problem)
-}
-
-/// Checks whether a pooler shares sessions of the server.
-pub(super) fn pooler(shared_session: bool) -> Finding {
-    let (measured, problem) = match shared_session {
-        false => ("each connection has its own session", None),
-        true => (
-            "two connections share one server session",
-            Some((CheckState::Warn, String::from(POOLER_REMEDY))),
-        ),
-    };
-    Finding::unless(POOLER, DATABASE, measured, problem)
 }
 
 fn sequence(cache: Option<i64>) -> Finding {

@@ -35,7 +35,7 @@ async fn admitted(pipeline: &PipelineConfig) -> Vec<Finding> {
     // Other findings report a database that is unreachable, has no tables or is not PostgreSQL.
     let Ok(is_shared) = shared.await else { return Vec::new() };
     let lacking = super::grants::lacking_of_relay(&pipeline.database).await;
-    lacking.into_iter().chain(is_shared.then(|| super::postgres::pooler(true))).collect()
+    lacking.into_iter().chain(is_shared.then(|| super::common::pooler(true))).collect()
 }
 
 /// Opens the database as `relay run` does, and closes it. Cancel-safe.

@@ -7,7 +7,6 @@ use clap::{ArgGroup, Args};
 use message::{HeaderName, HeaderValue, Headers};
 use operate::dead::{self, Change, Filter, MessageRef, Report};
 use operate::{Places, Signed};
-use outbox_log::ExceptionState;
 
 use super::super::exit::Exit;
 use super::super::failure::Failure;
@@ -137,7 +136,7 @@ impl Edit {
         let mut is_dead = true;
         let report = async {
             let plan = dead::plan(&places, &signed.operator, &filter, &change).await?;
-            is_dead = plan.messages.iter().all(|message| message.state == ExceptionState::Dead.as_str());
+            is_dead = plan.messages.iter().all(|message| message.is_dead());
             if self.dry_run {
                 return Ok(plan.dry_run(&change));
             }

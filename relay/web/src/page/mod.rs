@@ -45,6 +45,7 @@ mod session;
 mod stream;
 mod text;
 mod tls;
+mod toned;
 mod trouble;
 mod users;
 

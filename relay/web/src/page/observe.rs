@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use operate::status::{Depth, PipelineStatus, status_at};
 use operate::{InboxConfig, Operator, OutboxPlace, PipelineConfig, Places, Role};
-use outbox_log::EntryId;
+use outbox_log::{EntryId, ExceptionState};
 use time::OffsetDateTime;
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -207,8 +207,10 @@ impl Observer {
         let beside = Arc::clone(&self.beside.borrow());
         let mut nav = Nav { keys: beside.keys, sagas: beside.sagas, ..Nav::default() };
         for (status, _) in &picture.pipelines {
-            for (state, count) in [("dead", &mut nav.dead), ("held", &mut nav.held)] {
-                let number = (status.state != "unknown").then(|| status.parked(state));
+            for (state, count) in
+                [(ExceptionState::Dead, &mut nav.dead), (ExceptionState::Held, &mut nav.held)]
+            {
+                let number = (status.state.is_known()).then(|| status.parked(state));
                 count.add(number, status.exceptions_are_at_least);
             }
         }

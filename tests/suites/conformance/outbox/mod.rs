@@ -14,6 +14,7 @@ mod log;
 mod metrics;
 mod migrate;
 mod nodes;
+mod pauses;
 mod pictures;
 mod plans;
 mod producer;
@@ -29,6 +30,7 @@ mod shared_ids;
 mod sizes;
 mod snapshots;
 pub(crate) mod support;
+mod tails;
 mod transaction_ids;
 pub(crate) mod unknown_commit;
 mod waits;
@@ -53,6 +55,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         metrics::trials(),
         migrate::trials(),
         nodes::trials(),
+        pauses::trials(),
         pictures::trials(),
         plans::trials(),
         producer::trials(),
@@ -67,6 +70,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         shared_ids::trials(),
         sizes::trials(),
         snapshots::trials(),
+        tails::trials(),
         transaction_ids::trials(),
         unknown_commit::trials(),
         waits::trials(),

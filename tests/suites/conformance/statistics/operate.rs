@@ -37,7 +37,7 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
     let mut ids =
         database.texts(some).await?.iter().map(|id| id.parse()).collect::<Result<Vec<Uuid>, _>>()?;
     ids.push(Uuid::now_v7());
-    let whose = Whose { consumer: CONSUMER.parse()?, scope: None };
+    let whose = Whose { consumer: CONSUMER.parse()?, tenant: None };
     let connection = PgConnection::connect(&database.url).await?;
     let mut memory = reconcile::postgres(connection, None, whose, Duration::ZERO).await?;
     for _ in 0..TIMES {
@@ -51,7 +51,7 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
         drop(inbox.activity(Duration::from_secs(3_600)).await?);
         drop(inbox.decisions(many()).await?);
         drop(inbox.incomplete(many()).await?);
-        drop(memory.page((Uuid::nil(), ""), Uuid::max(), 100).await?);
+        drop(memory.page(Uuid::nil(), "", Uuid::max(), 100).await?);
         drop(memory.find(&ids).await?);
         drop(memory.unfinished(&ids).await?);
         assert!(memory.retained_from().await?.is_some());
@@ -65,7 +65,7 @@ pub(super) async fn keys(database: &Database<Postgres>) -> Outcome {
         drop(keys.stuck(many()).await?);
         drop(keys.decisions(many()).await?);
         let id = KeyId::of_texts("t", "charge", "old-7")?;
-        let is_decided = keys.decide(&id, None, idempotency::Decision::Release, &signature()).await?;
+        let is_decided = keys.decide(&id, None, idempotency::Action::Release, &signature()).await?;
         assert!(!is_decided, "the key was not stuck");
     }
     Ok(())

@@ -28,9 +28,10 @@ impl PostgresLog {
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.admin().await?;
         let action = decree.decision.action();
-        let taken_until = match action.takes_retrying() {
-            true => self.take_waiting(&mut connection, relay, entries).await?,
-            false => None,
+        let taken_until = if action.takes_retrying() {
+            self.take_waiting(&mut connection, relay, entries).await?
+        } else {
+            None
         };
         let mut tx = connection.begin().await.map_err(failed())?;
         tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;

@@ -16,7 +16,7 @@ use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
 use crate::admin::entry::{AuditRecord, ListedEntry};
 use crate::admin::status::{Blocker, Picture, RelayStatus};
 use crate::admin::{LogAdmin, Operation};
-use crate::failure::within;
+use crate::failure::{in_time, within};
 use crate::postgres::brief::Brief;
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 use crate::tables::Signature;
@@ -85,6 +85,11 @@ impl LogAdmin for PostgresLog {
         within(self.options.call_timeout, ask).await
     }
 
+    async fn held(&self, relay: &RelayName, entries_max: u32) -> Result<Vec<ListedEntry>, LogError> {
+        let ask = async { self.tables.held(&mut *self.look().await?, relay, entries_max).await };
+        within(self.options.call_timeout, ask).await
+    }
+
     async fn decide(
         &self,
         relay: &RelayName,
@@ -95,12 +100,10 @@ impl LogAdmin for PostgresLog {
         let limit = self.options.call_timeout;
         let is_committing = AtomicBool::new(false);
         let done = self.carry_out(relay, entries, &decree, &is_committing);
-        match tokio::time::timeout(limit, done).await {
+        match in_time(limit, done).await {
             Ok(done) => done,
-            Err(_) if is_committing.load(Ordering::Relaxed) => {
-                Err(DecideError::Unknown(LogError::Timeout { waited: limit }))
-            }
-            Err(_) => Err(LogError::Timeout { waited: limit }.into()),
+            Err(late) if is_committing.load(Ordering::Relaxed) => Err(DecideError::Unknown(late)),
+            Err(late) => Err(late.into()),
         }
     }
 

@@ -51,6 +51,10 @@ impl LogAdmin for SqliteLog {
         self.tables.list(&mut self.connect().await?, relay, state, after, entries_max).await
     }
 
+    async fn held(&self, relay: &RelayName, entries_max: u32) -> Result<Vec<ListedEntry>, LogError> {
+        self.tables.held(&mut self.connect().await?, relay, entries_max).await
+    }
+
     async fn decide(
         &self,
         relay: &RelayName,
@@ -60,9 +64,10 @@ impl LogAdmin for SqliteLog {
         decree.check(entries.len())?;
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.connect().await?;
-        let taken_until = match decree.decision.action().takes_retrying() {
-            true => self.take_waiting(&mut connection, relay, entries).await?,
-            false => None,
+        let taken_until = if decree.decision.action().takes_retrying() {
+            self.take_waiting(&mut connection, relay, entries).await?
+        } else {
+            None
         };
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
         let mut verdicts = Vec::with_capacity(entries.len());

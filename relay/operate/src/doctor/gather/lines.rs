@@ -22,9 +22,10 @@ pub(super) async fn lines<DB: Backend>(
             Err(error) => return Err(LogError::from(error).into()),
         };
         let row_security = migrator.with_row_security(connection).await.map_err(LogError::from)?;
-        let missing = match status.database_version() == status.build_version() {
-            true => migrator.missing(connection).await.map_err(LogError::from)?,
-            false => Vec::new(),
+        let missing = if status.database_version() == status.build_version() {
+            migrator.missing(connection).await.map_err(LogError::from)?
+        } else {
+            Vec::new()
         };
         lines.push(LineFacts {
             line: line.as_str(),

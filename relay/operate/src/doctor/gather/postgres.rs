@@ -74,17 +74,15 @@ async fn ask(
     // Only after the session's own defaults were read.
     settled(connection).await?;
     let version_number: i32 = get(&row, "version_number")?;
-    let timeline = match replica {
-        true => Timeline::Told(0),
-        false => timeline(connection).await?,
-    };
+    let timeline = if replica { Timeline::Told(0) } else { timeline(connection).await? };
     let slots_sql = match timeline {
         Timeline::Told(_) => SLOTS,
         Timeline::Hidden(_) => SLOTS_WITHOUT_LOG,
     };
-    let collation = match version_number >= COLLATION_VERSION_MIN {
-        true => stale(&rows(connection, None, COLLATION).await?)?,
-        false => None,
+    let collation = if version_number >= COLLATION_VERSION_MIN {
+        stale(&rows(connection, None, COLLATION).await?)?
+    } else {
+        None
     };
     let lines = lines::<Postgres>(connection, schema).await?;
     let has_outbox = lines.iter().any(|line| line.line == "outbox" && line.version > 0);

@@ -18,7 +18,7 @@ use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::{Fields, moment};
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, badge, cell, count, maybe, signature};
+use super::super::layout::{Frame, Tab, cell, count, maybe, signature, tone};
 use super::super::list::{Column, Kind, column, list};
 use super::dead::{filter, kept, places, row_name};
 
@@ -241,14 +241,14 @@ const OUTCOMES: [Column; 6] = [
 
 fn decided(message: &Decided) -> Vec<Markup> {
     let result = match (message.done, message.is_unknown) {
-        (true, _) => "done",
-        (_, true) => "unknown",
-        _ => "not done",
+        (true, _) => tone("good", "done"),
+        (_, true) => tone("bad", "unknown"),
+        _ => tone("bad", "not done"),
     };
     vec![
         cell(&message.topic),
         maybe(message.key.as_deref()),
-        badge(result),
+        result,
         cell(&message.outcome),
         cell(&message.owner),
         cell(&message.id),

@@ -174,13 +174,14 @@ mod tests {
 
     use super::*;
     use operate::Role as Right;
+    use operate::status::PipelineState;
     use time::OffsetDateTime;
 
     #[test]
     fn ten_thousand_pipelines_are_a_page_of_bounded_size() {
         let long = "n".repeat(50);
         let status = |index: usize| PipelineStatus {
-            state: "leading",
+            state: PipelineState::Leading,
             exceptions: BTreeMap::from([("dead", (index % 2) as u64)]),
             ..PipelineStatus::of(&format!("{long}-{index:05}"), None, None)
         };

@@ -241,6 +241,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "tables.errors", "", 200, 0, s("'main','dead',100"));
     add(Relay, "tables.list", "", 100, 0, s("'main','held',0,100"));
     add(Relay, "tables.list_stuck", "", 100, 0, s("'main','dead',0,100"));
+    add(Relay, "tables.list_held", "", 100, 0, s("'main',100"));
     // All decisions are read, in the order of their messages, and each discarded entry is looked
     // up.
     add(Relay, "tables.list_discarded", "", PARKED / 3, 5 * PARKED, s("'main',0,100"));
@@ -260,6 +261,8 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "tables.operations", "", 100, PARKED, s("'main',100"));
     add(Plain, "tables.note", "", 1, 0, s("'ann','main','pause','topic','test'"));
     add(Relay, "tables.pauses", "", 1, 0, s("'main'"));
+    add(Relay, "tables.paused_scopes", "", 1, 0, s("'main'"));
+    add(Plain, "tables.pauses_len", "", 1, 0, s("'main',10001"));
     add(Plain, "tables.pause", "", 1, 0, s("'main','topic','x','ann','test'"));
     add(Plain, "tables.resume", "", 1, 0, s("'main','topic','x',NULL"));
 
