@@ -73,9 +73,9 @@ async fn a_session_that_locks_a_segment_is_named(db: &Database<Postgres>) {
     let options = LogOptions::default().call_timeout(limit);
     let log = admin::open(db.relay_url().as_str(), source(), options).unwrap();
     assert_eq!(log.lock_holder().await.unwrap(), None);
+    granted(&mut db.checkpoint_store("a").await).await;
     let mut locker = locking(db, "LOCK TABLE outbox_message_3 IN ACCESS EXCLUSIVE MODE").await;
     let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut locker).await.unwrap();
-    db.checkpoint_store("a").await.acquire(limit).await.unwrap();
     let told = log.relays().await.unwrap_err().to_string();
     let named = format!("outbox_message_3 is locked by session {pid} (\"vacuum by hand\"");
     assert!(told.contains(&named) && told.contains("pg_terminate_backend"), "{told}");
