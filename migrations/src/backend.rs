@@ -161,6 +161,15 @@ pub trait Backend: Values + sealed::Sealed {
         std::future::ready(Ok(None))
     }
 
+    /// Returns the schema with the tables, if this role may not use it.
+    #[doc(hidden)]
+    fn unusable(
+        _connection: &mut Self::Connection,
+        _schema: Option<&Identifier>,
+    ) -> impl Future<Output = Result<Option<SchemaError>, MigrateError>> + Send {
+        std::future::ready(Ok(None))
+    }
+
     /// Returns a line's tables with row-level security.
     #[doc(hidden)]
     fn with_row_security(

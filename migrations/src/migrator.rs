@@ -93,9 +93,9 @@ impl<DB: Backend> Migrator<DB> {
             if self.schema.is_none() {
                 DB::check_place(&mut tx).await?;
             }
-            let what = "create outbox_toolkit_migration (the role needs CREATE on the schema; --schema names another)";
-            let what = String::from(what);
-            DB::run(&mut tx, &self.render(DB::BOOKKEEPING), what).await?;
+            let what = String::from("create outbox_toolkit_migration");
+            let created = DB::run(&mut tx, &self.render(DB::BOOKKEEPING), what).await;
+            created.map_err(MigrateError::of_creating)?;
         }
         for migration in pending {
             let what = format!("apply migration {} of the {}", migration.name, self.line);
@@ -127,6 +127,19 @@ impl<DB: Backend> Migrator<DB> {
     /// [`MigrateError::Schema`] names the command to run; any other error means that the database
     /// could not be read.
     pub async fn check(&self, connection: &mut DB::Connection) -> Result<(), MigrateError> {
+        let Err(error) = self.fits(connection).await else { return Ok(()) };
+        // Without the right to use a schema, its tables look as if they were missing.
+        let may_be_hidden = matches!(
+            error,
+            MigrateError::Schema(SchemaError::Missing { .. }) | MigrateError::Database { .. }
+        );
+        if may_be_hidden && let Ok(Some(unusable)) = DB::unusable(connection, self.schema.as_ref()).await {
+            return Err(unusable.into());
+        }
+        Err(error)
+    }
+
+    async fn fits(&self, connection: &mut DB::Connection) -> Result<(), MigrateError> {
         if let Some(fault) = DB::fault(connection, self.schema.as_ref(), self.line, self.known).await? {
             return Err(fault.into());
         }

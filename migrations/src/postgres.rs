@@ -301,6 +301,13 @@ END $$;",
         objects::fault(connection, schema, line, known).await
     }
 
+    async fn unusable(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+    ) -> Result<Option<SchemaError>, MigrateError> {
+        objects::unusable(connection, schema).await
+    }
+
     async fn with_row_security(
         connection: &mut PgConnection,
         schema: Option<&Identifier>,

@@ -108,6 +108,8 @@ impl Publisher {
             for (topic, answer) in topics.iter().zip(join_all(asking).await) {
                 match answer {
                     Ok(count) => drop(producer.context().openings.note(topic, count)),
+                    // Asked once more, alone, it ends the session.
+                    Err(error) if error.scope() == FaultScope::Session => return,
                     Err(error) => refused.push((topic, error)),
                 }
             }

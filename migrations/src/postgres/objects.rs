@@ -13,17 +13,33 @@ use crate::identifier::Identifier;
 use crate::line::{Line, Migration};
 use crate::sql::Template;
 
-/// The first table whose rows are hidden from this role, or from its owner, whose rights some
-/// functions have. `row_security_active` knows owners, superusers and BYPASSRLS, and does not
-/// depend on the setting `row_security`.
-const HIDING: &str = "
-SELECT format('%I.%I', n.nspname, c.relname), row_security_active(c.oid)
+/// Tables whose rows are hidden from this role, or from its owner, whose rights some functions
+/// have, and then those that a crash empties although they are not meant to be.
+/// `row_security_active` knows owners, superusers and BYPASSRLS, and does not depend on the setting
+/// `row_security`.
+const LOSING: &str = "
+SELECT format('%I.%I', n.nspname, c.relname), told.fault
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace JOIN pg_roles AS o ON o.oid = c.relowner
+    CROSS JOIN LATERAL (SELECT CASE
+        WHEN c.relrowsecurity AND row_security_active(c.oid) THEN 'hides'
+        WHEN c.relrowsecurity AND c.relforcerowsecurity AND NOT o.rolsuper AND NOT o.rolbypassrls
+            THEN 'hides from its owner'
+        WHEN c.relpersistence <> 'p' AND c.relname <> ALL($2) THEN 'unlogged' END) AS told (fault)
 WHERE c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
         WHERE b.oid = to_regclass('{schema}outbox_toolkit_migration'))
-    AND c.relrowsecurity AND (c.relname = ANY($1) OR c.relname = 'outbox_toolkit_migration')
-    AND (row_security_active(c.oid) OR (c.relforcerowsecurity AND NOT o.rolsuper AND NOT o.rolbypassrls))
-ORDER BY c.relname LIMIT 1";
+    AND c.relkind IN ('r', 'p') AND (c.relname = ANY($1) OR c.relname = 'outbox_toolkit_migration')
+    AND told.fault IS NOT NULL
+ORDER BY told.fault = 'unlogged', c.relname";
+
+/// A schema with tables that this role may not use. Its tables cannot be named, and a `search_path`
+/// leaves it out.
+const UNUSABLE: &str = "
+SELECT quote_ident(n.nspname), quote_ident(current_user)
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.relname = 'outbox_toolkit_migration' AND NOT has_schema_privilege(n.oid, 'USAGE')
+    AND n.nspname = ANY(CASE WHEN $1::text IS NOT NULL THEN ARRAY[$1] ELSE string_to_array(
+        replace(replace(current_setting('search_path'), '\"', ''), '$user', current_user), ', ') END)
+LIMIT 1";
 
 /// The tables with row-level security, whoever it applies to.
 const WITH_ROW_SECURITY: &str = "
@@ -34,17 +50,21 @@ WHERE c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
     AND c.relrowsecurity AND c.relname = ANY($1)
 ORDER BY c.relname";
 
-/// Indexes that are gone or not valid, and partitions that are not attached.
+/// Indexes that are gone or not valid, and partitions that are not attached. Days of an inbox are
+/// made later: a function creates and attaches each in one transaction.
 const MISSING: &str = "
-SELECT 'index ' || wanted.name FROM unnest($1) AS wanted (name) WHERE NOT EXISTS (
-    SELECT FROM pg_class AS c JOIN pg_index AS i ON i.indexrelid = c.oid AND i.indisvalid
-    WHERE c.relname = wanted.name AND c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
+WITH here AS (SELECT c.oid, c.relname, c.relkind, c.relispartition FROM pg_class AS c
+    WHERE c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
         WHERE b.oid = '{schema}outbox_toolkit_migration'::regclass))
+SELECT 'index ' || wanted.name FROM unnest($1) AS wanted (name) WHERE NOT EXISTS (
+    SELECT FROM here AS c JOIN pg_index AS i ON i.indexrelid = c.oid AND i.indisvalid AND i.indisready
+    WHERE c.relname = wanted.name)
 UNION ALL
 SELECT 'partition ' || wanted.name FROM unnest($2) AS wanted (name) WHERE NOT EXISTS (
-    SELECT FROM pg_class AS c WHERE c.relispartition
-        AND c.relname = wanted.name AND c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
-        WHERE b.oid = '{schema}outbox_toolkit_migration'::regclass))
+    SELECT FROM here AS c WHERE c.relispartition AND c.relname = wanted.name)
+UNION ALL
+SELECT 'partition ' || c.relname FROM here AS c
+WHERE $3 = 'inbox' AND c.relname ~ '^inbox_message_[0-9]{8}$' AND c.relkind = 'r' AND NOT c.relispartition
 ORDER BY 1";
 
 /// The first function that uses the line's tables in another schema, and that schema. Each line has
@@ -91,19 +111,37 @@ pub(super) async fn fault(
     line: Line,
     known: &[Migration],
 ) -> Result<Option<SchemaError>, MigrateError> {
-    let hiding: Option<(String, bool)> = sqlx::query_as(&Template::new(HIDING).schema(schema).render())
+    let losing: Vec<(String, String)> = sqlx::query_as(&Template::new(LOSING).schema(schema).render())
         .bind(names(known, "TABLE {schema}"))
-        .fetch_optional(&mut *connection)
+        .bind(names(known, "UNLOGGED TABLE {schema}"))
+        .fetch_all(&mut *connection)
         .await
         .map_err(MigrateError::database("look for row-level security"))?;
-    if let Some((table, is_of_this_role)) = hiding {
-        return Ok(Some(if is_of_this_role {
-            SchemaError::RowSecurity { table }
-        } else {
-            SchemaError::ForcedRowSecurity { table }
-        }));
+    for (table, fault) in losing {
+        match fault.as_str() {
+            "hides" => return Ok(Some(SchemaError::RowSecurity { table })),
+            "hides from its owner" => return Ok(Some(SchemaError::ForcedRowSecurity { table })),
+            // A database for tests may be meant to be like this.
+            _ => tracing::warn!(
+                table,
+                "a crash of the server empties this table, which is unlogged; run ALTER TABLE … SET LOGGED"
+            ),
+        }
     }
     astray(connection, schema, line, known).await
+}
+
+/// Returns the schema with the tables, if this role may not use it.
+pub(super) async fn unusable(
+    connection: &mut PgConnection,
+    schema: Option<&Identifier>,
+) -> Result<Option<SchemaError>, MigrateError> {
+    let found: Option<(String, String)> = sqlx::query_as(UNUSABLE)
+        .bind(schema.map(Identifier::as_str))
+        .fetch_optional(connection)
+        .await
+        .map_err(MigrateError::database("look for schemas that the role may not use"))?;
+    Ok(found.map(|(schema, role)| SchemaError::Unusable { schema, role }))
 }
 
 /// Returns the line's tables with row-level security, with their schema.
@@ -129,6 +167,7 @@ pub(super) async fn missing(
     sqlx::query_scalar(&Template::new(MISSING).schema(schema).render())
         .bind(indexes(line, known))
         .bind(partitions(known))
+        .bind(line.as_str())
         .fetch_all(connection)
         .await
         .map_err(MigrateError::database("look for its indexes and partitions"))
@@ -187,8 +226,24 @@ fn names(known: &[Migration], before: &str) -> Vec<String> {
 }
 
 fn indexes(line: Line, known: &[Migration]) -> Vec<String> {
-    let names = names(known, "INDEX ").into_iter();
-    names.filter(|name| name.starts_with(line.as_str())).collect()
+    let own = names(known, "INDEX ").into_iter().filter(|name| name.starts_with(line.as_str()));
+    own.chain(keys(known)).chain(partitions(known).iter().flat_map(|part| keys_of_segment(part))).collect()
+}
+
+/// Returns the indexes of keys that have names.
+fn keys(known: &[Migration]) -> Vec<String> {
+    let named = |migration: &Migration| {
+        let constraints = migration.template.split("CONSTRAINT ").skip(1);
+        let keys = constraints.filter_map(|rest| rest.split_once(" PRIMARY KEY ("));
+        let names = keys.map(|(name, _)| name.to_owned());
+        names.filter(|name| !name.contains(char::is_whitespace)).collect::<Vec<_>>()
+    };
+    known.iter().flat_map(named).collect()
+}
+
+/// Returns the indexes of a segment's keys, which have the names that PostgreSQL gives.
+fn keys_of_segment(segment: &str) -> [String; 2] {
+    [format!("{segment}_pkey"), format!("{segment}_message_id_key")]
 }
 
 fn partitions(known: &[Migration]) -> Vec<String> {
@@ -219,9 +274,15 @@ mod tests {
             assert!(functions.iter().any(|name| name == function), "{line}");
             assert!(functions.iter().all(|name| name.starts_with(line.as_str())), "{functions:?}");
             assert!(!indexes(line, known).is_empty(), "{line}");
+            let unlogged = names(known, "UNLOGGED TABLE {schema}");
+            assert_eq!(unlogged, if line == Line::Outbox { vec!["outbox_server_run"] } else { vec![] });
         }
         let known = Line::Outbox.migrations(Dialect::Postgres);
         let segments: Vec<String> = (0..8).map(|number| format!("outbox_message_{number}")).collect();
         assert_eq!(partitions(known), segments);
+        let indexes = indexes(Line::Outbox, known);
+        for index in ["outbox_relay_pkey", "outbox_message_7_pkey", "outbox_message_0_message_id_key"] {
+            assert!(indexes.iter().any(|name| name == index), "{index}: {indexes:?}");
+        }
     }
 }

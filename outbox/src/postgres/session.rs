@@ -5,10 +5,6 @@
 //! would abort those. Read-only sessions could not keep a lease. Therefore a session of the toolkit
 //! overrides these defaults. Sessions of a service's pool belong to the service and are not
 //! changed.
-//!
-//! With `row_security` off, a policy for rows is an error. Otherwise it would hide messages, which
-//! the cursor would pass. Sessions that run a service's statements keep it: the service's own
-//! tables may have policies. They are only checked ([`Migrator::check`](migrations::Migrator)).
 
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, PgConnection};
@@ -16,8 +12,8 @@ use sqlx::{ConnectOptions as _, PgConnection};
 use crate::postgres::answering::answering;
 
 /// Sent in the simple protocol, so that nothing is prepared and any pooler accepts it.
-const SETTINGS: &str = "SET default_transaction_isolation = 'read committed'; \
-    SET default_transaction_read_only = off; SET row_security = off";
+const SETTINGS: &str =
+    "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off";
 
 /// Opens a session that does not depend on the defaults of its role and database.
 ///

@@ -65,6 +65,10 @@ pub struct PipelineStatus {
     pub oldest_pending_id: Option<i64>,
     /// Its age.
     pub oldest_pending_age_seconds: Option<f64>,
+    /// Whether messages are retried without success until an operator acts, for example because
+    /// their topic is missing.
+    #[serde(skip)]
+    pub retries_wait_for_operator: bool,
     /// Parked messages, by state.
     pub exceptions: BTreeMap<&'static str, u64>,
     /// Whether these are lower bounds: more messages are parked than the [`COUNTED_MAX`] that are
@@ -361,6 +365,7 @@ impl PipelineStatus {
             exceptions_age_seconds: relay.as_ref().map(ages).unwrap_or_default(),
             exceptions_are_at_least: relay.as_ref().is_some_and(is_cut),
             broker_error: relay.as_ref().and_then(|relay| relay.broker_trouble.clone()).map(Into::into),
+            retries_wait_for_operator: relay.as_ref().is_some_and(has_retries_for_operator),
             exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
             causes: BTreeMap::new(),
             paused: Vec::new(),
@@ -423,8 +428,7 @@ impl PipelineStatus {
     pub fn waits(&self) -> Vec<Wait> {
         let mut waits = Vec::new();
         let mut add = |symptom: Symptom, passes: bool, lasts: Option<f64>, why: String| {
-            let lasts = lasts.map(|age| Duration::from_secs_f64(age.max(0.0)));
-            waits.push(Wait { symptom, why, count: None, cause: None, lasts, passes });
+            waits.push(Wait::new(symptom, passes, lasts, why));
         };
         match self.state {
             PipelineState::Unknown => {
@@ -490,7 +494,7 @@ impl PipelineStatus {
             ),
             (Symptom::Retrying, ExceptionState::Retrying, "retrying: they failed and will be retried"),
         ] {
-            let passes = symptom == Symptom::Retrying;
+            let passes = symptom == Symptom::Retrying && !self.retries_wait_for_operator;
             let lasts = self.exceptions_age_seconds.get(state.as_str()).copied();
             let number = self.parked(state);
             let why = match number {
@@ -500,20 +504,23 @@ impl PipelineStatus {
             };
             let count = Some(Count { number, is_at_least: self.exceptions_are_at_least });
             let cause = self.causes.get(state.as_str()).cloned();
-            let lasts = lasts.map(|age| Duration::from_secs_f64(age.max(0.0)));
-            waits.push(Wait { symptom, why, count, cause, lasts, passes });
+            waits.push(Wait { count, cause, ..Wait::new(symptom, passes, lasts, why) });
         }
         if let Some(reason) = &self.history_held_back_by {
             let why = format!("old messages cannot be deleted from the outbox: {reason}");
-            let lasts = self.history_age_seconds.map(|age| Duration::from_secs_f64(age.max(0.0)));
-            let symptom = Symptom::HistoryKept;
-            waits.push(Wait { symptom, why, count: None, cause: None, lasts, passes: false });
+            waits.push(Wait::new(Symptom::HistoryKept, false, self.history_age_seconds, why));
         }
         waits
     }
 }
 
 impl Wait {
+    /// Creates a condition that lasts for this number of seconds.
+    fn new(symptom: Symptom, passes: bool, lasts: Option<f64>, why: String) -> Self {
+        let lasts = lasts.map(|age| Duration::from_secs_f64(age.max(0.0)));
+        Self { symptom, why, count: None, cause: None, lasts, passes }
+    }
+
     /// Returns the sentence with its duration.
     #[must_use]
     pub fn told(&self) -> String {
@@ -527,6 +534,12 @@ impl Wait {
 /// Returns the text about several messages as one about a single message.
 fn of_one(text: &str) -> String {
     text.replace("them", "it").replace("they", "it")
+}
+
+/// Returns whether messages are retried although an operator is at fault.
+fn has_retries_for_operator(relay: &RelayStatus) -> bool {
+    let operator = message::Fault::Operator.as_str();
+    relay.parked.iter().any(|of| of.state == ExceptionState::Retrying && of.cause == operator && of.count > 0)
 }
 
 /// Returns whether the parked messages of a relay were not all counted.

@@ -172,9 +172,9 @@ async fn each_call(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: `relay consumers` names the database that does not answer, and the next command succeeds
-/// once another host answers there. Oracle: the error, and the time to close; the line of the
-/// consumer.
+/// Goal: the list of consumers names the database that does not answer, and the next command
+/// succeeds once another host answers there. Oracle: the error, and the time to close; the line of
+/// the consumer.
 async fn consumers(stage: Stage) -> Outcome {
     let scene = Scene::open(&stage).await?;
     let inbox = scene.inbox(None)?;

@@ -31,8 +31,7 @@ async fn disk_full(stage: Stage) -> Outcome {
 /// logs, keeps it, and stops with success.
 async fn leads_and_stops(stage: &Stage, log: Stdio) -> Outcome {
     let database = Database::<Sqlite>::migrated(stage).await?;
-    let broker =
-        "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n[pipeline.engine]\nlease_ttl = \"3s\"\n";
+    let broker = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
     let config = Config::with_section(stage, "orders", &database.url, broker, "")?;
     let relay = RelayProcess::start_logging_to(stage, &config, log)?;
     let leads = "SELECT count(*) FROM outbox_relay WHERE holder IS NOT NULL";

@@ -125,6 +125,10 @@ fn of_code(code: &str) -> Option<&'static str> {
         }
         "3D000" => "correct the name of the database in the URL, or make it with CREATE DATABASE",
         "42501" => "grant the user CONNECT on the database",
+        "55000" => {
+            "let the database accept connections: ALTER DATABASE … ALLOW_CONNECTIONS true, or resume it where its \
+             provider has paused it"
+        }
         "53300" => {
             "raise max_connections of the server or the limit of the role, or end sessions that idle: a relay needs 2 \
              to lead, and 2 more for moments"
@@ -355,7 +359,7 @@ mod tests {
             assert!(of_message(message).is_some_and(|advice| advice.contains(part)), "{message}");
         }
         assert_eq!(of_message("the database system is starting up"), None);
-        for code in ["28P01", "28000", "3D000", "42501", "53300"] {
+        for code in ["28P01", "28000", "3D000", "42501", "53300", "55000"] {
             assert!(of_code(code).is_some(), "{code}");
         }
     }

@@ -244,16 +244,25 @@ async fn broker(
     let _ = options;
     match &pipeline.broker {
         #[cfg(feature = "kafka")]
-        Broker::Kafka(config) => match brokers::kafka::inspect(config, topics).await {
-            Ok(facts) => {
-                let mut findings = super::kafka::check(&facts, config, &options.partitions);
-                if pipeline.broker.is_transactional() {
-                    findings.extend(transactions(pipeline, config, facts.nodes.unwrap_or_default()).await);
+        Broker::Kafka(config) => {
+            let asked = brokers::kafka::inspect(config, topics);
+            let (asked, listeners) = tokio::join!(asked, brokers::kafka::listeners(config));
+            // A cluster that does not answer is reported below.
+            let listeners = listeners.ok().map(|listeners| super::kafka::listeners(&listeners));
+            let (mut findings, horizons) = match asked {
+                Ok(facts) => {
+                    let mut findings = super::kafka::check(&facts, config, &options.partitions);
+                    if pipeline.broker.is_transactional() {
+                        findings
+                            .extend(transactions(pipeline, config, facts.nodes.unwrap_or_default()).await);
+                    }
+                    (with_broker(&facts, findings), super::kafka::horizons(&facts))
                 }
-                (with_broker(&facts, findings), super::kafka::horizons(&facts))
-            }
-            Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
-        },
+                Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
+            };
+            findings.extend(listeners);
+            (findings, horizons)
+        }
         #[cfg(feature = "rabbitmq")]
         Broker::Rabbitmq(config) => match brokers::rabbitmq::inspect(config, topics).await {
             Ok(facts) => {

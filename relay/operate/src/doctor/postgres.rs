@@ -171,14 +171,29 @@ fn logged(unlogged: &[String]) -> Finding {
 }
 
 fn outboxes(facts: &PostgresFacts) -> Finding {
-    if facts.other_outboxes.is_empty() {
-        return Finding::pass("outboxes", DATABASE, "this database has no other outbox");
+    let check = "outboxes";
+    let of = |is_unread: Option<bool>| {
+        let others = facts.other_outboxes.iter().filter(|other| other.is_unread == is_unread);
+        others.map(|other| other.schema.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let (unread, unknown) = (of(Some(true)), of(None));
+    if !unread.is_empty() {
+        let measured = format!("no relay has ever read the messages in the outbox of schema {unread}");
+        let remedy = "services write into an outbox that no pipeline reads: give it a pipeline with \
+                      database.schema, or correct the schema of this pipeline or of those services";
+        return Finding::warn(check, DATABASE, measured, remedy);
     }
-    let measured = format!("this database also has outboxes in {}", facts.other_outboxes.join(", "));
-    let remedy = "the search_path chooses the outbox that this pipeline reads: name it in database.schema, \
-                  and give each of the others a pipeline of its own";
-    let problem = (!facts.is_schema_named).then(|| (CheckState::Warn, remedy.to_owned()));
-    Finding::unless("outboxes", DATABASE, measured, problem)
+    if !unknown.is_empty() && !facts.is_schema_named {
+        let measured = format!("this role may not look into the outbox of schema {unknown}");
+        let remedy = "the search_path chooses the outbox that this pipeline reads: name its schema in \
+                      database.schema";
+        return Finding::warn(check, DATABASE, measured, remedy);
+    }
+    let measured = match facts.other_outboxes.len() {
+        0 => String::from("this database has no other outbox"),
+        count => format!("other outboxes in this database: {count}, none of them known to be unread"),
+    };
+    Finding::pass(check, DATABASE, measured)
 }
 
 fn disk(database_bytes: u64) -> Finding {
@@ -196,7 +211,7 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::doctor::facts::{LineFacts, Skew};
+    use crate::doctor::facts::{LineFacts, OtherOutbox, Skew};
 
     pub(crate) fn healthy() -> PostgresFacts {
         PostgresFacts {
@@ -237,6 +252,10 @@ pub(crate) mod tests {
         }
     }
 
+    fn other(schema: &str, is_unread: Option<bool>) -> OtherOutbox {
+        OtherOutbox { schema: schema.to_owned(), is_unread }
+    }
+
     fn state(facts: &PostgresFacts, check: &str) -> CheckState {
         let of_check = |finding: &Finding| (finding.check == check).then_some(finding.state);
         super::check(facts).iter().filter_map(of_check).max().unwrap()
@@ -252,9 +271,9 @@ pub(crate) mod tests {
 
     #[test]
     fn each_fact_that_is_wrong_has_its_check() {
-        use CheckState::{Fail, Warn};
+        use CheckState::{Fail, Pass, Warn};
         type Break = fn(&mut PostgresFacts);
-        let table: [(&str, CheckState, Break); 21] = [
+        let table: [(&str, CheckState, Break); 24] = [
             ("tls", Fail, |facts| facts.cipher = None),
             ("tls", Warn, |facts| facts.verified = false),
             ("server", Fail, |facts| facts.version_number = 120_000),
@@ -279,7 +298,16 @@ pub(crate) mod tests {
                 facts.asynchronous = vec![String::from("shop: synchronous_commit=off")];
             }),
             ("logged", Fail, |facts| facts.unlogged = vec![String::from("public.outbox_message_2")]),
-            ("outboxes", Warn, |facts| facts.other_outboxes = vec![String::from("shop")]),
+            ("outboxes", Warn, |facts| facts.other_outboxes = vec![other("shop", None)]),
+            ("outboxes", Pass, |facts| facts.other_outboxes = vec![other("shop", Some(false))]),
+            ("outboxes", Warn, |facts| {
+                facts.other_outboxes = vec![other("a", None), other("b", Some(true))];
+                facts.is_schema_named = true;
+            }),
+            ("outboxes", Pass, |facts| {
+                facts.other_outboxes = vec![other("shop", None)];
+                facts.is_schema_named = true;
+            }),
             ("clock", Warn, |facts| facts.clock.by = Duration::from_secs(5)),
             ("clock", Fail, |facts| facts.clock.by = Duration::from_secs(900)),
         ];

@@ -20,9 +20,22 @@ const CHECK: &str = "connection";
 pub async fn reach(pipeline: &PipelineConfig) -> Vec<Finding> {
     let (database, broker) = tokio::join!(reach_database(pipeline), reach_broker(pipeline));
     let findings = vec![database, broker];
+    #[cfg(feature = "kafka")]
+    let findings = [findings, unreached_listeners(pipeline).await.into_iter().collect()].concat();
     #[cfg(feature = "postgres")]
     let findings = [findings, admitted(pipeline).await].concat();
     findings
+}
+
+/// Returns the finding for brokers of Kafka that a bootstrap server names and that this machine
+/// cannot reach.
+#[cfg(feature = "kafka")]
+async fn unreached_listeners(pipeline: &PipelineConfig) -> Option<Finding> {
+    let crate::Broker::Kafka(config) = &pipeline.broker else { return None };
+    // Another finding reports a cluster that does not answer.
+    let listeners = brokers::kafka::listeners(config).await.ok()?;
+    Some(super::kafka::listeners(&listeners))
+        .filter(|finding| finding.state == super::report::CheckState::Fail)
 }
 
 /// Returns the reasons why the relay could not work in a database that lets it in. It may lack the

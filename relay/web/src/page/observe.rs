@@ -106,16 +106,16 @@ impl Observer {
     }
 
     /// Returns consumers, stuck keys and stuck sagas. Waits a moment if they were not read
-    /// recently; then they may be unknown. Cancel-safe.
+    /// recently; after that they are unknown. Cancel-safe.
     pub(crate) async fn beside(&self) -> Arc<Beside> {
         let mut looks = self.beside.subscribe();
-        let is_old = looks.borrow().read_at.is_none_or(|at| at.elapsed() > READ_FOR);
-        if is_old {
+        let is_old = |beside: &Beside| beside.read_at.is_none_or(|at| at.elapsed() > READ_FOR);
+        if is_old(&looks.borrow()) {
             self.beside_wanted.notify_one();
             let _ = tokio::time::timeout(BESIDE_WAIT, looks.changed()).await;
         }
         let beside = looks.borrow();
-        Arc::clone(&beside)
+        if is_old(&beside) { Arc::default() } else { Arc::clone(&beside) }
     }
 
     /// Returns the counts of the navigation, which change with every look.

@@ -82,7 +82,7 @@ pub(crate) fn sort(subjects: &mut [Subject<'_>]) {
 pub(crate) fn is_grave(wait: &Wait) -> bool {
     match wait.symptom {
         Symptom::DatabaseAway => true,
-        Symptom::Paused | Symptom::Held | Symptom::HistoryKept => false,
+        Symptom::Paused | Symptom::Held => false,
         _ => !wait.passes,
     }
 }

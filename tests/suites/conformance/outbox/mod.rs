@@ -34,6 +34,7 @@ mod tails;
 mod transaction_ids;
 pub(crate) mod unknown_commit;
 mod waits;
+mod withheld;
 
 use libtest_mimic::Trial;
 pub(crate) use support::{each, each as on};
@@ -74,6 +75,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         transaction_ids::trials(),
         unknown_commit::trials(),
         waits::trials(),
+        withheld::trials(),
     ]
     .into_iter()
     .flatten()

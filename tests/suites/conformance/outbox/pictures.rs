@@ -81,7 +81,7 @@ async fn what_waits_is_examined_within_one_bound<DB: TestDialect>(db: &Database<
             "INSERT INTO outbox_exception (relay, id, message_id, topic, key, state) \
              WITH RECURSIVE counted(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < 3000) \
              SELECT '{name}', n, ('00000000-0000-7000-8000-' || substr({digits}, length({digits}) - 11)){cast}, \
-             'orders', 'key-' || n % 30, 'held' FROM counted",
+             'orders', 'key-' || (n % 30), 'held' FROM counted",
         ))
         .await;
     }

@@ -14,7 +14,9 @@ use tokio::time::timeout;
 use super::asked::rows;
 use super::lines::lines;
 use super::{TIME_LIMIT, Unreachable};
-use crate::doctor::facts::{OpenTransaction, PostgresFacts, PreparedTransaction, Skew, Slot, Timeline};
+use crate::doctor::facts::{
+    OpenTransaction, OtherOutbox, PostgresFacts, PreparedTransaction, Skew, Slot, Timeline,
+};
 
 const SERVER: &str = include_str!("../sql/server.sql");
 const ISOLATION: &str = include_str!("../sql/isolation.sql");
@@ -28,6 +30,7 @@ const SLOTS_WITHOUT_LOG: &str = include_str!("../sql/slots_without_log.sql");
 const TIMELINE: &str = include_str!("../sql/timeline.sql");
 const UNLOGGED: &str = include_str!("../sql/unlogged.sql");
 const OUTBOXES: &str = include_str!("../sql/outboxes.sql");
+const UNREAD: &str = include_str!("../sql/unread.sql");
 const COLLATION: &str = include_str!("../sql/collation.sql");
 
 /// The first version that records the version of a database's collation.
@@ -90,7 +93,7 @@ async fn ask(
     let (mut topics, mut unlogged, mut other_outboxes) = (Vec::new(), Vec::new(), Vec::new());
     if has_outbox {
         unlogged = texts(&rows(connection, schema, UNLOGGED).await?)?;
-        other_outboxes = texts(&rows(connection, schema, OUTBOXES).await?)?;
+        other_outboxes = others(connection, schema).await?;
         sequence_cache = rows(connection, schema, SEQUENCE).await?.first().map(first).transpose()?;
         // For a role that may not read the log, the check of grants reports it.
         topics = match rows(connection, schema, TOPICS).await {
@@ -138,6 +141,26 @@ async fn ask(
         database_bytes: u64::try_from(get::<i64>(&row, "database_bytes")?).unwrap_or_default(),
     };
     Ok(Gathered { facts, topics })
+}
+
+/// Returns the outboxes of other schemas.
+async fn others(
+    connection: &mut PgConnection,
+    schema: Option<&Identifier>,
+) -> Result<Vec<OtherOutbox>, Unreachable> {
+    let mut others = Vec::new();
+    for row in rows(connection, schema, OUTBOXES).await? {
+        let named: String = get(&row, "schema")?;
+        let of = Identifier::new(&named).ok().filter(|_| get(&row, "may_read").unwrap_or(false));
+        let mut is_unread = None;
+        if let Some(of) = of {
+            // A policy or a lock may keep this role out even so.
+            let unread = rows(connection, Some(&of), UNREAD).await;
+            is_unread = unread.ok().and_then(|rows| get(rows.first()?, "unread").ok());
+        }
+        others.push(OtherOutbox { schema: named, is_unread });
+    }
+    Ok(others)
 }
 
 /// Sets defaults that keep the session out of the business transactions, whatever the role's
