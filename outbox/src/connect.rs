@@ -12,7 +12,7 @@ pub use crate::failure::shared_session;
 pub use crate::failure::SHARED_SESSIONS;
 
 #[cfg(feature = "postgres")]
-pub use crate::postgres::answering::answering;
+pub use crate::postgres::answering::{answering, needs_name};
 #[cfg(feature = "postgres")]
 pub use crate::postgres::options::{Exposure, exposure, postgres_options};
 #[cfg(feature = "postgres")]

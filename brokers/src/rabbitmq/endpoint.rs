@@ -147,7 +147,7 @@ impl Endpoint {
         let name = format!("{} {purpose}", self.connection_name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = lapin::runtime::default_runtime().map_err(OpenFailure::Client)?;
-        let found = OnceLock::new();
+        let (found, answered) = (OnceLock::new(), OnceLock::new());
         // Boxed, because the future is large.
         let opening = Box::pin(async {
             // Connects before the client begins, because the client leaves two tasks behind for
@@ -157,6 +157,8 @@ impl Endpoint {
             let addresses = found.get_or_init(|| addresses);
             let stream = first_to_answer(addresses, |to| AsyncTcpStream::connect(&runtime, to)).await?;
             let AsyncTcpStream::Plain(tcp) = &stream else { return Err(not_connected()) };
+            // From here on, only this address can be the silent one.
+            let _ = answered.set(tcp.get_ref().peer_addr()?);
             let (running, end) = End::of(tcp.get_ref())?;
             let stream = match &tls {
                 Some(connector) => stream.into_rustls(connector, &uri.authority.host).await?,
@@ -171,7 +173,10 @@ impl Endpoint {
             let client = lapin::Connection::connector(uri, runtime, connect, properties);
             Ok((end.bounds(client).await?, end))
         });
-        let tried = || tried(&self.uri.authority.host, found.get().map_or(&[], Vec::as_slice));
+        let tried = || {
+            let all = || found.get().map_or(&[][..], Vec::as_slice);
+            tried(&self.uri.authority.host, answered.get().map_or_else(all, std::slice::from_ref))
+        };
         self.in_time_or(opening, tried).await
     }
 

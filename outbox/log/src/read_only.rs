@@ -41,7 +41,8 @@ impl ReadOnly {
                 Dialect::Postgres => {
                     let options = outbox::connect::postgres_options(url, allow_plaintext)?;
                     let options = options.application_name(application_name);
-                    connected(options).await.map(Self::Postgres)
+                    // Boxed, because the future is large.
+                    Box::pin(connected(options)).await.map(Self::Postgres)
                 }
                 #[cfg(feature = "sqlite")]
                 Dialect::Sqlite => opened_for_reading(url).await.map(Self::Sqlite),

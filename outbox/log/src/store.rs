@@ -39,6 +39,15 @@ pub trait LogStore: Send + Sync + 'static {
         relay: &RelayName,
         holder: &str,
     ) -> Result<Box<dyn CheckpointStore>, LogError>;
+
+    /// Returns the cause of an error of this log, for [`LogError::caused_by`], if the database can
+    /// name one: the session whose lock kept a call waiting. Asks in a session of its own, for up
+    /// to 3 s: never call this while holding the lease. Cancel-safe. The default, for a database
+    /// that names no sessions, returns `None`.
+    async fn cause_of(&self, error: &LogError) -> Option<String> {
+        let _ = error;
+        None
+    }
 }
 
 /// Reads the log. After any error, drop the reader and load the cursor again. No call is

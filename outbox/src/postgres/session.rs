@@ -17,8 +17,10 @@ const SETTINGS: &str =
 
 /// Opens a session that does not depend on the defaults of its role and database.
 ///
+/// Has no time limit.
+///
 /// # Errors
-/// The client library's error.
+/// The client library's error. Cancel-safe.
 pub async fn connect_own(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
     let mut connection = answering(options).await.connect().await?;
     set_own_defaults(&mut connection).await?;

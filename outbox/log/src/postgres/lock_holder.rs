@@ -1,8 +1,9 @@
 //! Names the session whose lock keeps the relay waiting.
 //!
-//! Server and network are fine then, and an error that only tells of the time would send operators
-//! there. Asked in a session of its own, because those that wait cannot ask, and without a question
-//! to a table that may be locked.
+//! Server and network are fine then, and an error that only states the time would send operators
+//! there. Asked in a session of its own, because those that wait cannot ask, and without a read of
+//! a table that may be locked. Never while a lease is held: the answer may take longer than that
+//! lasts.
 
 use std::error::Error as _;
 use std::fmt;
@@ -23,8 +24,10 @@ const ASKED_MAX: Duration = Duration::from_secs(3);
 const WAITED_TOO_LONG: [&str; 2] = ["55P03", "57014"];
 
 /// The session that has a table of the outbox for itself, or for which another one waits. A lock on
-/// a row is held by a transaction, so its table is that of the session that waits.
+/// a row is held by a transaction, so its table is that of the session that waits. The limit ends
+/// with the statement, and ends it on the server as well when nobody waits for it any more.
 const HOLDER: &str = "
+SET LOCAL statement_timeout = '3s';
 WITH locks AS MATERIALIZED (
     SELECT * FROM pg_locks WHERE pid IS NOT NULL AND (database IS NULL OR database = 0
         OR database = (SELECT oid FROM pg_database WHERE datname = current_database()))),
@@ -79,20 +82,17 @@ impl PostgresLog {
     ) -> Result<T, LogError> {
         match within(limit, call).await {
             // Boxed: it opens a connection, whose future is large.
-            Err(error) if waited_too_long(&error) => Err(Box::pin(self.explained(error)).await),
+            Err(error) => {
+                let holder = Box::pin(self.lock_in_the_way(&error)).await;
+                Err(error.caused_by(holder))
+            }
             answered => answered,
         }
     }
 
-    /// Adds the session whose lock was in the way, if there is one.
-    pub(super) async fn explained(&self, error: LogError) -> LogError {
-        let Ok(Some(told)) = self.asked_for_lock().await else { return error };
-        let reason = match &error {
-            LogError::Unavailable { reason, .. } | LogError::Operator { reason, .. } => reason.clone(),
-            LogError::Timeout { waited } => format!("no answer within {waited:?}"),
-            LogError::Corrupt { .. } => return error,
-        };
-        LogError::Unavailable { reason: format!("{reason}: {told}"), source: Some(Box::new(error)) }
+    /// Returns the session whose lock has caused the error, as a text with the remedy.
+    pub(super) async fn lock_in_the_way(&self, error: &LogError) -> Option<String> {
+        if waited_too_long(error) { self.asked_for_lock().await.ok()? } else { None }
     }
 
     /// Returns the session that locks a table of the outbox, as a text with the remedy.
@@ -121,11 +121,11 @@ impl PostgresLog {
 }
 
 /// Returns whether a lock may be the cause.
-pub(super) fn waited_too_long(error: &LogError) -> bool {
+fn waited_too_long(error: &LogError) -> bool {
     if matches!(error, LogError::Timeout { .. }) {
         return true;
     }
-    // An error that was explained when the session was opened.
+    // An error that is explained already.
     if error.source().is_some_and(|cause| cause.is::<LogError>()) {
         return false;
     }

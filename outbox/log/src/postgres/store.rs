@@ -18,7 +18,6 @@ use crate::postgres::brief::Brief;
 use crate::postgres::checkpoint_store::PgCheckpointStore;
 use crate::postgres::encoding;
 use crate::postgres::facts;
-use crate::postgres::lock_holder::waited_too_long;
 use crate::postgres::reader::{PgReader, Sql};
 use crate::postgres::rebase::Rebase;
 use crate::postgres::server_kind::ServerKind;
@@ -105,9 +104,9 @@ impl PostgresLog {
         };
         // Boxed: every operator's question begins with this future and would be as large.
         match within(self.options.connect_timeout, Box::pin(connection)).await {
-            Err(error) if !waited_too_long(&error) => Err(error),
-            Err(error) if is_open.load(Ordering::Relaxed) => Err(Box::pin(self.explained(error)).await),
-            Err(error) => Err(Box::pin(unanswered(&connect, error)).await),
+            Err(late @ LogError::Timeout { .. }) if !is_open.load(Ordering::Relaxed) => {
+                Err(Box::pin(unanswered(&connect, late)).await)
+            }
             connected => connected,
         }
     }
@@ -364,6 +363,10 @@ impl LogStore for PostgresLog {
             watch: Watch::default(),
             trouble: None,
         }))
+    }
+
+    async fn cause_of(&self, error: &LogError) -> Option<String> {
+        self.lock_in_the_way(error).await
     }
 }
 

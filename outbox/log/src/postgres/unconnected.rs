@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use message::addresses::{addresses_of, tried};
 use message::error_text;
+use outbox::connect::needs_name;
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
@@ -71,10 +72,10 @@ pub(super) async fn unanswered(options: &PgConnectOptions, error: LogError) -> L
     if options.get_socket().is_some() || tried.is_empty() {
         return error;
     }
-    let one_by_one = match addresses.len() {
-        1 => "",
-        // See `outbox::connect::answering`.
-        _ => "; with TLS only the first address may be tried in this time: it has to answer",
+    let one_by_one = if addresses.len() > 1 && needs_name(options) {
+        "; with TLS only the first address may be tried in this time: it has to answer"
+    } else {
+        ""
     };
     let place = place(options);
     let remedy = "look at the server and at the network in between";

@@ -100,7 +100,13 @@ impl Claim<'_> {
     /// Waits for the lease.
     async fn take(&mut self) -> Try<Taken> {
         loop {
-            let busy = match self.checkpointer.other_holder().await? {
+            // It writes nothing, so a stop may drop it.
+            let asked = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Ok(ControlFlow::Break(Ended::Stopped)),
+                asked = self.checkpointer.other_holder() => asked?,
+            };
+            let busy = match asked {
                 Some(other) => other,
                 None => match self.take_with_reader().await? {
                     ControlFlow::Continue(Ok(taken)) => return Ok(ControlFlow::Continue(taken)),
@@ -131,7 +137,13 @@ impl Claim<'_> {
         };
         let reader = match opened {
             Ok(reader) => reader,
-            Err(error) => return Err(self.beside_a_session(error).await?),
+            Err(error) => {
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => return Ok(ControlFlow::Break(Ended::Stopped)),
+                    told = self.beside_a_session(error) => return Err(told?),
+                }
+            }
         };
         let asked_at = Instant::now();
         Ok(ControlFlow::Continue(match self.checkpointer.acquire(self.pipeline.settings.lease_ttl).await? {
@@ -149,12 +161,13 @@ impl Claim<'_> {
     /// Explains why the second session was not opened. Fails if the first one does not answer
     /// either: then the number of sessions is not the cause.
     async fn beside_a_session(&mut self, error: LogError) -> Result<LogError, LogError> {
-        let told = match &error {
-            LogError::Unavailable { reason, .. } => reason.clone(),
-            LogError::Timeout { .. } => error.to_string(),
-            _ => return Ok(error),
-        };
+        // A server that refuses says why.
+        let Some(told) = unanswered(&error) else { return Ok(error) };
         self.checkpointer.other_holder().await?;
+        let cause = self.pipeline.store.cause_of(&error).await;
+        if cause.is_some() {
+            return Ok(error.caused_by(cause));
+        }
         Ok(LogError::Unavailable { reason: format!("{told}; {SESSIONS}"), source: Some(Box::new(error)) })
     }
 
@@ -222,6 +235,18 @@ impl Claim<'_> {
             let _ = self.checkpointer.note_trouble(lease.epoch, Some(trouble)).await;
         }
         let _ = self.checkpointer.release(lease.epoch).await;
+    }
+}
+
+/// Returns the text of an error about a server that did not answer.
+fn unanswered(error: &LogError) -> Option<String> {
+    let is_late = |error: &LogError| matches!(error, LogError::Timeout { .. });
+    match error {
+        LogError::Timeout { .. } => Some(error.to_string()),
+        LogError::Unavailable { reason, source: Some(source) } => {
+            source.downcast_ref().is_some_and(is_late).then(|| reason.clone())
+        }
+        _ => None,
     }
 }
 

@@ -33,12 +33,14 @@ struct OneSession {
     attempts: Arc<AtomicUsize>,
     /// Whether the first session answers.
     answers: bool,
+    /// The cause that the database names.
+    cause: Option<&'static str>,
 }
 
 impl OneSession {
     fn new(second: Second) -> Self {
         let (requests, attempts) = (Arc::default(), Arc::default());
-        Self { second, other: Arc::default(), requests, attempts, answers: true }
+        Self { second, other: Arc::default(), requests, attempts, answers: true, cause: None }
     }
 }
 
@@ -65,6 +67,11 @@ impl LogStore for OneSession {
 
     async fn checkpoint_store(&self, _: &RelayName, _: &str) -> Result<Box<dyn CheckpointStore>, LogError> {
         Ok(Box::new(self.clone()))
+    }
+
+    async fn cause_of(&self, error: &LogError) -> Option<String> {
+        let is_late = matches!(error, LogError::Timeout { .. });
+        self.cause.filter(|_| is_late).map(String::from)
     }
 }
 
@@ -134,13 +141,14 @@ async fn role_after_a_minute(database: &OneSession) -> Role {
 
 #[tokio::test(start_paused = true)]
 async fn the_lease_is_not_taken_without_a_session_for_reading() {
-    for second in [Second::Late, Second::Refused] {
+    let expected = [(Second::Late, "needs 2 to lead"), (Second::Refused, "too many connections")];
+    for (second, named) in expected {
         let database = OneSession::new(second);
         let role = role_after_a_minute(&database).await;
         assert_eq!(database.requests.load(Ordering::Relaxed), 0, "{second:?}");
         assert!(database.attempts.load(Ordering::Relaxed) > 3, "{second:?}");
         let Role::Waiting { reason, .. } = role else { panic!("{second:?}: {role:?}") };
-        assert!(reason.contains("needs 2 to lead"), "{reason}");
+        assert!(reason.contains(named), "{reason}");
     }
 }
 
@@ -149,6 +157,18 @@ async fn a_database_that_answers_nothing_lacks_no_sessions() {
     let database = OneSession { answers: false, ..OneSession::new(Second::Late) };
     let Role::Waiting { reason, .. } = role_after_a_minute(&database).await else { panic!("it waits") };
     assert!(reason.contains("connection reset") && !reason.contains("needs 2"), "{reason}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cause_that_the_database_names_stands_in_the_role() {
+    let cause = Some("outbox_server_run is locked by session 7");
+    for answers in [true, false] {
+        let database = OneSession { answers, cause, ..OneSession::new(Second::Late) };
+        let Role::Waiting { reason, .. } = role_after_a_minute(&database).await else { panic!("it waits") };
+        let is_named = reason.contains("locked by session 7") && !reason.contains("needs 2");
+        // Without an answer of the first session, its error counts, which has no cause here.
+        assert_eq!(is_named, answers, "{reason}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

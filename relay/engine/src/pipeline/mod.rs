@@ -174,9 +174,17 @@ impl Pipeline {
                 Ok(Ended::Failed(error)) | Err(error) => {
                     failures += 1;
                     let pause = pause(failures, self.host.uniform());
+                    self.wait_because(&error);
+                    // Only now, because the answer may take longer than a lease lasts, and needs a
+                    // session, of which this relay now has none.
+                    let cause = tokio::select! {
+                        biased;
+                        () = stop.cancelled() => None,
+                        cause = self.store.cause_of(&error) => cause,
+                    };
+                    let error = error.caused_by(cause);
                     telemetry.database_failed(&error, pause);
-                    let role = Role::Waiting { fault: error.fault(), reason: error.to_string() };
-                    self.enter(role);
+                    self.wait_because(&error);
                     pause
                 }
             };
@@ -187,6 +195,10 @@ impl Pipeline {
             }
         }
         telemetry.stopped();
+    }
+
+    fn wait_because(&self, error: &LogError) {
+        self.enter(Role::Waiting { fault: error.fault(), reason: error.to_string() });
     }
 
     /// Runs one term, from asking for the lease to losing it.

@@ -142,6 +142,10 @@ impl LogStore for EndsDatabase {
         let inner = self.inner.checkpoint_store(relay, holder).await?;
         Ok(Box::new(EndsCheckpoints { inner, ends: self.ends.clone() }))
     }
+
+    async fn cause_of(&self, error: &LogError) -> Option<String> {
+        self.inner.cause_of(error).await
+    }
 }
 
 struct EndsCheckpoints {

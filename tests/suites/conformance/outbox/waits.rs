@@ -9,8 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use engine::{EngineOptions, Pipeline, Role};
 use message::{Connector, PublishError, Publisher, Receipts};
-use outbox_log::{LogOptions, admin};
+use outbox_log::{LogOptions, LogStore, admin};
 use sqlx::{Connection as _, Executor as _, PgConnection, Postgres};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::outbox::support::{Database, granted, relay, source};
@@ -18,12 +19,13 @@ use crate::outbox::support::{Database, granted, relay, source};
 cases! { "outbox/waits":
     on_postgres {
         a_relay_with_one_session_leads_nowhere_and_keeps_nobody_out,
+        a_session_that_locks_the_lease_is_named,
         a_session_that_locks_a_segment_is_named,
         a_session_that_locks_a_row_is_named,
     }
 }
 
-/// A broker that no relay gets to.
+/// A broker that no relay reaches.
 struct Unused;
 
 #[async_trait]
@@ -44,19 +46,52 @@ async fn a_relay_with_one_session_leads_nowhere_and_keeps_nobody_out(db: &Databa
     let url = db.relay_url();
     let url = format!("postgres://{user}:p@{}", url.rsplit_once('@').unwrap().1);
     let log = outbox_log::open(url.as_str(), source(), LogOptions::default()).unwrap();
-    let connector: Arc<dyn Connector> = Arc::new(Unused);
-    let pipeline = Pipeline::new(relay(), log, connector, EngineOptions::default());
-    let (mut status, stop) = (pipeline.status(), CancellationToken::new());
-    let running = tokio::spawn(pipeline.run(stop.clone()));
-    let waiting = status.wait_for(|status| matches!(status.role, Role::Waiting { .. }));
-    let role = tokio::time::timeout(Duration::from_mins(1), waiting).await.unwrap().unwrap().role.clone();
-    let Role::Waiting { reason, .. } = role else { unreachable!("waited for") };
-    assert!(reason.contains("needs 2 to lead"), "{reason}");
+    let waiting = Waiting::until_it_says(log, "needs 2 to lead").await;
     let (lease, _) = granted(&mut db.checkpoint_store("another").await).await;
-    assert_eq!(lease.epoch, 1, "{reason}");
-    stop.cancel();
-    running.await.unwrap();
+    assert_eq!(lease.epoch, 1);
+    waiting.end().await;
     db.run(&format!("DROP ROLE {user}")).await;
+}
+
+/// A relay that cannot lead.
+struct Waiting {
+    running: JoinHandle<()>,
+    stop: CancellationToken,
+}
+
+impl Waiting {
+    /// Runs a relay until it waits, for a reason with this part.
+    async fn until_it_says(log: Arc<dyn LogStore>, part: &str) -> Self {
+        let connector: Arc<dyn Connector> = Arc::new(Unused);
+        let pipeline = Pipeline::new(relay(), log, connector, EngineOptions::default());
+        let (mut status, stop) = (pipeline.status(), CancellationToken::new());
+        let running = tokio::spawn(pipeline.run(stop.clone()));
+        let says = |role: &Role| matches!(role, Role::Waiting { reason, .. } if reason.contains(part));
+        let waiting =
+            tokio::time::timeout(Duration::from_mins(1), status.wait_for(|status| says(&status.role)));
+        let is_told = waiting.await.is_ok();
+        let role = status.borrow().role.clone();
+        assert!(is_told, "{role:?}");
+        Self { running, stop }
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.running.await.unwrap();
+    }
+}
+
+/// Oracle: the relay's own text names the session, and its first epoch follows the end of the lock.
+async fn a_session_that_locks_the_lease_is_named(db: &Database<Postgres>) {
+    let mut locker = locking(db, "LOCK TABLE outbox_relay IN ACCESS EXCLUSIVE MODE").await;
+    let options = LogOptions::default().call_timeout(Duration::from_secs(2));
+    let log = outbox_log::open(db.relay_url().as_str(), source(), options).unwrap();
+    let waiting = Waiting::until_it_says(log, "outbox_relay is locked by session").await;
+    waiting.end().await;
+    locker.execute("ROLLBACK").await.unwrap();
+    let (lease, _) = granted(&mut db.checkpoint_store("another").await).await;
+    assert_eq!(lease.epoch, 1);
+    locker.close().await.unwrap();
 }
 
 /// Begins a transaction of this statement, in a session with a name.
