@@ -39,7 +39,8 @@ fn may_replace_name(options: &PgConnectOptions, address: SocketAddr, addresses: 
     let is_prefer = matches!(options.get_ssl_mode(), PgSslMode::Prefer);
     // The text of an address has no room for the network interface of a link-local one.
     let is_scoped = matches!(address, SocketAddr::V6(address) if address.scope_id() != 0);
-    !is_scoped && !(is_prefer && addresses.first() == Some(&address))
+    let keeps_name = is_prefer && addresses.first() == Some(&address);
+    !is_scoped && !keeps_name
 }
 
 /// Returns whether the connection is made with the host's name, because TLS compares or sends it.

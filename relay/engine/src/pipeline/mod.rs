@@ -221,8 +221,12 @@ impl Pipeline {
         let Taken { mut reader, lease, asked_at, cursor } = taken;
         self.enter(Role::Leading { epoch: lease.epoch });
         let mut takeover = Takeover::new(checkpointer, lease, asked_at, self.settings.renew_interval());
-        // Nothing that the session learnt before the grant is used.
-        reader.begin().await?;
+        match reader.begin().await {
+            // The session was idle while the broker was asked for its mark, and a server or a
+            // pooler may end idle sessions sooner than that is answered.
+            Err(LogError::Unavailable { .. }) => reader = self.store.reader(&self.name).await?,
+            begun => begun?,
+        }
         let Some(blocks) = takeover.blocks(&mut *reader, self.settings.on_dead).await? else {
             return Ok(Ended::LeaseLost);
         };
