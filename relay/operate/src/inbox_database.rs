@@ -8,9 +8,9 @@ use inbox::{
     Known, RedriveOptions, Redriven, Requested, Signature,
 };
 use migrations::{Dialect, Identifier};
-#[cfg(feature = "postgres")]
-use outbox::connect::postgres_options;
 use outbox::connect::sqlite_options;
+#[cfg(feature = "postgres")]
+use outbox::connect::{answering, postgres_options};
 #[cfg(feature = "postgres")]
 use outbox_log::in_time;
 #[cfg(feature = "postgres")]
@@ -94,7 +94,7 @@ impl Opened {
 /// Connects once: a pool would retry while a server is unreachable.
 #[cfg(feature = "postgres")]
 async fn answers(options: &PgConnectOptions) -> Result<(), OperateError> {
-    let connected = in_time(CONNECT_TIMEOUT, options.connect()).await?;
+    let connected = in_time(CONNECT_TIMEOUT, async { answering(options).await.connect().await }).await?;
     let connection = connected.map_err(|error| unconnected(options, error))?;
     // A failure to close has no consequence.
     let _ = in_time(CLOSE_MAX, connection.close()).await;

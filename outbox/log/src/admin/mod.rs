@@ -57,6 +57,16 @@ pub trait LogAdmin: Send + Sync + 'static {
     /// As for [`LogAdmin::relays`].
     async fn blocker(&self) -> Result<Option<Blocker>, LogError>;
 
+    /// Returns the session that locks a table of the outbox and so keeps others waiting, as a text
+    /// with the remedy behind its last semicolon. Asks no table that may be locked. The default,
+    /// for a database that names no sessions, returns `None`.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn lock_holder(&self) -> Result<Option<String>, LogError> {
+        Ok(None)
+    }
+
     /// Returns a relay and everything that keeps its entries, in one session.
     ///
     /// # Errors

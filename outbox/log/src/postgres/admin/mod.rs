@@ -52,21 +52,25 @@ impl PostgresLog {
 impl LogAdmin for PostgresLog {
     async fn relays(&self) -> Result<Vec<RelayStatus>, LogError> {
         let ask = async { self.status(&mut *self.look().await?, None).await };
-        within(self.options.call_timeout, ask).await
+        self.within(self.options.call_timeout, ask).await
     }
 
     async fn relay(&self, relay: &RelayName) -> Result<Option<RelayStatus>, LogError> {
         let ask = async { self.status(&mut *self.look().await?, Some(relay)).await };
-        Ok(within(self.options.call_timeout, ask).await?.pop())
+        Ok(self.within(self.options.call_timeout, ask).await?.pop())
     }
 
     async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
         let ask = async { self.read_blocker(&mut *self.look().await?).await };
-        within(self.options.call_timeout, ask).await
+        self.within(self.options.call_timeout, ask).await
     }
 
     async fn picture(&self, relay: &RelayName) -> Result<Picture, LogError> {
-        within(self.options.call_timeout, self.read_picture(relay)).await
+        self.within(self.options.call_timeout, self.read_picture(relay)).await
+    }
+
+    async fn lock_holder(&self) -> Result<Option<String>, LogError> {
+        self.asked_for_lock().await
     }
 
     async fn list(
