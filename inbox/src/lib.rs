@@ -70,6 +70,7 @@ mod incomplete;
 mod known;
 mod late;
 mod letter_in_hand;
+mod many;
 mod minutes;
 mod name;
 #[cfg(feature = "postgres")]
@@ -113,6 +114,11 @@ pub use inbox::{
     RETENTION_DEFAULT, RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX, SourceComparison,
 };
 pub use known::{Known, KnownState};
+pub use many::{
+    ClosedCount, DISCARDED_MAX, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX,
+    LETTERS_SURVEYED_MAX, LetterDecision, LetterFilter, LetterGroup, LetterSlice, LetterSurvey, ManyDecided,
+    REQUESTED_MAX,
+};
 pub use message::Backoff;
 pub use minutes::Counts;
 pub use name::{ConsumerName, Tenant};
