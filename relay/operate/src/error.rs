@@ -155,6 +155,10 @@ impl From<RedriveError> for OperateError {
     fn from(error: RedriveError) -> Self {
         match error {
             RedriveError::Store(error) => error.into(),
+            RedriveError::Commit(ref commit) if !commit.is_rolled_back() => {
+                let error = Self::new(OperateErrorKind::Unavailable, error.report());
+                Self { is_unknown: true, ..error }
+            }
             error => Self::new(OperateErrorKind::Refused, error.report()),
         }
     }

@@ -4,8 +4,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use inbox::{
-    Activity, DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store, Inbox, InboxOptions,
-    Known, RedriveOptions, Redriven, Requested, Signature,
+    Activity, ConsumerName, DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store,
+    FoundLetter, Inbox, InboxOptions, Known, LetterDecision, LetterFilter, LetterSlice, LetterSurvey,
+    ManyDecided, RedriveError, RedriveOptions, Redriven, Requested, Signature,
 };
 use migrations::{Dialect, Identifier};
 #[cfg(feature = "postgres")]
@@ -168,6 +169,57 @@ impl InboxDatabase {
         signature: &Signature,
     ) -> Result<Redriven, OperateError> {
         Ok(on!(self, inbox => inbox.discard(id, signature))?)
+    }
+
+    /// Returns the next open dead letters that match a filter, without their payloads.
+    pub(crate) async fn open_letters(
+        &self,
+        filter: &LetterFilter,
+        after: Option<DeadLetterId>,
+        limit: u32,
+    ) -> Result<LetterSlice<DeadLetter>, OperateError> {
+        Ok(on!(self, inbox => inbox.open_letters(filter, after, limit))?)
+    }
+
+    /// Returns the next open dead letters that match a filter, for a decision.
+    pub(crate) async fn choose_letters(
+        &self,
+        filter: &LetterFilter,
+        after: Option<DeadLetterId>,
+    ) -> Result<LetterSlice<FoundLetter>, OperateError> {
+        Ok(on!(self, inbox => inbox.choose_letters(filter, after))?)
+    }
+
+    pub(crate) async fn survey(&self, filter: &LetterFilter) -> Result<LetterSurvey, OperateError> {
+        Ok(on!(self, inbox => inbox.survey(filter))?)
+    }
+
+    /// Requests redrives in one transaction.
+    pub(crate) async fn request_redrives(
+        &self,
+        ids: &[DeadLetterId],
+        options: RedriveOptions,
+        decided: &ManyDecided,
+    ) -> Result<Vec<Result<Requested, RedriveError>>, OperateError> {
+        Ok(on!(self, inbox => inbox.request_redrives(ids, options, decided))?)
+    }
+
+    /// Discards dead letters in one transaction, if none of them prevents it.
+    pub(crate) async fn discard_all(
+        &self,
+        ids: &[DeadLetterId],
+        decided: &ManyDecided,
+    ) -> Result<Vec<Result<Redriven, RedriveError>>, OperateError> {
+        Ok(on!(self, inbox => inbox.discard_all(ids, decided))?)
+    }
+
+    /// Returns the result of a decision about many dead letters.
+    pub(crate) async fn decision(
+        &self,
+        id: Uuid,
+        consumer: Option<&ConsumerName>,
+    ) -> Result<Option<LetterDecision>, OperateError> {
+        Ok(on!(self, inbox => inbox.decision(id, consumer))?)
     }
 
     pub(crate) async fn close(&self) {

@@ -71,6 +71,11 @@ pub(crate) struct InboxPlace {
 }
 
 impl InboxPlace {
+    /// Returns its consumer, or the location of the database if it is of all consumers.
+    pub(crate) fn name(&self) -> String {
+        self.consumer.as_ref().map_or_else(|| self.location.clone(), |name| name.as_str().to_owned())
+    }
+
     /// Returns whether rows of this consumer and scope belong to it.
     pub(crate) fn holds(&self, consumer: &str, scope: &str) -> bool {
         self.consumer.as_ref().is_none_or(|name| name.as_str() == consumer)

@@ -4,12 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use inbox::ConsumerName;
+use inbox::{ConsumerName, LetterFilter};
+use outbox_log::admin::ParkedFilter;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::message::{DeadMessage, DeadSource};
 use crate::cause::signature;
+use crate::places::InboxPlace;
 use crate::units::Time;
 
 /// A message, by its place in the log, its message id, or the id of its dead letter.
@@ -87,12 +89,64 @@ pub struct Filter {
     pub newer_than: Option<Duration>,
 }
 
-/// Returns whether the error of a message, with or without its numbers, contains a text.
-fn has_error(message: &DeadMessage, part: &str) -> bool {
-    message.error.as_deref().is_some_and(|error| error.contains(part) || signature(error).contains(part))
-}
+/// Maximum number of parts of an error that the database looks for.
+const PARTS_MAX: usize = 20;
 
 impl Filter {
+    /// Returns the conditions that an outbox applies. It takes every message that this filter
+    /// takes, and the few more that [`takes_error`](Self::takes_error) refuses.
+    pub(crate) fn of_outbox(&self, as_of: Option<OffsetDateTime>) -> ParkedFilter {
+        ParkedFilter {
+            topic: self.topic.clone(),
+            key: self.key.clone(),
+            kind: self.kind.clone(),
+            fault: self.cause.clone(),
+            error_parts: self.error_parts(),
+            older_than: self.older_than,
+            newer_than: self.newer_than,
+            as_of,
+        }
+    }
+
+    /// Returns the conditions that an inbox applies, as [`of_outbox`](Self::of_outbox) does.
+    pub(crate) fn of_inbox(&self, place: &InboxPlace, as_of: Option<OffsetDateTime>) -> LetterFilter {
+        LetterFilter {
+            consumer: place.consumer.as_ref().or(self.consumer.as_ref()).cloned(),
+            scope: place.scope.clone(),
+            topic: self.topic.clone(),
+            key: self.key.clone(),
+            kind: self.kind.clone(),
+            reason: self.cause.clone(),
+            error_parts: self.error_parts(),
+            older_than: self.older_than,
+            newer_than: self.newer_than,
+            as_of,
+        }
+    }
+
+    /// Returns whether a place can have messages that match: an inbox of another consumer has none.
+    pub(crate) fn takes_place(&self, place: &InboxPlace) -> bool {
+        match (&self.consumer, &place.consumer) {
+            (Some(asked), Some(consumer)) => asked == consumer,
+            _ => true,
+        }
+    }
+
+    /// Returns the parts of the error between its numbers and white space: every error with the
+    /// asked text or [`signature`] has them in this order.
+    fn error_parts(&self) -> Vec<String> {
+        let text = self.error.as_deref().unwrap_or_default();
+        let parts = text.split(|c: char| c == '#' || c.is_whitespace()).filter(|part| !part.is_empty());
+        parts.take(PARTS_MAX).map(str::to_owned).collect()
+    }
+
+    /// Returns whether the error matches.
+    pub(crate) fn takes_error(&self, error: Option<&str>) -> bool {
+        self.error.as_deref().is_none_or(|part| {
+            error.is_some_and(|error| error.contains(part) || signature(error).contains(part))
+        })
+    }
+
     /// Returns whether messages of outboxes can match.
     #[must_use]
     pub fn takes_outboxes(&self) -> bool {
@@ -117,7 +171,7 @@ impl Filter {
             && is(&self.key, message.key.as_deref())
             && is(&self.kind, message.kind.as_deref())
             && is(&self.cause, message.cause.as_deref())
-            && self.error.as_deref().is_none_or(|part| has_error(message, part))
+            && self.takes_error(message.error.as_deref())
             && self
                 .consumer
                 .as_ref()
@@ -195,6 +249,24 @@ mod tests {
         ] {
             assert!(!takes(other.clone()), "{other}");
         }
+    }
+
+    #[test]
+    fn the_database_looks_for_the_parts_of_an_error() {
+        let error = |text: &str| Filter { error: Some(text.to_owned()), ..Filter::default() };
+        let parts = |text: &str| error(text).error_parts().join("|");
+        assert_eq!(parts("larger than # takes: # bytes,"), "larger|than|takes:|bytes,");
+        assert_eq!(parts("Key (id)=(#) 17"), "Key|(id)=(|)|17");
+        assert_eq!(parts(" # "), "");
+        let told = "row 17 of 5f2a90c1bb\n is gone";
+        for part in ["17 of", "row # of", "# is gone", "of 5f2a90c1bb"] {
+            assert!(error(part).takes_error(Some(told)), "{part}");
+            let mut rest = told;
+            for part in error(part).error_parts() {
+                rest = &rest[rest.find(&part).unwrap() + part.len()..];
+            }
+        }
+        assert!(!error("row 17").takes_error(None) && !error("row 18").takes_error(Some(told)));
     }
 
     #[test]

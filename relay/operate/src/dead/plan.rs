@@ -22,9 +22,6 @@ pub struct Plan {
     pub selection: String,
     /// The messages.
     pub messages: Vec<DeadMessage>,
-    /// Whether the filter chose more than one decision may cover.
-    #[serde(skip)]
-    pub more: bool,
     /// Whether each message was named by its id.
     #[serde(skip)]
     pub(super) is_named: bool,
@@ -46,23 +43,8 @@ pub async fn plan(
     filter: &Filter,
     change: &Change,
 ) -> Result<Plan, OperateError> {
-    plan_at_most(places, operator, filter, change, usize::MAX).await
-}
-
-/// Like [`plan`], for the first `limit` messages that the filter chooses. [`Plan::more`] shows
-/// whether there are others. Cancel-safe.
-///
-/// # Errors
-/// Those of [`plan`].
-pub async fn plan_at_most(
-    places: &Places,
-    operator: &Operator,
-    filter: &Filter,
-    change: &Change,
-    limit: usize,
-) -> Result<Plan, OperateError> {
     operator.permit(Role::Viewer, "view parked messages")?;
-    let found = find(places, filter, States::Dead, limit.saturating_add(1)).await;
+    let found = find(places, filter, States::Dead, usize::MAX).await;
     let Listed { mut messages, away, next, .. } = found;
     if let Some(error) = OperateError::all_of(away) {
         if places.count() == 1 {
@@ -76,29 +58,9 @@ pub async fn plan_at_most(
     }
     let help = if next.is_some() { NOT_ALL_LOOKED_AT } else { NOT_DEAD };
     check_named(places, filter, &messages, help).await?;
-    let more = messages.len() > limit;
-    messages.truncate(limit);
-    if more {
-        check_part(change, &messages)?;
-    }
     sort(&mut messages);
-    let first = if more { "the first " } else { "" };
-    let selection = format!("{filter}: {first}{} chosen", messages.len());
-    Ok(Plan { selection, messages, more, is_named: !filter.ids.is_empty() })
-}
-
-/// Refuses to discard only these of the messages that a filter chose, if some are of an inbox: what
-/// is held behind them would take effect, although it was to be discarded too.
-fn check_part(change: &Change, messages: &[DeadMessage]) -> Result<(), OperateError> {
-    if *change != Change::Discard || messages.iter().all(|message| message.source != DeadSource::Inbox) {
-        return Ok(());
-    }
-    let text = format!(
-        "more than {} messages match, and some are dead letters of an inbox: messages held behind the first ones would take effect",
-        messages.len()
-    );
-    let help = "narrow the filter, or use `relay dead discard`, which discards all matching messages";
-    Err(OperateError::refused(text, help))
+    let selection = format!("{filter}: {} chosen", messages.len());
+    Ok(Plan { selection, messages, is_named: !filter.ids.is_empty() })
 }
 
 /// Sorts the dead letters of each inbox, and so those of each key, by arrival. They are listed by
@@ -207,21 +169,5 @@ fn meaning(message: &DeadMessage) -> String {
         "held" => String::from("held: it is published once the messages before it are published"),
         "scheduled" => String::from("scheduled: it is published at its time"),
         state => closed(state),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dead::sample::entry;
-
-    #[test]
-    fn no_part_of_what_may_hold_others_is_discarded() {
-        let letter = DeadMessage { source: DeadSource::Inbox, ..entry(2) };
-        let requeue = Change::Requeue { accept_late: false };
-        assert!(check_part(&Change::Discard, &[entry(1), entry(2)]).is_ok());
-        assert!(check_part(&requeue, std::slice::from_ref(&letter)).is_ok());
-        let refused = check_part(&Change::Discard, &[entry(1), letter]).unwrap_err().to_string();
-        assert!(refused.contains("more than 2 messages match"), "{refused}");
     }
 }
