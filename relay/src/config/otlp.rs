@@ -43,6 +43,7 @@ pub(crate) struct OtlpSection {
 
 /// The collector of traces and metrics.
 #[derive(Debug, Clone)]
+#[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "without it, the section is refused"))]
 pub(crate) struct Otlp {
     /// The URL for traces; without one, none are sent.
     pub(crate) traces: Option<String>,
@@ -64,6 +65,7 @@ pub(crate) struct Otlp {
 
 /// The headers of every request to a collector; their values are secrets.
 #[derive(Debug, Clone)]
+#[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "without it, the section is refused"))]
 pub(crate) enum OtlpHeaders {
     /// The headers in the configuration.
     Given(BTreeMap<String, SecretString>),

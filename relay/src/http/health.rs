@@ -88,6 +88,7 @@ impl Health {
 
     /// Sets whether the configured page cannot be served for now. This is reported, but does not
     /// make the process unready: messages are published without it.
+    #[cfg(any(test, feature = "page"))]
     pub(crate) fn set_page_missing(&self, is_missing: bool) {
         self.is_page_missing.store(is_missing, Ordering::Relaxed);
     }

@@ -35,8 +35,8 @@ pub enum Pass {
     Forward,
     /// The bytes wait and arrive once this condition is over, like packets that TCP retransmits.
     Hold,
-    /// The bytes never arrive. A connection that has lost a byte is reset once this condition is
-    /// over, because its stream has a gap.
+    /// The bytes never arrive, nor does the end of the stream. A connection that has lost either is
+    /// reset once this condition is over, because its stream has a gap.
     Lose,
     /// This many more bytes of each connection arrive. Then the connection is reset on both ends.
     CutAfter(u64),

@@ -59,8 +59,7 @@ impl Pump<'_> {
                 },
             };
             if count == 0 {
-                to.shutdown().await?;
-                return Ok(Ended::Finished);
+                return self.end(damaged, to).await;
             }
             tokio::time::sleep(flow.delay + part_of(flow.jitter)).await;
             // The conditions at the time of arrival decide whether a chunk passes.
@@ -78,6 +77,18 @@ impl Pump<'_> {
                 }
             }
         }
+    }
+
+    /// Passes on the end of the stream, which is lost like any other byte.
+    async fn end(&mut self, damaged: bool, mut to: impl AsyncWrite + Unpin) -> io::Result<Ended> {
+        let way = self.way;
+        let is_lost = damaged || self.flow().pass == Pass::Lose;
+        let passes = |state: &State| !matches!(state.conditions.flow(way).pass, Pass::Hold | Pass::Lose);
+        if self.state.wait_for(passes).await.is_err() || is_lost {
+            return Ok(Ended::Broken);
+        }
+        to.shutdown().await?;
+        Ok(Ended::Finished)
     }
 
     fn flow(&mut self) -> Flow {

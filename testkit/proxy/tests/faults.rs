@@ -184,6 +184,21 @@ async fn lost_answers_leave_the_request_done_and_the_connection_unusable() {
 }
 
 #[tokio::test]
+async fn the_end_of_a_connection_is_lost_like_its_bytes() {
+    let mut scene = Scene::open().await;
+    let mut client = scene.connect().await;
+    talk(&mut client, "before").await.expect("answer");
+    assert_eq!(scene.server_saw().await, Seen::Bytes(b"before".to_vec()));
+    let lost = Flow { pass: Pass::Lose, ..Flow::default() };
+    scene.proxy.set(Conditions { requests: lost, ..Conditions::default() });
+    client.shutdown().await.expect("end");
+    let unseen = tokio::time::timeout(Duration::from_millis(100), scene.seen.recv()).await;
+    assert!(unseen.is_err(), "the end came through: {unseen:?}");
+    scene.proxy.heal();
+    assert_eq!(scene.server_saw().await, Seen::Broken(ErrorKind::ConnectionReset));
+}
+
+#[tokio::test]
 async fn a_partition_holds_one_way_and_delivers_afterwards() {
     let mut scene = Scene::open().await;
     let mut client = scene.connect().await;

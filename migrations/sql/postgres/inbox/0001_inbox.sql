@@ -72,7 +72,8 @@ CREATE TABLE {schema}inbox_retention (
 -- DEFAULT partition that it would have to scan.
 --
 -- The advisory lock admits one creator or dropper of partitions at a time. It ends with the
--- transaction, so it is safe behind PgBouncer. Its number is the first eight bytes of "inbox_days".
+-- transaction, so it is safe behind PgBouncer. Its number is the first eight bytes of "inbox_days",
+-- combined with the id of the table: inboxes of one database do not wait for each other.
 --
 -- The time limit: a consumer's transaction may be waiting for its day. It is longer than that of
 -- inbox_expire_days, because nobody queues behind a creator, and every process that starts may have
@@ -96,7 +97,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                 HINT = 'At most 3660 days at once, and none more than a year ahead.';
     END IF;
-    PERFORM pg_advisory_xact_lock(7597682998164844593);
+    PERFORM pg_advisory_xact_lock(7597682998164844593 # '%home%.inbox_message'::regclass::oid::bigint);
     -- Under the lock, so that it does not make a day again that is being dropped at this moment.
     SELECT (r.retained_from AT TIME ZONE 'UTC')::date INTO retained FROM %home%.inbox_retention AS r;
     FOR ahead IN 0 .. last_day - first_day LOOP
@@ -153,7 +154,7 @@ BEGIN
         RAISE EXCEPTION 'today is never forgotten: % lies ahead', keep_from
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM pg_advisory_xact_lock(7597682998164844593);
+    PERFORM pg_advisory_xact_lock(7597682998164844593 # '%home%.inbox_message'::regclass::oid::bigint);
     UPDATE %home%.inbox_retention AS r SET retained_from = keep_from::timestamp AT TIME ZONE 'UTC'
     WHERE r.retained_from < keep_from::timestamp AT TIME ZONE 'UTC';
     FOR part IN

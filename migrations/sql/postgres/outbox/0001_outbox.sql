@@ -925,7 +925,7 @@ BEGIN
         RAISE EXCEPTION 'segment % cannot be kept for %', number, keep
             USING ERRCODE = 'invalid_parameter_value',
             HINT = 'Segments are 0 to 7, and times are not negative.';
-    ELSIF NOT pg_try_advisory_xact_lock(8031439170474173555) THEN
+    ELSIF NOT pg_try_advisory_xact_lock(8031439170474173555 # '%home%.outbox_message'::regclass::oid::bigint) THEN
         RETURN 'busy';
     END IF;
     -- Without the lock first: nobody waits while nothing can go.

@@ -15,7 +15,7 @@ BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA %s TO {consumer}, {observer}', home);
     EXECUTE format('GRANT USAGE, CREATE ON SCHEMA %s TO {migrator}', home);
     -- The lock of the functions that make and drop days.
-    PERFORM pg_advisory_xact_lock(7597682998164844593);
+    PERFORM pg_advisory_xact_lock(7597682998164844593 # '{schema}inbox_message'::regclass::oid::bigint);
     -- Days have rights of their own, for example by the database's default privileges.
     FOR part IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = '{schema}inbox_message'::regclass LOOP
         EXECUTE format('REVOKE ALL ON %s FROM PUBLIC, {consumer}, {observer}', part);

@@ -16,7 +16,7 @@ BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA %s TO {producer}, {relay}, {observer}', home);
     EXECUTE format('GRANT USAGE, CREATE ON SCHEMA %s TO {migrator}', home);
     -- The lock of the function that empties segments.
-    PERFORM pg_advisory_xact_lock(8031439170474173555);
+    PERFORM pg_advisory_xact_lock(8031439170474173555 # '{schema}outbox_message'::regclass::oid::bigint);
     -- Segments have rights of their own, for example by the database's default privileges.
     FOR part IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = '{schema}outbox_message'::regclass LOOP
         EXECUTE format('REVOKE ALL ON %s FROM PUBLIC, {producer}, {relay}, {observer}', part);

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use super::common::DATABASE;
 use super::facts::PostgresFacts;
 use super::report::{CheckState, Finding};
 use super::text::{age, bytes};
 
-const DATABASE: &str = "database";
 /// Rows of an open transaction cannot be read, and its snapshot keeps dead rows.
 const TRANSACTION_WARN: Duration = Duration::from_secs(60);
 const TRANSACTION_FAIL: Duration = Duration::from_secs(3_600);

@@ -130,7 +130,7 @@ async fn database(pipeline: &PipelineConfig) -> (Vec<Finding>, Vec<String>) {
     match gathered {
         Ok((findings, topics)) => ([vec![reached(url)], findings].concat(), topics),
         Err(Unreachable { reason, is_handed_on: true, .. }) => {
-            (vec![reached(url), super::postgres::handed_on(reason)], Vec::new())
+            (vec![reached(url), super::common::handed_on(reason)], Vec::new())
         }
         Err(Unreachable { reason, unavailable, .. }) => {
             (vec![failed("database", &reason, unavailable)], Vec::new())
@@ -289,7 +289,7 @@ async fn known_transaction(pipeline: &PipelineConfig) -> Option<super::transacti
 fn with_broker<D>(told: &brokers::BrokerFacts<D>, findings: Vec<Finding>) -> Vec<Finding> {
     let skew = |clock: brokers::ClockReading| facts::Skew { by: clock.skew, uncertainty: clock.uncertainty };
     let mut checks = vec![Finding::pass("connection", "broker", "reachable")];
-    checks.extend(told.clock.map(|clock| super::postgres::clock("broker", skew(clock))));
+    checks.extend(told.clock.map(|clock| super::common::clock("broker", skew(clock))));
     checks.extend(findings);
     checks
 }

@@ -12,6 +12,10 @@ pub(crate) enum Redelivers {
     /// At most this long after they were published.
     For(Duration),
     /// Without a limit.
+    #[cfg_attr(
+        not(any(feature = "kafka", feature = "rabbitmq")),
+        expect(dead_code, reason = "queues of SQS have one")
+    )]
     Forever,
     /// The place did not report it.
     Unknown,

@@ -10,6 +10,7 @@
 //! | `facts` | facts gathered from databases |
 //! | `gather` | queries to databases and brokers |
 //! | `postgres` (feature), `sqlite` | checks of databases |
+//! | `common` | checks that several databases and brokers have in common |
 //! | `grants` | checks of PostgreSQL's rights |
 //! | `scheduled` | the check of scheduled messages |
 //! | `activity` | checks of transactions and slots that hold history back |
@@ -21,8 +22,10 @@
 //! | `reach` | the quick checks: whether database and broker let the relay in |
 //! | `examine` | one pipeline from end to end |
 
+#[cfg(feature = "postgres")]
 mod activity;
 mod checklist;
+mod common;
 mod examine;
 mod facts;
 mod gather;
@@ -30,6 +33,7 @@ mod grants;
 mod horizon;
 #[cfg(feature = "kafka")]
 mod kafka;
+#[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;

@@ -1,20 +1,13 @@
 //! Checks of a PostgreSQL database. Pure.
 
-use std::time::Duration;
-
-use super::facts::{PostgresFacts, Skew, Timeline};
+use super::common::{DATABASE, POOLER, POOLER_REMEDY, accepted, clock};
+use super::facts::{PostgresFacts, Timeline};
 use super::report::{CheckState, Finding};
-use super::text::{age, bytes};
+use super::text::bytes;
 use super::{activity, schema};
 
-const DATABASE: &str = "database";
 /// The first version with `xid8` and `pg_current_snapshot()`.
 const VERSION_MIN: i32 = 130_000;
-/// Leases use the database's clock, ids the producers': a difference of a second does no harm.
-const SKEW_WARN: Duration = Duration::from_secs(1);
-/// The default limit beyond which inboxes refuse ids from the future.
-const SKEW_FAIL: Duration = Duration::from_secs(300);
-
 /// Returns the findings of all checks of a database that answered.
 #[must_use]
 pub(crate) fn check(facts: &PostgresFacts) -> Vec<Finding> {
@@ -68,11 +61,6 @@ fn primary(facts: &PostgresFacts) -> Finding {
     Finding::unless("primary", DATABASE, if facts.replica { "a replica" } else { "the primary" }, problem)
 }
 
-const POOLER: &str = "pooler";
-const POOLER_REMEDY: &str = "a pooler shares server sessions between clients: point database.url at the \
-                             server or at a pooler in session mode; with PgBouncer in transaction mode, use \
-                             1.21 or newer and max_prepared_statements above 0";
-
 /// Checks whether a pooler shares sessions of the server.
 pub(super) fn pooler(shared_session: bool) -> Finding {
     let (measured, problem) = match shared_session {
@@ -83,17 +71,6 @@ pub(super) fn pooler(shared_session: bool) -> Finding {
         ),
     };
     Finding::unless(POOLER, DATABASE, measured, problem)
-}
-
-/// Returns the finding for a pooler that prevents every query.
-pub(super) fn handed_on(reason: String) -> Finding {
-    Finding::fail(POOLER, DATABASE, reason, POOLER_REMEDY)
-}
-
-/// Checks whether the relay opens the database.
-pub(super) fn accepted(refused: Option<&str>) -> Finding {
-    let measured = if refused.is_none() { "the relay accepts it" } else { "the relay refuses it" };
-    Finding::unless("opens", DATABASE, measured, refused.map(|why| (CheckState::Fail, why.to_owned())))
 }
 
 fn sequence(cache: Option<i64>) -> Finding {
@@ -194,20 +171,6 @@ fn durability(facts: &PostgresFacts) -> Finding {
     Finding::unless("durability", DATABASE, measured, Some((state, remedy.to_owned())))
 }
 
-/// Checks a server's clock against this machine's.
-pub(super) fn clock(subject: &str, skew: Skew) -> Finding {
-    let measured = format!("differs by {} ± {}", age(skew.by), age(skew.uncertainty));
-    let surely = skew.by.saturating_sub(skew.uncertainty);
-    let state = match surely {
-        surely if surely > SKEW_FAIL => CheckState::Fail,
-        surely if surely > SKEW_WARN => CheckState::Warn,
-        _ => return Finding::pass("clock", subject, measured),
-    };
-    let remedy = "run NTP (chrony) on both machines: an id contains the time of the machine that generated \
-                  it, and an inbox refuses ids more than 5 minutes ahead of its database";
-    Finding::unless("clock", subject, measured, Some((state, remedy.to_owned())))
-}
-
 fn disk(database_bytes: u64) -> Finding {
     let measured = format!("the database takes {}", bytes(database_bytes));
     Finding::unknown(
@@ -220,8 +183,10 @@ fn disk(database_bytes: u64) -> Finding {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::doctor::facts::LineFacts;
+    use crate::doctor::facts::{LineFacts, Skew};
 
     pub(crate) fn healthy() -> PostgresFacts {
         PostgresFacts {
@@ -295,11 +260,5 @@ pub(crate) mod tests {
             spoil(&mut facts);
             assert_eq!(state(&facts, name), expected, "{name}");
         }
-    }
-
-    #[test]
-    fn a_clock_that_may_be_right_passes() {
-        let skew = Skew { by: Duration::from_secs(2), uncertainty: Duration::from_millis(1_500) };
-        assert_eq!(clock(DATABASE, skew).state, CheckState::Pass);
     }
 }

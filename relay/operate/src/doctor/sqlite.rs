@@ -1,12 +1,11 @@
 //! Checks of a SQLite database. Pure.
 
+use super::common::{DATABASE, accepted};
 use super::facts::SqliteFacts;
-use super::postgres::accepted;
 use super::report::{CheckState, Finding};
 use super::schema;
 use super::text::bytes;
 
-const DATABASE: &str = "database";
 /// With less, a busy outbox fills the disk within hours.
 const FREE_WARN: u64 = 1 << 30;
 const FREE_FAIL: u64 = 100 << 20;

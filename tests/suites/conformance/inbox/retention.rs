@@ -27,6 +27,7 @@ cases! { "inbox/retention":
     on_postgres {
         a_day_is_created_beside_an_open_transaction_on_postgres,
         creating_a_day_gives_way_and_tries_again_on_postgres,
+        inboxes_of_one_database_do_not_wait_for_each_other_on_postgres,
         a_role_that_may_not_create_days_says_so_on_postgres,
         a_clock_that_jumps_ahead_forgets_nothing_on_postgres,
     }
@@ -298,6 +299,21 @@ async fn creating_a_day_gives_way_and_tries_again_on_postgres(database: &Databas
     let exists = "SELECT to_regclass($1) IS NOT NULL";
     let found = sqlx::query_scalar(exists).bind(part.as_str()).fetch_one(&database.admin).await;
     assert!(found.unwrap_or(false), "{part} is there again");
+}
+
+/// Goal: an inbox whose days are being created holds back no inbox of another schema. Oracle: the
+/// other one opens while the first one's lock is held.
+async fn inboxes_of_one_database_do_not_wait_for_each_other_on_postgres(database: &Database<sqlx::Postgres>) {
+    let mut creating = database.admin.begin().await.unwrap();
+    let create = "SELECT inbox_create_days(current_date, current_date)";
+    sqlx::query(create).execute(&mut *creating).await.unwrap();
+    let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
+    let held: i64 = sqlx::query_scalar(held).fetch_one(&mut *creating).await.unwrap();
+    assert_eq!(held, 1);
+    let other = <sqlx::Postgres as TestDatabase>::create().await;
+    assert!(consume(&other.inbox().await, &message("beside it")).await.unwrap());
+    creating.rollback().await.unwrap();
+    <sqlx::Postgres as TestDatabase>::remove(other).await;
 }
 
 /// A consumer without the owner's rights runs while the days exist, and reports what is missing

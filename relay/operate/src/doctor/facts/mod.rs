@@ -1,6 +1,12 @@
 //! Facts gathered from databases. The checks use only these plain values.
 
+#[cfg(feature = "postgres")]
+mod postgres;
+
 use std::time::Duration;
+
+#[cfg(feature = "postgres")]
+pub(crate) use postgres::{OpenTransaction, PostgresFacts, PreparedTransaction, Slot, Timeline};
 
 /// The clock of a server compared with this machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,108 +88,6 @@ impl Default for RoleNames {
             observer: roles.observer.to_string(),
         }
     }
-}
-
-/// An open transaction.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct OpenTransaction {
-    /// The process of the server.
-    pub(crate) pid: i32,
-    /// Its role.
-    pub(crate) role: String,
-    /// The application name of its client.
-    pub(crate) application: String,
-    /// `active`, `idle in transaction`, …; empty where it is hidden.
-    pub(crate) state: String,
-    /// Its age; `None` where it is hidden.
-    pub(crate) age: Option<Duration>,
-}
-
-/// A prepared transaction.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PreparedTransaction {
-    /// Its name.
-    pub(crate) gid: String,
-    /// Its role.
-    pub(crate) role: String,
-    /// Its age.
-    pub(crate) age: Duration,
-}
-
-/// A replication slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Slot {
-    /// Its name.
-    pub(crate) name: String,
-    /// Whether a client reads it.
-    pub(crate) active: bool,
-    /// Bytes of log that it retains.
-    pub(crate) log_bytes: u64,
-    /// The age, in transactions, of the rows that it retains.
-    pub(crate) transactions: u64,
-}
-
-/// The answers of a PostgreSQL server.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct PostgresFacts {
-    /// `version()`.
-    pub(crate) version: String,
-    /// `server_version_num`.
-    pub(crate) version_number: i32,
-    /// Whether it is a replica.
-    pub(crate) replica: bool,
-    /// Whether it is reached only within this machine.
-    pub(crate) local: bool,
-    /// The cipher of the connection; `None` if it is not encrypted.
-    pub(crate) cipher: Option<String>,
-    /// Whether the server's certificate is verified.
-    pub(crate) verified: bool,
-    /// The role of the queries.
-    pub(crate) role: String,
-    /// Whether it sees the activity of other sessions.
-    pub(crate) sees_sessions: bool,
-    /// Whether two connections got the same session of the server, because a pooler shares
-    /// sessions.
-    pub(crate) shared_session: bool,
-    /// The reason why the relay itself refuses this database, if it does.
-    pub(crate) refused: Option<String>,
-    /// The schema's lines.
-    pub(crate) lines: Vec<LineFacts>,
-    /// `CACHE` of the outbox's sequence; `None` without tables.
-    pub(crate) sequence_cache: Option<i64>,
-    /// The timeline of its write-ahead log.
-    pub(crate) timeline: Timeline,
-    /// `server_encoding`.
-    pub(crate) encoding: String,
-    /// The recorded and the actual version of the database's collation, if they differ.
-    pub(crate) stale_collation: Option<(String, String)>,
-    /// `default_transaction_isolation` of a session as the server gives it.
-    pub(crate) isolation: String,
-    /// Roles and databases with another isolation level.
-    pub(crate) isolation_of_others: Vec<String>,
-    /// Settings with values that endanger durability: name and value.
-    pub(crate) unsafe_settings: Vec<(&'static str, String)>,
-    /// Roles and databases whose commits do not wait for the disk.
-    pub(crate) asynchronous: Vec<String>,
-    /// Open transactions, oldest first, at most ten.
-    pub(crate) transactions: Vec<OpenTransaction>,
-    /// Prepared transactions, oldest first, at most ten.
-    pub(crate) prepared: Vec<PreparedTransaction>,
-    /// Replication slots, at most twenty.
-    pub(crate) slots: Vec<Slot>,
-    /// Its clock.
-    pub(crate) clock: Skew,
-    /// The size of the database.
-    pub(crate) database_bytes: u64,
-}
-
-/// The timeline that a server writes, if the server reports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Timeline {
-    /// Its number; 0 for a replica, which writes none.
-    Told(i64),
-    /// The error with which the server refuses.
-    Hidden(String),
 }
 
 /// The answers of a SQLite file.
