@@ -31,6 +31,7 @@ mod pending;
 #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 mod plaintext;
 mod secret;
+mod setters;
 mod settings;
 #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 mod structured;

@@ -23,7 +23,7 @@ pub struct StuckKey {
     pub holder: Uuid,
     /// When its holder claimed it or last renewed the lease.
     pub claimed_at: OffsetDateTime,
-    /// When its lease expired. If that is more than [`LEASE_MAX`](crate::LEASE_MAX) ahead, the
+    /// When its lease expired. If that is more than a day ahead, which no lease lasts, the
     /// database's clock was ahead when the lease was given.
     pub lease_until: OffsetDateTime,
     /// The policy for it: [`OnExpired::Refuse`] waits for an operator, anything else for the next
@@ -31,16 +31,16 @@ pub struct StuckKey {
     pub on_expired: OnExpired,
 }
 
-/// The operator's decision about a stuck key.
+/// The choice of an operator about a stuck key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Decision {
+pub enum Action {
     /// The next caller runs the request again.
     Release,
     /// It is discarded: it never runs, and every caller gets that answer.
     Discard,
 }
 
-impl Decision {
+impl Action {
     /// Returns the lower-case word for tables and logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -53,7 +53,7 @@ impl Decision {
     /// Parses such a word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Release, Self::Discard].into_iter().find(|decision| decision.as_str() == word)
+        [Self::Release, Self::Discard].into_iter().find(|action| action.as_str() == word)
     }
 }
 
@@ -72,7 +72,7 @@ pub enum DecideError {
 
 /// A decision about a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decided {
+pub struct Decision {
     /// When, by the database's clock.
     pub at: OffsetDateTime,
     /// The person or program that decided.
@@ -80,15 +80,15 @@ pub struct Decided {
     /// The reason.
     pub note: String,
     /// The choice.
-    pub decision: Decision,
+    pub action: Action,
     /// The key.
     pub id: KeyId,
 }
 
 impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// Returns the keys whose lease has expired and that no caller has taken over, the oldest
-    /// expiry first. Keys whose lease ends more than [`LEASE_MAX`](crate::LEASE_MAX) ahead come
-    /// last: the database's clock was ahead when it was given. If the holder is alive, its next
+    /// expiry first. Keys whose lease ends more than a day ahead, which no lease lasts, come last:
+    /// the database's clock was ahead when it was given. If the holder is alive, its next
     /// renewal corrects that. Cancel-safe.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         &self,
         id: &KeyId,
         holder: Option<Uuid>,
-        decision: Decision,
+        action: Action,
         signature: &Signature,
     ) -> Result<bool, DecideError> {
         signature.check()?;
@@ -118,7 +118,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         let signature = signature.clone();
         let work = async move {
             again(keys.db(), "decide about an idempotency key", || {
-                DB::decide(keys.pool(), keys.tables(), &id, holder, decision, &signature)
+                DB::decide(keys.pool(), keys.tables(), &id, holder, action, &signature)
             })
             .await
         };
@@ -129,7 +129,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     ///
     /// # Errors
     /// [`StoreError`] when the database refused or is unavailable.
-    pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decided>, StoreError> {
+    pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, StoreError> {
         let decisions = self.tables().decisions(self.pool(), limit.get());
         self.db().call(decisions).await.map_err(StoreError::during("list decisions about idempotency keys"))
     }

@@ -72,7 +72,8 @@ impl<DB: KeyStore> Claim<DB> {
     }
 
     /// Ends the request: every repeated request gets this outcome. Returns the time, by the
-    /// database's clock. Runs to its end even if this call is dropped.
+    /// database's clock. The commit waits for the disk even if the server's settings do not ask for
+    /// it. Runs to its end even if this call is dropped.
     ///
     /// # Errors
     /// [`CompleteError`]; a late holder changes nothing and gets the reason.

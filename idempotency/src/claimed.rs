@@ -6,7 +6,7 @@ use bytes::Bytes;
 use message::Fingerprint;
 use time::OffsetDateTime;
 
-use crate::decide::{BUSY_RETRY_AFTER, Decision};
+use crate::decide::{BUSY_RETRY_AFTER, Verdict};
 use crate::record::Ending;
 
 /// The outcome of a claim.
@@ -76,17 +76,17 @@ impl<T> Claimed<T> {
     }
 
     /// Returns the granted attempt, or the outcome to answer with instead.
-    pub(crate) fn of(decision: Decision) -> Result<u32, Self> {
-        Err(match decision {
-            Decision::Take { attempt, .. } | Decision::Held { attempt } => return Ok(attempt),
-            Decision::Busy => Self::InFlight { retry_after: BUSY_RETRY_AFTER },
-            Decision::InFlight { retry_after } => Self::InFlight { retry_after },
-            Decision::Stuck { since } => Self::Stuck { since },
-            Decision::Replay { ending, outcome, processed_at } => {
+    pub(crate) fn of(verdict: Verdict) -> Result<u32, Self> {
+        Err(match verdict {
+            Verdict::Take { attempt, .. } | Verdict::Held { attempt } => return Ok(attempt),
+            Verdict::Busy => Self::InFlight { retry_after: BUSY_RETRY_AFTER },
+            Verdict::InFlight { retry_after } => Self::InFlight { retry_after },
+            Verdict::Stuck { since } => Self::Stuck { since },
+            Verdict::Replay { ending, outcome, processed_at } => {
                 Self::Replay(Replay { ending, outcome: Bytes::from(outcome), processed_at })
             }
-            Decision::Discarded { decided_at } => Self::Discarded { decided_at },
-            Decision::Conflict { stored } => Self::Conflict { stored },
+            Verdict::Discarded { decided_at } => Self::Discarded { decided_at },
+            Verdict::Conflict { stored } => Self::Conflict { stored },
         })
     }
 }

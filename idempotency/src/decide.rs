@@ -1,4 +1,4 @@
-//! The decision about a claim. Pure: no clock, no database.
+//! The verdict about a claim. Pure: no clock, no database.
 
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ pub(crate) struct Asked {
     pub(crate) expires_until: OffsetDateTime,
 }
 
-/// The decision about a claim.
+/// The verdict about a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum Verdict {
     /// It is free: the caller may have it, as this attempt.
     Take {
         attempt: u32,
@@ -50,47 +50,47 @@ pub(crate) enum Decision {
     Conflict { stored: Fingerprint },
 }
 
-impl Decision {
-    /// The decision about a key without a record.
+impl Verdict {
+    /// The verdict about a key without a record.
     pub(crate) const FIRST: Self = Self::Take { attempt: 1, is_recorded: false };
 }
 
 /// Decides about a claim.
-pub(crate) fn decide(found: Found, asked: &Asked) -> Decision {
+pub(crate) fn decide(found: Found, asked: &Asked) -> Verdict {
     let now = found.read_at;
     let has_expired = |record: &Record| record.has_expired(now.min(asked.expires_until));
     let has_outcome = |record: &Record| matches!(record.state, State::Ended(_)) && !has_expired(record);
     if !found.is_held && !found.record.as_ref().is_some_and(has_outcome) {
-        return Decision::Busy;
+        return Verdict::Busy;
     }
-    let Some(record) = found.record else { return Decision::FIRST };
+    let Some(record) = found.record else { return Verdict::FIRST };
     let Record { fingerprint, state, attempt, holder, .. } = record;
     let is_recorded = !has_expired(&record);
-    let next = Decision::Take { attempt: attempt.saturating_add(1), is_recorded };
+    let next = Verdict::Take { attempt: attempt.saturating_add(1), is_recorded };
     if !is_recorded {
         return next;
     }
     if fingerprint != asked.fingerprint {
-        return Decision::Conflict { stored: fingerprint };
+        return Verdict::Conflict { stored: fingerprint };
     }
     match state {
-        State::InProgress { .. } if holder == asked.holder => Decision::Held { attempt },
+        State::InProgress { .. } if holder == asked.holder => Verdict::Held { attempt },
         State::InProgress { lease_until } if lease_until > now => {
             let left = Duration::try_from(lease_until - now).unwrap_or(BUSY_RETRY_AFTER);
             // A clock that was ahead may have set it further away than any lease ends.
-            Decision::InFlight { retry_after: left.min(LEASE_MAX) }
+            Verdict::InFlight { retry_after: left.min(LEASE_MAX) }
         }
         // The last holder may require an operator, whatever this caller's policy is.
         State::InProgress { lease_until } if record.refuses || asked.on_expired == OnExpired::Refuse => {
-            Decision::Stuck { since: lease_until }
+            Verdict::Stuck { since: lease_until }
         }
         State::InProgress { .. } => next,
         State::Released => next,
         State::Ended(ending) => {
             let processed_at = record.processed_at.unwrap_or(record.expires_at);
             match record.outcome {
-                Some(outcome) => Decision::Replay { ending, outcome, processed_at },
-                None => Decision::Discarded { decided_at: processed_at },
+                Some(outcome) => Verdict::Replay { ending, outcome, processed_at },
+                None => Verdict::Discarded { decided_at: processed_at },
             }
         }
     }
@@ -106,8 +106,8 @@ mod tests {
     const BEFORE: OffsetDateTime = datetime!(2026-03-15 11:59:59 UTC);
     const MINE: Uuid = Uuid::from_u128(1);
     const OTHER: Uuid = Uuid::from_u128(2);
-    /// The decision about a key whose record has expired.
-    const EXPIRED: Decision = Decision::Take { attempt: 4, is_recorded: false };
+    /// The verdict about a key whose record has expired.
+    const EXPIRED: Verdict = Verdict::Take { attempt: 4, is_recorded: false };
 
     fn fingerprint(of: u8) -> Fingerprint {
         Fingerprint::from([of; 32])
@@ -135,7 +135,7 @@ mod tests {
         Found { is_held: true, is_standby: false, read_at: NOW, record }
     }
 
-    fn decided(record: Option<Record>, on_expired: OnExpired) -> Decision {
+    fn decided(record: Option<Record>, on_expired: OnExpired) -> Verdict {
         decide(found(record), &asked(on_expired))
     }
 
@@ -143,14 +143,14 @@ mod tests {
     fn every_state_of_a_key_has_its_answer() {
         let running = State::InProgress { lease_until: SOON };
         let lapsed = State::InProgress { lease_until: NOW };
-        let replay = |ending| Decision::Replay { ending, outcome: b"done".to_vec(), processed_at: BEFORE };
-        let in_flight = Decision::InFlight { retry_after: Duration::from_secs(20) };
-        let next = Decision::Take { attempt: 4, is_recorded: true };
+        let replay = |ending| Verdict::Replay { ending, outcome: b"done".to_vec(), processed_at: BEFORE };
+        let in_flight = Verdict::InFlight { retry_after: Duration::from_secs(20) };
+        let next = Verdict::Take { attempt: 4, is_recorded: true };
         for (state, holder, taken_over, refused) in [
             (running, OTHER, in_flight.clone(), in_flight),
-            (running, MINE, Decision::Held { attempt: 3 }, Decision::Held { attempt: 3 }),
-            (lapsed, MINE, Decision::Held { attempt: 3 }, Decision::Held { attempt: 3 }),
-            (lapsed, OTHER, next.clone(), Decision::Stuck { since: NOW }),
+            (running, MINE, Verdict::Held { attempt: 3 }, Verdict::Held { attempt: 3 }),
+            (lapsed, MINE, Verdict::Held { attempt: 3 }, Verdict::Held { attempt: 3 }),
+            (lapsed, OTHER, next.clone(), Verdict::Stuck { since: NOW }),
             (State::Released, OTHER, next.clone(), next),
             (State::Ended(Ending::Succeeded), OTHER, replay(Ending::Succeeded), replay(Ending::Succeeded)),
             (State::Ended(Ending::Succeeded), MINE, replay(Ending::Succeeded), replay(Ending::Succeeded)),
@@ -160,7 +160,7 @@ mod tests {
             assert_eq!(decided(record(), OnExpired::TakeOver), taken_over, "{state:?} {holder}");
             assert_eq!(decided(record(), OnExpired::Refuse), refused, "{state:?} {holder}");
         }
-        assert_eq!(decided(None, OnExpired::Refuse), Decision::FIRST);
+        assert_eq!(decided(None, OnExpired::Refuse), Verdict::FIRST);
     }
 
     #[test]
@@ -172,8 +172,8 @@ mod tests {
             State::Ended(Ending::Succeeded),
         ] {
             let record = Record { fingerprint: fingerprint(8), ..record(state, OTHER) };
-            let decision = decided(Some(record), OnExpired::TakeOver);
-            assert_eq!(decision, Decision::Conflict { stored: fingerprint(8) }, "{state:?}");
+            let verdict = decided(Some(record), OnExpired::TakeOver);
+            assert_eq!(verdict, Verdict::Conflict { stored: fingerprint(8) }, "{state:?}");
         }
     }
 
@@ -182,7 +182,7 @@ mod tests {
         for (state, expected) in [
             (State::Ended(Ending::Succeeded), EXPIRED.clone()),
             (State::Released, EXPIRED.clone()),
-            (State::InProgress { lease_until: BEFORE }, Decision::Stuck { since: BEFORE }),
+            (State::InProgress { lease_until: BEFORE }, Verdict::Stuck { since: BEFORE }),
         ] {
             let record = Record { expires_at: NOW, ..record(state, OTHER) };
             assert_eq!(decided(Some(record), OnExpired::Refuse), expected, "{state:?}");
@@ -193,22 +193,22 @@ mod tests {
     fn one_clock_alone_makes_no_key_expire() {
         let expiring = || Some(Record { expires_at: NOW, ..record(State::Ended(Ending::Succeeded), OTHER) });
         let asked = |expires_until| Asked { expires_until, ..asked(OnExpired::TakeOver) };
-        assert!(matches!(decide(found(expiring()), &asked(BEFORE)), Decision::Replay { .. }));
+        assert!(matches!(decide(found(expiring()), &asked(BEFORE)), Verdict::Replay { .. }));
         let behind = Found { read_at: BEFORE, ..found(expiring()) };
-        assert!(matches!(decide(behind, &asked(NOW)), Decision::Replay { .. }));
+        assert!(matches!(decide(behind, &asked(NOW)), Verdict::Replay { .. }));
         assert_eq!(decide(found(expiring()), &asked(NOW)), EXPIRED);
     }
 
     #[test]
     fn what_an_operator_gave_up_is_never_run() {
         let record = Record { outcome: None, ..record(State::Ended(Ending::Failed), OTHER) };
-        assert_eq!(decided(Some(record), OnExpired::TakeOver), Decision::Discarded { decided_at: BEFORE });
+        assert_eq!(decided(Some(record), OnExpired::TakeOver), Verdict::Discarded { decided_at: BEFORE });
     }
 
     #[test]
     fn a_lease_that_was_left_to_an_operator_is_taken_over_by_nobody() {
         let lapsed = Record { refuses: true, ..record(State::InProgress { lease_until: BEFORE }, OTHER) };
-        assert_eq!(decided(Some(lapsed), OnExpired::TakeOver), Decision::Stuck { since: BEFORE });
+        assert_eq!(decided(Some(lapsed), OnExpired::TakeOver), Verdict::Stuck { since: BEFORE });
     }
 
     #[test]
@@ -216,9 +216,9 @@ mod tests {
         let asked = asked(OnExpired::TakeOver);
         let busy = |record| decide(Found { is_held: false, ..found(record) }, &asked);
         let ended = record(State::Ended(Ending::Succeeded), OTHER);
-        assert!(matches!(busy(Some(ended.clone())), Decision::Replay { .. }));
-        assert_eq!(busy(Some(Record { expires_at: NOW, ..ended })), Decision::Busy);
-        assert_eq!(busy(Some(record(State::Released, OTHER))), Decision::Busy);
-        assert_eq!(busy(None), Decision::Busy);
+        assert!(matches!(busy(Some(ended.clone())), Verdict::Replay { .. }));
+        assert_eq!(busy(Some(Record { expires_at: NOW, ..ended })), Verdict::Busy);
+        assert_eq!(busy(Some(record(State::Released, OTHER))), Verdict::Busy);
+        assert_eq!(busy(None), Verdict::Busy);
     }
 }

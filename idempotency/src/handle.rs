@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use inbox::StoreError;
-use inbox::day::back;
+use inbox::shared::back;
 use message::crash_points::reached;
 use message::token::Drift;
 use message::{Backoff, Fingerprint, SteadyClock, shield};
@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use crate::claim::Claim;
 use crate::claimed::Claimed;
-use crate::decide::{Asked, Decision};
+use crate::decide::{Asked, Verdict};
 use crate::error::ClaimError;
 use crate::hold::{hold, lease};
 use crate::id::KeyId;
@@ -178,14 +178,14 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             })
             .await
             .map_err(StoreError::during("hold an idempotency key"))?;
-        let decision = match held {
-            Ok(decision) => decision,
+        let verdict = match held {
+            Ok(verdict) => verdict,
             Err(drift) => {
                 self.inner.db.call(tx.rollback()).await.map_err(StoreError::during("roll back"))?;
                 return Err(refused(&ask.id, drift));
             }
         };
-        let claimed = match Claimed::of(decision) {
+        let claimed = match Claimed::of(verdict) {
             Ok(attempt) => {
                 reached(crash_points::AFTER_CLAIM);
                 Claimed::Acquired(KeyTransaction::new(self.clone(), tx, ask, attempt))
@@ -224,9 +224,9 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
 
     async fn claim_now(&self, ask: Ask) -> Result<Claimed<Claim<DB>>, ClaimError> {
         let held = self.lease(&ask).await.map_err(StoreError::during("claim an idempotency key"))?;
-        let decision = held.map_err(|drift| refused(&ask.id, drift))?;
+        let verdict = held.map_err(|drift| refused(&ask.id, drift))?;
         let id = ask.id.clone();
-        let claimed = match Claimed::of(decision) {
+        let claimed = match Claimed::of(verdict) {
             Ok(attempt) => {
                 let claim = Claim::new(self.clone(), ask, attempt);
                 reached(crash_points::AFTER_CLAIM);
@@ -240,13 +240,13 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
 
     /// Claims a key on lease, with retries. After a lost answer, the outcome is unknown until the
     /// session of that try has ended: until then it holds the lock of the key and may still commit.
-    async fn lease(&self, ask: &Ask) -> Result<Result<Decision, Drift>, sqlx::Error> {
+    async fn lease(&self, ask: &Ask) -> Result<Result<Verdict, Drift>, sqlx::Error> {
         let until = Instant::now() + self.inner.db.limit();
         let mut attempt = 1;
         let mut lost = None;
         loop {
             let error = match self.inner.db.call(lease(self.pool(), self.tables(), ask)).await {
-                Ok(busy @ Ok(Decision::Busy)) => match lost.take() {
+                Ok(busy @ Ok(Verdict::Busy)) => match lost.take() {
                     Some(error) => error,
                     None => return Ok(busy),
                 },

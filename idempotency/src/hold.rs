@@ -12,7 +12,7 @@
 use message::token::Drift;
 use sqlx::Pool;
 
-use crate::decide::{Decision, decide};
+use crate::decide::{Verdict, decide};
 use crate::store::{Ask, KeyStore, TakeOver};
 use crate::tables::KeyTables;
 
@@ -27,9 +27,9 @@ pub(crate) async fn hold<DB: KeyStore>(
     tables: &KeyTables<DB>,
     ask: &Ask,
     is_lease: bool,
-) -> Result<Result<Decision, Drift>, sqlx::Error> {
+) -> Result<Result<Verdict, Drift>, sqlx::Error> {
     if let Some(claimed_at) = tables.insert(connection, ask, is_lease).await? {
-        return Ok(ask.validate_time(claimed_at).map(|()| Decision::FIRST));
+        return Ok(ask.validate_time(claimed_at).map(|()| Verdict::FIRST));
     }
     let mut looks = 0;
     loop {
@@ -37,8 +37,8 @@ pub(crate) async fn hold<DB: KeyStore>(
         let found = tables.look(connection, ask).await?;
         let read_at = found.read_at;
         let known = found.record.clone();
-        let decision = decide(found, &ask.asked);
-        let Decision::Take { attempt, is_recorded } = decision else { return Ok(Ok(decision)) };
+        let verdict = decide(found, &ask.asked);
+        let Verdict::Take { attempt, is_recorded } = verdict else { return Ok(Ok(verdict)) };
         // An old key with a record runs: nothing was forgotten. One that lies ahead would be
         // accepted for longer than the record that it gets now is kept.
         let is_excused = |drift: &Drift| is_recorded && matches!(drift, Drift::TooOld { .. });
@@ -51,10 +51,10 @@ pub(crate) async fn hold<DB: KeyStore>(
             None => tables.insert(connection, ask, is_lease).await?.is_some(),
         };
         if is_taken {
-            return Ok(Ok(decision));
+            return Ok(Ok(verdict));
         }
         if looks == LOOKS_MAX {
-            return Ok(Ok(Decision::Busy));
+            return Ok(Ok(Verdict::Busy));
         }
     }
 }
@@ -65,7 +65,7 @@ pub(crate) async fn lease<DB: KeyStore>(
     pool: &Pool<DB>,
     tables: &KeyTables<DB>,
     ask: &Ask,
-) -> Result<Result<Decision, Drift>, sqlx::Error> {
+) -> Result<Result<Verdict, Drift>, sqlx::Error> {
     let mut tx = DB::begin_holding(pool, tables, ask).await?;
     let held = hold::<DB>(&mut tx, tables, ask, true).await?;
     if held.is_ok() {

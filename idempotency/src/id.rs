@@ -21,7 +21,7 @@ message::name! {
 /// The identity of a request: its tenant, its operation, and the caller's key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId {
-    scope: Tenant,
+    tenant: Tenant,
     operation: Operation,
     key: IdempotencyKey,
 }
@@ -33,28 +33,28 @@ impl KeyId {
     /// [`InvalidText::Empty`] when the tenant is empty. Keys without a tenant would be shared by
     /// all callers, and one caller would get another's answer. Use a name even when there is only
     /// one tenant.
-    pub fn new(scope: Tenant, operation: Operation, key: IdempotencyKey) -> Result<Self, InvalidText> {
-        if scope.as_str().is_empty() {
+    pub fn new(tenant: Tenant, operation: Operation, key: IdempotencyKey) -> Result<Self, InvalidText> {
+        if tenant.as_str().is_empty() {
             return Err(InvalidText::Empty {
                 what: "tenant of an idempotency key",
                 bytes_max: TEXT_BYTES_MAX,
             });
         }
-        Ok(Self { scope, operation, key })
+        Ok(Self { tenant, operation, key })
     }
 
     /// Does the same as [`new`](Self::new), from three texts.
     ///
     /// # Errors
     /// [`InvalidText`] for the first invalid text.
-    pub fn of_texts(scope: &str, operation: &str, key: &str) -> Result<Self, InvalidText> {
-        Self::new(Tenant::new(scope)?, Operation::new(operation)?, IdempotencyKey::new(key)?)
+    pub fn of_texts(tenant: &str, operation: &str, key: &str) -> Result<Self, InvalidText> {
+        Self::new(Tenant::new(tenant)?, Operation::new(operation)?, IdempotencyKey::new(key)?)
     }
 
     /// Returns the tenant or account.
     #[must_use]
-    pub fn scope(&self) -> &Tenant {
-        &self.scope
+    pub fn tenant(&self) -> &Tenant {
+        &self.tenant
     }
 
     /// Returns the requested operation.
@@ -82,13 +82,13 @@ impl KeyId {
 
     /// Returns a hash that is unique to this identity.
     pub(crate) fn hash(&self) -> Fingerprint {
-        Fingerprint::of_parts(self.scope.as_str(), self.operation.as_str(), self.key.as_str().as_bytes())
+        Fingerprint::of_parts(self.tenant.as_str(), self.operation.as_str(), self.key.as_str().as_bytes())
     }
 }
 
 impl fmt::Display for KeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} ({})", self.key, self.scope, self.operation)
+        write!(f, "{} of {} ({})", self.key, self.tenant, self.operation)
     }
 }
 
@@ -105,12 +105,12 @@ mod tests {
 
     #[test]
     fn every_tenant_operation_and_key_has_its_own_key_downstream() {
-        let of = |scope, operation, key| KeyId::of_texts(scope, operation, key).unwrap().downstream();
+        let of = |tenant, operation, key| KeyId::of_texts(tenant, operation, key).unwrap().downstream();
         let mut all = std::collections::BTreeSet::new();
-        for (scope, operation, key) in
+        for (tenant, operation, key) in
             [("a", "b", "c"), ("ab", "b", "c"), ("a", "bb", "c"), ("a", "b", "bc"), ("ab", "c", "b")]
         {
-            assert!(all.insert(of(scope, operation, key)), "{scope} {operation} {key}");
+            assert!(all.insert(of(tenant, operation, key)), "{tenant} {operation} {key}");
         }
         // Part of the contract: a service of another version passes on the same key.
         assert_eq!(of("t1", "POST /charges", "k").to_string(), "4c9c2b63-4940-8764-8fa1-c7b33694f2a9");

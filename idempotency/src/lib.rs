@@ -20,7 +20,7 @@
 //! | [`KeyTransaction`] | a key held by a transaction |
 //! | [`ClaimError`], [`CompleteError`] | errors |
 //! | [`Tenant`], [`CommitError`], [`StoreError`], [`Signature`] | types of the inbox in this interface |
-//! | [`StuckKey`], [`Decided`] | keys that wait for an operator, and decisions about them |
+//! | [`StuckKey`], [`Decision`] | keys that wait for an operator, and decisions about them |
 //! | [`Maintained`] | counts of background maintenance |
 //! | `http` (feature `http`) | idempotency keys at the HTTP edge: a tower layer |
 //! | [`telemetry`] | every metric |
@@ -82,7 +82,7 @@ mod token;
 mod transaction;
 mod undelivered;
 
-pub use admin::{DecideError, Decided, Decision, StuckKey};
+pub use admin::{Action, DecideError, Decision, StuckKey};
 pub use claim::Claim;
 pub use claimed::{Claimed, Replay};
 pub use error::{ClaimError, CompleteError};
@@ -90,10 +90,7 @@ pub use handle::IdempotencyKeys;
 pub use id::{IdempotencyKey, KeyId, Operation};
 pub use inbox::{CommitError, Signature, StoreError, Tenant};
 pub use maintenance::Maintained;
-pub use options::{
-    ClaimOptions, KEY_CALL_TIMEOUT_DEFAULT, KEY_RETENTION_DEFAULT, KEY_RETENTION_MAX, KEY_RETENTION_MIN,
-    KeyOptions, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, MAINTAIN_EVERY_DEFAULT, OnExpired, OptionOutOfBounds,
-};
+pub use options::{ClaimOptions, KeyOptions, OnExpired, OptionOutOfBounds};
 pub use record::Ending;
 pub use store::KeyStore;
 pub use transaction::KeyTransaction;

@@ -2,43 +2,41 @@
 
 use std::time::Duration;
 
-use inbox::{
+use inbox::shared::{
     AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN,
 };
 use message::token::{DriftWindow, InvalidWindow};
 use migrations::Identifier;
 
 /// Default retention of outcomes.
-pub const KEY_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
+const KEY_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
 /// Minimum retention.
-pub const KEY_RETENTION_MIN: Duration = Duration::from_secs(60);
+const KEY_RETENTION_MIN: Duration = Duration::from_secs(60);
 /// Maximum retention.
-pub const KEY_RETENTION_MAX: Duration = Duration::from_secs(366 * 86_400);
+const KEY_RETENTION_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// Default time that a key is held before another caller may have it.
-pub const LEASE_DEFAULT: Duration = Duration::from_secs(60);
+const LEASE_DEFAULT: Duration = Duration::from_secs(60);
 /// Minimum lease.
-pub const LEASE_MIN: Duration = Duration::from_secs(1);
+const LEASE_MIN: Duration = Duration::from_secs(1);
 /// Maximum lease.
-pub const LEASE_MAX: Duration = Duration::from_secs(86_400);
+pub(crate) const LEASE_MAX: Duration = Duration::from_secs(86_400);
 
 /// Default interval of maintenance.
-pub const MAINTAIN_EVERY_DEFAULT: Duration = Duration::from_secs(30);
+const MAINTAIN_EVERY_DEFAULT: Duration = Duration::from_secs(30);
 const MAINTAIN_EVERY_MIN: Duration = Duration::from_secs(1);
 const MAINTAIN_EVERY_MAX: Duration = Duration::from_secs(3_600);
 
 /// Default time that a request waits for an answer of the database.
-pub const KEY_CALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+const KEY_CALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// Options of the handle.
+/// Options of the handle. Start from [`KeyOptions::default`].
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct KeyOptions {
-    /// Maximum retention of any operation, and the default of each: [`KEY_RETENTION_MIN`] to
-    /// [`KEY_RETENTION_MAX`], 24 hours by default. Each key stores its own.
+    /// Maximum retention of any operation, and the default of each: 1 minute to 366 days, 24 hours
+    /// by default. Each key stores its own.
     pub retention: Duration,
-    /// How long decisions of operators are kept:
-    /// [`AUDIT_RETENTION_MIN`](inbox::AUDIT_RETENTION_MIN) to
-    /// [`AUDIT_RETENTION_MAX`](inbox::AUDIT_RETENTION_MAX),
-    /// [three years](inbox::AUDIT_RETENTION_DEFAULT) by default.
+    /// How long decisions of operators are kept: 31 days to a century, three years by default.
     pub audit_retention: Duration,
     /// The PostgreSQL schema of the table; `None` uses the `search_path`. SQLite has no schemas.
     pub schema: Option<Identifier>,
@@ -46,11 +44,9 @@ pub struct KeyOptions {
     /// background: 1 s to 1 h, 30 s by default. See
     /// [`IdempotencyKeys::maintain`](crate::IdempotencyKeys::maintain).
     pub maintain_every: Duration,
-    /// How long a call to the database may take, including the wait for a connection:
-    /// [`CALL_TIMEOUT_MIN`](inbox::CALL_TIMEOUT_MIN) to
-    /// [`CALL_TIMEOUT_MAX`](inbox::CALL_TIMEOUT_MAX), 30 s by default. Then the connection is
-    /// dropped, and the caller gets an error: over HTTP 503. It does not apply to the caller's own
-    /// statements.
+    /// How long a call to the database may take, including the wait for a connection: 1 s to 1 h,
+    /// 30 s by default. Then the connection is dropped, and the caller gets an error: over HTTP
+    /// 503. It does not apply to the caller's own statements.
     pub call_timeout: Duration,
 }
 
@@ -89,7 +85,7 @@ impl OnExpired {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClaimOptions {
-    /// How long the key is held without renewal: [`LEASE_MIN`] to [`LEASE_MAX`], 60 s by default.
+    /// How long the key is held without renewal: 1 s to 24 h, 60 s by default.
     /// For a key held by a transaction: how long the transaction may be idle (PostgreSQL).
     pub lease: Duration,
     /// How long the outcome is kept; at most [`KeyOptions::retention`], which is the default.
@@ -169,6 +165,43 @@ impl ClaimOptions {
         let retention = self.retention.unwrap_or(longest);
         bounded("retention of an operation", retention, KEY_RETENTION_MIN, longest)?;
         Ok(retention)
+    }
+}
+
+impl KeyOptions {
+    /// Sets the maximum retention of any operation, and the default of each.
+    #[must_use]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Sets how long decisions of operators are kept.
+    #[must_use]
+    pub fn audit_retention(mut self, audit_retention: Duration) -> Self {
+        self.audit_retention = audit_retention;
+        self
+    }
+
+    /// Sets the PostgreSQL schema of the table.
+    #[must_use]
+    pub fn schema(mut self, schema: Option<Identifier>) -> Self {
+        self.schema = schema;
+        self
+    }
+
+    /// Sets the interval of maintenance.
+    #[must_use]
+    pub fn maintain_every(mut self, maintain_every: Duration) -> Self {
+        self.maintain_every = maintain_every;
+        self
+    }
+
+    /// Sets how long a call to the database may take.
+    #[must_use]
+    pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
+        self.call_timeout = call_timeout;
+        self
     }
 }
 

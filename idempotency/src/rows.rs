@@ -4,7 +4,7 @@ use message::Fingerprint;
 use migrations::Backend;
 use migrations::query::Row;
 
-use crate::admin::{Decided, Decision, StuckKey};
+use crate::admin::{Action, Decision, StuckKey};
 use crate::id::KeyId;
 use crate::options::OnExpired;
 use crate::record::{Found, Record, State};
@@ -61,14 +61,14 @@ pub(crate) fn stuck_key<DB: Backend>(row: &Row<DB>) -> Result<StuckKey> {
     })
 }
 
-pub(crate) fn decided<DB: Backend>(row: &Row<DB>) -> Result<Decided> {
+pub(crate) fn decided<DB: Backend>(row: &Row<DB>) -> Result<Decision> {
     let action = text(row, "action")?;
     let unknown = || unreadable(format!("{action:?} is no decision that this version knows"));
-    Ok(Decided {
+    Ok(Decision {
         at: row.get("at")?,
         actor: row.get("actor")?,
         note: row.get("note")?,
-        decision: Decision::from_word(&action).ok_or_else(unknown)?,
+        action: Action::from_word(&action).ok_or_else(unknown)?,
         id: key_id(row)?,
     })
 }

@@ -13,7 +13,7 @@ use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::admin::Decision;
+use crate::admin::Action;
 use crate::decide::Asked;
 use crate::id::KeyId;
 use crate::record::{Ending, Record};
@@ -124,7 +124,7 @@ pub trait KeyStore: outbox::Dialect {
         tables: &KeyTables<Self>,
         id: &KeyId,
         holder: Option<Uuid>,
-        decision: Decision,
+        action: Action,
         signature: &Signature,
     ) -> impl Future<Output = Result<bool>> + Send;
 

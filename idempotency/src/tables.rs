@@ -7,7 +7,7 @@ use migrations::{Identifier, Statement};
 use sqlx::Pool;
 use time::OffsetDateTime;
 
-use crate::admin::{Decided, StuckKey};
+use crate::admin::{Decision, StuckKey};
 use crate::id::KeyId;
 use crate::options::OnExpired;
 use crate::record::{Found, Record, State};
@@ -96,13 +96,13 @@ impl<DB: KeyStore> KeyTables<DB> {
     }
 
     /// Returns the decisions, the latest first.
-    pub(crate) async fn decisions(&self, pool: &Pool<DB>, limit: u32) -> Result<Vec<Decided>> {
+    pub(crate) async fn decisions(&self, pool: &Pool<DB>, limit: u32) -> Result<Vec<Decision>> {
         let query = of_existing(Query::<DB>::new(&self.shared.decisions).bind(limit));
         query.rows(&mut *pool.acquire().await?).await?.iter().map(rows::decided).collect()
     }
 
     /// Returns the keys whose lease has expired, the oldest expiry first, and those whose lease
-    /// ends further ahead than [`LEASE_MAX`](crate::LEASE_MAX).
+    /// ends further ahead than [`LEASE_MAX`](crate::options::LEASE_MAX).
     pub(crate) async fn stuck(&self, pool: &Pool<DB>, limit: u32) -> Result<Vec<StuckKey>> {
         stuck_keys(pool, &self.shared.stuck, limit).await
     }
@@ -137,7 +137,7 @@ pub(crate) fn of_existing<DB: KeyStore>(query: Query<DB>) -> Query<DB> {
 
 /// Begins a statement about one key.
 pub(crate) fn of_key<DB: KeyStore>(statement: &Statement, id: &KeyId) -> Query<DB> {
-    let query = Query::new(statement).bind(id.scope().as_str()).bind(id.operation().as_str());
+    let query = Query::new(statement).bind(id.tenant().as_str()).bind(id.operation().as_str());
     query.bind(id.key().as_str())
 }
 

@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use inbox::commit::{UNSEALED, classify_commit, unsealed};
+use inbox::shared::{UNSEALED, classify_commit, unsealed};
 use inbox::{CommitError, StoreError};
 use message::crash_points::reached;
 use message::{Backoff, shield};

@@ -63,20 +63,23 @@ pub(crate) struct ActivityRows {
 
 impl<DB: Dialect> Inbox<DB> {
     /// Counts, for each consumer, the messages made within `period` that took effect, and the
-    /// messages that wait. Returns the consumers sorted by name. Counts at most
-    /// [`ACTIVITY_COUNTED_MAX`] rows of each kind. Cancel-safe.
+    /// messages that wait. Returns the consumers sorted by name. Counts at most 200,000 rows of
+    /// each kind. Cancel-safe.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`], also when the database did not answer within the call timeout.
     pub async fn activity(&self, period: Duration) -> Result<Vec<Activity>, StoreError> {
-        let mut connection = self.acquire("count what consumers have done").await?;
-        let since = OffsetDateTime::now_utc() - period;
-        let from = day::floor(since);
-        let failed = StoreError::during("count what consumers have done");
-        let rows = self.tables().activity(&mut connection, from, ACTIVITY_COUNTED_MAX).await;
-        let mut all = by_consumer(rows.map_err(failed)?);
-        add_counted(&mut all, self.counts(&mut connection, since).await?);
-        Ok(all.into_values().collect())
+        let what = "count what consumers have done";
+        let counting = async {
+            let mut connection = self.acquire(what).await?;
+            let since = OffsetDateTime::now_utc() - period;
+            let from = day::floor(since);
+            let rows = self.tables().activity(&mut connection, from, ACTIVITY_COUNTED_MAX).await;
+            let mut all = by_consumer(rows.map_err(StoreError::during(what))?);
+            add_counted(&mut all, self.counts(&mut connection, since).await?);
+            Ok(all.into_values().collect())
+        };
+        self.in_time(what, counting).await
     }
 }
 

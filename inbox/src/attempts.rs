@@ -183,33 +183,33 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn record_failure(
         &self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         id: MessageId,
         error: &str,
         backoff: Option<Backoff>,
     ) -> Result<Failures, StoreError> {
         let error = storable(error);
         let failed = Failed { error: &error, pause: backoff.map(Pause::Backoff), is_returned: true };
-        self.note_failure(consumer, scope, id, failed).await
+        self.note_failure(consumer, tenant, id, failed).await
     }
 
     /// Does the same as [`record_failure`](Self::record_failure).
     pub(crate) async fn note_failure(
         &self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         id: MessageId,
         failed: Failed<'_>,
     ) -> Result<Failures, StoreError> {
         let inbox = self.clone();
         let consumer = consumer.clone();
-        let scope = scope.clone();
+        let tenant = tenant.clone();
         let error = failed.error.to_owned();
         let pause = failed.pause;
         let is_returned = failed.is_returned;
         shield(async move {
             let mut tx = inbox.begin_raw("begin counting a failed attempt").await?;
-            let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
+            let key = Key { consumer: consumer.as_str(), tenant: tenant.as_str(), id: id.as_uuid() };
             let failed = StoreError::during;
             let failure = Failed { error: &error, pause, is_returned };
             let noted = inbox
@@ -238,16 +238,16 @@ impl<DB: Dialect> Inbox<DB> {
     pub(crate) async fn is_being_handled(
         &self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         id: MessageId,
     ) -> Result<bool, StoreError> {
         let inbox = self.clone();
         let consumer = consumer.clone();
-        let scope = scope.clone();
+        let tenant = tenant.clone();
         shield(async move {
             let what = "check whether a message is being handled";
             let tx = inbox.begin_raw(what).await?;
-            DB::is_being_handled(tx, inbox.tables(), key(&consumer, &scope, id))
+            DB::is_being_handled(tx, inbox.tables(), key(&consumer, &tenant, id))
                 .await
                 .map_err(StoreError::during(what))
         })
@@ -262,11 +262,11 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn attempt(
         &self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         id: MessageId,
     ) -> Result<Option<Attempt>, StoreError> {
         let mut connection = self.acquire("read the attempts").await?;
-        let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
+        let key = Key { consumer: consumer.as_str(), tenant: tenant.as_str(), id: id.as_uuid() };
         self.tables().attempt(&mut connection, key).await.map_err(StoreError::during("read the attempts"))
     }
 }

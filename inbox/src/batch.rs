@@ -11,8 +11,9 @@ use crate::day::Day;
 use crate::dialect::{Content, Dialect, Inserted, Key, Mark, NewRow, Stored};
 use crate::error::AdmitError;
 use crate::guard::{Admission, Guard, key};
-use crate::inbox::{Inbox, PayloadComparison};
+use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
+use crate::options::PayloadComparison;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::telemetry;
@@ -68,7 +69,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// duplicate, or is refused if it differs.
     ///
     /// On PostgreSQL this takes one round trip for every 200 messages, and two more when there are
-    /// duplicates.
+    /// duplicates. The commit waits for the disk, as with [`admit`](Self::admit).
     ///
     /// # Errors
     /// [`AdmitError`], never a refusal: refusals are in the results. Roll the transaction back. Not

@@ -18,6 +18,7 @@ use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
+use crate::tables::Counted;
 use crate::telemetry;
 
 /// The outcome of gathering a message that may be a chunk.
@@ -43,7 +44,7 @@ pub struct Incomplete {
     /// The consumer that waits for it.
     pub consumer: String,
     /// The tenant.
-    pub scope: String,
+    pub tenant: String,
     /// The message.
     pub id: MessageId,
     /// The fingerprint of the whole, as its chunks promise it.
@@ -105,6 +106,19 @@ impl Incomplete {
     }
 }
 
+/// Maximum number of ways in which the chunks of one message may be split. A relay splits it in
+/// another way only after its limit of sizes was changed. A broken producer could split it in
+/// thousands of ways, each with thousands of chunks.
+const SPLITS_MAX: u32 = 16;
+
+fn too_many_splits(id: MessageId) -> Refusal {
+    let problem = format!(
+        "the message is being split in more ways than one inbox keeps, which is at most {SPLITS_MAX}: do not change \
+         the limit of sizes at its relay any more, and publish the message again"
+    );
+    Refusal::Chunk { id, problem }
+}
+
 /// Maximum number of runs of missing chunks in one text.
 const RUNS_SHOWN: usize = 16;
 
@@ -124,7 +138,8 @@ fn runs(indices: impl Iterator<Item = u32>) -> Vec<String> {
 impl<DB: Dialect> Inbox<DB> {
     /// Gathers the chunks of a message in the caller's own transaction. Call it with every message
     /// before [`admit`](Self::admit), and admit only a [`Gathered::Whole`]. A message that is not a
-    /// chunk is returned unchanged.
+    /// chunk is returned unchanged. The commit of a chunk waits for the disk, as with
+    /// [`admit`](Self::admit).
     ///
     /// The transaction must see what others have committed (READ COMMITTED, PostgreSQL's default).
     /// On SQLite, begin it with `BEGIN IMMEDIATE`.
@@ -138,10 +153,10 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
-        let gathered = self.gather_uncounted(tx, consumer, scope, message).await;
+        let gathered = self.gather_uncounted(tx, consumer, tenant, message).await;
         if let Err(AdmitError::Refused(refusal)) = &gathered {
             telemetry::refused(consumer, refusal);
         }
@@ -152,14 +167,14 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
         let Some(chunk) = message.chunk.as_deref() else { return Ok(Gathered::Whole(message.clone())) };
         self.validate(tx, message.id, false).await?;
         self.validate_chunk(chunk, message)?;
         let failed = StoreError::during;
-        let set = ChunkSet { key: key(consumer, scope, message.id), fingerprint: chunk.fingerprint() };
+        let set = ChunkSet { key: key(consumer, tenant, message.id), fingerprint: chunk.fingerprint() };
         let tables = self.tables();
         let promised_bytes =
             tables.hold_set(tx, set, message, chunk.bytes()).await.map_err(failed("lock a set of chunks"))?;
@@ -179,7 +194,11 @@ impl<DB: Dialect> Inbox<DB> {
         }
         tables.keep_chunk(tx, set, chunk, &message.payload).await.map_err(failed("keep a chunk"))?;
         let count = chunk.count();
-        let held = tables.count_chunks(tx, set, count).await.map_err(failed("count chunks"))?;
+        let Counted { held, splits } =
+            tables.count_chunks(tx, set, count).await.map_err(failed("count chunks"))?;
+        if splits > SPLITS_MAX {
+            return Err(too_many_splits(message.id).into());
+        }
         if held < count {
             return Ok(Gathered::Kept { held, count });
         }
@@ -199,11 +218,11 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         connection: &mut DB::Connection,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         id: MessageId,
         chunk: &Chunk,
     ) -> Result<bool, StoreError> {
-        let set = ChunkSet { key: key(consumer, scope, id), fingerprint: chunk.fingerprint() };
+        let set = ChunkSet { key: key(consumer, tenant, id), fingerprint: chunk.fingerprint() };
         self.tables().has_chunk(connection, set, chunk).await.map_err(StoreError::during("find a chunk"))
     }
 
@@ -225,13 +244,15 @@ impl<DB: Dialect> Inbox<DB> {
     /// Returns messages with missing chunks, the oldest first, at most `limit`. Cancel-safe.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`], also when the database did not answer within the call timeout.
     pub async fn incomplete(&self, limit: std::num::NonZeroU32) -> Result<Vec<Incomplete>, StoreError> {
-        let mut connection = self.acquire("list incomplete messages").await?;
-        self.tables()
-            .incomplete(&mut connection, None, limit.get())
-            .await
-            .map_err(StoreError::during("list incomplete messages"))
+        let what = "list incomplete messages";
+        let listing = async {
+            let mut connection = self.acquire(what).await?;
+            let found = self.tables().incomplete(&mut connection, limit.get()).await;
+            found.map_err(StoreError::during(what))
+        };
+        self.in_time(what, listing).await
     }
 }
 
@@ -245,7 +266,7 @@ mod tests {
             splits.iter().map(|(count, held)| Split { count: *count, held: held.to_vec() }).collect();
         Incomplete {
             consumer: String::from("billing"),
-            scope: String::new(),
+            tenant: String::new(),
             id,
             fingerprint: Fingerprint::from([0; 32]),
             topic: String::from("orders"),

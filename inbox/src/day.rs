@@ -85,7 +85,7 @@ impl fmt::Display for Day {
 /// Returns the smallest id of a moment. For moments outside the range of ids, returns the smallest
 /// or the largest UUID.
 #[must_use]
-pub fn floor(at: OffsetDateTime) -> Uuid {
+pub(crate) fn floor(at: OffsetDateTime) -> Uuid {
     let limit = if at < OffsetDateTime::UNIX_EPOCH { Uuid::nil() } else { Uuid::max() };
     MessageId::floor(at).unwrap_or(limit)
 }

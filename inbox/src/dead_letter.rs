@@ -14,12 +14,10 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::attempts::storable;
-use crate::dialect::{Dialect, Key};
-use crate::inbox::Inbox;
+use crate::dialect::Key;
 use crate::name::{ConsumerName, Tenant};
-use crate::refusal::Refusal;
+use crate::reason::{Reason, Resolution};
 use crate::store_dead_letter::Cause;
-use crate::store_error::StoreError;
 
 /// The id of a dead letter; ascends with time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,85 +36,6 @@ impl FromStr for DeadLetterId {
     }
 }
 
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$case:meta])* $variant:ident = $word:literal),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum $name { $($(#[$case])* $variant),* }
-
-        impl $name {
-            /// Returns the lower-case word for tables, logs and metrics.
-            #[must_use]
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word),* }
-            }
-
-            /// Parses such a word.
-            #[must_use]
-            pub fn from_word(word: &str) -> Option<Self> {
-                match word { $($word => Some(Self::$variant),)* _ => None }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-    };
-}
-
-words!(
-    /// Why a delivery was dead-lettered.
-    Reason {
-        /// Its handler failed too often.
-        Poison = "poison",
-        /// Its handler rejected it.
-        Rejected = "rejected",
-        /// Its id was already used with another payload.
-        KeyReused = "key_reused",
-        /// It is older than the inbox remembers.
-        TooOld = "too_old",
-        /// Its time is too far in the future.
-        FromTheFuture = "from_the_future",
-        /// It is not a valid message, or a chunk that cannot be part of one.
-        Malformed = "malformed",
-        /// Some of its chunks did not arrive in time.
-        Incomplete = "incomplete",
-        /// Its tenant is unknown: the function for tenants panicked or refused.
-        NoTenant = "no_scope",
-        /// An earlier dead letter of its key is open, so it was not handled:
-        /// [`AfterDeadLetter::HoldKey`](crate::AfterDeadLetter::HoldKey).
-        Held = "held",
-    }
-);
-
-words!(
-    /// How a dead letter was closed.
-    Resolution {
-        /// Redriven: its effect and its inbox row were committed together.
-        Applied = "applied",
-        /// Redriven too late for an inbox row; this dead letter is the only record of its effect.
-        AppliedLate = "applied_late",
-        /// Redriven, but the message had already taken effect.
-        Duplicate = "duplicate",
-        /// Discarded by an operator.
-        Discarded = "discarded",
-    }
-);
-
-impl From<&Refusal> for Reason {
-    fn from(refusal: &Refusal) -> Self {
-        match refusal {
-            Refusal::KeyReused { .. } | Refusal::OtherSource { .. } => Self::KeyReused,
-            Refusal::TooOld { .. } => Self::TooOld,
-            Refusal::FromTheFuture { .. } => Self::FromTheFuture,
-            Refusal::Fragment { .. } | Refusal::Chunk { .. } => Self::Malformed,
-        }
-    }
-}
-
 /// A dead letter. A malformed delivery is kept as it arrived, so many fields are plain text.
 #[derive(Clone, PartialEq)]
 pub struct DeadLetter {
@@ -125,7 +44,7 @@ pub struct DeadLetter {
     /// The consumer that it was for.
     pub consumer: String,
     /// The tenant.
-    pub scope: String,
+    pub tenant: String,
     /// The id of the delivery: see [`Delivery::subject`].
     pub subject: Uuid,
     /// The hash that distinguishes payloads with the same id. For a malformed delivery, the UUID of
@@ -180,7 +99,7 @@ impl fmt::Debug for DeadLetter {
         f.debug_struct("DeadLetter")
             .field("id", &self.id)
             .field("consumer", &self.consumer)
-            .field("scope", &self.scope)
+            .field("tenant", &self.tenant)
             .field("subject", &self.subject)
             .field("message_id", &self.message_id)
             .field("topic", &self.topic)
@@ -228,13 +147,13 @@ impl DeadLetter {
     pub(crate) fn of(
         delivery: &Delivery,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         Cause { reason, error, attempts }: Cause,
     ) -> Self {
         let blank = Self {
             id: DeadLetterId(Uuid::now_v7()),
             consumer: consumer.as_str().to_owned(),
-            scope: scope.as_str().to_owned(),
+            tenant: tenant.as_str().to_owned(),
             subject: delivery.subject(),
             fingerprint: Fingerprint::from([0; 32]),
             message_id: None,
@@ -314,7 +233,12 @@ impl DeadLetter {
                 return Err(format!("it is {}: {}", self.reason, self.error));
             }
             Reason::NoTenant => return Err(format!("its tenant is unknown: {}", self.error)),
-            _ => {}
+            Reason::Poison
+            | Reason::Rejected
+            | Reason::KeyReused
+            | Reason::TooOld
+            | Reason::FromTheFuture
+            | Reason::Held => {}
         }
         if self.headers.iter().any(|(name, _)| name.strip_prefix(CHUNK_PREFIX).is_some_and(is_chunk)) {
             return Err(String::from(
@@ -360,7 +284,7 @@ impl DeadLetter {
 
     /// Returns the key of its inbox row, whether that row exists or not.
     pub(crate) fn key(&self) -> Key<'_> {
-        Key { consumer: &self.consumer, scope: &self.scope, id: self.subject }
+        Key { consumer: &self.consumer, tenant: &self.tenant, id: self.subject }
     }
 }
 
@@ -374,26 +298,4 @@ fn is_chunk(attribute: &str) -> bool {
 /// Replaces NUL characters, which PostgreSQL does not store.
 fn clean(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
-}
-
-impl<DB: Dialect> Inbox<DB> {
-    /// Returns dead letters that match a query, oldest first. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn dead_letters(&self, query: &DeadLetterQuery) -> Result<Vec<DeadLetter>, StoreError> {
-        let mut connection = self.acquire("list the dead letters").await?;
-        let found = self.tables().dead_letters(&mut connection, query).await;
-        found.map_err(StoreError::during("list the dead letters"))
-    }
-
-    /// Returns one dead letter; `None` when there is none with this id. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn dead_letter_by_id(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, StoreError> {
-        let mut connection = self.acquire("read a dead letter").await?;
-        let found = self.tables().dead_letter(&mut connection, id, false).await;
-        found.map_err(StoreError::during("read a dead letter"))
-    }
 }

@@ -16,6 +16,7 @@ use crate::inbox::Inbox;
 use crate::name::ConsumerName;
 use crate::redrive::{RedriveOptions, Redriven};
 use crate::store_error::StoreError;
+use crate::transaction::InboxTransaction;
 
 /// Who decides, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +123,13 @@ impl Decision {
     }
 }
 
+/// A request that is noted, but not committed.
+struct Noted<DB: Dialect> {
+    tx: InboxTransaction<DB>,
+    /// Whether the same request was not open before.
+    is_new: bool,
+}
+
 impl<DB: Dialect> Inbox<DB> {
     /// Asks the consumer of a dead letter to redrive it. Any process of that consumer does so
     /// within seconds, with its handler. [`decisions`](Self::decisions) shows the outcome.
@@ -141,36 +149,54 @@ impl<DB: Dialect> Inbox<DB> {
         let inbox = self.clone();
         let signature = signature.clone();
         shield(async move {
-            let failed = StoreError::during;
-            let mut tx = inbox.begin().await?;
-            let letter = match inbox.open_letter(&mut tx, id).await? {
-                Ok(letter) => letter,
-                Err(closed) => return Ok(Requested::Closed(closed)),
-            };
-            letter.message().map_err(|problem| RedriveError::NotAMessage { id, problem })?;
-            inbox.check_turn(&mut tx, &letter, options.after_dead_letter).await?;
-            let decision = Decision {
-                accept_late: options.accept_late,
-                ..Decision::new(&letter, Action::Redrive, &signature)
-            };
-            let noted =
-                inbox.tables().note_decision(&mut tx, &decision).await.map_err(failed("note a request"))?;
-            drop(tx.commit().await?);
-            Ok(if noted.is_some() { Requested::Now } else { Requested::Already })
+            let noting = Box::pin(inbox.note_request(id, options, &signature));
+            match inbox.in_time("note a request", noting).await? {
+                Ok(Noted { tx, is_new }) => {
+                    drop(tx.commit().await?);
+                    Ok(if is_new { Requested::Now } else { Requested::Already })
+                }
+                Err(closed) => Ok(Requested::Closed(closed)),
+            }
         })
         .await
+    }
+
+    /// Notes a request, in a transaction to commit. Of a closed dead letter, returns how it was
+    /// closed.
+    async fn note_request(
+        &self,
+        id: DeadLetterId,
+        options: RedriveOptions,
+        signature: &Signature,
+    ) -> Result<Result<Noted<DB>, Redriven>, RedriveError> {
+        let mut tx = self.begin().await?;
+        let letter = match self.open_letter(&mut tx, id).await? {
+            Ok(letter) => letter,
+            Err(closed) => return Ok(Err(closed)),
+        };
+        letter.message().map_err(|problem| RedriveError::NotAMessage { id, problem })?;
+        self.check_turn(&mut tx, &letter, options.after_dead_letter).await?;
+        let decision = Decision {
+            accept_late: options.accept_late,
+            ..Decision::new(&letter, Action::Redrive, signature)
+        };
+        let noted = self.tables().note_decision(&mut tx, &decision).await;
+        let is_new = noted.map_err(StoreError::during("note a request"))?.is_some();
+        Ok(Ok(Noted { tx, is_new }))
     }
 
     /// Returns the decisions about dead letters, newest first, at most `limit`. Cancel-safe.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`], also when the database did not answer within the call timeout.
     pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, StoreError> {
-        let mut connection = self.acquire("list the decisions about dead letters").await?;
-        self.tables()
-            .decisions(&mut connection, limit.get())
-            .await
-            .map_err(StoreError::during("list the decisions about dead letters"))
+        let what = "list the decisions about dead letters";
+        let listing = async {
+            let mut connection = self.acquire(what).await?;
+            let found = self.tables().decisions(&mut connection, limit.get()).await;
+            found.map_err(StoreError::during(what))
+        };
+        self.in_time(what, listing).await
     }
 
     /// Returns the open requests for redrives of a consumer after a sequence number, oldest first.

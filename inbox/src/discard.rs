@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use crate::day::{Day, ahead};
-use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Dialect, Inserted};
 use crate::error::RedriveError;
 use crate::guard::compare;
 use crate::inbox::Inbox;
 use crate::name::ConsumerName;
+use crate::reason::Resolution;
 use crate::redrive::Redriven;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
@@ -17,6 +18,12 @@ use crate::transaction::InboxTransaction;
 /// Maximum time ahead of now for which a day is created. It is a day less than the database's own
 /// limit, whatever the time is there.
 const AHEAD_MAX: Duration = Duration::from_secs(365 * 86_400);
+
+/// A decision that is noted, but not committed.
+struct Noted<DB: Dialect> {
+    tx: InboxTransaction<DB>,
+    resolution: Resolution,
+}
 
 impl<DB: Dialect> Inbox<DB> {
     /// Discards a dead letter for good: no further copy of its message takes effect. Stores the
@@ -30,19 +37,33 @@ impl<DB: Dialect> Inbox<DB> {
     /// [`RedriveError`]; the dead letter is unchanged.
     pub async fn discard(&self, id: DeadLetterId, signature: &Signature) -> Result<Redriven, RedriveError> {
         signature.check()?;
-        let failed = StoreError::during;
+        let noting = Box::pin(self.note_discard(id, signature));
+        match self.in_time("note a decision", noting).await? {
+            Ok(Noted { tx, resolution }) => self.close(tx, id, resolution).await,
+            Err(before) => Ok(before),
+        }
+    }
+
+    /// Notes a decision and its outcome, in a transaction to commit. Of a closed dead letter,
+    /// returns how it was closed.
+    async fn note_discard(
+        &self,
+        id: DeadLetterId,
+        signature: &Signature,
+    ) -> Result<Result<Noted<DB>, Redriven>, RedriveError> {
         let mut tx = self.begin().await?;
         let letter = match self.open_letter(&mut tx, id).await? {
             Ok(letter) => letter,
-            Err(before) => return Ok(before),
+            Err(before) => return Ok(Err(before)),
         };
         let resolution = self.give_up(&mut tx, &letter).await?;
         let decision = Decision {
             outcome: Some(resolution.as_str().to_owned()),
             ..Decision::new(&letter, Action::Discard, signature)
         };
-        self.tables().note_decision(&mut tx, &decision).await.map_err(failed("note a decision"))?;
-        self.close(tx, id, resolution).await
+        let noted = self.tables().note_decision(&mut tx, &decision).await;
+        noted.map_err(StoreError::during("note a decision"))?;
+        Ok(Ok(Noted { tx, resolution }))
     }
 
     /// Prevents the message of a dead letter from taking effect, or finds that it already has.

@@ -30,7 +30,7 @@ pub enum OpenError {
         max: Duration,
     },
     /// `days_ahead` is zero or more than the database creates.
-    #[error("days_ahead is {days}; choose 1 to {}", crate::inbox::DAYS_AHEAD_MAX)]
+    #[error("days_ahead is {days}; choose 1 to {}", crate::options::DAYS_AHEAD_MAX)]
     DaysAhead {
         /// The value given.
         days: u32,

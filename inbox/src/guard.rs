@@ -18,8 +18,9 @@ use crate::day::Day;
 use crate::dead_letter::DeadLetterId;
 use crate::dialect::{Content, Dialect, Inserted, Key, Mark, NewRow, Session, Stored};
 use crate::error::{AdmitError, ConfirmError};
-use crate::inbox::{Inbox, PayloadComparison, SourceComparison};
+use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
+use crate::options::{PayloadComparison, SourceComparison};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::telemetry;
@@ -57,7 +58,7 @@ impl From<Stored> for Duplicate {
 pub struct Guard<DB: Dialect> {
     inbox: Inbox<DB>,
     consumer: ConsumerName,
-    scope: Tenant,
+    tenant: Tenant,
     id: MessageId,
     /// The database session of the transaction, when the database identifies sessions.
     session: Option<Session>,
@@ -67,13 +68,13 @@ impl<DB: Dialect> Guard<DB> {
     pub(crate) fn new(
         inbox: &Inbox<DB>,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
         session: Option<Session>,
     ) -> Self {
         let consumer = consumer.clone();
-        let scope = scope.clone();
-        Self { inbox: inbox.clone(), consumer, scope, id: message.id, session }
+        let tenant = tenant.clone();
+        Self { inbox: inbox.clone(), consumer, tenant, id: message.id, session }
     }
 
     /// Cancels the running statement of its transaction, over another connection: its own
@@ -113,12 +114,12 @@ impl<DB: Dialect> Guard<DB> {
     }
 
     fn key(&self) -> Key<'_> {
-        key(&self.consumer, &self.scope, self.id)
+        key(&self.consumer, &self.tenant, self.id)
     }
 }
 
-pub(crate) fn key<'a>(consumer: &'a ConsumerName, scope: &'a Tenant, id: MessageId) -> Key<'a> {
-    Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() }
+pub(crate) fn key<'a>(consumer: &'a ConsumerName, tenant: &'a Tenant, id: MessageId) -> Key<'a> {
+    Key { consumer: consumer.as_str(), tenant: tenant.as_str(), id: id.as_uuid() }
 }
 
 /// Returns the fingerprint of a message; for a chunk, that of the whole.
@@ -214,6 +215,9 @@ impl<DB: Dialect> Inbox<DB> {
     /// proof that settles the delivery. [`begin`](Self::begin) offers a transaction that returns
     /// the proof itself.
     ///
+    /// The commit waits for the disk even if the server's settings do not ask for it: a crash must
+    /// not undo what was confirmed. Do not set `synchronous_commit` in the transaction afterwards.
+    ///
     /// On SQLite, begin the transaction with `BEGIN IMMEDIATE`: a later upgrade fails with BUSY
     /// without waiting.
     ///
@@ -224,22 +228,22 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
-        self.admit_marked(tx, consumer, scope, message, Mark::No).await
+        self.admit_marked(tx, consumer, tenant, message, Mark::No).await
     }
 
     pub(crate) async fn admit_marked(
         &self,
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
         mark: Mark,
     ) -> Result<Admission<DB>, AdmitError> {
         let admitted = match self.validate(tx, message.id, false).await {
-            Ok(()) => self.admit_validated(tx, consumer, scope, message, mark).await,
+            Ok(()) => self.admit_validated(tx, consumer, tenant, message, mark).await,
             Err(error) => Err(error),
         };
         if let Err(AdmitError::Refused(refusal)) = &admitted {
@@ -253,21 +257,21 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
         mark: Mark,
     ) -> Result<Admission<DB>, AdmitError> {
         if let Some(refusal) = Refusal::of_fragment(message) {
             return Err(refusal.into());
         }
-        let key = key(consumer, scope, message.id);
+        let key = key(consumer, tenant, message.id);
         let row = NewRow { key, content: self.content(message) };
         let inserted =
             self.tables().insert(tx, row, mark).await.map_err(StoreError::during("admit a message"))?;
         match inserted {
             Inserted::New { session, .. } => {
                 reached(crash_points::AFTER_ADMIT);
-                Ok(Admission::Fresh(Guard::new(self, consumer, scope, message, session)))
+                Ok(Admission::Fresh(Guard::new(self, consumer, tenant, message, session)))
             }
             Inserted::Exists(stored) => {
                 Ok(Admission::Duplicate(self.duplicate(tx, stored, consumer, key, message).await??))
@@ -329,11 +333,11 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn confirm(
         &self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
     ) -> Result<Committed, ConfirmError> {
         let mut connection = self.acquire("find an inbox row").await?;
-        let key = key(consumer, scope, message.id);
+        let key = key(consumer, tenant, message.id);
         let stored = self
             .tables()
             .find(&mut connection, key)
@@ -344,7 +348,7 @@ impl<DB: Dialect> Inbox<DB> {
                 self.duplicate(&mut connection, stored, consumer, key, message).await??;
                 true
             }
-            (None, Some(chunk)) => self.keeps(&mut connection, consumer, scope, message.id, chunk).await?,
+            (None, Some(chunk)) => self.keeps(&mut connection, consumer, tenant, message.id, chunk).await?,
             (None, None) => false,
         };
         if !proven {

@@ -97,7 +97,7 @@ pub trait Handler<DB: Dialect>: Send + Sync {
 /// Maximum time that [`HandlerError::retry_after`] can ask for: 15 minutes. The delivery stays
 /// unsettled through all its attempts, and RabbitMQ ends the session of a consumer that leaves one
 /// unsettled for 30 minutes (`consumer_timeout`). For a longer wait, store a row of your own.
-pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(900);
+pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_secs(900);
 
 /// Minimum time between two attempts that [`HandlerError::not_yet`] can ask for.
 const NOT_YET_MIN: Duration = Duration::from_millis(100);
@@ -141,9 +141,10 @@ impl HandlerError {
     }
 
     /// Makes an error for a message that failed; the next attempt waits for `delay` instead of the
-    /// backoff. A delay above [`RETRY_AFTER_MAX`] is shortened to it. Counted as an attempt. In a
-    /// batch, the first failure only removes the message from the batch and runs it again alone at
-    /// once. Only a failure of that attempt waits for `delay`.
+    /// backoff. A delay above 15 minutes is shortened to that, because the delivery stays unsettled
+    /// through all its attempts; for a longer wait, store a row of your own. Counted as an attempt.
+    /// In a batch, the first failure only removes the message from the batch and runs it again
+    /// alone at once. Only a failure of that attempt waits for `delay`.
     #[must_use]
     pub fn retry_after(delay: Duration, reason: impl Into<String>) -> Self {
         Self { delay: Some(delay.min(RETRY_AFTER_MAX)), ..Self::retry(reason) }
@@ -176,10 +177,9 @@ impl HandlerError {
     }
 
     /// Makes an error for a message that depends on something that is not there yet, such as the
-    /// row of an earlier event: it is tried again every `every`, from 100 ms to
-    /// [`RETRY_AFTER_MAX`]. No attempt is counted. Its key waits; other keys go on. It is
-    /// dead-lettered once it has failed for
-    /// [`failing_max`](crate::ConsumerBuilder::failing_max), and at least
+    /// row of an earlier event: it is tried again every `every`, from 100 ms to 15 minutes. No
+    /// attempt is counted. Its key waits; other keys go on. It is dead-lettered once it has failed
+    /// for [`failing_max`](crate::ConsumerBuilder::failing_max), and at least
     /// [`attempts_max`](crate::ConsumerBuilder::attempts_max) times in a row, in whichever process.
     ///
     /// The delivery stays unsettled meanwhile: it takes room in the

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::attempts::{Attempt, Forget};
 use crate::day::ahead;
-use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::dialect::{Dialect, Key};
 use crate::error::RedriveError;
 use crate::guard::key;
@@ -16,6 +16,7 @@ use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
 use crate::letter_in_hand::Hand;
 use crate::name::{ConsumerName, MessageName, Tenant};
+use crate::reason::Resolution;
 use crate::redrive::RedriveOptions;
 use crate::store_dead_letter::Cause;
 use crate::store_error::StoreError;
@@ -138,7 +139,7 @@ impl<DB: Dialect> Inbox<DB> {
         if attempt.as_ref().is_some_and(|attempt| self.waits(attempt)) {
             return Ok(None);
         }
-        let (Some(message_id), Ok(tenant)) = (letter.message_id, Tenant::new(letter.scope.as_str())) else {
+        let (Some(message_id), Ok(tenant)) = (letter.message_id, Tenant::new(letter.tenant.as_str())) else {
             tracing::error!(dead_letter = %id, "a held message no longer has an id or tenant; discard it");
             return Ok(None);
         };

@@ -9,10 +9,11 @@ use uuid::Uuid;
 
 use crate::chunks::Incomplete;
 use crate::day::back;
-use crate::dead_letter::{DeadLetter, DeadLetterId, Reason};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::dialect::{ChunkSet, Dialect, Key, Overdue};
 use crate::inbox::Inbox;
 use crate::name::ConsumerName;
+use crate::reason::Reason;
 use crate::store_error::StoreError;
 use crate::telemetry;
 
@@ -31,7 +32,7 @@ enum Expired {
 
 impl Incomplete {
     fn set(&self) -> ChunkSet<'_> {
-        let key = Key { consumer: &self.consumer, scope: &self.scope, id: self.id.as_uuid() };
+        let key = Key { consumer: &self.consumer, tenant: &self.tenant, id: self.id.as_uuid() };
         ChunkSet { key, fingerprint: self.fingerprint }
     }
 
@@ -52,7 +53,7 @@ impl Incomplete {
             fingerprint: Fingerprint::of_parts(&self.kind, &self.content_type, &fragment),
             message_id: Some(self.id),
             consumer: self.consumer,
-            scope: self.scope,
+            tenant: self.tenant,
             topic: self.topic,
             key: self.key,
             kind: Some(self.kind),
@@ -113,7 +114,7 @@ impl<DB: Dialect> Inbox<DB> {
         let what = "list incomplete messages";
         // Returned before the next call, which would wait for it in a pool of one connection.
         let mut connection = self.acquire(what).await?;
-        let overdue = self.tables().incomplete(&mut connection, Some(which), EXPIRED_MAX).await;
+        let overdue = self.tables().overdue(&mut connection, which, EXPIRED_MAX).await;
         overdue.map_err(StoreError::during(what))
     }
 
@@ -138,7 +139,7 @@ impl<DB: Dialect> Inbox<DB> {
         self.tables().remove_set(&mut tx, set).await.map_err(failed("remove chunks"))?;
         tx.commit().await.map_err(failed("commit the expiry of an incomplete message"))?;
         telemetry::incomplete(&letter.consumer);
-        tracing::error!(consumer = letter.consumer, scope = letter.scope, message_id = %letter.subject,
+        tracing::error!(consumer = letter.consumer, scope = letter.tenant, message_id = %letter.subject,
             error = letter.error, "an incomplete message was dead-lettered");
         Ok(Expired::DeadLettered)
     }

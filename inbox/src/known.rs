@@ -18,7 +18,7 @@ pub struct Known {
     /// The consumer.
     pub consumer: String,
     /// The tenant; empty for none.
-    pub scope: String,
+    pub tenant: String,
     /// Its state.
     pub state: KnownState,
 }
@@ -44,10 +44,14 @@ impl<DB: Dialect> Inbox<DB> {
     /// of messages that the guard refused. Cancel-safe.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`], also when the database did not answer within the call timeout.
     pub async fn known(&self, id: Uuid) -> Result<Vec<Known>, StoreError> {
-        let mut connection = self.acquire("look up a message").await?;
-        self.tables().known(&mut connection, id).await.map_err(StoreError::during("look up a message"))
+        let what = "look up a message";
+        let looking = async {
+            let mut connection = self.acquire(what).await?;
+            self.tables().known(&mut connection, id).await.map_err(StoreError::during(what))
+        };
+        self.in_time(what, looking).await
     }
 
     /// Returns what a duplicate of a message would get, without a duplicate: when the message took
@@ -55,7 +59,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// before that, and once the message is forgotten. Cancel-safe.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`], also when the database did not answer within the call timeout.
     pub async fn outcome(
         &self,
         consumer: &ConsumerName,
@@ -63,12 +67,11 @@ impl<DB: Dialect> Inbox<DB> {
         id: MessageId,
     ) -> Result<Option<Duplicate>, StoreError> {
         let what = "look up the outcome of a message";
-        let mut connection = self.acquire(what).await?;
-        let stored = self
-            .tables()
-            .find(&mut connection, key(consumer, tenant, id))
-            .await
-            .map_err(StoreError::during(what))?;
-        Ok(stored.map(Duplicate::from))
+        let looking = async {
+            let mut connection = self.acquire(what).await?;
+            let found = self.tables().find(&mut connection, key(consumer, tenant, id)).await;
+            found.map_err(StoreError::during(what))
+        };
+        Ok(self.in_time(what, looking).await?.map(Duplicate::from))
     }
 }

@@ -5,12 +5,14 @@
 
 use message::Message;
 
-use crate::dead_letter::{DeadLetter, Resolution};
+use crate::dead_letter::DeadLetter;
 use crate::dialect::{Dialect, Stored};
 use crate::error::RedriveError;
 use crate::guard::{canonical_content, compare, identity};
-use crate::inbox::{Inbox, PayloadComparison};
+use crate::inbox::Inbox;
 use crate::name::ConsumerName;
+use crate::options::PayloadComparison;
+use crate::reason::Resolution;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 

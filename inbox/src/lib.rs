@@ -11,17 +11,17 @@
 //! | [`Admission`], [`Guard`], [`Duplicate`], [`Candidate`] | admitting one message, or many |
 //! | [`InboxTransaction`] | a transaction that returns the proof of its commit |
 //! | [`Gathered`], [`Incomplete`] | messages in chunks |
-//! | [`Refusal`], [`window`] | refused messages, and which ids are accepted |
-//! | [`DeadLetter`], [`DeadLetterQuery`], [`RedriveOptions`] | messages that need an operator |
+//! | [`Refusal`], [`Window`] | refused messages, and which ids are accepted |
+//! | [`DeadLetter`], [`Cause`], [`DeadLetterQuery`], [`RedriveOptions`] | messages that need an operator |
 //! | [`AfterDeadLetter`] | whether a dead letter holds its key |
 //! | [`Decision`], [`Signature`] | what was decided about a dead letter, by whom and why |
 //! | [`Consumer`], [`Tx`], [`Received`], [`Handler`], [`UnknownKinds`], [`Shutdown`] | the ready consumer loop |
 //! | [`Backoff`], [`Attempt`], [`Failures`] | when to try again |
-//! | [`Maintained`], [`day`] | days that are created and forgotten |
+//! | [`Maintained`], [`Day`] | days that are created and forgotten |
 //! | [`reconcile`] | comparing an inbox with other records |
 //! | [`telemetry`] | every metric |
 //! | `crash_points` (feature `testing`) | places where a test ends the process |
-//! | [`dialect`] | PostgreSQL and SQLite |
+//! | [`Dialect`] | PostgreSQL and SQLite |
 //!
 //! ```no_run
 //! # async fn example(pool: sqlx::PgPool, message: message::Message) -> Result<(), Box<dyn std::error::Error>> {
@@ -45,19 +45,18 @@ compile_error!("choose a database: enable the feature `postgres` or `sqlite`");
 mod activity;
 mod attempts;
 mod batch;
-#[doc(hidden)]
-pub mod canonical_json;
+mod canonical_json;
 mod chunks;
-#[doc(hidden)]
-pub mod commit;
+mod commit;
 #[cfg(not(feature = "testing"))]
 mod crash_points;
 #[cfg(feature = "testing")]
 pub mod crash_points;
-pub mod day;
+mod day;
 mod dead_letter;
+mod dead_letters;
 mod decision;
-pub mod dialect;
+mod dialect;
 mod discard;
 mod error;
 mod function;
@@ -73,8 +72,10 @@ mod letter_in_hand;
 mod many;
 mod minutes;
 mod name;
+mod options;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod reason;
 mod received;
 pub mod reconcile;
 mod redrive;
@@ -91,14 +92,15 @@ mod store_error;
 mod tables;
 pub mod telemetry;
 mod transaction;
-pub mod window;
+mod window;
 mod within;
 
-pub use activity::{ACTIVITY_COUNTED_MAX, Activity};
+pub use activity::Activity;
 pub use attempts::{Attempt, Failures};
 pub use batch::Candidate;
 pub use chunks::{Gathered, Incomplete, Split};
-pub use dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
+pub use day::Day;
+pub use dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery};
 pub use decision::{Action, Decision, Requested, Signature};
 pub use dialect::Dialect;
 pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};
@@ -106,13 +108,9 @@ pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};
 pub use function::{BatchFunction, EventFunction, MessageFunction};
 pub use function::{IntoResult, Tx};
 pub use guard::{Admission, Duplicate, Guard};
-pub use handler::{Handler, HandlerError, Next, RETRY_AFTER_MAX};
+pub use handler::{Handler, HandlerError, Next};
 pub use held_keys::AfterDeadLetter;
-pub use inbox::{
-    AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, DAYS_AHEAD_MAX,
-    INCOMPLETE_RETENTION_DEFAULT, INCOMPLETE_RETENTION_MIN, Inbox, InboxOptions, PayloadComparison,
-    RETENTION_DEFAULT, RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX, SourceComparison,
-};
+pub use inbox::Inbox;
 pub use known::{Known, KnownState};
 pub use many::{
     ClosedCount, DISCARDED_MAX, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX,
@@ -122,6 +120,8 @@ pub use many::{
 pub use message::Backoff;
 pub use minutes::Counts;
 pub use name::{ConsumerName, Tenant};
+pub use options::{InboxOptions, PayloadComparison, SourceComparison};
+pub use reason::{Reason, Resolution};
 pub use received::Received;
 pub use redrive::{RedriveOptions, Redriven};
 pub use refusal::Refusal;
@@ -141,8 +141,21 @@ pub mod simulation {
     pub use crate::held_turn::{FailedTurn, Turn};
     pub use crate::name::MessageName;
     pub use crate::runner::{Admitted, AdmittedBatch, HeldMessages, Parts, Runner, RunnerOptions, Store};
-    pub use crate::store_dead_letter::Cause;
 }
+pub use store_dead_letter::Cause;
 pub use store_error::StoreError;
 pub use transaction::InboxTransaction;
-pub use within::{CALL_TIMEOUT_DEFAULT, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
+pub use window::Window;
+
+#[doc(hidden)]
+pub mod shared {
+    //! Parts that idempotency keys, sagas and operators' tools have in common with the inbox. They
+    //! are not part of the stable interface.
+    #[cfg(feature = "testing")]
+    pub use crate::activity::ACTIVITY_COUNTED_MAX;
+    pub use crate::canonical_json::{DEPTH_MAX, canonical};
+    pub use crate::commit::{UNSEALED, classify_commit, unsealed};
+    pub use crate::day::{ahead, back};
+    pub use crate::options::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN};
+    pub use crate::within::{CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
+}

@@ -23,7 +23,7 @@ pub struct Remembered {
     /// The message id.
     pub id: Uuid,
     /// The tenant for which it took effect; empty for none.
-    pub scope: String,
+    pub tenant: String,
     /// The fingerprint of event type, content type and payload, which must not change for this id.
     pub fingerprint: Fingerprint,
 }
@@ -46,11 +46,12 @@ pub enum Unfinished {
 /// a new reader.
 #[async_trait]
 pub trait AppliedIds: Send {
-    /// Returns the remembered messages whose (message id, tenant) is above `after` and whose id is
-    /// at most `until`, ascending, at most `rows_max`.
+    /// Returns the remembered messages whose message id and tenant are above `after` and
+    /// `after_tenant`, and whose id is at most `until`, ascending, at most `rows_max`.
     async fn page(
         &mut self,
-        after: (Uuid, &str),
+        after: Uuid,
+        after_tenant: &str,
         until: Uuid,
         rows_max: u32,
     ) -> Result<Vec<Remembered>, StoreError>;
@@ -72,7 +73,7 @@ pub struct Whose {
     /// The consumer.
     pub consumer: ConsumerName,
     /// One tenant, or all of them.
-    pub scope: Option<Tenant>,
+    pub tenant: Option<Tenant>,
 }
 
 /// Opens an inbox in PostgreSQL. No statement takes longer than `statement_timeout`; zero sets no
@@ -124,8 +125,8 @@ impl<DB: Dialect> Memory<DB> {
 
     /// Begins a statement about the consumer and its tenant.
     fn query(&self, statement: impl FnOnce(&Shared) -> &Statement) -> Query<DB> {
-        let scope = self.whose.scope.as_ref().map(Tenant::as_str);
-        Query::new(statement(&self.tables.shared)).bind(self.whose.consumer.as_str()).bind(scope)
+        let tenant = self.whose.tenant.as_ref().map(Tenant::as_str);
+        Query::new(statement(&self.tables.shared)).bind(self.whose.consumer.as_str()).bind(tenant)
     }
 
     async fn read(&mut self, query: Query<DB>) -> Result<Vec<Row<DB>>, sqlx::Error> {
@@ -141,11 +142,12 @@ impl<DB: Dialect> Memory<DB> {
 impl<DB: Dialect> AppliedIds for Memory<DB> {
     async fn page(
         &mut self,
-        after: (Uuid, &str),
+        after: Uuid,
+        after_tenant: &str,
         until: Uuid,
         rows_max: u32,
     ) -> Result<Vec<Remembered>, StoreError> {
-        let page = self.query(|sql| &sql.remembered_page).bind(after.0).bind(after.1);
+        let page = self.query(|sql| &sql.remembered_page).bind(after).bind(after_tenant);
         let page = page.bind(until).bind(rows_max);
         self.remembered(page).await.map_err(StoreError::during("read the inbox"))
     }

@@ -8,7 +8,7 @@ use message::Message;
 use time::OffsetDateTime;
 
 use crate::attempts::error_text;
-use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::dialect::Dialect;
 use crate::error::{AdmitError, RedriveError};
 use crate::guard::{Admission, Duplicate, Guard};
@@ -16,6 +16,7 @@ use crate::handler::{Handler, refuse_swallowed};
 use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
+use crate::reason::Resolution;
 use crate::received::Received;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
@@ -131,8 +132,8 @@ impl<DB: Dialect> Inbox<DB> {
         options: RedriveOptions,
     ) -> Result<Resolution, RedriveError> {
         let message = owned_message(letter, consumer)?;
-        let scope = scope_of(letter)?;
-        let admitted = match tx.take_over(consumer, &scope, &message, letter.id).await? {
+        let tenant = tenant_of(letter)?;
+        let admitted = match tx.take_over(consumer, &tenant, &message, letter.id).await? {
             Some(guard) => Some(AdmittedLetter::with_row(guard)),
             None => self.admit_again(tx, letter, consumer, &message, options).await?,
         };
@@ -147,7 +148,7 @@ impl<DB: Dialect> Inbox<DB> {
         if guard.is_none() {
             tx.mark().await?;
         }
-        let received = Received::after(letter.attempts, consumer.clone(), scope, &message);
+        let received = Received::after(letter.attempts, consumer.clone(), tenant, &message);
         let handled =
             handler.handle_delivery(tx, &message, &received).await.map_err(RedriveError::Handler)?;
         refuse_swallowed(tx).map_err(RedriveError::Handler)?;
@@ -188,11 +189,11 @@ impl<DB: Dialect> Inbox<DB> {
         options: RedriveOptions,
     ) -> Result<Option<AdmittedLetter<DB>>, RedriveError> {
         let id = letter.id;
-        let scope = &scope_of(letter)?;
+        let tenant = &tenant_of(letter)?;
         let admitted = if options.accept_late {
-            tx.admit_late(consumer, scope, message).await
+            tx.admit_late(consumer, tenant, message).await
         } else {
-            tx.admit(consumer, scope, message).await
+            tx.admit(consumer, tenant, message).await
         };
         match admitted {
             Ok(Admission::Fresh(guard)) => Ok(Some(AdmittedLetter::with_row(guard))),
@@ -217,11 +218,11 @@ impl<DB: Dialect> Inbox<DB> {
         id: DeadLetterId,
         resolution: Resolution,
     ) -> Result<Redriven, RedriveError> {
-        let failed = StoreError::during;
+        let what = "close a dead letter";
         // This statement fails in an aborted transaction, so the commit below commits.
-        let rows =
-            self.tables().resolve(&mut tx, id, resolution).await.map_err(failed("close a dead letter"))?;
-        if rows != 1 {
+        let closing =
+            async { self.tables().resolve(&mut tx, id, resolution).await.map_err(StoreError::during(what)) };
+        if self.in_time(what, closing).await? != 1 {
             return Err(RedriveError::NotFound { id });
         }
         // The proofs are for deliveries; a dead letter was settled when it was stored.
@@ -231,8 +232,8 @@ impl<DB: Dialect> Inbox<DB> {
     }
 }
 
-fn scope_of(letter: &DeadLetter) -> Result<Tenant, RedriveError> {
-    Tenant::new(letter.scope.as_str())
+fn tenant_of(letter: &DeadLetter) -> Result<Tenant, RedriveError> {
+    Tenant::new(letter.tenant.as_str())
         .map_err(|error| RedriveError::NotAMessage { id: letter.id, problem: error.to_string() })
 }
 

@@ -9,13 +9,14 @@ use uuid::Uuid;
 use crate::activity::ActivityRow;
 use crate::attempts::{Attempt, InHand, NotedFailure};
 use crate::chunks::Incomplete;
-use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Guards, Inserted, Reading, Stored};
 use crate::held_keys::{Closed, HeldFirst, HeldKey};
 use crate::known::{Known, KnownState};
 use crate::many::{ClosedCount, FoundLetter, LetterDecision, LetterGroup};
 use crate::minutes::{ConsumerCounts, Counts};
+use crate::reason::{Reason, Resolution};
 use crate::reconcile::{Remembered, Unfinished};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
@@ -90,7 +91,7 @@ pub(crate) fn in_hand<DB: Backend>(row: &Row<DB>) -> Result<InHand> {
 pub(crate) fn incomplete<DB: Backend>(row: &Row<DB>) -> Result<Incomplete> {
     Ok(Incomplete {
         consumer: row.get("consumer")?,
-        scope: row.get("scope")?,
+        tenant: row.get("scope")?,
         id: MessageId::try_from(row.get::<Uuid>("message_id")?).map_err(unreadable)?,
         fingerprint: fingerprint(row)?,
         topic: row.get("topic")?,
@@ -116,7 +117,7 @@ pub(crate) fn letter<DB: Backend>(row: &Row<DB>) -> Result<DeadLetter> {
     Ok(DeadLetter {
         id: letter_id(row)?,
         consumer: row.get("consumer")?,
-        scope: row.get("scope")?,
+        tenant: row.get("scope")?,
         subject: row.get("subject")?,
         fingerprint: fingerprint(row)?,
         message_id: message_id.map(MessageId::try_from).transpose().map_err(unreadable)?,
@@ -253,13 +254,13 @@ pub(crate) fn known<DB: Backend>(row: &Row<DB>) -> Result<Known> {
             result_bytes: row.get::<Option<i64>>("result_bytes")?.map(i64::unsigned_abs),
         },
     };
-    Ok(Known { consumer: row.get("consumer")?, scope: row.get("scope")?, state })
+    Ok(Known { consumer: row.get("consumer")?, tenant: row.get("scope")?, state })
 }
 
 /// Reads a message that failed.
 pub(crate) fn known_attempt<DB: Backend>(row: &Row<DB>) -> Result<Known> {
     let state = KnownState::Retrying(attempt(row)?);
-    Ok(Known { consumer: row.get("consumer")?, scope: row.get("scope")?, state })
+    Ok(Known { consumer: row.get("consumer")?, tenant: row.get("scope")?, state })
 }
 
 pub(crate) fn activity<DB: Backend>(row: &Row<DB>) -> Result<ActivityRow> {
@@ -272,7 +273,7 @@ pub(crate) fn counts<DB: Backend>(row: &Row<DB>) -> Result<ConsumerCounts> {
 }
 
 pub(crate) fn remembered<DB: Backend>(row: &Row<DB>) -> Result<Remembered> {
-    Ok(Remembered { id: row.get("message_id")?, scope: row.get("scope")?, fingerprint: fingerprint(row)? })
+    Ok(Remembered { id: row.get("message_id")?, tenant: row.get("scope")?, fingerprint: fingerprint(row)? })
 }
 
 /// Reads an attempt, whose `is_open` is null, or a dead letter.

@@ -5,16 +5,18 @@ use sqlx::Transaction;
 
 use crate::attempts::Forget;
 use crate::day::Day;
-use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
+use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::dialect::{ChunkSet, Dialect, Inserted, Key, NewRow};
 use crate::guard::{Duplicate, identity};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
+use crate::reason::{Reason, Resolution};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 
 /// Why a delivery becomes a dead letter.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Cause {
     /// The reason.
     pub reason: Reason,
@@ -24,8 +26,10 @@ pub struct Cause {
     pub attempts: u32,
 }
 
-impl From<(Reason, String, u32)> for Cause {
-    fn from((reason, error, attempts): (Reason, String, u32)) -> Self {
+impl Cause {
+    /// Makes a cause: the reason, the last error, and the number of times the handler failed.
+    #[must_use]
+    pub fn new(reason: Reason, error: String, attempts: u32) -> Self {
         Self { reason, error, attempts }
     }
 }
@@ -57,11 +61,11 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn dead_letter(
         &self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         delivery: &Delivery,
-        cause: (Reason, String, u32),
+        cause: Cause,
     ) -> Result<Committed, StoreError> {
-        let letter = DeadLetter::of(delivery, consumer, scope, cause.into());
+        let letter = DeadLetter::of(delivery, consumer, tenant, cause);
         self.store_letter(consumer, letter, None).await
     }
 
@@ -77,19 +81,19 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn dead_letter_whole(
         &self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         delivery: &Delivery,
         whole: &Message,
-        cause: (Reason, String, u32),
+        cause: Cause,
     ) -> Result<Committed, StoreError> {
-        self.store_whole_letter(consumer, scope, delivery, whole, cause.into()).await
+        self.store_whole_letter(consumer, tenant, delivery, whole, cause).await
     }
 
     /// Does the same as [`dead_letter_whole`](Self::dead_letter_whole).
     pub(crate) async fn store_whole_letter(
         &self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         delivery: &Delivery,
         whole: &Message,
         cause: Cause,
@@ -101,7 +105,7 @@ impl<DB: Dialect> Inbox<DB> {
             origin: delivery.origin.clone(),
         };
         let chunks = delivery.message.as_ref().ok().map(identity);
-        let letter = DeadLetter::of(&of_whole, consumer, scope, cause);
+        let letter = DeadLetter::of(&of_whole, consumer, tenant, cause);
         self.store_letter(consumer, letter, chunks).await
     }
 
@@ -115,8 +119,7 @@ impl<DB: Dialect> Inbox<DB> {
         let inbox = self.clone();
         let consumer = consumer.clone();
         shield(async move {
-            let has_row = matches!(letter.reason, Reason::Poison | Reason::Rejected | Reason::Held);
-            let Some(message) = letter.message().ok().filter(|_| has_row) else {
+            let Some(message) = letter.message().ok().filter(|_| letter.reason.has_row()) else {
                 return inbox.store_letter_alone(&letter, chunks).await;
             };
             let without_row = match inbox.store_letter_with_row(&consumer, &letter, chunks, &message).await? {

@@ -59,9 +59,9 @@ struct Admitted {
 #[derive(Debug)]
 enum Evidence {
     /// An inbox row that this transaction inserted.
-    Row { consumer: ConsumerName, scope: Tenant },
+    Row { consumer: ConsumerName, tenant: Tenant },
     /// A chunk that this transaction keeps.
-    Chunk { consumer: ConsumerName, scope: Tenant, chunk: Box<Chunk> },
+    Chunk { consumer: ConsumerName, tenant: Tenant, chunk: Box<Chunk> },
     /// None: an earlier transaction inserted the row, or the guard was switched off.
     None,
 }
@@ -96,13 +96,13 @@ impl<DB: Dialect> InboxTransaction<DB> {
     pub async fn admit(
         &mut self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
         self.check_open().await?;
         let admission =
-            self.inbox.admit_marked(self.tx.as_sqlx(), consumer, scope, message, Mark::Yes).await?;
-        self.note(consumer, scope, message, &admission);
+            self.inbox.admit_marked(self.tx.as_sqlx(), consumer, tenant, message, Mark::Yes).await?;
+        self.note(consumer, tenant, message, &admission);
         Ok(admission)
     }
 
@@ -111,14 +111,14 @@ impl<DB: Dialect> InboxTransaction<DB> {
     pub(crate) async fn admit_late(
         &mut self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
         self.check_open().await?;
         self.inbox.validate(self.tx.as_sqlx(), message.id, true).await?;
         let admission =
-            self.inbox.admit_validated(self.tx.as_sqlx(), consumer, scope, message, Mark::Yes).await?;
-        self.note(consumer, scope, message, &admission);
+            self.inbox.admit_validated(self.tx.as_sqlx(), consumer, tenant, message, Mark::Yes).await?;
+        self.note(consumer, tenant, message, &admission);
         Ok(admission)
     }
 
@@ -127,11 +127,11 @@ impl<DB: Dialect> InboxTransaction<DB> {
     pub(crate) async fn take_over(
         &mut self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
         letter: DeadLetterId,
     ) -> Result<Option<Guard<DB>>, StoreError> {
-        let key = key(consumer, scope, message.id);
+        let key = key(consumer, tenant, message.id);
         self.check_open().await?;
         let content = self.inbox.content(message);
         let cleared = self.inbox.tables().clear_dead(&mut self.tx, key, letter, content).await;
@@ -139,9 +139,9 @@ impl<DB: Dialect> InboxTransaction<DB> {
         if cleared == 0 {
             return Ok(None);
         }
-        let evidence = Evidence::Row { consumer: consumer.clone(), scope: scope.clone() };
+        let evidence = Evidence::Row { consumer: consumer.clone(), tenant: tenant.clone() };
         self.admitted.push(Admitted { subject: key.id, evidence });
-        Ok(Some(Guard::new(&self.inbox, consumer, scope, message, None)))
+        Ok(Some(Guard::new(&self.inbox, consumer, tenant, message, None)))
     }
 
     /// Gathers the chunks of a message: see [`Inbox::gather`]. The commit returns the proof for a
@@ -152,26 +152,26 @@ impl<DB: Dialect> InboxTransaction<DB> {
     pub async fn gather(
         &mut self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
         self.check_open().await?;
-        let gathered = self.inbox.gather(self.tx.as_sqlx(), consumer, scope, message).await?;
+        let gathered = self.inbox.gather(self.tx.as_sqlx(), consumer, tenant, message).await?;
         let subject = message.id.as_uuid();
         match &gathered {
             Gathered::Kept { .. } => {
                 self.admitted.extend(message.chunk.clone().map(|chunk| {
                     let consumer = consumer.clone();
-                    let scope = scope.clone();
-                    Admitted { subject, evidence: Evidence::Chunk { consumer, scope, chunk } }
+                    let tenant = tenant.clone();
+                    Admitted { subject, evidence: Evidence::Chunk { consumer, tenant, chunk } }
                 }));
             }
             Gathered::Whole(_) => {
-                self.forget_chunks(consumer, scope, message.id);
-                self.wholes.push((consumer.clone(), scope.clone(), message.id));
+                self.forget_chunks(consumer, tenant, message.id);
+                self.wholes.push((consumer.clone(), tenant.clone(), message.id));
             }
             Gathered::Duplicate(_) => {
-                self.forget_chunks(consumer, scope, message.id);
+                self.forget_chunks(consumer, tenant, message.id);
                 self.admitted.push(Admitted { subject, evidence: Evidence::None });
             }
         }
@@ -215,12 +215,12 @@ impl<DB: Dialect> InboxTransaction<DB> {
     pub fn admit_unguarded(
         &mut self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
     ) -> Guard<DB> {
-        self.forget_whole(consumer, scope, message.id);
+        self.forget_whole(consumer, tenant, message.id);
         self.admitted.push(Admitted { subject: message.id.as_uuid(), evidence: Evidence::None });
-        Guard::new(&self.inbox, consumer, scope, message, None)
+        Guard::new(&self.inbox, consumer, tenant, message, None)
     }
 
     /// Commits, and returns one proof per admitted message, fresh or duplicate, in the order of
@@ -279,13 +279,13 @@ impl<DB: Dialect> InboxTransaction<DB> {
     fn note(
         &mut self,
         consumer: &ConsumerName,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
         admission: &Admission<DB>,
     ) {
-        self.forget_whole(consumer, scope, message.id);
+        self.forget_whole(consumer, tenant, message.id);
         let evidence = match admission {
-            Admission::Fresh(_) => Evidence::Row { consumer: consumer.clone(), scope: scope.clone() },
+            Admission::Fresh(_) => Evidence::Row { consumer: consumer.clone(), tenant: tenant.clone() },
             // If the row is this transaction's own, it was noted when it was inserted.
             Admission::Duplicate(_) => Evidence::None,
         };
@@ -293,15 +293,15 @@ impl<DB: Dialect> InboxTransaction<DB> {
     }
 
     /// Removes an assembled message from the list, because it is admitted now.
-    fn forget_whole(&mut self, consumer: &ConsumerName, scope: &Tenant, id: MessageId) {
-        self.wholes.retain(|(c, s, whole)| (c, s, *whole) != (consumer, scope, id));
+    fn forget_whole(&mut self, consumer: &ConsumerName, tenant: &Tenant, id: MessageId) {
+        self.wholes.retain(|(c, s, whole)| (c, s, *whole) != (consumer, tenant, id));
     }
 
     /// Drops the evidence for chunks that this transaction kept: they are deleted, because the
     /// inbox row of their message exists or will exist.
-    fn forget_chunks(&mut self, consumer: &ConsumerName, scope: &Tenant, id: MessageId) {
+    fn forget_chunks(&mut self, consumer: &ConsumerName, tenant: &Tenant, id: MessageId) {
         for Admitted { evidence, .. } in self.admitted.iter_mut().filter(|one| one.subject == id.as_uuid()) {
-            if matches!(evidence, Evidence::Chunk { consumer: c, scope: s, .. } if c == consumer && s == scope)
+            if matches!(evidence, Evidence::Chunk { consumer: c, tenant: s, .. } if c == consumer && s == tenant)
             {
                 *evidence = Evidence::None;
             }
@@ -373,8 +373,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
             return Err(CommitError::RolledBack { reason: UNADMITTED, source: None });
         }
         for Admitted { subject, evidence } in &self.admitted {
-            let Evidence::Chunk { consumer, scope, chunk } = evidence else { continue };
-            let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: *subject };
+            let Evidence::Chunk { consumer, tenant, chunk } = evidence else { continue };
+            let key = Key { consumer: consumer.as_str(), tenant: tenant.as_str(), id: *subject };
             let set = ChunkSet { key, fingerprint: chunk.fingerprint() };
             let is_kept = self.inbox.tables().has_chunk(&mut self.tx, set, chunk).await;
             let is_kept = is_kept.map_err(|error| CommitError::RolledBack {
@@ -394,8 +394,8 @@ const ROLL_BACK: &str = "roll back";
 /// Returns the keys of the inbox rows that a transaction inserted.
 fn rows_of(admitted: &[Admitted]) -> Vec<Key<'_>> {
     let rows = admitted.iter().filter_map(|Admitted { subject, evidence }| match evidence {
-        Evidence::Row { consumer, scope } => {
-            Some(Key { consumer: consumer.as_str(), scope: scope.as_str(), id: *subject })
+        Evidence::Row { consumer, tenant } => {
+            Some(Key { consumer: consumer.as_str(), tenant: tenant.as_str(), id: *subject })
         }
         _ => None,
     });

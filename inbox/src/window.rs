@@ -11,11 +11,11 @@ use crate::refusal::Refusal;
 
 /// Default number of days whose partitions are created ahead of time. They let a consumer that
 /// cannot create partitions run for a while without maintenance.
-pub const DAYS_AHEAD_DEFAULT: u32 = 2;
+pub(crate) const DAYS_AHEAD_DEFAULT: u32 = 2;
 
 /// How long after the retention of its last id a day is expired. So the local refusal always comes
 /// first.
-pub const EXPIRY_MARGIN: Duration = Duration::from_secs(3_600);
+const EXPIRY_MARGIN: Duration = Duration::from_secs(3_600);
 
 /// The ids that the inbox accepts at one moment of the database's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

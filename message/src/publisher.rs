@@ -123,6 +123,12 @@ pub trait Connector: Send + Sync + 'static {
     /// credentials or settings (the operator's). Cancel-safe: a dropped attempt leaves nothing
     /// behind.
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError>;
+
+    /// Returns the last error of the open session's client, if that is recent. It explains why
+    /// confirmations do not come, when no receipt says so. Never contains a secret.
+    fn last_error(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A session with a broker.

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use sqlx::{Pool, Transaction};
 
-use crate::error::MigrateError;
+use crate::error::{MigrateError, SchemaError};
 use crate::identifier::Identifier;
-use crate::line::Line;
+use crate::line::{Line, Migration};
+use crate::patience::Patience;
 use crate::query::Values;
 use crate::sql::Statement;
 use crate::status::Applied;
@@ -60,10 +61,6 @@ pub trait Backend: Values + sealed::Sealed {
     #[doc(hidden)]
     const BOOKKEEPING: &'static str;
 
-    /// The first statements of a script that is run by hand. They exclude running migrators.
-    #[doc(hidden)]
-    const BEGIN: &'static str;
-
     /// The check of [`check_place`](Self::check_place) in a script.
     #[doc(hidden)]
     const CHECK_PLACE: &'static str;
@@ -99,12 +96,18 @@ pub trait Backend: Values + sealed::Sealed {
     fn is_marked(connection: &mut Self::Connection)
     -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Begins a transaction that excludes every other migrator, and waits for one up to `wait_max`.
+    /// Returns the first statements of a script that is run by hand. They exclude running
+    /// migrators, and wait for one up to `wait_max` where the database does not limit that itself.
     #[doc(hidden)]
-    fn begin(
-        connection: &mut Self::Connection,
-        wait_max: Duration,
-    ) -> impl Future<Output = Result<Transaction<'_, Self>, MigrateError>> + Send;
+    #[must_use]
+    fn begin_script(wait_max: Duration) -> String;
+
+    /// Begins a transaction that excludes every other migrator, and waits patiently for one.
+    #[doc(hidden)]
+    fn begin<'c>(
+        connection: &'c mut Self::Connection,
+        patience: &Patience,
+    ) -> impl Future<Output = Result<Transaction<'c, Self>, MigrateError>> + Send;
 
     /// Checks that the database can store the texts of a line.
     #[doc(hidden)]
@@ -134,7 +137,7 @@ pub trait Backend: Values + sealed::Sealed {
         connection: &mut Self::Connection,
         schema: Option<&Identifier>,
         line: Line,
-        migration: &crate::line::Migration,
+        migration: &Migration,
     ) -> impl Future<Output = Result<(), MigrateError>> + Send;
 
     /// Reads the bookkeeping table; empty when it does not exist. Takes no lock and never makes the
@@ -145,6 +148,60 @@ pub trait Backend: Values + sealed::Sealed {
         schema: Option<&Identifier>,
         line: Line,
     ) -> impl Future<Output = Result<Vec<Applied>, MigrateError>> + Send;
+
+    /// Returns the first fault of a line's tables and functions that loses messages without an
+    /// error. Takes no lock.
+    #[doc(hidden)]
+    fn fault(
+        _connection: &mut Self::Connection,
+        _schema: Option<&Identifier>,
+        _line: Line,
+        _known: &[Migration],
+    ) -> impl Future<Output = Result<Option<SchemaError>, MigrateError>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Returns the schema with the tables, if this role may not use it.
+    #[doc(hidden)]
+    fn unusable(
+        _connection: &mut Self::Connection,
+        _schema: Option<&Identifier>,
+    ) -> impl Future<Output = Result<Option<SchemaError>, MigrateError>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Returns a line's tables with row-level security.
+    #[doc(hidden)]
+    fn with_row_security(
+        _connection: &mut Self::Connection,
+        _schema: Option<&Identifier>,
+        _known: &[Migration],
+    ) -> impl Future<Output = Result<Vec<String>, MigrateError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Returns a line's indexes and partitions that its migrations made and that do not work.
+    #[doc(hidden)]
+    fn missing(
+        _connection: &mut Self::Connection,
+        _schema: Option<&Identifier>,
+        _line: Line,
+        _known: &[Migration],
+    ) -> impl Future<Output = Result<Vec<String>, MigrateError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Makes a line's functions name the schema in which they are. Returns whether one named
+    /// another.
+    #[doc(hidden)]
+    fn bring_home(
+        _connection: &mut Self::Connection,
+        _schema: Option<&Identifier>,
+        _line: Line,
+        _known: &[Migration],
+    ) -> impl Future<Output = Result<bool, MigrateError>> + Send {
+        std::future::ready(Ok(false))
+    }
 
     /// Describes the tables of a line as text.
     #[doc(hidden)]

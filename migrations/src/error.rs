@@ -55,6 +55,50 @@ pub enum SchemaError {
         /// The name as it was recorded.
         name: String,
     },
+    /// Row-level security hides rows of a table from this role.
+    #[error(
+        "row-level security of the table {table} applies to this role, and rows that it hides would be lost without an \
+         error; run `ALTER TABLE {table} DISABLE ROW LEVEL SECURITY`, or `ALTER ROLE … BYPASSRLS` for this role (a policy \
+         that shows every row is not enough)"
+    )]
+    RowSecurity {
+        /// The table, with its schema.
+        table: String,
+    },
+    /// Row-level security hides rows of a table from its owner, and so from functions with the
+    /// owner's rights.
+    #[error(
+        "row-level security of the table {table} applies to its owner, with whose rights functions decide what is no \
+         longer needed; run `ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY`"
+    )]
+    ForcedRowSecurity {
+        /// The table, with its schema.
+        table: String,
+    },
+    /// The tables are in a schema that this role may not use, so it cannot tell whether they fit.
+    #[error(
+        "the tables are in the schema {schema}, which this role may not use; run `GRANT USAGE ON SCHEMA {schema} TO \
+         {role}` (`relay migrate roles` prints it with the role's other rights)"
+    )]
+    Unusable {
+        /// The schema.
+        schema: String,
+        /// The role of the session.
+        role: String,
+    },
+    /// A function uses the tables of another schema: its own schema was renamed.
+    #[error(
+        "the function {function} uses the tables of the schema {named}, as after ALTER SCHEMA … RENAME; as their owner, \
+         run `relay migrate up --line {line}`, which makes the functions of the {line} use their own schema"
+    )]
+    OtherSchema {
+        /// The line.
+        line: Line,
+        /// The function, with its schema.
+        function: String,
+        /// The schema that it names.
+        named: String,
+    },
 }
 
 /// The reason why a database could not be migrated or inspected.
@@ -70,6 +114,15 @@ pub enum MigrateError {
     NoSuchSchema {
         /// The schema.
         schema: Identifier,
+    },
+    /// The role may not create tables in the schema.
+    #[error(
+        "the tables cannot be created: {refusal}; grant CREATE on the schema to this role (`GRANT CREATE ON SCHEMA … TO …`), \
+         or pass `--schema` with a schema in which it may create tables"
+    )]
+    MayNotCreate {
+        /// The database's words, with the schema.
+        refusal: String,
     },
     /// The tables are in one schema of the `search_path`, but new ones would be created in another
     /// one before it, and would hide them.
@@ -125,4 +178,20 @@ impl MigrateError {
         let what = what.into();
         move |source| Self::Database { what, source: Box::new(source) }
     }
+
+    /// Replaces the error of the first statement that creates something, if the role lacks the
+    /// right to.
+    pub(crate) fn of_creating(self) -> Self {
+        let refusal = match &self {
+            Self::Database { source, .. } => source.downcast_ref().and_then(refusal),
+            _ => None,
+        };
+        refusal.map_or(self, |refusal| Self::MayNotCreate { refusal })
+    }
+}
+
+/// Returns the database's words if it refused a statement because of a right.
+fn refusal(error: &sqlx::Error) -> Option<String> {
+    let answer = error.as_database_error()?;
+    (answer.code()? == "42501").then(|| answer.message().to_owned())
 }

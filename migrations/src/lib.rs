@@ -24,6 +24,7 @@ mod identifier;
 mod line;
 mod migrator;
 pub mod own_transaction;
+mod patience;
 #[cfg(feature = "postgres")]
 mod postgres;
 pub mod query;
@@ -43,7 +44,8 @@ pub use identifier::{
     ForeignIdentifier, IDENTIFIER_BYTES_MAX, Identifier, InvalidForeignIdentifier, InvalidIdentifier, SqlName,
 };
 pub use line::{Line, Migration, UnknownLine};
-pub use migrator::{Migrator, WAIT_MAX};
+pub use migrator::Migrator;
+pub use patience::Waiting;
 pub use roles::Roles;
 pub use sql::{Statement, Template};
 pub use sql_error_kind::SqlErrorKind;

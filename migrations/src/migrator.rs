@@ -3,18 +3,16 @@
 use std::fmt::Write;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::Backend;
 use crate::error::{MigrateError, SchemaError};
 use crate::identifier::Identifier;
 use crate::line::{Line, Migration};
+use crate::patience::{Patience, Waiting};
 use crate::sql::{Statement, Template};
 use crate::status::Status;
-
-/// How long a migrator waits for another one by default. A migration of a large table may take
-/// longer; then the migrator behind it has to be started again.
-pub const WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// One line of migrations for one dialect and, on PostgreSQL, one schema.
 ///
@@ -32,7 +30,7 @@ pub struct Migrator<DB> {
     line: Line,
     known: &'static [Migration],
     schema: Option<Identifier>,
-    wait_max: Duration,
+    patience: Patience,
     dialect: PhantomData<fn() -> DB>,
 }
 
@@ -48,7 +46,7 @@ impl<DB: Backend> Migrator<DB> {
     #[doc(hidden)]
     #[must_use]
     pub fn with_migrations(line: Line, known: &'static [Migration]) -> Self {
-        Self { line, known, schema: None, wait_max: WAIT_MAX, dialect: PhantomData }
+        Self { line, known, schema: None, patience: Patience::default(), dialect: PhantomData }
     }
 
     /// Sets the schema of the tables. SQLite has no schemas and ignores it.
@@ -58,15 +56,24 @@ impl<DB: Backend> Migrator<DB> {
         self
     }
 
-    /// Sets how long [`up`](Self::up) waits on PostgreSQL for another migrator; 10 minutes by
-    /// default ([`WAIT_MAX`]). On SQLite, the connection's `busy_timeout` decides.
+    /// Sets how long [`up`](Self::up), and a script of [`sql`](Self::sql), wait on PostgreSQL for
+    /// another migrator; 10 minutes by default. On SQLite, the connection's `busy_timeout` decides.
     #[must_use]
     pub fn wait_max(mut self, limit: Duration) -> Self {
-        self.wait_max = limit;
+        self.patience.max = limit;
+        self
+    }
+
+    /// Sets what [`up`](Self::up) calls every 10 s while it waits on PostgreSQL for another
+    /// migrator. By default it logs a warning.
+    #[must_use]
+    pub fn on_wait(mut self, report: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        self.patience.report = Arc::new(report);
         self
     }
 
     /// Applies the pending migrations and returns them; empty when the database is up to date.
+    /// After `ALTER SCHEMA ... RENAME`, it also replaces the former name in the functions.
     ///
     /// # Errors
     /// [`MigrateError`]: the database is newer than this build, an applied migration differs from
@@ -76,7 +83,7 @@ impl<DB: Backend> Migrator<DB> {
     /// is applied. Not cancel-safe: a dropped call may have been applied; read the
     /// [status](Self::status).
     pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
-        let mut tx = DB::begin(connection, self.wait_max).await?;
+        let mut tx = DB::begin(connection, &self.patience).await?;
         let status = self.status(&mut tx).await?;
         let pending = status.pending()?;
         if status.applied.is_empty() {
@@ -87,13 +94,17 @@ impl<DB: Backend> Migrator<DB> {
                 DB::check_place(&mut tx).await?;
             }
             let what = String::from("create outbox_toolkit_migration");
-            DB::run(&mut tx, &self.render(DB::BOOKKEEPING), what).await?;
+            let created = DB::run(&mut tx, &self.render(DB::BOOKKEEPING), what).await;
+            created.map_err(MigrateError::of_creating)?;
         }
         for migration in pending {
             let what = format!("apply migration {} of the {}", migration.name, self.line);
             DB::run(&mut tx, &self.render(migration.template), what).await?;
             DB::record(&mut tx, self.schema.as_ref(), self.line, migration).await?;
             tracing::info!(line = %self.line, version = migration.version, name = migration.name, "migrated");
+        }
+        if DB::bring_home(&mut tx, self.schema.as_ref(), self.line, self.known).await? {
+            tracing::info!(line = %self.line, "the functions name their schema again, which was renamed");
         }
         tx.commit().await.map_err(MigrateError::database("commit the migrations"))?;
         Ok(pending)
@@ -109,18 +120,58 @@ impl<DB: Backend> Migrator<DB> {
         Ok(Status { line: self.line, applied, known: self.known })
     }
 
-    /// Checks that this build can work with the database. Reads only. Cancel-safe.
+    /// Checks that this build can work with the database, and that its tables and functions hide no
+    /// row from this role. Reads only. Cancel-safe.
     ///
     /// # Errors
     /// [`MigrateError::Schema`] names the command to run; any other error means that the database
     /// could not be read.
     pub async fn check(&self, connection: &mut DB::Connection) -> Result<(), MigrateError> {
+        let Err(error) = self.fits(connection).await else { return Ok(()) };
+        // Without the right to use a schema, its tables look as if they were missing.
+        let may_be_hidden = matches!(
+            error,
+            MigrateError::Schema(SchemaError::Missing { .. }) | MigrateError::Database { .. }
+        );
+        if may_be_hidden && let Ok(Some(unusable)) = DB::unusable(connection, self.schema.as_ref()).await {
+            return Err(unusable.into());
+        }
+        Err(error)
+    }
+
+    async fn fits(&self, connection: &mut DB::Connection) -> Result<(), MigrateError> {
+        if let Some(fault) = DB::fault(connection, self.schema.as_ref(), self.line, self.known).await? {
+            return Err(fault.into());
+        }
         Ok(self.status(connection).await?.check()?)
+    }
+
+    /// Returns the line's tables with row-level security, whether or not it applies to this role;
+    /// none on SQLite. Reads only. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`MigrateError::Database`] when the catalogs cannot be read.
+    pub async fn with_row_security(
+        &self,
+        connection: &mut DB::Connection,
+    ) -> Result<Vec<String>, MigrateError> {
+        DB::with_row_security(connection, self.schema.as_ref(), self.known).await
+    }
+
+    /// Returns the line's indexes and partitions that were dropped or detached by hand, or are not
+    /// valid; none on SQLite. Reads only. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`MigrateError::Database`] when the catalogs cannot be read, or the line has no tables.
+    pub async fn missing(&self, connection: &mut DB::Connection) -> Result<Vec<String>, MigrateError> {
+        DB::missing(connection, self.schema.as_ref(), self.line, self.known).await
     }
 
     /// Returns the migrations of a range of versions as a script for an administrator who runs them
     /// by hand. The script includes the bookkeeping, all in one transaction that excludes running
-    /// migrators.
+    /// migrators. On PostgreSQL it waits for one of them up to [`wait_max`](Self::wait_max), and
+    /// then fails with an error that names the session; on SQLite the client's busy timeout
+    /// decides.
     ///
     /// # Errors
     /// [`SchemaError::TooNew`] when the range goes beyond what this build knows.
@@ -130,7 +181,8 @@ impl<DB: Backend> Migrator<DB> {
             return Err(SchemaError::TooNew { line: self.line, database: *versions.end(), build });
         }
         let check = if self.schema.is_none() { DB::CHECK_PLACE } else { "" };
-        let mut script = format!("{}\n{check}{}\n", DB::BEGIN, self.render(DB::BOOKKEEPING));
+        let begin = DB::begin_script(self.patience.max);
+        let mut script = format!("{}\n{check}{}\n", begin, self.render(DB::BOOKKEEPING));
         for migration in self.known.iter().filter(|migration| versions.contains(&migration.version)) {
             // Writing to a String cannot fail.
             let _ = writeln!(
@@ -178,6 +230,7 @@ mod tests {
         let migrator = Migrator::<Postgres>::new(Line::Outbox).schema(Some(schema));
         let script = migrator.sql(1..=1).unwrap();
         assert!(script.starts_with("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"), "{script}");
+        assert!(script.contains("1..6001 LOOP") && !script.contains("pg_advisory_xact_lock("), "{script}");
         assert!(script.contains(r#"CREATE TABLE "app".outbox_message"#), "{script}");
         assert!(script.contains("VALUES ('outbox', 1, '0001_outbox', '"), "{script}");
         assert!(script.ends_with("COMMIT;\n") && !script.contains("{schema}") && !script.contains(HIDDEN));

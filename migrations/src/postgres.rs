@@ -1,22 +1,31 @@
 //! PostgreSQL: an advisory lock of the transaction keeps migrators apart.
 
+mod objects;
+
 use std::time::{Duration, Instant};
 
 use sqlx::types::time::OffsetDateTime;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, Transaction};
 
 use crate::backend::{Backend, Dialect};
-use crate::error::MigrateError;
+use crate::error::{MigrateError, SchemaError};
 use crate::identifier::Identifier;
 use crate::line::{Line, Migration};
 use crate::own_transaction::MARK;
+use crate::patience::{Patience, Waiting};
 use crate::snapshot;
 use crate::sql::{Statement, Template};
 use crate::status::Applied;
 
-/// Takes the lock, or pauses and returns false. It does not queue, because a statement that waits
-/// cannot report the holder. The number is arbitrary, and others are unlikely to use it: the first
-/// eight bytes of "outbox_toolkit".
+/// The number of the lock of the migrations. It is arbitrary, and others are unlikely to use it:
+/// the first eight bytes of "outbox_toolkit".
+const LOCK: i64 = 8_031_170_788_430_771_316;
+
+/// Pause of a script between two attempts to take the lock.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes the [lock](LOCK), or pauses and returns false. It does not queue, because a statement that
+/// waits cannot report the holder.
 const TRY_LOCK: &str = "SELECT CASE WHEN pg_try_advisory_xact_lock(8031170788430771316) THEN true
     ELSE pg_sleep(0.1)::text IS NULL END";
 
@@ -30,7 +39,7 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
     AND (l.classid::bigint << 32 | l.objid::bigint) = 8031170788430771316
     AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()) LIMIT 1";
 
-/// Time between two log lines of a migrator that waits for another one.
+/// Time between two reports of a migrator that waits for another one.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Lifts the time limits of a role or database, which are meant for services: the duration of a
@@ -44,7 +53,7 @@ const TIME_LIMITS: &str = "SELECT set_config(name, value, true) FROM (VALUES ('s
     WHERE current_setting(name, true) IS NOT NULL";
 
 /// Takes the lock of the migrations, or returns an error that names its holder.
-async fn lock(connection: &mut PgConnection, wait_max: Duration) -> Result<(), MigrateError> {
+async fn lock(connection: &mut PgConnection, patience: &Patience) -> Result<(), MigrateError> {
     let since = Instant::now();
     let mut report_after = REPORT_INTERVAL;
     loop {
@@ -53,13 +62,13 @@ async fn lock(connection: &mut PgConnection, wait_max: Duration) -> Result<(), M
             return Ok(());
         }
         let waited = since.elapsed();
-        if waited >= wait_max {
+        if waited >= patience.max {
             return Err(MigrateError::Busy { holder: holder(connection).await, waited });
         }
         if waited >= report_after {
             report_after = waited + REPORT_INTERVAL;
             let holder = holder(&mut *connection).await;
-            tracing::warn!(holder, ?waited, "waiting for another migration");
+            (patience.report)(&Waiting { holder, waited });
         }
     }
 }
@@ -91,8 +100,6 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
     CONSTRAINT outbox_toolkit_migration_pkey PRIMARY KEY (line, version)
 );";
 
-    const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;\nSELECT pg_advisory_xact_lock(8031170788430771316);";
-
     const CHECK_PLACE: &'static str = "\
 DO $$ BEGIN
     IF EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -102,6 +109,37 @@ DO $$ BEGIN
     END IF;
 END $$;
 ";
+
+    fn begin_script(wait_max: Duration) -> String {
+        // One attempt more, which comes at the end of the wait.
+        let attempts = wait_max.as_millis().div_ceil(PAUSE.as_millis()) + 1;
+        format!(
+            "\
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+DO $$ DECLARE
+    holder text := 'a session that is not visible or has just ended';
+BEGIN
+    FOR attempt IN 1..{attempts} LOOP
+        IF pg_try_advisory_xact_lock({LOCK}) THEN
+            RETURN;
+        END IF;
+        IF attempt < {attempts} THEN
+            PERFORM pg_sleep({pause});
+        END IF;
+    END LOOP;
+    BEGIN
+        holder := coalesce(({HOLDER}), holder);
+    EXCEPTION WHEN OTHERS THEN
+        NULL; -- This role may not read the views.
+    END;
+    RAISE EXCEPTION 'another migration did not end within {waited} s: %', holder
+        USING ERRCODE = 'lock_not_available',
+            HINT = 'Nothing was changed. Run this script again once that migration has ended.';
+END $$;",
+            pause = PAUSE.as_secs_f64(),
+            waited = wait_max.as_secs_f64(),
+        )
+    }
 
     /// Sends one message. BEGIN comes last: a statement that fails before it leaves no transaction.
     async fn begin_marked(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
@@ -122,10 +160,10 @@ END $$;
             .await
     }
 
-    async fn begin(
-        connection: &mut PgConnection,
-        wait_max: Duration,
-    ) -> Result<Transaction<'_, Self>, MigrateError> {
+    async fn begin<'c>(
+        connection: &'c mut PgConnection,
+        patience: &Patience,
+    ) -> Result<Transaction<'c, Self>, MigrateError> {
         // Does not rely on the defaults of role and database. With one snapshot for the whole
         // transaction, a migrator that waited for the lock would apply again what another one had
         // applied meanwhile. A transaction of the caller keeps its settings.
@@ -140,7 +178,7 @@ END $$;
             let set = sqlx::query(TIME_LIMITS).execute(&mut *tx).await;
             set.map_err(MigrateError::database("change the time limits of its role"))?;
         }
-        if let Err(error) = lock(&mut tx, wait_max).await {
+        if let Err(error) = lock(&mut tx, patience).await {
             tx.rollback().await.map_err(MigrateError::database("roll back"))?;
             return Err(error);
         }
@@ -252,6 +290,48 @@ END $$;
             applied_at,
         });
         Ok(applied.collect())
+    }
+
+    async fn fault(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        line: Line,
+        known: &[Migration],
+    ) -> Result<Option<SchemaError>, MigrateError> {
+        objects::fault(connection, schema, line, known).await
+    }
+
+    async fn unusable(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+    ) -> Result<Option<SchemaError>, MigrateError> {
+        objects::unusable(connection, schema).await
+    }
+
+    async fn with_row_security(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        known: &[Migration],
+    ) -> Result<Vec<String>, MigrateError> {
+        objects::with_row_security(connection, schema, known).await
+    }
+
+    async fn missing(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        line: Line,
+        known: &[Migration],
+    ) -> Result<Vec<String>, MigrateError> {
+        objects::missing(connection, schema, line, known).await
+    }
+
+    async fn bring_home(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        line: Line,
+        known: &[Migration],
+    ) -> Result<bool, MigrateError> {
+        objects::bring_home(connection, schema, line, known).await
     }
 
     async fn describe(

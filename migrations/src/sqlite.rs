@@ -10,6 +10,7 @@ use crate::backend::{Backend, Dialect};
 use crate::error::MigrateError;
 use crate::identifier::Identifier;
 use crate::line::{Line, Migration};
+use crate::patience::Patience;
 use crate::snapshot;
 use crate::sql::Statement;
 use crate::status::Applied;
@@ -40,6 +41,10 @@ pub async fn begin_outside(
     }
 }
 
+const BEGIN_SCRIPT: &str = "\
+-- An error does not end a transaction of SQLite. Stop at the first one: sqlite3 -bail FILE < SCRIPT
+BEGIN IMMEDIATE;";
+
 impl Backend for Sqlite {
     const DIALECT: Dialect = Dialect::Sqlite;
 
@@ -53,11 +58,12 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
     CONSTRAINT outbox_toolkit_migration_pkey PRIMARY KEY (line, version)
 ) STRICT;";
 
-    const BEGIN: &'static str = "\
--- An error does not end a transaction of SQLite. Stop at the first one: sqlite3 -bail FILE < SCRIPT
-BEGIN IMMEDIATE;";
-
     const CHECK_PLACE: &'static str = "";
+
+    /// Does not wait: the client's busy timeout decides, which is zero in the program `sqlite3`.
+    fn begin_script(_wait_max: Duration) -> String {
+        String::from(BEGIN_SCRIPT)
+    }
 
     /// Takes the write lock, waiting within the busy timeout. A deferred transaction that starts to
     /// write later is refused at once when another one has written since. The mark is a savepoint.
@@ -93,10 +99,10 @@ BEGIN IMMEDIATE;";
     }
 
     /// Waits for another migrator like for any writer: as long as the connection's `busy_timeout`.
-    async fn begin(
-        connection: &mut SqliteConnection,
-        _: Duration,
-    ) -> Result<Transaction<'_, Self>, MigrateError> {
+    async fn begin<'c>(
+        connection: &'c mut SqliteConnection,
+        _: &Patience,
+    ) -> Result<Transaction<'c, Self>, MigrateError> {
         connection.begin_with("BEGIN IMMEDIATE").await.map_err(MigrateError::database("take the write lock"))
     }
 

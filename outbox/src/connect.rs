@@ -28,7 +28,10 @@ pub use crate::sqlite::options::{opened_when_free, sqlite_options};
 #[non_exhaustive]
 pub enum InvalidUrl {
     /// The URL of another database.
-    #[error("the URL begins with {scheme:?}; use postgres://user@host/database or sqlite:file.db")]
+    #[error(
+        "the URL {}; use postgres://user@host/database or sqlite:file.db",
+        beginning(.scheme)
+    )]
     Scheme {
         /// The text before the colon.
         scheme: String,
@@ -76,6 +79,15 @@ pub enum InvalidUrl {
         /// The mode as configured.
         mode: &'static str,
     },
+}
+
+/// Describes the beginning of a URL. The text may be a secret, so only a scheme is repeated.
+fn beginning(scheme: &str) -> String {
+    match scheme.trim_start().chars().next() {
+        None => String::from("has no : behind a scheme, as a text in base64 has none: decode it"),
+        Some('"' | '\'') => String::from("is in quotes, which belong to it here: remove them"),
+        Some(_) => format!("begins with {scheme:?}"),
+    }
 }
 
 /// Returns the kind of database that a URL is for.

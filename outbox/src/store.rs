@@ -58,13 +58,13 @@ pub(crate) async fn store_one<DB: Dialect>(
     reached(crash_points::BEFORE_ENQUEUE);
     let run = [prepared];
     let Inserted { ids, transaction } = insert(connection, settings, &run, requires).await?;
-    let answer = match ids.is_empty() {
-        false => Enqueued::Stored(id),
-        true if !prepared.is_supplied => return Err(not_unique(prepared)),
-        true => {
-            compare(connection, settings, &run).await?;
-            Enqueued::Duplicate(id)
-        }
+    let answer = if !ids.is_empty() {
+        Enqueued::Stored(id)
+    } else if !prepared.is_supplied {
+        return Err(not_unique(prepared));
+    } else {
+        compare(connection, settings, &run).await?;
+        Enqueued::Duplicate(id)
     };
     telemetry::enqueued(usize::from(matches!(answer, Enqueued::Stored(_))));
     reached(crash_points::AFTER_ENQUEUE);
@@ -107,9 +107,12 @@ pub(crate) async fn store_all<DB: Dialect>(
     }
     reached(crash_points::AFTER_ENQUEUE);
     // The first message with a repeated id has removed it from `new`.
-    let answer = |prepared: &Prepared| match new.remove(&prepared.message.id) {
-        true => Enqueued::Stored(prepared.message.id),
-        false => Enqueued::Duplicate(prepared.message.id),
+    let answer = |prepared: &Prepared| {
+        if new.remove(&prepared.message.id) {
+            Enqueued::Stored(prepared.message.id)
+        } else {
+            Enqueued::Duplicate(prepared.message.id)
+        }
     };
     Ok(Batch { answers: messages.iter().map(answer).collect(), transaction: inserted.transaction })
 }

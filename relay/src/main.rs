@@ -6,7 +6,7 @@ fn main() {
     let cli = match Cli::of_process() {
         Ok(cli) => cli,
         Err(failure) => {
-            eprint!("{}", failure.shown());
+            failure.print();
             std::process::exit(failure.exit().code());
         }
     };
@@ -32,7 +32,7 @@ async fn run(cli: Cli) -> Exit {
     match Box::pin(cli.execute()).await {
         Ok(exit) => exit,
         Err(failure) => {
-            eprint!("{}", failure.shown());
+            failure.print();
             failure.exit()
         }
     }

@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::key::{self, NAME_BYTES_MAX, SagaId};
-use crate::record::{SagaOutline, SagaRecord, Seen, State, StepRecord};
+use crate::record::{Condition, SagaOutline, SagaRecord, Seen, State, StepRecord};
 use crate::sagas::Sagas;
 use crate::tables::{Skipped, Tables};
 
@@ -165,7 +165,7 @@ pub enum DecideError {
         /// The saga.
         id: SagaId,
         /// Its [condition](SagaOutline::condition).
-        condition: String,
+        condition: Condition,
     },
     /// The state of the saga does not permit this decision.
     #[error("the saga {id} is {state}{}; {action} needs one that is {needed}", if *.is_stuck { ", stuck" } else { "" })]
@@ -410,12 +410,11 @@ impl<DB: Dialect> Sagas<DB> {
                 tables.skip_step(tx, id, Skipped { step, is_stuck_here }, &result).await
             }
         };
-        match skipped.map_err(StoreError::during("skip a step"))? {
-            true => Ok(()),
-            false => {
-                let (step, at) = (step.to_owned(), saga.waits_for.clone());
-                Err(DecideError::NotSkipped { id: id.clone(), step, at })
-            }
+        if skipped.map_err(StoreError::during("skip a step"))? {
+            Ok(())
+        } else {
+            let (step, at) = (step.to_owned(), saga.waits_for.clone());
+            Err(DecideError::NotSkipped { id: id.clone(), step, at })
         }
     }
 }

@@ -9,11 +9,11 @@ use migrations::{Backend, Identifier};
 use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
 
-use crate::record::Held;
+use crate::record::{Held, SagaKind};
 use crate::statements::Shared;
 
 /// A database that sagas have tables in: PostgreSQL or SQLite.
-pub trait Dialect: outbox::Dialect + inbox::dialect::Dialect + Store {}
+pub trait Dialect: outbox::Dialect + inbox::Dialect + Store {}
 
 #[cfg(feature = "postgres")]
 impl Dialect for sqlx::Postgres {}
@@ -74,7 +74,7 @@ pub trait Store: Backend {
     fn due_kinds(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
-        kinds: &[(String, u16)],
+        kinds: &[SagaKind],
     ) -> impl Future<Output = Result<Vec<bool>>> + Send;
 
     /// See [`Tables::finish_all`](crate::tables::Tables::finish_all).

@@ -58,7 +58,7 @@
 //! | [`Run::sleep`] | its end, and that the saga waits |
 //! | an undo | the record that it is undone; for a call, that record commits after the undo |
 //!
-//! Every commit of a worker is fenced by the epoch of its claim, and leases expire by the
+//! Every commit of a worker is fenced by the name of its claim, and leases expire by the
 //! database's clock: a worker that was suspended beyond its lease changes nothing.
 //!
 //! | module | what it holds |
@@ -68,7 +68,7 @@
 //! | [`Run`], [`Step`], [`Call`], [`Request`], [`Sleep`], [`Retry`] | what a saga's function does |
 //! | [`Stop`], [`StepError`] | how a saga's function and its steps stop |
 //! | [`Replies`], [`StepKey`], [`Replied`], [`KEY_HEADER`], [`TOKEN_HEADER`] | replies to requests |
-//! | [`SagaId`], [`SagaRecord`], [`SagaOutline`], [`StepRecord`], [`State`] | what is stored |
+//! | [`SagaId`], [`SagaRecord`], [`SagaOutline`], [`StepRecord`], [`State`], [`Condition`] | what is stored |
 //! | [`SagaQuery`], [`Choice`], [`Seen`], [`Decision`], [`DecideError`], [`Overdue`] | lists and decisions for operators |
 //! | [`telemetry`] | every metric |
 //! | `crash_points` (feature `testing`) | places at which a test ends the process |
@@ -123,7 +123,9 @@ pub use key::{ID_BYTES_MAX, InvalidKey, NAME_BYTES_MAX, SagaId, StepKey};
 pub use options::{SPAN_MAX, WorkerOptions};
 #[doc(hidden)]
 pub use record::Held;
-pub use record::{SagaOutline, SagaRecord, Seen, State, StepKind, StepRecord, StepState, UndoState};
+pub use record::{
+    Condition, SagaOutline, SagaRecord, Seen, State, StepKind, StepRecord, StepState, UndoState,
+};
 #[doc(hidden)]
 pub use registry::SagaFunction;
 pub use replies::{KEY_HEADER, Replies, TOKEN_HEADER};

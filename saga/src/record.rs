@@ -116,42 +116,14 @@ words! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SagaRecord {
-    /// Its name.
-    pub id: SagaId,
-    /// The version of the code that runs it.
-    pub version: u16,
-    /// Its state.
-    pub state: State,
+    /// Everything but its contents.
+    pub outline: SagaOutline,
     /// Its input: JSON.
     pub input: String,
     /// Its output, once it has finished: JSON.
     pub output: Option<String>,
-    /// How many workers have owned it, one after the other.
-    pub epoch: i64,
-    /// The worker that owns it now.
-    pub worker: Option<String>,
-    /// Its next turn, or the end of its worker's lease. `None` when it needs no turn.
-    pub wake_at: Option<OffsetDateTime>,
-    /// Failures since the last step that succeeded.
-    pub attempts: u32,
-    /// The last failure.
-    pub error: Option<String>,
-    /// The reason why it is undone.
-    pub reason: Option<String>,
-    /// The step whose time or reply it waits for; of a stuck saga, the step at which it is stuck.
-    pub waits_for: Option<String>,
-    /// When that wait began.
-    pub waiting_since: Option<OffsetDateTime>,
-    /// When it was started.
-    pub started_at: OffsetDateTime,
-    /// When it got stuck, if it needs an operator.
-    pub stuck_at: Option<OffsetDateTime>,
-    /// When it finished, or was undone.
-    pub ended_at: Option<OffsetDateTime>,
     /// The number of replies that have arrived.
     pub(crate) replies: i64,
-    /// The reason of an operator who wants it cancelled.
-    pub(crate) cancel: Option<String>,
     /// Proves replies to its requests.
     pub(crate) secret: Secret,
 }
@@ -168,7 +140,7 @@ pub struct SagaOutline {
     pub state: State,
     /// How many workers have owned it, one after the other.
     pub epoch: i64,
-    /// The worker that owns it now.
+    /// The worker that owns it now, and the number of the worker's claim: `<worker>/<number>`.
     pub worker: Option<String>,
     /// Its next turn, or the end of its worker's lease. `None` when it needs no turn.
     pub wake_at: Option<OffsetDateTime>,
@@ -226,15 +198,37 @@ impl SagaOutline {
         self.cancel.is_some()
     }
 
-    /// Returns its state in words, with details for an operator.
+    /// Returns its state, with what an operator has to know besides.
     #[must_use]
-    pub fn condition(&self) -> String {
-        let besides = match (self.stuck_at, self.is_cancelled()) {
-            (Some(_), _) => ", stuck",
-            (None, true) => ", to be cancelled",
-            (None, false) => "",
-        };
-        format!("{}{besides}", self.state)
+    pub fn condition(&self) -> Condition {
+        if self.stuck_at.is_some() {
+            Condition::Stuck(self.state)
+        } else if self.is_cancelled() {
+            Condition::ToBeCancelled(self.state)
+        } else {
+            Condition::Usual(self.state)
+        }
+    }
+}
+
+/// The state of a saga, with what an operator has to know besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Condition {
+    /// It is only in this state.
+    Usual(State),
+    /// It is stuck: an operator decides.
+    Stuck(State),
+    /// An operator has cancelled it while a worker runs it.
+    ToBeCancelled(State),
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usual(state) => write!(f, "{state}"),
+            Self::Stuck(state) => write!(f, "{state}, stuck"),
+            Self::ToBeCancelled(state) => write!(f, "{state}, to be cancelled"),
+        }
     }
 }
 
@@ -295,12 +289,35 @@ impl StepRecord {
     }
 }
 
-/// A saga that a worker owns, with the epoch that fences its changes.
+/// A type of sagas, and a version of its code.
+#[doc(hidden)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SagaKind {
+    pub(crate) saga_type: String,
+    pub(crate) version: u16,
+}
+
+/// A saga that a worker owns, with the name of the claim that fences its changes. Every claim has a
+/// name of its own. Its epoch may return: a crash or a promotion that takes a claim back lets the
+/// next one have the same number.
 #[doc(hidden)]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Held {
     pub(crate) id: SagaId,
-    pub(crate) epoch: i64,
+    pub(crate) worker: String,
+}
+
+impl Held {
+    /// Returns a saga as the claim that it was read with holds it. Without a worker nobody holds
+    /// it, and the empty name fits no row.
+    pub(crate) fn of(saga: &SagaRecord) -> Self {
+        Self { id: saga.outline.id.clone(), worker: saga.outline.worker.clone().unwrap_or_default() }
+    }
+
+    /// Returns whether the saga still belongs to this claim.
+    pub(crate) fn owns(&self, saga: &SagaRecord) -> bool {
+        saga.outline.worker.as_deref() == Some(self.worker.as_str())
+    }
 }
 
 /// How a change of a step commits.

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::dialect::Dialect;
 use crate::error::OpenError;
 use crate::key::{self, NAME_BYTES_MAX};
+use crate::record::SagaKind;
 use crate::run::Run;
 use crate::stop::Stop;
 
@@ -151,13 +152,13 @@ impl<DB: Dialect> Registry<DB> {
     }
 
     /// Returns the types and versions that can run here.
-    pub(crate) fn runnable(&self) -> Vec<(String, u16)> {
+    pub(crate) fn runnable(&self) -> Vec<SagaKind> {
         let mut all: Vec<_> = self
             .types
             .iter()
             .flat_map(|(name, versions)| {
                 let here = versions.iter().filter(|(_, function)| function.is_some());
-                here.map(|(version, _)| (name.clone(), *version))
+                here.map(|(version, _)| SagaKind { saga_type: name.clone(), version: *version })
             })
             .collect();
         all.sort();

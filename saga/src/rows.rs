@@ -25,24 +25,10 @@ pub(crate) fn secret<DB: Dialect>(row: &Row<DB>) -> Result<Secret> {
 
 pub(crate) fn saga<DB: Dialect>(row: &Row<DB>) -> Result<SagaRecord> {
     Ok(SagaRecord {
-        id: id(row)?,
-        version: row.get("version")?,
-        state: State::of(&text(row, "state")?)?,
+        outline: outline(row)?,
         input: row.get("input")?,
         output: row.get("output")?,
-        epoch: row.get("epoch")?,
-        worker: row.get("worker")?,
-        wake_at: row.get("wake_at")?,
-        attempts: row.get("attempts")?,
-        error: row.get("error")?,
-        reason: row.get("reason")?,
-        waits_for: row.get("waits_for")?,
-        waiting_since: row.get("waiting_since")?,
-        started_at: row.get("started_at")?,
-        stuck_at: row.get("stuck_at")?,
-        ended_at: row.get("ended_at")?,
         replies: row.get("replies")?,
-        cancel: row.get("cancel")?,
         secret: secret(row)?,
     })
 }

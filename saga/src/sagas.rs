@@ -145,7 +145,7 @@ impl<DB: Dialect> Sagas<DB> {
         let found = found.ok_or(sqlx::Error::RowNotFound);
         let found = found.map_err(StoreError::during("see the saga that was started before"))?;
         if is_same(&found.input, &input) {
-            Ok(Started::AlreadyThere(found.state))
+            Ok(Started::AlreadyThere(found.outline.state))
         } else {
             Err(StartError::KeyReused { id })
         }
@@ -185,7 +185,7 @@ impl<DB: Dialect> Sagas<DB> {
 /// Returns whether two texts are the same JSON. Numbers are compared as texts: a
 /// [`serde_json::Value`] would round long ones and treat different amounts as equal.
 fn is_same(one: &str, other: &str) -> bool {
-    let content = |text: &str| inbox::canonical_json::canonical(text.as_bytes());
+    let content = |text: &str| inbox::shared::canonical(text.as_bytes());
     one == other || content(one).is_some_and(|one| Some(one) == content(other))
 }
 

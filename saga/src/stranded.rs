@@ -8,6 +8,7 @@ use time::OffsetDateTime;
 
 use crate::dialect::Dialect;
 use crate::error::StoreError;
+use crate::record::SagaKind;
 use crate::sagas::Sagas;
 
 /// Maximum sagas of a type and version that one pass reads. Most of them have long pauses, which is
@@ -16,14 +17,14 @@ pub(crate) const SLICE: u32 = 5_000;
 
 /// Where the last pass over each type and version ended; none if it read all of them.
 #[derive(Debug, Default)]
-pub(crate) struct Passes(Mutex<HashMap<(String, u16), OffsetDateTime>>);
+pub(crate) struct Passes(Mutex<HashMap<SagaKind, OffsetDateTime>>);
 
 impl Passes {
-    fn after(&self, kind: &(String, u16)) -> Option<OffsetDateTime> {
+    fn after(&self, kind: &SagaKind) -> Option<OffsetDateTime> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(kind).copied()
     }
 
-    fn ended(&self, kind: &(String, u16), at: Option<OffsetDateTime>) {
+    fn ended(&self, kind: &SagaKind, at: Option<OffsetDateTime>) {
         let mut passes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match at {
             Some(at) => passes.insert(kind.clone(), at),
@@ -59,8 +60,8 @@ impl<DB: Dialect> Sagas<DB> {
                 woken += slice.woken;
                 if slice.woken > 0 {
                     tracing::warn!(
-                        saga_type = kind.0,
-                        version = kind.1,
+                        saga_type = kind.saga_type,
+                        version = kind.version,
                         sagas = slice.woken,
                         "the server's clock was ahead when these sagas were postponed; they are due now"
                     );

@@ -17,8 +17,8 @@ use crate::dialect::{Dialect, Replied};
 use crate::key::{SagaId, StepKey};
 use crate::options::{LEASE_MAX, PAUSE_MAX};
 use crate::record::{
-    Commits, DOUBTED, GIVEN, Held, LOST, NewStep, SagaOutline, SagaRecord, State, StepChange, StepRecord,
-    StepState, Turn,
+    Commits, DOUBTED, GIVEN, Held, LOST, NewStep, SagaKind, SagaOutline, SagaRecord, State, StepChange,
+    StepRecord, StepState, Turn,
 };
 use crate::reply_token::Secret;
 use crate::rows;
@@ -72,9 +72,9 @@ fn of_saga<DB: Dialect>(statement: &Statement, id: &SagaId) -> Query<DB> {
     Query::new(statement).bind(id.saga_type()).bind(id.id())
 }
 
-/// Fenced by the epoch: the statement changes nothing once another worker owns the saga.
+/// Fenced by the claim: the statement changes nothing once another worker owns the saga.
 fn of_held<DB: Dialect>(statement: &Statement, held: &Held) -> Query<DB> {
-    of_saga(statement, &held.id).bind(held.epoch)
+    of_saga(statement, &held.id).bind(held.worker.as_str())
 }
 
 impl<DB: Dialect> Tables<DB> {
@@ -128,13 +128,13 @@ impl<DB: Dialect> Tables<DB> {
     pub(crate) async fn claim(
         &self,
         connection: &mut DB::Connection,
-        kind: &(String, u16),
+        kind: &SagaKind,
         limit: u32,
         worker: &str,
         lease: Duration,
         pause: Backoff,
     ) -> Result<Vec<SagaRecord>> {
-        let (saga_type, version) = kind;
+        let SagaKind { saga_type, version } = kind;
         let query = Query::<DB>::new(&self.shared.claim).bind(saga_type).bind(*version).bind(limit);
         let query = query.bind(worker).bind(lease).bind(pause.first).bind(pause.max).bind(LOST);
         query.rows(connection).await?.iter().map(rows::saga).collect()
@@ -155,7 +155,7 @@ impl<DB: Dialect> Tables<DB> {
     pub(crate) async fn due_kinds(
         &self,
         connection: &mut DB::Connection,
-        kinds: &[(String, u16)],
+        kinds: &[SagaKind],
     ) -> Result<Vec<bool>> {
         DB::due_kinds(connection, &self.own, kinds).await
     }
@@ -166,11 +166,11 @@ impl<DB: Dialect> Tables<DB> {
     pub(crate) async fn wake_stranded(
         &self,
         connection: &mut DB::Connection,
-        kind: &(String, u16),
+        kind: &SagaKind,
         after: Option<OffsetDateTime>,
     ) -> Result<Slice> {
         let of_kind = |statement: &Statement| {
-            Query::<DB>::new(statement).bind(&kind.0).bind(kind.1).bind(LEASE_MAX).bind(after)
+            Query::<DB>::new(statement).bind(&kind.saga_type).bind(kind.version).bind(LEASE_MAX).bind(after)
         };
         let mut tx = connection.begin_with(DB::BEGIN_CHANGE_BY_INDEX).await?;
         let last = of_kind(&self.shared.far_ahead).bind(SLICE).first(&mut tx).await?;

@@ -18,7 +18,7 @@ use crate::trial::{Failure, Outcome};
 const CONNECTIONS: u32 = 24;
 
 /// A database that the suites run on.
-pub trait Dialect: outbox::Dialect + inbox::dialect::Dialect + idempotency::KeyStore + saga::Dialect {
+pub trait Dialect: outbox::Dialect + inbox::Dialect + idempotency::KeyStore + saga::Dialect {
     /// The backend of this dialect.
     const BACKEND: Backend;
 

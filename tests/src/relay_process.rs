@@ -113,6 +113,24 @@ impl RelayProcess {
         Ok(Self { child, log })
     }
 
+    /// Starts `relay run` with its log written there instead of to a file.
+    ///
+    /// # Errors
+    /// The program could not be built or started.
+    pub fn start_logging_to(stage: &Stage, config: &Config, stderr: Stdio) -> Result<Self, Failure> {
+        let log = stage.folder().join(format!("relay-{}.log", random()));
+        let file = std::fs::File::create(&log)?;
+        stage.show_on_failure(&log);
+        let child = command(&["run", "--log-level", "trace", "--config"])?
+            .arg(config.path())
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(stderr)
+            .kill_on_drop(true)
+            .spawn()?;
+        Ok(Self { child, log })
+    }
+
     /// Starts another command with this configuration.
     ///
     /// # Errors

@@ -61,8 +61,9 @@ fn ours(selected: [&str; 5]) -> Result<Vec<String>, String> {
     names.sort_unstable();
     names.dedup();
     // A crate that is not recognised would silently go undocumented.
-    match names.iter().any(|name| name == selected[1]) {
-        true => Ok(names),
-        false => Err(format!("`cargo tree` names no crate of {ours}):\n{lines}")),
+    if names.iter().any(|name| name == selected[1]) {
+        Ok(names)
+    } else {
+        Err(format!("`cargo tree` names no crate of {ours}):\n{lines}"))
     }
 }

@@ -1,5 +1,5 @@
 //! Rules of style: words that a stranger finds by grep, comments that begin with their subject,
-//! short lines, few folders at the root, and one public path for each name.
+//! short lines, few folders at the root, one public path for each name, and named parameters.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -26,8 +26,9 @@ const DOCUMENT_MAX: usize = 110;
 /// The maximum number of folders at the root, so that all are seen at a glance.
 const FOLDERS_MAX: usize = 14;
 
-/// Modules that are public although the root re-exports from them.
-const TWO_PATHS: [(&str, &str); 1] = [("inbox/src/lib.rs", "dialect")];
+/// Folders of the crates that are released to users and operators.
+const PRODUCT: [&str; 9] =
+    ["brokers/", "idempotency/", "inbox/", "message/", "migrations/", "outbox/", "relay/", "saga/", "src/"];
 
 /// Private words of earlier days, and the words that replace them.
 const WORDS: [(&str, &str); 30] = [
@@ -214,11 +215,64 @@ fn a_public_module_is_not_re_exported_from() {
     let mut found = Vec::new();
     for (path, text) in texts(&[".rs"]).iter().filter(|(path, _)| !path.starts_with("tests/")) {
         let modules = text.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
-        for module in modules.filter(|module| !TWO_PATHS.contains(&(path.as_str(), module))) {
+        for module in modules {
             if text.lines().any(|line| line.starts_with(&format!("pub use {module}::"))) {
                 found.push(format!("{path}: `{module}` is public, and re-exported from"));
             }
         }
+    }
+    assert_none(&found);
+}
+
+/// Returns the parameters of functions whose type is a tuple, each with its line. Closures may have
+/// some, because iterators give them pairs.
+fn tuples(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for (begin, _) in text.match_indices("fn ") {
+        let line = text[..begin].rfind('\n').map_or(0, |end| end + 1);
+        let is_name = text[begin + 3..].starts_with(|c: char| c.is_alphabetic() || c == '_');
+        if !is_name || text[line..begin].contains("//") || text[..begin].ends_with(char::is_alphanumeric) {
+            continue;
+        }
+        let end = text[begin..].find(['{', ';']).map_or(text.len(), |end| begin + end);
+        for (at, _) in text[begin..end].match_indices(": ") {
+            let kind = text[begin + at + 2..end].trim_start_matches('&');
+            let kind = kind.strip_prefix("mut ").unwrap_or(kind);
+            let values = kind.strip_prefix('(').unwrap_or(")");
+            if ![")", "dyn ", "impl "].iter().any(|other| values.starts_with(other)) {
+                let from = text[..begin + at].rfind('\n').map_or(0, |end| end + 1);
+                let number = text[..begin + at].matches('\n').count() + 1;
+                found.push((number, text[from..].lines().next().unwrap_or_default().trim()));
+            }
+        }
+    }
+    found
+}
+
+/// A caller has to know the order of a pair's values, and a reader of the call sees no name.
+#[test]
+fn functions_take_no_tuples() {
+    for taken in [
+        "    fn info(&self, (system, timeline): &(String, i64)) -> Gauge {",
+        "async fn decide(\n    (id, holder): (&KeyId, Option<Uuid>),\n    decision: Decision,\n) {",
+        "fn page(&mut self, after: (Uuid, &str)) -> Result<(), Error>;",
+    ] {
+        assert_eq!(tuples(taken).len(), 1, "{taken}");
+    }
+    for fine in [
+        "fn rows() -> Vec<(String, u64)> {\n    let row = |(name, count): (&str, u64)| (name.to_owned(), count);",
+        "fn done(nothing: ()) {\n    let (name, at): (String, i64) = row;",
+        "fn chain(error: &(dyn Error + 'static)) -> String {",
+        "// a fn takes at: (String, u64)",
+    ] {
+        assert!(tuples(fine).is_empty(), "{fine}");
+    }
+    let mut found = Vec::new();
+    for (path, text) in texts(&[".rs"]) {
+        if !PRODUCT.iter().any(|folder| path.starts_with(folder)) {
+            continue;
+        }
+        found.extend(tuples(&text).iter().map(|(number, line)| format!("{path}:{number}: {line}")));
     }
     assert_none(&found);
 }

@@ -37,6 +37,7 @@ pub(super) const STATISTICS_EVERY_MS: &str = "10000";
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Config {
     /// `host:port` of one or more brokers; the rest of the cluster is learned from them.
     pub bootstrap_servers: Vec<String>,
@@ -96,6 +97,7 @@ pub struct Config {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Sasl {
     /// The mechanism.
     #[serde(default)]
@@ -338,6 +340,13 @@ impl Config {
 }
 
 impl Sasl {
+    /// Returns the settings of a user, who needs a password or its file.
+    #[must_use]
+    pub fn new(username: impl Into<String>) -> Self {
+        let mechanism = Mechanism::default();
+        Self { mechanism, username: username.into(), password: None, password_file: None }
+    }
+
     const PASSWORD: &str = "kafka.sasl.password";
 
     /// Returns the password, or the file that holds it.

@@ -1,6 +1,7 @@
 //! Opens publishing sessions.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use message::{Fault, FaultScope, PublishError, Receipts};
@@ -8,6 +9,7 @@ use rdkafka::ClientConfig;
 use tokio::task::spawn_blocking;
 
 use super::config::{Config, STATISTICS_EVERY_MS};
+use super::last_error::LastError;
 use super::opening::{BATCH_MESSAGES_MAX, Batches};
 use super::outcomes::Outcomes;
 use super::publisher::Publisher;
@@ -21,6 +23,8 @@ pub struct Connector {
     config: Config,
     destination: String,
     suspects: Arc<Suspects>,
+    /// That of the current session.
+    last_error: Mutex<Arc<LastError>>,
 }
 
 impl Connector {
@@ -33,7 +37,7 @@ impl Connector {
         config.check_settings()?;
         config.warn();
         let destination = config.destination();
-        Ok(Self { config, destination, suspects: Arc::default() })
+        Ok(Self { config, destination, suspects: Arc::default(), last_error: Mutex::default() })
     }
 }
 
@@ -48,6 +52,7 @@ impl message::Connector for Connector {
         let batches = singles.is_none();
         let sizes = batches.then(|| Batches::of(&self.config));
         let outcomes = Outcomes::new(receipts, sizes, Arc::clone(&self.suspects));
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = outcomes.errors();
         let (config, destination) = (self.config.clone(), self.destination.clone());
         // Blocks: it reads secrets and certificates and waits for the cluster's first answer. If
         // this future is dropped, the session opened there is dropped with the result.
@@ -64,6 +69,10 @@ impl message::Connector for Connector {
             PublishError::session_lost("connecting to kafka was interrupted").with_source(error)
         })??;
         Ok(Box::new(Publisher::new(session, self.config.clone(), singles)))
+    }
+
+    fn last_error(&self) -> Option<String> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).recent(Instant::now())
     }
 }
 

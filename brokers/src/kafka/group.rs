@@ -13,6 +13,7 @@ use crate::settings::InvalidSetting;
 /// file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct GroupConfig {
     /// The consumer group. Its members share the partitions, and its offsets record their progress.
     pub group: String,

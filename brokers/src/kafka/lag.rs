@@ -39,7 +39,9 @@ fn behind(partition: &Partition) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn partition(committed: i64, (low, high, stable): (i64, i64, i64)) -> Partition {
+    /// Returns a partition with these offsets: its begin, its end and the end of what is stable.
+    fn partition(committed: i64, offsets: [i64; 3]) -> Partition {
+        let [low, high, stable] = offsets;
         Partition {
             desired: true,
             committed_offset: committed,
@@ -52,12 +54,12 @@ mod tests {
 
     #[test]
     fn the_lag_is_counted_from_what_is_committed() {
-        assert_eq!(behind(&partition(7, (0, 10, 9))), Some(2));
-        assert_eq!(behind(&partition(7, (0, 10, -1001))), Some(3));
-        assert_eq!(behind(&partition(-1001, (4, 10, 10))), Some(6));
-        assert_eq!(behind(&partition(12, (0, 10, 10))), Some(0));
-        assert_eq!(behind(&partition(-1001, (-1001, -1001, -1001))), None);
-        assert_eq!(behind(&Partition { partition: -1, ..partition(0, (0, 5, 5)) }), None);
-        assert_eq!(behind(&Partition { desired: false, ..partition(0, (0, 5, 5)) }), None);
+        assert_eq!(behind(&partition(7, [0, 10, 9])), Some(2));
+        assert_eq!(behind(&partition(7, [0, 10, -1001])), Some(3));
+        assert_eq!(behind(&partition(-1001, [4, 10, 10])), Some(6));
+        assert_eq!(behind(&partition(12, [0, 10, 10])), Some(0));
+        assert_eq!(behind(&partition(-1001, [-1001, -1001, -1001])), None);
+        assert_eq!(behind(&Partition { partition: -1, ..partition(0, [0, 5, 5]) }), None);
+        assert_eq!(behind(&Partition { desired: false, ..partition(0, [0, 5, 5]) }), None);
     }
 }

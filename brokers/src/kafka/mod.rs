@@ -60,7 +60,9 @@ mod handshakes;
 mod inflow;
 mod inspect;
 mod lag;
+mod last_error;
 mod ledger;
+mod listeners;
 mod log;
 #[doc(hidden)]
 pub mod mock;
@@ -93,6 +95,7 @@ pub use config::{Compression, Config, Mechanism, Sasl};
 pub use connector::Connector;
 pub use group::{GroupConfig, Partition, Start};
 pub use inspect::{Retained, TopicFacts, inspect};
+pub use listeners::{Listener, listeners};
 #[doc(hidden)]
 pub use log::RECORDS_LOST;
 pub use status::{PartitionStatus, ReadStatus};

@@ -39,6 +39,12 @@ const IN_FLIGHT_MAX: usize = 5;
 /// Time since the last confirmation after which a single message opens a partition again.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
 
+/// Number of topics at which those are forgotten whose partitions are closed anyway.
+const TOPICS_KEPT_MIN: usize = 1_000;
+
+/// Room that the queue of a partition keeps once nothing waits in it.
+const WAITING_KEPT: usize = 64;
+
 /// How messages are batched.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Batches {
@@ -67,16 +73,36 @@ impl Batches {
     }
 }
 
-/// The partitions of every topic that this session has published to.
+/// The partitions of topics that this session has published to.
 #[derive(Debug, Default)]
 pub(super) struct Openings {
-    /// By name, because librdkafka confirms with a name.
-    topics: RwLock<HashMap<String, Arc<Partitions>>>,
+    topics: RwLock<Topics>,
     /// Partitions that were opened and whose queues are not empty yet.
     opened: Mutex<Vec<(Arc<Partitions>, usize)>>,
     /// Whether `opened` has entries: read after every confirmation.
     has_opened: AtomicBool,
     batches: Batches,
+}
+
+/// The partitions of each topic, by its name, because librdkafka confirms with a name.
+#[derive(Debug, Default)]
+struct Topics {
+    by_name: HashMap<String, Arc<Partitions>>,
+    /// Number of topics at which idle ones are forgotten next: twice as many as stayed the last
+    /// time, so that looking for them costs little for each topic.
+    kept_max: usize,
+}
+
+impl Topics {
+    /// Forgets topics that a single message would open again anyway, once there are many.
+    fn forget_idle(&mut self, now: Instant) {
+        if self.by_name.len() < self.kept_max.max(TOPICS_KEPT_MIN) {
+            return;
+        }
+        self.by_name.retain(|_, partitions| !partitions.are_idle(now));
+        self.by_name.shrink_to(TOPICS_KEPT_MIN);
+        self.kept_max = 2 * self.by_name.len();
+    }
 }
 
 /// The partitions of one topic.
@@ -112,6 +138,13 @@ impl Gate {
         self.confirmed_at.is_some()
             && (self.unconfirmed < IN_FLIGHT_MAX
                 || self.has_room(batches) && self.began_at.is_some_and(is_young))
+    }
+
+    /// Returns whether nothing is known of the partition that a new gate would not assume.
+    fn is_idle(&self, now: Instant) -> bool {
+        self.unconfirmed == 0
+            && self.waiting.is_empty()
+            && self.confirmed_at.is_none_or(|at| now.duration_since(at) >= FORGOTTEN_AFTER)
     }
 
     fn has_room(&self, batches: &Batches) -> bool {
@@ -153,7 +186,8 @@ pub(super) enum Flush {
 impl Openings {
     /// Returns the partitions of a topic, if they were recorded before.
     pub(super) fn get(&self, topic: &Topic) -> Option<Arc<Partitions>> {
-        self.topics.read().unwrap_or_else(PoisonError::into_inner).get(topic.as_str()).cloned()
+        let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
+        topics.by_name.get(topic.as_str()).cloned()
     }
 
     /// Creates the state of a session that has sent nothing yet.
@@ -161,12 +195,18 @@ impl Openings {
         Self { batches, ..Self::default() }
     }
 
-    /// Records how many partitions a topic has.
+    /// Records how many partitions a topic has. Called by the one publisher, which holds the
+    /// partitions of no other topic meanwhile: of many topics, idle ones are forgotten.
     pub(super) fn note(&self, topic: &Topic, count: usize) -> Arc<Partitions> {
+        self.note_at(topic, count, Instant::now())
+    }
+
+    fn note_at(&self, topic: &Topic, count: usize, now: Instant) -> Arc<Partitions> {
         let gates = (0..count).map(|_| Mutex::default()).collect();
         let partitions = Arc::new(Partitions { gates, batches: self.batches });
         let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(topics.entry(topic.as_str().to_owned()).or_insert(partitions))
+        topics.forget_idle(now);
+        Arc::clone(topics.by_name.entry(topic.as_str().to_owned()).or_insert(partitions))
     }
 
     /// Records a confirmation in this partition, so that messages waiting there may go. Returns
@@ -176,7 +216,7 @@ impl Openings {
     #[must_use]
     pub(super) fn confirmed(&self, topic: &str, partition: i32, key: Option<&[u8]>) -> bool {
         let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
-        let Some((partitions, place)) = topics.get(topic).zip(usize::try_from(partition).ok()) else {
+        let Some((partitions, place)) = topics.by_name.get(topic).zip(usize::try_from(partition).ok()) else {
             return true;
         };
         let Some(mut gate) = partitions.gate(place) else { return false };
@@ -218,8 +258,8 @@ impl Openings {
     pub(super) fn abandon(&self) -> Vec<Waiting> {
         let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
         let mut abandoned = Vec::new();
-        for gate in topics.values().flat_map(|partitions| &partitions.gates) {
-            abandoned.extend(lock(gate).waiting.drain(..));
+        for gate in topics.by_name.values().flat_map(|partitions| &partitions.gates) {
+            abandoned.extend(std::mem::take(&mut lock(gate).waiting));
         }
         abandoned
     }
@@ -228,6 +268,13 @@ impl Openings {
 impl Partitions {
     fn gate(&self, place: usize) -> Option<MutexGuard<'_, Gate>> {
         self.gates.get(place).map(lock)
+    }
+
+    /// Returns whether a session that had never published to the topic would know as much. A
+    /// partition whose messages are handed over just now is busy: librdkafka's thread holds its
+    /// gate meanwhile, and is not waited for.
+    fn are_idle(&self, now: Instant) -> bool {
+        self.gates.iter().all(|gate| gate.try_lock().is_ok_and(|gate| gate.is_idle(now)))
     }
 
     /// Returns the message if it may go now. Otherwise keeps it waiting here.
@@ -269,6 +316,9 @@ impl Partitions {
                     return false;
                 }
             }
+        }
+        if gate.waiting.is_empty() {
+            gate.waiting.shrink_to(WAITING_KEPT);
         }
         true
     }
@@ -390,6 +440,64 @@ mod tests {
             Flush::Gone
         });
         assert_eq!(gone, left);
+    }
+
+    /// Goal: the memory of a session follows what waits, not what has ever waited. Oracle: the room
+    /// of the queue of a partition after 10,000 messages have left it.
+    #[test]
+    fn a_queue_that_was_long_gives_its_memory_back() {
+        let openings = openings(Duration::ZERO);
+        let partitions = openings.note(&Topic::new("orders").unwrap(), 1);
+        assert!(partitions.admit("a", waiting(0)).is_some());
+        for ticket in 1..=10_000 {
+            assert!(partitions.admit("a", waiting(ticket)).is_none());
+        }
+        let room = || lock(&partitions.gates[0]).waiting.capacity();
+        assert!(room() >= 10_000);
+        let mut gone = 0;
+        while gone < 10_000 {
+            assert!(openings.confirmed("orders", 0, Some(b"a")));
+            openings.flush(|waiting| {
+                waiting.pending.hand_over();
+                gone += 1;
+                Flush::Gone
+            });
+        }
+        assert!(room() <= 2 * WAITING_KEPT, "{}", room());
+    }
+
+    /// Goal: a session that publishes to ever new topics keeps those whose state matters, and not
+    /// all. Oracle: the topics that are known after an hour without messages for most of them: one
+    /// with a message in flight, one with a message that waits, and one that was confirmed lately
+    /// stay.
+    #[test]
+    fn of_many_topics_only_idle_ones_are_forgotten() {
+        let openings = openings(Duration::ZERO);
+        let topic = |name: &str| Topic::new(name).unwrap();
+        let begin = Instant::now();
+        let waits = openings.note_at(&topic("waits"), 1, begin);
+        assert!(waits.admit("a", waiting(1)).is_some() && waits.admit("a", waiting(2)).is_none());
+        assert!(openings.note_at(&topic("in-flight"), 2, begin).admit("a", waiting(3)).is_some());
+        let gate = |name: &str, at| {
+            let partitions = openings.get(&topic(name)).unwrap();
+            lock(&partitions.gates[0]).confirmed_at = Some(at);
+        };
+        let later = begin + FORGOTTEN_AFTER;
+        openings.note_at(&topic("lately"), 1, begin);
+        gate("lately", begin + FORGOTTEN_AFTER / 2);
+        for number in 0..20_000 {
+            let name = format!("orders-{number}");
+            openings.note_at(&topic(&name), 1, later);
+            gate(&name, begin);
+        }
+        let known = openings.topics.read().unwrap().by_name.len();
+        assert!(known <= TOPICS_KEPT_MIN + 3, "{known}");
+        for name in ["waits", "in-flight", "lately", "orders-19999"] {
+            assert!(openings.get(&topic(name)).is_some(), "{name}");
+        }
+        assert!(openings.get(&topic("orders-0")).is_none());
+        assert!(openings.confirmed("orders-0", 0, Some(b"a")), "of a topic that was forgotten");
+        assert_eq!(openings.abandon().len(), 1);
     }
 
     #[test]

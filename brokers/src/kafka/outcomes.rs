@@ -17,6 +17,7 @@ use super::config::Config;
 use super::cut_off::CutOff;
 use super::fault;
 use super::handshakes::Handshakes;
+use super::last_error::LastError;
 use super::log::{self, Lines};
 use super::opening::{Batches, Flush, Openings, Waiting};
 use super::publisher::try_send;
@@ -37,7 +38,7 @@ pub(super) struct Outcomes {
     progress: Notify,
     failure: OnceLock<Failure>,
     connected: AtomicBool,
-    last_error: Mutex<Option<String>>,
+    last_error: Arc<LastError>,
     cut_off: Mutex<CutOff>,
     handshakes: Mutex<Handshakes>,
     lines: OnceLock<Lines>,
@@ -61,7 +62,7 @@ impl Outcomes {
             progress: Notify::new(),
             failure: OnceLock::new(),
             connected: AtomicBool::new(false),
-            last_error: Mutex::new(None),
+            last_error: Arc::default(),
             cut_off: Mutex::default(),
             handshakes: Mutex::default(),
             lines: OnceLock::new(),
@@ -74,6 +75,11 @@ impl Outcomes {
         *self.handshakes.lock().unwrap_or_else(PoisonError::into_inner) = Handshakes::of(config);
         // Set once, where the session is created.
         let _ = self.lines.set(Lines::of(client));
+    }
+
+    /// Returns the last error of this session, which changes while the session lasts.
+    pub(super) fn errors(&self) -> Arc<LastError> {
+        Arc::clone(&self.last_error)
     }
 
     /// Sets the producer that these outcomes belong to.
@@ -183,7 +189,7 @@ impl Outcomes {
 
     /// Returns the last error that librdkafka reported.
     pub(super) fn last_error(&self) -> Option<String> {
-        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last_error.recent(Instant::now())
     }
 
     /// Returns the error of every message that was unconfirmed when the session ended.
@@ -280,7 +286,7 @@ impl ClientContext for Outcomes {
             _ => fault::classify(code) == (Fault::Operator, FaultScope::Session),
         };
         if code != Code::AllBrokersDown {
-            *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.clone());
+            self.last_error.note(&text, Instant::now());
         }
         let stale =
             self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).failed(code, Instant::now());

@@ -1,9 +1,11 @@
 //! One publishing session.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use message::{
     Capabilities, FaultScope, MaxInFlightPerKey, Message, PublishError, SizeLimit, Submission, Ticket, Topic,
 };
@@ -23,6 +25,8 @@ use super::wire;
 /// Batch length recommended to callers. librdkafka makes the batches, so this only amortises the
 /// call.
 const BATCH_LEN: usize = 1_000;
+/// Maximum number of topics that the cluster is asked about at once. Each question has a thread.
+const QUESTIONS_MAX: usize = 16;
 /// Maximum time that a session that cannot continue waits for confirmations of the messages it has
 /// sent, so that they need not be sent again.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
@@ -84,6 +88,42 @@ impl Publisher {
         }
     }
 
+    /// Asks for the partitions of all topics of a batch that are unknown, several at once. One by
+    /// one, thousands of missing topics would delay the messages of the others.
+    async fn ask_ahead(&mut self, producer: &Arc<BaseProducer<Outcomes>>, batch: &[Submission]) {
+        let mut unknown = BTreeSet::new();
+        for Submission { message, .. } in batch {
+            let topic = &message.topic;
+            if producer.context().openings.get(topic).is_none() && self.refused.topic(topic).is_none() {
+                unknown.insert(topic);
+            }
+        }
+        if unknown.len() < 2 {
+            return;
+        }
+        let unknown: Vec<&Topic> = unknown.into_iter().collect();
+        let mut refused = Vec::new();
+        for topics in unknown.chunks(QUESTIONS_MAX) {
+            let asking = topics.iter().map(|topic| topics::count_partitions(producer, topic, &self.config));
+            for (topic, answer) in topics.iter().zip(join_all(asking).await) {
+                match answer {
+                    Ok(count) => drop(producer.context().openings.note(topic, count)),
+                    // Asked once more, alone, it ends the session.
+                    Err(error) if error.scope() == FaultScope::Session => return,
+                    Err(error) => refused.push((topic, error)),
+                }
+            }
+            // The first message that is handed over finds the reason.
+            if producer.context().failed() {
+                return;
+            }
+        }
+        // Noted last: the cluster is asked again some time after that, and not within this batch.
+        for (topic, error) in refused {
+            self.refused.note_topic(topic, &error);
+        }
+    }
+
     async fn partitions(
         &mut self,
         producer: &Arc<BaseProducer<Outcomes>>,
@@ -123,6 +163,9 @@ impl message::Publisher for Publisher {
 
     async fn submit(&mut self, batch: Vec<Submission>) {
         let Some(producer) = self.session.producer().cloned() else { return };
+        if self.over.is_none() && !producer.context().failed() {
+            self.ask_ahead(&producer, &batch).await;
+        }
         for Submission { ticket, message } in batch {
             let outcomes = producer.context();
             if self.over.is_none() && self.singles.as_ref().is_some_and(|singles| !singles.spend()) {

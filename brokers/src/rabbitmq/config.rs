@@ -26,6 +26,7 @@ pub(super) const SHORT_BYTES_MAX: usize = 255;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Config {
     /// `amqp[s]://[user[:password]@]host[:port][/vhost]`; no path means the virtual host `/`. A secret, because
     /// it may hold a password.

@@ -41,6 +41,12 @@ pub(super) fn of_culprit(error: Error, topic: &Topic, exchange: &str) -> Publish
         AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => PublishError::topic_unavailable(format!(
             "rabbitmq has no exchange {exchange:?} for {topic}: {reply}; declare it, or correct the setting exchange"
         )),
+        AMQPErrorKind::Soft(_) if reply.as_str().contains("internal exchange") => {
+            PublishError::topic_unavailable(format!(
+                "rabbitmq lets no client publish {topic} on exchange {exchange:?}: {reply}; name an exchange that is not \
+                 internal in the setting exchange"
+            ))
+        }
         AMQPErrorKind::Soft(_) => PublishError::topic_unavailable(format!(
             "rabbitmq does not let this user publish {topic} on exchange {exchange:?}: {reply}; grant write \
              permission"
@@ -126,10 +132,24 @@ fn classify(error: &Error) -> (Fault, String) {
         ErrorKind::AuthProviderError(problem) => {
             (Fault::Operator, format!("rabbitmq does not offer the configured login: {problem}"))
         }
+        ErrorKind::IOError(io) if io.to_string().contains("InvalidContentType") => (
+            Fault::Operator,
+            format!(
+                "the port does not speak TLS ({io}); write the TLS port of rabbitmq into rabbitmq.url (usually 5671), \
+                 or amqp:// for a port without TLS"
+            ),
+        ),
         // Errors of rustls: an untrusted or expired certificate, another name, no common version.
         ErrorKind::IOError(io) if io.kind() == io::ErrorKind::InvalidData => (
             Fault::Operator,
             format!("TLS with rabbitmq failed: {io}; check ca_file, host name and certificates"),
+        ),
+        ErrorKind::IOError(io) if is_hung_up(io.kind()) => (
+            Fault::Broker,
+            format!(
+                "rabbitmq ended the connection: {io}; if it does so each time, see whether the port in rabbitmq.url is one \
+                 for TLS (then write amqps://), or of another program"
+            ),
         ),
         ErrorKind::IOError(io) => {
             let advice = unreachable::advice(&io.to_string(), "rabbitmq.url");
@@ -140,6 +160,13 @@ fn classify(error: &Error) -> (Fault, String) {
         }
         _ => (Fault::Broker, format!("the session with rabbitmq ended: {error}")),
     }
+}
+
+/// Returns whether the server closed the connection. One that expects TLS does so with a client
+/// that begins without.
+fn is_hung_up(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(kind, BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
 fn classify_protocol(kind: &AMQPErrorKind) -> (Fault, &'static str) {
@@ -214,6 +241,28 @@ mod tests {
             let published = of_session(error);
             assert_eq!((published.fault(), published.scope()), (fault, FaultScope::Session));
         }
+    }
+
+    #[test]
+    fn a_port_of_another_protocol_is_told() {
+        let hung_up = io(io::ErrorKind::ConnectionReset);
+        let no_tls = "received corrupt message of type InvalidContentType";
+        let no_tls = io::Error::new(io::ErrorKind::InvalidData, no_tls).into();
+        for (error, part) in
+            [(hung_up, "amqps://"), (no_tls, "5671"), (io(io::ErrorKind::InvalidData), "ca_file")]
+        {
+            let text = of_session(error).to_string();
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_internal_exchange_is_no_matter_of_permissions() {
+        let text = "ACCESS_REFUSED - cannot publish to internal exchange 'int' in vhost '/'";
+        let refused = AMQPError::from_id(403, ShortString::try_new(text).unwrap()).unwrap();
+        let topic = Topic::new("orders").unwrap();
+        let text = of_culprit(ErrorKind::ProtocolError(refused).into(), &topic, "int").to_string();
+        assert!(text.contains("not internal") && !text.contains("grant"), "{text}");
     }
 
     #[test]

@@ -130,11 +130,10 @@ impl Management {
         // Behind another exchange, or with another kind of routing, the queues are unknown.
         let is_known = matches!(found.kind.as_str(), "topic" | "direct" | "fanout")
             && matching.iter().all(|binding| binding.destination_type == "queue");
-        let queues = match is_known {
-            true => {
-                Some(matching.iter().map(|b| self.queue(&b.destination, topic)).collect::<Result<_, _>>()?)
-            }
-            false => None,
+        let queues = if is_known {
+            Some(matching.iter().map(|b| self.queue(&b.destination, topic)).collect::<Result<_, _>>()?)
+        } else {
+            None
         };
         Ok(TopicFacts { queues, exchange_durable: Some(found.durable) })
     }

@@ -25,6 +25,7 @@ use crate::tls::Tls;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Config {
     /// The AWS region. Default: that of the environment.
     pub region: Option<String>,

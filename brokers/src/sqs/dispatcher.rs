@@ -35,7 +35,7 @@ pub(super) struct Dispatcher {
     submitted: mpsc::UnboundedReceiver<Addressed>,
     sender: Arc<Sender>,
     pace: Pace,
-    backlogs: BTreeMap<String, Lane>,
+    queues: QueueBacklogs,
     requests: JoinSet<()>,
     /// The queue and groups that each request occupies.
     occupied: BTreeMap<Id, Occupied>,
@@ -56,6 +56,32 @@ struct Lane {
     since: Option<Instant>,
 }
 
+/// The queues with messages, waiting or in flight. A session lasts for weeks, and meets any number
+/// of queues.
+#[derive(Debug, Default)]
+struct QueueBacklogs(BTreeMap<String, Lane>);
+
+impl QueueBacklogs {
+    fn push(&mut self, queue: String, item: Item) {
+        let lane = self.0.entry(queue).or_default();
+        lane.since.get_or_insert_with(Instant::now);
+        lane.backlog.push(item);
+    }
+
+    fn any_waits(&self) -> bool {
+        self.0.values().any(|lane| lane.backlog.len() > 0)
+    }
+
+    /// Records that a request is answered, and forgets its queue if that has no more messages.
+    fn finish(&mut self, Occupied { queue, groups, .. }: &Occupied) {
+        let Some(lane) = self.0.get_mut(queue) else { return };
+        lane.backlog.finish(groups);
+        if lane.backlog.len() == 0 && lane.backlog.in_flight() == 0 {
+            self.0.remove(queue);
+        }
+    }
+}
+
 impl Dispatcher {
     pub(super) fn new(
         submitted: mpsc::UnboundedReceiver<Addressed>,
@@ -66,7 +92,7 @@ impl Dispatcher {
             submitted,
             sender,
             pace,
-            backlogs: BTreeMap::new(),
+            queues: QueueBacklogs::default(),
             requests: JoinSet::new(),
             occupied: BTreeMap::new(),
         }
@@ -77,7 +103,7 @@ impl Dispatcher {
     pub(super) async fn run(mut self) {
         let mut open = true;
         let mut arrived = Vec::with_capacity(SORT_MAX);
-        while open || !self.requests.is_empty() || self.backlogs.values().any(|lane| lane.backlog.len() > 0) {
+        while open || !self.requests.is_empty() || self.queues.any_waits() {
             let due = self.dispatch(open);
             let linger = async {
                 match due {
@@ -91,9 +117,7 @@ impl Dispatcher {
                 () = linger => {}
             }
             for (queue, item) in arrived.drain(..) {
-                let lane = self.backlogs.entry(queue).or_default();
-                lane.since.get_or_insert_with(Instant::now);
-                lane.backlog.push(item);
+                self.queues.push(queue, item);
             }
         }
     }
@@ -107,7 +131,7 @@ impl Dispatcher {
         let mut progress = true;
         while std::mem::take(&mut progress) {
             due = None;
-            for (queue, lane) in &mut self.backlogs {
+            for (queue, lane) in &mut self.queues.0 {
                 if counted >= self.pace.concurrency {
                     return uncounted_at.or(Some(now + COUNTED));
                 }
@@ -154,10 +178,57 @@ impl Dispatcher {
                 error.id()
             }
         };
-        if let Some(occupied) = self.occupied.remove(&id)
-            && let Some(lane) = self.backlogs.get_mut(&occupied.queue)
-        {
-            lane.backlog.finish(&occupied.groups);
+        if let Some(occupied) = self.occupied.remove(&id) {
+            self.queues.finish(&occupied);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use message::{Receipts, Ticket, Topic};
+
+    use super::*;
+    use crate::pending::Pending;
+    use crate::sqs::wire::Record;
+
+    fn item() -> Item {
+        Item {
+            topic: Topic::new("orders").unwrap(),
+            record: Record { body: String::from("x"), attributes: Vec::new() },
+            group: Some(String::from("a")),
+            deduplication: Some(String::from("id")),
+            pending: Pending::new(Ticket(0), Receipts::channel().0),
+        }
+    }
+
+    /// Sends a batch of a queue. Returns the request.
+    fn send(queues: &mut QueueBacklogs, queue: &str) -> Occupied {
+        let batch = queues.0.get_mut(queue).unwrap().backlog.take(1_000);
+        let groups = batch.iter().filter_map(|item| item.group.clone()).collect();
+        Occupied { queue: queue.to_owned(), groups, since: Instant::now() }
+    }
+
+    #[tokio::test]
+    async fn a_queue_is_forgotten_with_its_last_message() {
+        let mut queues = QueueBacklogs::default();
+        for number in 0..1_000 {
+            let queue = format!("orders-{number}.fifo");
+            queues.push(queue.clone(), item());
+            let request = send(&mut queues, &queue);
+            assert_eq!(queues.0.len(), 1, "it is in flight");
+            queues.finish(&request);
+            assert!(queues.0.is_empty());
+        }
+        // The second message waits for the first one of its group.
+        queues.push(String::from("bills.fifo"), item());
+        let first = send(&mut queues, "bills.fifo");
+        queues.push(String::from("bills.fifo"), item());
+        queues.finish(&first);
+        assert!(queues.any_waits());
+        let second = send(&mut queues, "bills.fifo");
+        assert_eq!(second.groups, ["a"], "its group is free");
+        queues.finish(&second);
+        assert!(queues.0.is_empty());
     }
 }

@@ -8,6 +8,9 @@ use aws_sdk_sqs::Client;
 use super::config::{is_queue_name, is_url};
 use super::fault::Failure;
 
+/// Maximum number of URLs that are remembered. With more queues, some are looked up again.
+const URLS_MAX: usize = 10_000;
+
 /// The queues of a session; each URL is looked up once.
 #[derive(Debug)]
 pub(super) struct Queues {
@@ -34,8 +37,16 @@ impl Queues {
             return Ok(url.clone());
         }
         let url = queue_url(client, queue).await?;
-        self.lock().insert(queue.to_owned(), url.clone());
+        self.remember(queue, &url);
         Ok(url)
+    }
+
+    fn remember(&self, queue: &str, url: &str) {
+        let mut urls = self.lock();
+        if urls.len() >= URLS_MAX {
+            urls.clear();
+        }
+        urls.insert(queue.to_owned(), url.to_owned());
     }
 
     /// Makes the next call ask again: the queue was deleted, and may come back under another URL.
@@ -81,5 +92,14 @@ mod tests {
         assert_eq!((queues.of("order.placed"), queues.of("bills")), (url, "bills"));
         assert!(is_fifo(url) && !is_fifo("bills"));
         assert_eq!((queue_name(url), queue_name("bills")), ("orders.fifo", "bills"));
+    }
+
+    #[test]
+    fn the_urls_that_are_remembered_are_bounded() {
+        let queues = Queues::new(BTreeMap::new());
+        for number in 0..3 * URLS_MAX {
+            queues.remember(&format!("orders-{number}"), "https://sqs/1/orders");
+            assert!(queues.lock().len() <= URLS_MAX);
+        }
     }
 }

@@ -71,9 +71,10 @@ impl Subscriber {
         let client = self.factory.client().await?;
         let name = queue_name(&self.queue).to_owned();
         let failed = |failure: Failure| failure.to_subscription_error(&name);
-        let url = match is_url(&self.queue) {
-            true => self.queue.clone(),
-            false => queue_url(&client, &self.queue).await.map_err(failed)?,
+        let url = if is_url(&self.queue) {
+            self.queue.clone()
+        } else {
+            queue_url(&client, &self.queue).await.map_err(failed)?
         };
         Ok(Box::new(SqsSubscription {
             lag: lag::watch(client.clone(), url.clone(), &name, &self.origin),

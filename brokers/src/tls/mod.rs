@@ -11,6 +11,7 @@ use serde::Deserialize;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Tls {
     /// The certificate authority that signed the broker's certificate; without it, the system's.
     pub ca_file: Option<PathBuf>,

@@ -73,7 +73,7 @@ async fn show_order(State(shop): State<Shop>, Path(order): Path<i64>) -> Result<
     let row = sqlx::query_as("SELECT state, parcel FROM orders WHERE id = $1");
     let found: Option<(String, Option<i64>)> = row.bind(order).fetch_optional(&shop.pool).await?;
     let saga = shop.sagas.show(&SagaId::new(CHECKOUT, order.to_string())?).await?;
-    let reason = saga.and_then(|(saga, _)| saga.reason);
+    let reason = saga.and_then(|(saga, _)| saga.outline.reason);
     Ok(match (found, reason) {
         (Some((state, Some(parcel))), _) => format!("order {order}: {state}, parcel {parcel}\n"),
         (Some((state, None)), Some(reason)) => format!("order {order}: {state}, {reason}\n"),

@@ -2,7 +2,7 @@
 //! key.
 
 use http::{HeaderMap, Method, Uri, header};
-use inbox::canonical_json::canonical;
+use inbox::shared::canonical;
 use message::Fingerprint;
 
 /// Returns the fingerprint of a request. A JSON body is compared without its white space and

@@ -7,7 +7,7 @@ use crate::IdempotencyKey;
 /// Name of the header.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Name of the response header that marks a stored response.
-pub const IDEMPOTENCY_REPLAYED: &str = "idempotency-replayed";
+pub(crate) const IDEMPOTENCY_REPLAYED: &str = "idempotency-replayed";
 /// Maximum length of a key, in bytes.
 pub const KEY_BYTES_MAX: usize = 255;
 

@@ -15,9 +15,9 @@ use super::stored::is_stored_by_default;
 use crate::{ClaimOptions, IdempotencyKeys, KeyStore, Operation};
 
 /// Default maximum size of a request body, and of a stored response body, in bytes.
-pub const BODY_BYTES_MAX_DEFAULT: usize = 1_048_576;
+const BODY_BYTES_MAX_DEFAULT: usize = 1_048_576;
 /// Default maximum time for the body of a request to arrive.
-pub const BODY_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+const BODY_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// Length of the longest handled method, with the space after it.
 const METHOD_BYTES_MAX: usize = "DELETE ".len();
@@ -37,7 +37,7 @@ pub(super) enum Mode {
 }
 
 type StatusRule = dyn Fn(StatusCode) -> bool + Send + Sync;
-type ScopeOf = dyn Fn(&Parts) -> Option<Tenant> + Send + Sync;
+type TenantOf = dyn Fn(&Parts) -> Option<Tenant> + Send + Sync;
 
 pub(super) struct LayerOptions<DB: KeyStore> {
     pub(super) keys: IdempotencyKeys<DB>,
@@ -49,7 +49,7 @@ pub(super) struct LayerOptions<DB: KeyStore> {
     pub(super) response_bytes_max: usize,
     pub(super) body_timeout: Duration,
     pub(super) wait_max: Duration,
-    pub(super) scope: Arc<ScopeOf>,
+    pub(super) tenant: Arc<TenantOf>,
     is_stored: Arc<StatusRule>,
     is_kept: Arc<StatusRule>,
     route: Arc<str>,
@@ -65,7 +65,7 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
     /// [`HeldTransaction`](super::HeldTransaction).
     ///
     /// `route` is the name of the route: the pattern, not the path of one request. With the method
-    /// it is part of the key's identity. `scope` returns the tenant of a request, from what
+    /// it is part of the key's identity. `tenant` returns the tenant of a request, from what
     /// authentication has added to the request. Every request needs a tenant.
     ///
     /// # Errors
@@ -74,9 +74,9 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
     pub fn transactional(
         keys: IdempotencyKeys<DB>,
         route: &str,
-        scope: impl Fn(&Parts) -> Option<Tenant> + Send + Sync + 'static,
+        tenant: impl Fn(&Parts) -> Option<Tenant> + Send + Sync + 'static,
     ) -> Result<Self, InvalidRoute> {
-        Self::new(keys, Mode::Transactional, route, Arc::new(scope))
+        Self::new(keys, Mode::Transactional, route, Arc::new(tenant))
     }
 
     /// Makes a layer for handlers whose effects are elsewhere. They get a
@@ -89,16 +89,16 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
     pub fn leased(
         keys: IdempotencyKeys<DB>,
         route: &str,
-        scope: impl Fn(&Parts) -> Option<Tenant> + Send + Sync + 'static,
+        tenant: impl Fn(&Parts) -> Option<Tenant> + Send + Sync + 'static,
     ) -> Result<Self, InvalidRoute> {
-        Self::new(keys, Mode::Leased, route, Arc::new(scope))
+        Self::new(keys, Mode::Leased, route, Arc::new(tenant))
     }
 
     fn new(
         keys: IdempotencyKeys<DB>,
         mode: Mode,
         route: &str,
-        scope: Arc<ScopeOf>,
+        tenant: Arc<TenantOf>,
     ) -> Result<Self, InvalidRoute> {
         let bytes = route.len() + METHOD_BYTES_MAX;
         if bytes > TEXT_BYTES_MAX {
@@ -117,7 +117,7 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
             response_bytes_max: BODY_BYTES_MAX_DEFAULT,
             body_timeout: BODY_TIMEOUT_DEFAULT,
             wait_max: Duration::ZERO,
-            scope,
+            tenant,
             is_stored: Arc::new(is_stored_by_default),
             is_kept: Arc::new(|status| !status.is_client_error()),
             route: Arc::from(route),
@@ -143,13 +143,13 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
         self.with(|settings| settings.is_lenient = false)
     }
 
-    /// Sets the maximum size of a request body, in bytes. Default: [`BODY_BYTES_MAX_DEFAULT`].
+    /// Sets the maximum size of a request body, in bytes. Default: 1 MiB.
     #[must_use]
     pub fn request_bytes_max(self, bytes: usize) -> Self {
         self.with(|settings| settings.request_bytes_max = bytes)
     }
 
-    /// Sets the maximum size of a response body, in bytes. Default: [`BODY_BYTES_MAX_DEFAULT`]. A
+    /// Sets the maximum size of a response body, in bytes. Default: 1 MiB. A
     /// larger body, or a stream of unknown length, is answered with 500; in the transactional mode
     /// nothing of the request is stored.
     #[must_use]
@@ -158,7 +158,7 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
     }
 
     /// Sets the maximum time for the body of a request to arrive. Nothing is held until it has
-    /// arrived. Default: [`BODY_TIMEOUT_DEFAULT`].
+    /// arrived. Default: 30 s.
     #[must_use]
     pub fn body_timeout(self, timeout: Duration) -> Self {
         self.with(|settings| settings.body_timeout = timeout)
@@ -183,7 +183,7 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
     /// transactional mode rolls back. The leased mode releases the key under
     /// [`OnExpired::TakeOver`](crate::OnExpired). Under `Refuse` it releases the key only if
     /// the response reports that nothing happened ([`Effect::None`](super::Effect::None)). Default:
-    /// [`is_stored_by_default`].
+    /// [`is_stored_by_default`](super::is_stored_by_default).
     #[must_use]
     pub fn store_when(self, is_stored: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.is_stored = Arc::new(is_stored))
@@ -229,7 +229,7 @@ impl<DB: KeyStore> Clone for LayerOptions<DB> {
     fn clone(&self) -> Self {
         Self {
             keys: self.keys.clone(),
-            scope: Arc::clone(&self.scope),
+            tenant: Arc::clone(&self.tenant),
             is_stored: Arc::clone(&self.is_stored),
             is_kept: Arc::clone(&self.is_kept),
             route: Arc::clone(&self.route),

@@ -11,10 +11,11 @@
 //! | [`Idempotent`] | the service that it makes |
 //! | [`HeldTransaction`], [`LeasedKey`], [`Tenant`](inbox::Tenant) | extensions for the handler |
 //! | [`Effect`] | the effect that a response reports |
-//! | [`header`] | the header, read strictly or leniently |
-//! | [`fingerprint`](mod@fingerprint) | distinguishes requests with one key |
-//! | [`stored`] | which part of a response is stored, and how |
-//! | [`problem`] | answers in place of the handler's |
+//! | [`is_stored_by_default`] | which statuses are stored |
+//! | `header` | the header, read strictly or leniently |
+//! | `fingerprint` | distinguishes requests with one key |
+//! | `stored` | which part of a response is stored, and how |
+//! | `problem` | answers in place of the handler's |
 //!
 //! A service whose effects are in the database of the keys needs three lines:
 //!
@@ -34,17 +35,27 @@
 
 mod answer;
 mod effect;
-pub mod fingerprint;
-pub mod header;
+mod fingerprint;
+mod header;
 mod held;
 mod layer;
-pub mod problem;
+mod problem;
 mod renewal;
 mod run;
 mod service;
-pub mod stored;
+mod stored;
 
 pub use effect::Effect;
 pub use held::{HeldGuard, HeldTransaction, LeasedKey, TransactionGone};
-pub use layer::{BODY_BYTES_MAX_DEFAULT, BODY_TIMEOUT_DEFAULT, IdempotencyLayer, InvalidRoute};
+pub use layer::{IdempotencyLayer, InvalidRoute};
 pub use service::Idempotent;
+pub use stored::is_stored_by_default;
+
+#[doc(hidden)]
+pub mod wire {
+    //! The forms of requests and stored responses, for fuzz targets. It is not part of the stable
+    //! interface.
+    pub use super::fingerprint::fingerprint;
+    pub use super::header::{IDEMPOTENCY_KEY, InvalidKey, KEY_BYTES_MAX, parse, read};
+    pub use super::stored::StoredResponse;
+}

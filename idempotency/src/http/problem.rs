@@ -1,7 +1,6 @@
 //! Answers in place of the handler's: problem details (RFC 9457).
 //!
 //! | status | `code` | when | what the client does |
-//! | status | `code` | when | what the client does |
 //! |---|---|---|---|
 //! | 400 | `idempotency_key_missing` | the route requires a key | makes a key for each new request |
 //! | 400 | `idempotency_key_malformed` | the header cannot be read | corrects it |
@@ -23,21 +22,22 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
 /// The `type` of every problem; `code` distinguishes them.
-pub const TYPE: &str = "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07";
+pub(crate) const TYPE: &str =
+    "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07";
 
 /// An answer in place of the handler's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub(crate) struct Problem {
     /// The status.
-    pub status: StatusCode,
+    pub(crate) status: StatusCode,
     /// The machine-readable word.
-    pub code: &'static str,
+    pub(crate) code: &'static str,
     /// The sentence for people, the same for every occurrence.
-    pub title: &'static str,
+    pub(crate) title: &'static str,
     /// The problem with this request, and what to do.
-    pub detail: String,
+    pub(crate) detail: String,
     /// When to ask again.
-    pub retry_after: Option<Duration>,
+    pub(crate) retry_after: Option<Duration>,
 }
 
 impl Problem {
@@ -57,7 +57,7 @@ impl Problem {
 
     /// Returns a response with `application/problem+json`.
     #[must_use]
-    pub fn response<B: From<Bytes>>(&self) -> Response<B> {
+    pub(crate) fn response<B: From<Bytes>>(&self) -> Response<B> {
         let body = serde_json::json!({
             "type": TYPE,
             "title": self.title,

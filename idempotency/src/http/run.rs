@@ -8,7 +8,7 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use inbox::CommitError;
-use inbox::commit::{classify_commit, unsealed};
+use inbox::shared::{classify_commit, unsealed};
 use message::crash_points::reached;
 use message::{Backoff, Fingerprint};
 use migrations::own_transaction::roll_back;

@@ -111,14 +111,14 @@ where
 {
     let (mut parts, body) = request.into_parts();
     let key = header::read(&parts.headers, settings.is_lenient).map_err(|error| answer::malformed(&error))?;
-    let tenant = (settings.scope)(&parts);
+    let tenant = (settings.tenant)(&parts);
     if let Some(tenant) = &tenant {
         parts.extensions.insert(tenant.clone());
     }
     let id = match (key, settings.operation(&parts.method)) {
         (Some(key), Some(operation)) => {
-            let scope = tenant.ok_or_else(answer::of_nobody)?;
-            Some(KeyId::new(scope, operation, key).map_err(|_| answer::of_nobody())?)
+            let tenant = tenant.ok_or_else(answer::of_nobody)?;
+            Some(KeyId::new(tenant, operation, key).map_err(|_| answer::of_nobody())?)
         }
         _ if settings.is_required => return Err(answer::missing()),
         _ => None,

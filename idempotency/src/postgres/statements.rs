@@ -41,6 +41,7 @@ migrations::statements! {
         // A lease that ends further ahead than the longest one, LEASE_MAX: the server's clock was
         // ahead when it was given. A live holder's next renewal corrects it.
         is_too_long = "k.lease_until > statement_timestamp() + interval '24 hours'";
+        waits_for_the_disk = migrations::waits_for_the_disk!();
     }
 
     /// Claims a key that has no row. The primary key decides, by its index and not by a snapshot,
@@ -93,6 +94,8 @@ migrations::statements! {
             END WHERE (k.holder = EXCLUDED.holder
             AND k.state = 'in_progress') OR (k.attempt = EXCLUDED.attempt - 1
             AND (k.state IN ('in_progress', 'released') OR k.expires_at <= statement_timestamp()))";
+    /// The outcome waits for the disk, because the client gets it next. A renewal does not: without
+    /// it, the lease only ends earlier.
     change = "
         UPDATE {schema}idempotency_key AS k
             SET state = $5, outcome = $6, reported_at = NULL, expires_at = greatest(k.expires_at,
@@ -101,11 +104,12 @@ migrations::statements! {
             WHEN $5 = 'in_progress' THEN statement_timestamp() + $7 * interval '1 microsecond'
             END, processed_at = CASE WHEN $5 IN ('succeeded', 'failed') THEN statement_timestamp() END
             WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4
-            AND k.state = 'in_progress' RETURNING {record_columns}";
+            AND k.state = 'in_progress' AND ($5 = 'in_progress' OR {waits_for_the_disk})
+            RETURNING {record_columns}";
     lapse = "
         UPDATE {schema}idempotency_key AS k SET lease_until = least(k.lease_until, statement_timestamp())
             WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4
-            AND k.state = 'in_progress' RETURNING {record_columns}";
+            AND k.state = 'in_progress' AND {waits_for_the_disk} RETURNING {record_columns}";
     decide = "
         WITH decided AS (UPDATE {schema}idempotency_key AS k
             SET state = $4, lease_until = NULL, decided_by = $5, processed_at = CASE

@@ -17,7 +17,7 @@ use crate::record::{Record, State};
 use crate::statements::{Shared, shared_of};
 use crate::store::{Ask, Change, End, KeyStore};
 use crate::tables::{KeyTables, of_existing, of_key};
-use crate::{Decision, Ending, KeyId, rows};
+use crate::{Action, Ending, KeyId, rows};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -102,15 +102,15 @@ impl KeyStore for Postgres {
         tables: &KeyTables<Self>,
         id: &KeyId,
         holder: Option<Uuid>,
-        decision: Decision,
+        action: Action,
         Signature { actor, note, .. }: &Signature,
     ) -> Result<bool> {
-        let state = match decision {
-            Decision::Release => State::Released,
-            Decision::Discard => State::Ended(Ending::Failed),
+        let state = match action {
+            Action::Release => State::Released,
+            Action::Discard => State::Ended(Ending::Failed),
         };
         let decide = of_key::<Self>(&tables.own.sql.decide, id).bind(state.as_str());
-        let decide = decide.bind(actor).bind(note).bind(decision.as_str()).bind(holder);
+        let decide = decide.bind(actor).bind(note).bind(action.as_str()).bind(holder);
         of_existing(decide).changes_one(&mut *pool.acquire().await?).await
     }
 

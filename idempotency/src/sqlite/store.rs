@@ -2,7 +2,7 @@
 //! here, because its transaction excludes all other writers.
 
 use inbox::Signature;
-use inbox::day::ahead;
+use inbox::shared::ahead;
 use migrations::query::{Query, Row, at_micros, micros};
 use migrations::{Backend as _, Identifier};
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
@@ -10,11 +10,12 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::statements::{HOLD, Statements, UNDO};
+use crate::options::LEASE_MAX;
 use crate::record::{Record, State};
 use crate::statements::{Shared, shared_of};
 use crate::store::{Ask, Change, End, KeyStore};
 use crate::tables::{KeyTables, of_key};
-use crate::{Decision, Ending, KeyId, LEASE_MAX};
+use crate::{Action, Ending, KeyId};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -89,7 +90,7 @@ impl KeyStore for Sqlite {
         tables: &KeyTables<Self>,
         id: &KeyId,
         holder: Option<Uuid>,
-        decision: Decision,
+        action: Action,
         Signature { actor, note, .. }: &Signature,
     ) -> Result<bool> {
         let mut tx = Self::begin_plain(pool).await?;
@@ -101,12 +102,12 @@ impl KeyStore for Sqlite {
         if is_leased || holder.is_some_and(|holder| holder != record.holder) {
             return Ok(false);
         }
-        let state = match decision {
-            Decision::Release => State::Released,
-            Decision::Discard => State::Ended(Ending::Failed),
+        let state = match action {
+            Action::Release => State::Released,
+            Action::Discard => State::Ended(Ending::Failed),
         };
         write(&mut tx, tables, id, Written { operator: Some(actor), ..state.into() }, now).await?;
-        let audit = of_key::<Self>(&tables.own.note, id).bind(actor).bind(note).bind(decision.as_str());
+        let audit = of_key::<Self>(&tables.own.note, id).bind(actor).bind(note).bind(action.as_str());
         audit.run(&mut tx).await?;
         tx.commit().await?;
         Ok(true)

@@ -15,7 +15,7 @@ mod values;
 use sqlx::database::HasStatementCache;
 
 pub(crate) use guard::Guards;
-pub use values::{
+pub(crate) use values::{
     ChunkSet, Content, Inserted, Key, Mark, NewRow, Outcome, Overdue, Reading, Session, Stored,
 };
 
@@ -31,7 +31,6 @@ impl Dialect for sqlx::Postgres {}
 impl Dialect for sqlx::Sqlite {}
 
 /// The parts of a dialect.
-pub mod parts {
-    #[doc(hidden)]
-    pub use super::{attempts::Attempts, guard::Guards, lookup::Lookup, retention::Retention};
+pub(crate) mod parts {
+    pub(crate) use super::{attempts::Attempts, lookup::Lookup, retention::Retention};
 }

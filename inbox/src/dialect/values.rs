@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::dead_letter::DeadLetterId;
 use crate::guard::canonical_content;
-use crate::inbox::PayloadComparison;
+use crate::options::PayloadComparison;
 
 /// The identity of an inbox row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,14 +16,14 @@ pub struct Key<'a> {
     /// The consumer.
     pub consumer: &'a str,
     /// The tenant.
-    pub scope: &'a str,
+    pub tenant: &'a str,
     /// The message id.
     pub id: Uuid,
 }
 
 /// The identity of a set of chunks: one message with one content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ChunkSet<'a> {
+pub(crate) struct ChunkSet<'a> {
     /// The key of its inbox row, which is inserted together with the last chunk.
     pub key: Key<'a>,
     /// The fingerprint of the whole, as each chunk promises it.
@@ -32,7 +32,7 @@ pub struct ChunkSet<'a> {
 
 /// Which sets of chunks are overdue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Overdue<'a> {
+pub(crate) struct Overdue<'a> {
     /// Those that began and were last tried before this time,
     pub before: OffsetDateTime,
     /// if they are of this consumer; without one, those of all.
@@ -95,7 +95,7 @@ pub struct Stored {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// The commit of the transaction gives proofs: see
-    /// [`parts::Guards::commit`](super::parts::Guards::commit).
+    /// [`Guards::commit`](super::Guards::commit).
     Yes,
     /// The caller commits.
     No,
@@ -111,7 +111,7 @@ pub enum Outcome<DB: Backend> {
     Gone,
 }
 
-/// Identifies a transaction for [`parts::Guards::interrupt`](super::parts::Guards::interrupt).
+/// Identifies a transaction for [`Guards::interrupt`](super::Guards::interrupt).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
     /// The id of the server process.
@@ -127,7 +127,7 @@ pub enum Inserted {
     New {
         /// When, by the database's clock.
         processed_at: OffsetDateTime,
-        /// The session for [`parts::Guards::interrupt`](super::parts::Guards::interrupt), when the
+        /// The session for [`Guards::interrupt`](super::Guards::interrupt), when the
         /// database identifies its sessions.
         session: Option<Session>,
     },
@@ -139,7 +139,7 @@ pub enum Inserted {
 
 /// The database's clock and the time where its memory begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reading {
+pub(crate) struct Reading {
     /// The database's time.
     pub now: OffsetDateTime,
     /// Where memory begins; `None` until the inbox is first opened.

@@ -27,17 +27,17 @@ impl parts::Attempts for Postgres {
         process: Uuid,
     ) -> Result<Vec<InHand>, sqlx::Error> {
         let Some(Key { consumer, .. }) = keys.first() else { return Ok(Vec::new()) };
-        let Columns { ids, scopes } = Columns::of(keys);
+        let Columns { ids, tenants } = Columns::of(keys);
         let mut taken = HashMap::new();
         let statements = [&tables.own.take_in_hand, &tables.own.taken];
         for statement in statements.into_iter().cycle().take(2 * TAKE_MAX) {
-            let found = sqlx::query(statement).bind(consumer).bind(&ids).bind(&scopes).bind(process);
+            let found = sqlx::query(statement).bind(consumer).bind(&ids).bind(&tenants).bind(process);
             // RETURNING has no order of its own.
             for row in found.fetch_all(&mut *connection).await?.into_iter().map(Row::<Self>::of) {
                 let place: (Uuid, String) = (row.get("message_id")?, row.get("scope")?);
                 taken.insert(place, rows::in_hand(&row)?);
             }
-            let place = |key: &Key<'_>| taken.get(&(key.id, key.scope.to_owned())).copied();
+            let place = |key: &Key<'_>| taken.get(&(key.id, key.tenant.to_owned())).copied();
             if let Some(taken) = keys.iter().map(place).collect() {
                 return Ok(taken);
             }
@@ -68,8 +68,8 @@ impl parts::Attempts for Postgres {
         process: Uuid,
     ) -> Result<(), sqlx::Error> {
         let Some(Key { consumer, .. }) = keys.first() else { return Ok(()) };
-        let Columns { ids, scopes } = Columns::of(keys);
-        let put_down = sqlx::query(&tables.own.put_down).bind(consumer).bind(&ids).bind(&scopes);
+        let Columns { ids, tenants } = Columns::of(keys);
+        let put_down = sqlx::query(&tables.own.put_down).bind(consumer).bind(&ids).bind(&tenants);
         put_down.bind(process).execute(connection).await.map(drop)
     }
 
@@ -80,13 +80,13 @@ impl parts::Attempts for Postgres {
         forget: Forget,
     ) -> Result<(), sqlx::Error> {
         let Some(Key { consumer, .. }) = keys.first() else { return Ok(()) };
-        let Columns { ids, scopes } = Columns::of(keys);
-        let forgetting = sqlx::query(&tables.own.forget_attempts).bind(consumer).bind(&ids).bind(&scopes);
+        let Columns { ids, tenants } = Columns::of(keys);
+        let forgetting = sqlx::query(&tables.own.forget_attempts).bind(consumer).bind(&ids).bind(&tenants);
         let forgetting =
             forgetting.bind(forget.also_counted()).bind(forget.also_ends()).bind(forget.also_noted());
         forgetting.execute(&mut *connection).await?;
         if forget != Forget::All {
-            let put_down = sqlx::query(&tables.own.put_down_counted).bind(consumer).bind(&ids).bind(&scopes);
+            let put_down = sqlx::query(&tables.own.put_down_counted).bind(consumer).bind(&ids).bind(&tenants);
             put_down.execute(connection).await?;
         }
         Ok(())

@@ -65,7 +65,7 @@ impl Guards for Postgres {
         // One order across all statements, so that two racing batches wait for each other instead
         // of deadlocking.
         let mut ordered: Vec<_> = rows.iter().collect();
-        ordered.sort_unstable_by_key(|row| (row.key.id, row.key.scope));
+        ordered.sort_unstable_by_key(|row| (row.key.id, row.key.tenant));
         let mut found = HashMap::with_capacity(rows.len());
         for some in ordered.chunks(INSERTED_MAX) {
             match insert_some(connection, &tables.own, some, mark).await {
@@ -80,7 +80,7 @@ impl Guards for Postgres {
                 }
             }
         }
-        let place_of = |key: &Key<'_>| (key.id, key.scope.to_owned());
+        let place_of = |key: &Key<'_>| (key.id, key.tenant.to_owned());
         let rest: Vec<_> = keys.iter().filter(|key| !found.contains_key(&place_of(key))).copied().collect();
         for row in find_batch(connection, &tables.own, &rest).await? {
             found.insert(place(&row)?, Inserted::Exists(rows::stored(&row)?));
@@ -170,7 +170,7 @@ async fn insert_some(
 ) -> Result<Vec<Row<Postgres>>, sqlx::Error> {
     let Some(NewRow { key: Key { consumer, .. }, .. }) = rows.first() else { return Ok(Vec::new()) };
     let keys: Vec<_> = rows.iter().map(|row| row.key).collect();
-    let Columns { ids, scopes } = Columns::of(&keys);
+    let Columns { ids, tenants } = Columns::of(&keys);
     let fingerprints: Vec<_> = rows.iter().map(|row| &row.content.fingerprint.as_bytes()[..]).collect();
     let sources: Vec<_> = rows.iter().map(|row| row.content.source).collect();
     let mut canonicals: Vec<_> = rows.iter().map(|row| row.content.canonical_bytes()).collect();
@@ -181,7 +181,7 @@ async fn insert_some(
     let inserted = sqlx::query(&statements.insert_batch)
         .bind(consumer)
         .bind(&ids)
-        .bind(&scopes)
+        .bind(&tenants)
         .bind(&fingerprints)
         .bind(mark == Mark::Yes)
         .bind(&sources)
@@ -191,21 +191,21 @@ async fn insert_some(
     Ok(inserted.into_iter().map(Row::of).collect())
 }
 
-/// Returns the id and scope of a row.
+/// Returns the id and tenant of a row.
 fn place(row: &Row<Postgres>) -> Result<(Uuid, String), sqlx::Error> {
     Ok((row.get("message_id")?, row.get("scope")?))
 }
 
 pub(super) struct Columns<'a> {
     pub(super) ids: Vec<Uuid>,
-    pub(super) scopes: Vec<&'a str>,
+    pub(super) tenants: Vec<&'a str>,
 }
 
 impl<'a> Columns<'a> {
     pub(super) fn of(keys: &[Key<'a>]) -> Self {
         Self {
             ids: keys.iter().map(|key| key.id).collect(),
-            scopes: keys.iter().map(|key| key.scope).collect(),
+            tenants: keys.iter().map(|key| key.tenant).collect(),
         }
     }
 }
@@ -216,12 +216,12 @@ async fn find_batch(
     keys: &[Key<'_>],
 ) -> Result<Vec<Row<Postgres>>, sqlx::Error> {
     let Some(Key { consumer, .. }) = keys.first() else { return Ok(Vec::new()) };
-    let Columns { ids, scopes } = Columns::of(keys);
+    let Columns { ids, tenants } = Columns::of(keys);
     let found = sqlx::query(&statements.find_batch)
         .persistent(Postgres::KEEPS_PLANS)
         .bind(consumer)
         .bind(&ids)
-        .bind(&scopes)
+        .bind(&tenants)
         .bind(ids.iter().min())
         .bind(ids.iter().max())
         .fetch_all(connection)

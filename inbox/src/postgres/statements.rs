@@ -10,7 +10,10 @@ migrations::statements! {
         // A new row returns its time, its session and its transaction.
         new_rows = "ON CONFLICT (message_id, consumer, scope) DO NOTHING";
         session = "processed_at, pg_backend_pid() AS process, pg_current_xact_id()::text::bigint AS transaction";
-        admitted = "{session}, {mark}";
+        admitted = "{session}, {mark}, CASE WHEN NOT {is_marked}::boolean THEN {waits_for_the_disk} END AS waits";
+        // Callers commit rows without a mark, and confirm them: a crash must not undo a confirmed
+        // row. The inbox itself commits rows with a mark, and waits then.
+        waits_for_the_disk = migrations::waits_for_the_disk!();
         // Columns are named, without a star: otherwise PostgreSQL refuses a prepared statement once
         // a migration has added a column.
         letter = "id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
@@ -119,15 +122,17 @@ migrations::statements! {
     purge_minutes = "DELETE FROM {schema}inbox_minute WHERE minute < $1";
 
     /// Creates the set, or locks it: only the holder of the lock checks whether all its chunks are
-    /// there. The set keeps the size that the first chunk gave for the whole message.
+    /// there. The set keeps the size that the first chunk gave for the whole message. A kept chunk
+    /// is acknowledged, so the commit waits for the disk.
     hold_set = "INSERT INTO {schema}inbox_chunk_set AS s (message_id, consumer, scope, fingerprint, bytes, topic, key, \
         kind, source, time, content_type) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT \
-        (message_id, consumer, scope, fingerprint) DO UPDATE SET bytes = s.bytes RETURNING bytes";
+        (message_id, consumer, scope, fingerprint) DO UPDATE SET bytes = s.bytes \
+        RETURNING bytes, {waits_for_the_disk} AS waits";
     keep_chunk = "INSERT INTO {schema}inbox_chunk (message_id, consumer, scope, fingerprint, chunks, number, payload) \
         VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (message_id, consumer, scope, fingerprint, chunks, \
         number) DO NOTHING";
-    count_chunks = "SELECT count(*) AS held FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
-        fingerprint = $4 AND chunks = $5";
+    count_chunks = "SELECT count(*) FILTER (WHERE chunks = $5) AS held, count(DISTINCT chunks) AS splits \
+        FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
     has_chunk = "SELECT EXISTS (SELECT 1 FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
         AND fingerprint = $4 AND chunks = $5 AND number = $6) AS is_kept";
     read_chunks = "SELECT payload FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \

@@ -14,12 +14,13 @@ use super::step::{Done, FailedAttempt, Step};
 use super::store::Store;
 use super::worker::Worker;
 use crate::attempts::{Forget, error_text};
-use crate::dead_letter::{DeadLetterId, Reason};
+use crate::dead_letter::DeadLetterId;
 use crate::error::AdmitError;
 use crate::guard::Duplicate;
 use crate::handler::{HandlerError, Next};
 use crate::held_keys::held_behind;
 use crate::name::{MessageName, Tenant};
+use crate::reason::Reason;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 

@@ -13,8 +13,8 @@ use super::step::FailedAttempt;
 use super::store::Store;
 use super::worker::{GivenUp, Worker};
 use crate::attempts::{Failed, Failures, Pause, error_text};
-use crate::dead_letter::Reason;
 use crate::name::{MessageName, Tenant};
+use crate::reason::Reason;
 use crate::store_error::StoreError;
 
 /// The history of a message's attempts in this process.

@@ -5,8 +5,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::store::Store;
 use super::worker::{GivenUp, Worker};
-use crate::dead_letter::Reason;
 use crate::name::Tenant;
+use crate::reason::Reason;
 use crate::store_dead_letter::Cause;
 
 /// A dead letter that is not stored yet.

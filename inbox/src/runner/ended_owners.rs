@@ -5,6 +5,10 @@ use std::sync::{Mutex, PoisonError};
 
 use uuid::Uuid;
 
+/// Maximum number of processes that are remembered. Then all are forgotten: the next message of one
+/// that ended waits once more.
+const OWNERS_MAX: usize = 1_000;
+
 /// Other processes that ended with messages in hand.
 ///
 /// A process first notes that it has a message in hand, and then begins to handle it. Between the
@@ -19,6 +23,9 @@ impl EndedOwners {
     pub(super) fn has_ended(&self, owner: Uuid, was_seen_before: bool) -> bool {
         let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if was_seen_before {
+            if ended.len() >= OWNERS_MAX && !ended.contains(&owner) {
+                ended.clear();
+            }
             ended.insert(owner);
         }
         ended.contains(&owner)
@@ -43,5 +50,15 @@ mod tests {
         assert!(owners.has_ended(one, false) && !owners.has_ended(other, false));
         owners.remove(one);
         assert!(!owners.has_ended(one, false), "it was slow");
+    }
+
+    #[test]
+    fn processes_are_not_remembered_without_bound() {
+        let owners = EndedOwners::default();
+        for number in 0..10 * OWNERS_MAX as u128 {
+            let owner = Uuid::from_u128(number);
+            assert!(owners.has_ended(owner, true) && owners.has_ended(owner, false), "{number}");
+        }
+        assert!(owners.0.lock().unwrap().len() <= OWNERS_MAX);
     }
 }

@@ -11,12 +11,13 @@ use super::step::FailedAttempt;
 use super::store::Store;
 use super::worker::Worker;
 use crate::attempts::error_text;
-use crate::dead_letter::{DeadLetterId, Reason, Resolution};
+use crate::dead_letter::DeadLetterId;
 use crate::error::RedriveError;
 use crate::handler::{HandlerError, Next};
 use crate::held_keys::HeldKey;
 use crate::held_turn::{FailedTurn, Turn};
 use crate::name::MessageName;
+use crate::reason::{Reason, Resolution};
 use crate::store_dead_letter::Cause;
 use crate::store_error::StoreError;
 
@@ -33,6 +34,14 @@ pub(super) struct HeldCourse {
     /// Its key.
     pub(super) key: HeldKey,
     course: Course,
+}
+
+#[cfg(test)]
+impl HeldCourse {
+    pub(super) fn sample() -> Self {
+        let key = HeldKey { tenant: String::new(), topic: String::from("orders"), key: String::from("a") };
+        Self { key, course: Course::default() }
+    }
 }
 
 /// The consequence of a failed redrive.

@@ -38,7 +38,7 @@ const CLOSING_MAX: Duration = Duration::from_secs(30);
 pub(super) struct HeldLook {
     /// The attempts of held messages that fail.
     courses: HeldCourses,
-    /// Held messages seen by the current walk over all keys.
+    /// Held messages that the current walk over all keys has seen fail: a part of `courses`.
     seen: HashSet<DeadLetterId>,
     /// The key after which the walk continues.
     after: Option<HeldKey>,
@@ -46,6 +46,31 @@ pub(super) struct HeldLook {
     walked: Option<Instant>,
     /// Time up to which closed dead letters have been checked, by the database's clock.
     looked: Option<OffsetDateTime>,
+}
+
+impl HeldLook {
+    /// Begins a walk over all keys.
+    fn begin_walk(&mut self, begun_at: Instant, looked: OffsetDateTime) {
+        self.walked = Some(begun_at);
+        self.looked = Some(looked);
+        self.seen.clear();
+    }
+
+    /// Notes that a message had its turn. Only failing ones are remembered, whose number is
+    /// bounded.
+    fn had_turn(&mut self, letter: DeadLetterId) {
+        if self.courses.contains_key(&letter) {
+            self.seen.insert(letter);
+        } else {
+            self.seen.remove(&letter);
+        }
+    }
+
+    /// Ends a walk: forgets the attempts at messages that it has not found.
+    fn end_walk(&mut self) {
+        let Self { courses, seen, .. } = self;
+        courses.retain(|letter, _| seen.contains(letter));
+    }
 }
 
 /// Held messages to redrive now, and those behind them.
@@ -92,9 +117,7 @@ impl<S: Store> Worker<S> {
                 }
                 return Ok(turns.is_any_closed);
             }
-            look.walked = Some(begun_at);
-            look.looked = Some(looked);
-            look.seen.clear();
+            look.begin_walk(begun_at, looked);
         }
         self.walk(look, ends_at).await
     }
@@ -113,8 +136,7 @@ impl<S: Store> Worker<S> {
             is_any_closed |= turns.is_any_closed;
             look.after = end;
             if look.after.is_none() {
-                let HeldLook { courses, seen, .. } = look;
-                courses.retain(|letter, _| seen.contains(letter));
+                look.end_walk();
                 return Ok(is_any_closed);
             }
             if Instant::now() >= ends_at {
@@ -162,9 +184,9 @@ impl<S: Store> Worker<S> {
             if is_of_walk {
                 look.after = Some(key.clone());
             }
-            look.seen.insert(letter);
             let span = tracing::info_span!("redrive", consumer = %self.consumer, dead_letter = %letter);
             let turn = self.take_turn(letter, &key, &mut look.courses).instrument(span).await;
+            look.had_turn(letter);
             // After an error the next check walks over all keys, so the others get their turn.
             if !turn.inspect_err(|_| look.walked = None)? {
                 continue;
@@ -178,5 +200,40 @@ impl<S: Store> Worker<S> {
             }
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::held_turn::HeldCourse;
+
+    fn letter(number: u128) -> DeadLetterId {
+        DeadLetterId(uuid::Uuid::from_u128(number))
+    }
+
+    /// Goal: a walk over any number of held keys remembers only those whose messages fail. Oracle:
+    /// the messages that are remembered, and the attempts that are left after the walk.
+    #[test]
+    fn a_walk_remembers_only_messages_that_fail() {
+        let mut look = HeldLook::default();
+        look.begin_walk(Instant::now(), OffsetDateTime::UNIX_EPOCH);
+        for number in [1, 2] {
+            look.courses.insert(letter(number), HeldCourse::sample());
+        }
+        for number in 2..=100_000 {
+            if number % 10_000 == 0 {
+                look.courses.insert(letter(number), HeldCourse::sample());
+            }
+            look.had_turn(letter(number));
+        }
+        assert_eq!(look.seen.len(), 1 + 10);
+        look.courses.remove(&letter(10_000));
+        look.had_turn(letter(10_000));
+        assert_eq!(look.seen.len(), 10, "what has left is not remembered");
+        look.end_walk();
+        assert!(!look.courses.contains_key(&letter(1)), "the walk has not found it");
+        assert!(look.courses.contains_key(&letter(2)), "it failed before, and was not due");
+        assert_eq!(look.courses.len(), 10);
     }
 }

@@ -12,9 +12,9 @@ use super::step::Step;
 use super::store::Store;
 use super::worker::{Worker, closed};
 use crate::attempts::{InHand, error_text};
-use crate::dead_letter::Reason;
 use crate::handler::RETRY_AFTER_MAX;
 use crate::name::{MessageName, Tenant};
+use crate::reason::Reason;
 
 /// Maximum time in which a process begins to handle what it has noted to be in hand. One that has
 /// not begun by then has ended.

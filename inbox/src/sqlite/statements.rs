@@ -82,8 +82,8 @@ migrations::statements! {
     keep_chunk = "INSERT INTO inbox_chunk (message_id, consumer, scope, fingerprint, chunks, number, \
         payload) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (message_id, consumer, scope, fingerprint, \
         chunks, number) DO NOTHING";
-    count_chunks = "SELECT count(*) AS held FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 \
-        AND scope = $3 AND fingerprint = $4 AND chunks = $5";
+    count_chunks = "SELECT count(*) FILTER (WHERE chunks = $5) AS held, count(DISTINCT chunks) AS splits \
+        FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
     has_chunk = "SELECT EXISTS (SELECT 1 FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 \
         AND scope = $3 AND fingerprint = $4 AND chunks = $5 AND number = $6) AS is_kept";
     read_chunks = "SELECT payload FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 \

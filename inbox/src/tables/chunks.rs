@@ -13,6 +13,14 @@ use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
+/// The chunks of a set.
+pub(crate) struct Counted {
+    /// Those of one split.
+    pub(crate) held: u32,
+    /// Number of splits with a chunk.
+    pub(crate) splits: u32,
+}
+
 fn of_set<DB: Dialect>(statement: &Statement, set: ChunkSet<'_>) -> Query<DB> {
     of_key(statement, set.key).bind(&set.fingerprint.as_bytes()[..])
 }
@@ -53,16 +61,16 @@ impl<DB: Dialect> Tables<DB> {
         keep.run(connection).await.map(drop)
     }
 
-    /// Returns the number of stored chunks of a split into `count`.
+    /// Counts the stored chunks of a split into `count`, and the splits of the set.
     pub(crate) async fn count_chunks(
         &self,
         connection: &mut DB::Connection,
         set: ChunkSet<'_>,
         count: u32,
-    ) -> Result<u32> {
+    ) -> Result<Counted> {
         let counted =
             of_set::<DB>(&self.shared.count_chunks, set).bind(stored(count)).one(connection).await?;
-        counted.get("held")
+        Ok(Counted { held: counted.get("held")?, splits: counted.get("splits")? })
     }
 
     /// Returns whether a chunk is stored.
@@ -99,8 +107,32 @@ impl<DB: Dialect> Tables<DB> {
         of_set::<DB>(&self.shared.remove_set, set).run(connection).await.map(drop)
     }
 
-    /// Returns sets, the oldest first: all, or those that are overdue.
+    /// Returns sets, the oldest first.
     pub(crate) async fn incomplete(
+        &self,
+        connection: &mut DB::Connection,
+        limit: u32,
+    ) -> Result<Vec<Incomplete>> {
+        let found = self.sets(connection, None, limit).await?;
+        let mut incomplete = Vec::with_capacity(found.len());
+        for set in found {
+            incomplete.push(self.with_splits(connection, set).await?);
+        }
+        Ok(incomplete)
+    }
+
+    /// Returns sets that are overdue, the oldest first, without their splits: the numbers of the
+    /// chunks of many sets would need much memory.
+    pub(crate) async fn overdue(
+        &self,
+        connection: &mut DB::Connection,
+        overdue: Overdue<'_>,
+        limit: u32,
+    ) -> Result<Vec<Incomplete>> {
+        self.sets(connection, Some(overdue), limit).await
+    }
+
+    async fn sets(
         &self,
         connection: &mut DB::Connection,
         overdue: Option<Overdue<'_>>,
@@ -111,13 +143,9 @@ impl<DB: Dialect> Tables<DB> {
             .bind(limit)
             .bind(overdue.and_then(|overdue| overdue.consumer))
             .bind(overdue.map(|overdue| overdue.others_before))
-            .rows(&mut *connection)
+            .rows(connection)
             .await?;
-        let mut incomplete = Vec::with_capacity(found.len());
-        for row in &found {
-            incomplete.push(self.with_splits(connection, rows::incomplete(row)?).await?);
-        }
-        Ok(incomplete)
+        found.iter().map(rows::incomplete).collect()
     }
 
     /// Locks a set until the transaction ends. Returns `None` when the set is gone, another
@@ -142,8 +170,8 @@ impl<DB: Dialect> Tables<DB> {
         connection: &mut DB::Connection,
         incomplete: Incomplete,
     ) -> Result<Incomplete> {
-        let Incomplete { consumer, scope, id, fingerprint, .. } = &incomplete;
-        let set = ChunkSet { key: Key { consumer, scope, id: id.as_uuid() }, fingerprint: *fingerprint };
+        let Incomplete { consumer, tenant, id, fingerprint, .. } = &incomplete;
+        let set = ChunkSet { key: Key { consumer, tenant, id: id.as_uuid() }, fingerprint: *fingerprint };
         let mut splits: Vec<Split> = Vec::new();
         for row in of_set::<DB>(&self.shared.chunk_numbers, set).rows(connection).await? {
             // In the order of splits, and within one of numbers.

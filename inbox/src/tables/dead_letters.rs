@@ -5,8 +5,9 @@ use migrations::query::{Query, Row};
 use time::OffsetDateTime;
 
 use super::{Tables, stored};
-use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Resolution};
+use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery};
 use crate::dialect::{Dialect, Key};
+use crate::reason::Resolution;
 use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
@@ -24,7 +25,7 @@ impl<DB: Dialect> Tables<DB> {
         let row = Query::<DB>::new(&self.shared.store_dead_letter)
             .bind(letter.id.0)
             .bind(&letter.consumer)
-            .bind(&letter.scope)
+            .bind(&letter.tenant)
             .bind(letter.subject)
             .bind(&letter.fingerprint.as_bytes()[..])
             .bind(letter.message_id.map(MessageId::as_uuid))
@@ -55,7 +56,7 @@ impl<DB: Dialect> Tables<DB> {
         key: Key<'_>,
     ) -> Result<Option<Fingerprint>> {
         let query = Query::<DB>::new(&self.shared.fingerprint_of_dead_letter);
-        let found = query.bind(key.consumer).bind(key.scope).bind(key.id).first(connection).await?;
+        let found = query.bind(key.consumer).bind(key.tenant).bind(key.id).first(connection).await?;
         found.as_ref().map(rows::fingerprint).transpose()
     }
 
@@ -79,7 +80,7 @@ impl<DB: Dialect> Tables<DB> {
         key: Key<'_>,
         id: DeadLetterId,
     ) -> Result<Vec<DeadLetter>> {
-        let query = Query::<DB>::new(&self.shared.lock_others).bind(key.consumer).bind(key.scope);
+        let query = Query::<DB>::new(&self.shared.lock_others).bind(key.consumer).bind(key.tenant);
         letters(&query.bind(key.id).bind(id.0).rows(connection).await?)
     }
 

@@ -12,7 +12,7 @@ type Result<T> = std::result::Result<T, sqlx::Error>;
 
 impl<DB: Dialect> Tables<DB> {
     /// Inserts a row unless its key exists. A new row can be marked: see
-    /// [`commit`](crate::dialect::parts::Guards::commit).
+    /// [`commit`](crate::dialect::Guards::commit).
     pub(crate) async fn insert(
         &self,
         connection: &mut DB::Connection,
@@ -105,7 +105,7 @@ impl<DB: Dialect> Tables<DB> {
 }
 
 /// Prepares a statement that reads or changes existing rows: see
-/// [`KEEPS_PLANS`](crate::dialect::parts::Guards::KEEPS_PLANS).
+/// [`KEEPS_PLANS`](crate::dialect::Guards::KEEPS_PLANS).
 pub(super) fn of_existing<DB: Dialect>(query: Query<DB>) -> Query<DB> {
     query.persistent(DB::KEEPS_PLANS)
 }

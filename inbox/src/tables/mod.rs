@@ -19,6 +19,7 @@ use migrations::{Identifier, Statement};
 
 use crate::dialect::{Guards, Key};
 use crate::statements::Shared;
+pub(crate) use chunks::Counted;
 
 /// The tables of an inbox, in a schema.
 pub struct Tables<DB: Guards> {
@@ -36,7 +37,7 @@ impl<DB: Guards> Tables<DB> {
 
 /// Begins a statement about one message of a consumer.
 pub(crate) fn of_key<DB: Guards>(statement: &Statement, key: Key<'_>) -> Query<DB> {
-    Query::new(statement).bind(key.id).bind(key.consumer).bind(key.scope)
+    Query::new(statement).bind(key.id).bind(key.consumer).bind(key.tenant)
 }
 
 /// Returns a number as a database stores it, in 32 bits.

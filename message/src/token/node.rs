@@ -136,10 +136,12 @@ impl NodeIdGenerator {
             return Err(Stale::Expired { number, epoch, ago: elapsed - until });
         }
         let now = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX).min(MILLIS_MAX);
-        let (millis, counter) = match now > self.millis {
-            true => (now, 0),
-            false if self.counter + 1 < COUNTERS => (self.millis, self.counter + 1),
-            false => (self.millis + 1, 0),
+        let (millis, counter) = if now > self.millis {
+            (now, 0)
+        } else if self.counter + 1 < COUNTERS {
+            (self.millis, self.counter + 1)
+        } else {
+            (self.millis + 1, 0)
         };
         let behind = Duration::from_millis(millis - now);
         if behind > LEAD_MAX || millis > MILLIS_MAX {

@@ -84,9 +84,10 @@ impl Address {
             }
             _ => {
                 let url = self.url()?;
-                match url.contains("mode=memory") {
-                    true => Err(crate::sqlite::options::in_memory()),
-                    false => Ok(outbox::connect::sqlite_options(&url)?),
+                if url.contains("mode=memory") {
+                    Err(crate::sqlite::options::in_memory())
+                } else {
+                    Ok(outbox::connect::sqlite_options(&url)?)
                 }
             }
         }

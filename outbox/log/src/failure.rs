@@ -72,14 +72,20 @@ impl From<InvalidUrl> for LogError {
     }
 }
 
-/// Waits for the database up to `limit`. A server that disappears without closing the connection
-/// must not stop a relay.
+/// Waits for the database up to `limit`, then drops the call. A server that disappears without
+/// closing the connection must not stop a relay.
+///
+/// # Errors
+/// [`LogError::Timeout`].
+#[doc(hidden)]
+pub async fn in_time<C: Future>(limit: Duration, call: C) -> Result<C::Output, LogError> {
+    tokio::time::timeout(limit, call).await.map_err(|_| LogError::Timeout { waited: limit })
+}
+
+/// Does the same as [`in_time`] for a call that fails with an error of the log.
 pub(crate) async fn within<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, LogError>>,
 ) -> Result<T, LogError> {
-    match tokio::time::timeout(limit, call).await {
-        Ok(answer) => answer,
-        Err(_) => Err(LogError::Timeout { waited: limit }),
-    }
+    in_time(limit, call).await?
 }

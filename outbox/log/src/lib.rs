@@ -20,7 +20,7 @@
 //! |---|---|
 //! | [`admin`] | [`LogAdmin`](admin::LogAdmin): status, dead entries, operators' decisions |
 //! | [`entries`] | [`LogEntries`](entries::LogEntries): single entries, published ones included |
-//! | `pause` | [`Pause`], [`PauseScope`]: what operators have paused |
+//! | `pause` | [`Pause`], [`PauseScope`], [`PAUSES_MAX`]: what operators have paused |
 //! | [`retention`] | [`LogRetention`](retention::LogRetention): removes history that is no longer needed |
 //! | [`reconcile`] | [`Rows`](reconcile::Rows): reads the outbox for a comparison with another system |
 //! | [`read_only`] | [`ReadOnly`](read_only::ReadOnly): sessions that cannot write |
@@ -82,10 +82,12 @@ pub use cursor::{BrokerTransaction, Cursor, Difference, Mark, Progress};
 pub use entry::{Entry, EntryId, InvalidEntry, Page, PageLimit, RowLimit};
 pub use error::LogError;
 pub use exception::{Exception, ExceptionChange, ExceptionState, ExceptionSummary, Parked, UnknownState};
+#[doc(hidden)]
+pub use failure::in_time;
 pub use lease::{Acquired, Fenced, Lease, RelayName};
 pub use open::open;
 pub use options::LogOptions;
-pub use pause::{Pause, PauseScope};
+pub use pause::{PAUSES_MAX, Pause, PauseScope};
 pub use queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueue, HeldQueues, QueueName};
 pub use store::{CheckpointStore, LogReader, LogStore};
 pub use trouble::BrokerTrouble;

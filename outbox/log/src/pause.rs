@@ -7,6 +7,21 @@ use time::OffsetDateTime;
 
 use crate::error::LogError;
 
+/// Maximum topics and keys that are paused at once for a relay. The relay reads and keeps all of
+/// them. Operators who pause at the same time can exceed it, by one each.
+pub const PAUSES_MAX: i64 = 10_000;
+
+/// Refuses a pause that would be one of `pauses`, if these are too many.
+pub(crate) fn check_pauses_len(scope: &PauseScope, pauses: i64) -> Result<(), LogError> {
+    if pauses <= PAUSES_MAX {
+        return Ok(());
+    }
+    Err(LogError::operator(format!(
+        "{scope} cannot be paused: the relay has {PAUSES_MAX} pauses, the maximum; resume some of them, or \
+         pause a whole topic or the pipeline instead of single keys"
+    )))
+}
+
 /// A part of the log that a relay does not publish until an operator resumes it. Its messages stay
 /// in the log or are held, in their order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -59,14 +59,18 @@ pub(crate) fn counted_error<DB: Dialect>(
 
 pub(crate) fn pause<DB: Dialect>(row: &Row<DB>) -> Result<Pause, LogError> {
     let failed = || LogError::during("look for pauses");
-    let kind: String = row.get("kind").map_err(failed())?;
-    let name: String = row.get("name").map_err(failed())?;
     Ok(Pause {
-        scope: PauseScope::stored(&kind, name)?,
+        scope: paused_scope(row)?,
         actor: row.get("actor").map_err(failed())?,
         reason: row.get("reason").map_err(failed())?,
         since: time(row, "paused_at").map_err(failed())?,
     })
+}
+
+pub(crate) fn paused_scope<DB: Dialect>(row: &Row<DB>) -> Result<PauseScope, LogError> {
+    let failed = || LogError::during("look for pauses");
+    let kind: String = row.get("kind").map_err(failed())?;
+    PauseScope::stored(&kind, row.get("name").map_err(failed())?)
 }
 
 pub(crate) fn operation<DB: Dialect>(row: &Row<DB>) -> Result<Operation, sqlx::Error> {

@@ -10,7 +10,7 @@ use crate::entry::{EntryId, Page, PageLimit};
 use crate::error::LogError;
 use crate::exception::{ExceptionChange, ExceptionSummary};
 use crate::lease::{Acquired, Fenced, RelayName};
-use crate::pause::Pause;
+use crate::pause::PauseScope;
 use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::trouble::BrokerTrouble;
 
@@ -78,8 +78,9 @@ pub trait LogReader: Send {
     /// in the order of their ids. Returns `entries_max` of them, fewer only at the end.
     async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError>;
 
-    /// Returns the pauses that operators have set. Empty for a log without pauses.
-    async fn pauses(&mut self) -> Result<Vec<Pause>, LogError> {
+    /// Returns what operators have paused, in any order: at most [`PAUSES_MAX`](crate::PAUSES_MAX)
+    /// topics and keys, and the pipeline. Empty for a log without pauses.
+    async fn paused_scopes(&mut self) -> Result<Vec<PauseScope>, LogError> {
         Ok(Vec::new())
     }
 }
@@ -91,6 +92,13 @@ pub trait CheckpointStore: Send {
     /// Requests the lease. It is granted when it is free, or has expired by the database's clock.
     /// The cursor of a new relay name starts before the first entry.
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError>;
+
+    /// Returns the names of other relays that have led here and that no process runs, at most ten.
+    /// For a warning when a new name leads: one of them may have been renamed. The default, for a
+    /// log without names, returns none.
+    async fn left_relays(&mut self) -> Result<Vec<String>, LogError> {
+        Ok(Vec::new())
+    }
 
     /// Extends the lease. A server that crashes afterwards allocates no id again that it had
     /// allocated before.

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use migrations::Statement;
 use migrations::query::Query;
-use sqlx::{Connection as _, SqlSafeStr as _};
+use sqlx::{Connection as _, SqlSafeStr as _, SqlStr};
 use time::OffsetDateTime;
 
 use crate::admin::status::ParkedSummary;
 use crate::admin::{AuditRecord, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, ListedEntry, Operation};
 use crate::dialect::Dialect;
 use crate::entries::StoredPayload;
+use crate::pause::{PAUSES_MAX, check_pauses_len};
 use crate::row::wait;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, rows};
 
@@ -32,12 +33,18 @@ pub(crate) struct Texts {
     pub(crate) list: Statement,
     /// The same, for states that a database may have an index for: retrying and dead.
     pub(crate) list_stuck: Statement,
+    /// Relay, rows.
+    pub(crate) list_held: Statement,
     /// Relay, above this id, rows.
     pub(crate) list_discarded: Statement,
     /// Relay, id, message id, maximum bytes of a payload to read.
     pub(crate) payload: Statement,
     /// Relay.
     pub(crate) pauses: Statement,
+    /// Relay.
+    pub(crate) paused_scopes: Statement,
+    /// Relay, maximum rows to count.
+    pub(crate) pauses_len: Statement,
     /// Relay, kind, name, actor, reason.
     pub(crate) pause: Statement,
     /// Relay, kind, name; the moment at which the pause began, or null for any.
@@ -76,9 +83,12 @@ macro_rules! texts_of {
             errors,
             list,
             list_stuck,
+            list_held,
             list_discarded,
             payload,
             pauses,
+            paused_scopes,
+            pauses_len,
             pause,
             resume,
             note,
@@ -99,9 +109,12 @@ macro_rules! texts_of {
             errors,
             list,
             list_stuck,
+            list_held,
             list_discarded,
             payload,
             pauses,
+            paused_scopes,
+            pauses_len,
             pause,
             resume,
             note,
@@ -129,9 +142,11 @@ pub(crate) struct Tables<DB> {
 
 /// The operator who does something, and the reason.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Signature<'a> {
-    pub(crate) actor: &'a str,
-    pub(crate) reason: &'a str,
+pub struct Signature<'a> {
+    /// The name of the operator.
+    pub actor: &'a str,
+    /// The reason.
+    pub reason: &'a str,
 }
 
 /// An operation to be recorded.
@@ -210,6 +225,18 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(|row| rows::listed(row).map_err(LogError::during("read an entry"))).collect()
     }
 
+    /// Lists held entries, queue after queue, in no particular order within the page.
+    pub(crate) async fn held(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        entries_max: u32,
+    ) -> Result<Vec<ListedEntry>, LogError> {
+        let query = Query::<DB>::new(&self.texts.list_held).bind(relay.as_str()).bind(entries_max);
+        let found = query.rows(connection).await.map_err(LogError::during("list held entries"))?;
+        found.iter().map(|row| rows::listed(row).map_err(LogError::during("read an entry"))).collect()
+    }
+
     /// Reads the payload of an entry, if it is not longer than `bytes_max`.
     pub(crate) async fn payload(
         &self,
@@ -237,6 +264,17 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(rows::pause).collect()
     }
 
+    /// Reads what is paused for a relay, without the author and the reason.
+    pub(crate) async fn paused_scopes(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+    ) -> Result<Vec<PauseScope>, LogError> {
+        let query = Query::<DB>::new(&self.texts.paused_scopes).bind(relay.as_str());
+        let found = query.rows(connection).await.map_err(LogError::during("look for pauses"))?;
+        found.iter().map(rows::paused_scope).collect()
+    }
+
     /// Pauses a part of the log and records it, or does neither. Returns whether it did.
     pub(crate) async fn pause(
         &self,
@@ -245,8 +283,22 @@ impl<DB: Dialect> Tables<DB> {
         scope: &PauseScope,
         by: Signature<'_>,
     ) -> Result<bool, LogError> {
-        let change = of_scope(&self.texts.pause, relay, scope).bind(by.actor).bind(by.reason);
-        self.change("pause", connection, change, relay, scope, by).await
+        let failed = || LogError::during("pause");
+        let mut tx = connection.begin_with(begin_change::<DB>()).await.map_err(failed())?;
+        let change = of_scope::<DB>(&self.texts.pause, relay, scope).bind(by.actor).bind(by.reason);
+        if change.run(&mut tx).await.map_err(failed())? == 0 {
+            return Ok(false);
+        }
+        // The pipeline can always be paused: it is one row, and an emergency.
+        if *scope != PauseScope::Pipeline {
+            let counted = Query::<DB>::new(&self.texts.pauses_len).bind(relay.as_str()).bind(PAUSES_MAX + 1);
+            let row = counted.one(&mut tx).await.map_err(failed())?;
+            check_pauses_len(scope, row.get("entries").map_err(failed())?)?;
+        }
+        let done = Done { action: "pause", selection: &scope.to_string(), by };
+        self.note(&mut tx, relay, done).await.map_err(failed())?;
+        tx.commit().await.map_err(failed())?;
+        Ok(true)
     }
 
     /// Ends a pause and records it, or does neither. Returns whether it did.
@@ -258,27 +310,13 @@ impl<DB: Dialect> Tables<DB> {
         since: Option<OffsetDateTime>,
         by: Signature<'_>,
     ) -> Result<bool, LogError> {
-        let change = of_scope(&self.texts.resume, relay, scope).bind(since);
-        self.change("resume", connection, change, relay, scope, by).await
-    }
-
-    async fn change(
-        &self,
-        action: &'static str,
-        connection: &mut DB::Connection,
-        change: Query<DB>,
-        relay: &RelayName,
-        scope: &PauseScope,
-        by: Signature<'_>,
-    ) -> Result<bool, LogError> {
-        let failed = || LogError::during(action);
-        // Not as `&'static str`: with it, other crates could not show that this future is `Send`.
-        let begin = DB::BEGIN_CHANGE.into_sql_str();
-        let mut tx = connection.begin_with(begin).await.map_err(failed())?;
+        let failed = || LogError::during("resume");
+        let mut tx = connection.begin_with(begin_change::<DB>()).await.map_err(failed())?;
+        let change = of_scope::<DB>(&self.texts.resume, relay, scope).bind(since);
         if change.run(&mut tx).await.map_err(failed())? == 0 {
             return Ok(false);
         }
-        let done = Done { action, selection: &scope.to_string(), by };
+        let done = Done { action: "resume", selection: &scope.to_string(), by };
         self.note(&mut tx, relay, done).await.map_err(failed())?;
         tx.commit().await.map_err(failed())?;
         Ok(true)
@@ -320,6 +358,12 @@ impl<DB: Dialect> Tables<DB> {
         let found = query.rows(connection).await.map_err(LogError::during("list decisions"))?;
         found.iter().map(|row| rows::decision(row).map_err(LogError::during("read a decision"))).collect()
     }
+}
+
+/// Returns the statement that begins a transaction. Not as `&'static str`: with it, other crates
+/// could not show that the future that begins is `Send`.
+fn begin_change<DB: Dialect>() -> SqlStr {
+    DB::BEGIN_CHANGE.into_sql_str()
 }
 
 fn of_scope<DB: Dialect>(statement: &Statement, relay: &RelayName, scope: &PauseScope) -> Query<DB> {

@@ -18,3 +18,4 @@ pub(crate) mod options;
 pub(crate) mod session;
 pub mod transaction_ids;
 mod url;
+mod url_parameters;

@@ -55,10 +55,11 @@ pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOpt
 /// Returns the refusal of a URL that the client library cannot parse.
 fn unread(error: &sqlx::Error) -> InvalidUrl {
     let problem = error.to_string();
-    match problem.contains("invalid port number") {
+    if problem.contains("invalid port number") {
         // Reached for a password that contains a `/`.
-        true => InvalidUrl::Form { problem: "the port is not a number" },
-        false => InvalidUrl::Malformed { dialect: Dialect::Postgres, problem },
+        InvalidUrl::Form { problem: "the port is not a number from 1 to 65535" }
+    } else {
+        InvalidUrl::Malformed { dialect: Dialect::Postgres, problem }
     }
 }
 
@@ -112,7 +113,16 @@ mod tests {
 
     #[test]
     fn other_databases_are_named() {
-        let error = dialect_of("mysql://u:secret@h/d").unwrap_err().to_string();
-        assert!(error.contains("mysql") && !error.contains("secret"), "{error}");
+        let table = [
+            ("mysql://u:secret@h/d", "begins with \"mysql\""),
+            ("\"postgres://u:secret@h/d\"", "remove them"),
+            ("'postgres://u:secret@h/d'", "remove them"),
+            ("c2VjcmV0secret", "base64"),
+            ("", "base64"),
+        ];
+        for (url, part) in table {
+            let error = dialect_of(url).unwrap_err().to_string();
+            assert!(error.contains(part) && !error.contains("secret"), "{error}");
+        }
     }
 }

@@ -1,17 +1,8 @@
-//! Parameters of a PostgreSQL URL. The client library ignores those that it does not know and logs
-//! them with their values, some of which are secrets. So only parameters that it honours reach it.
+//! PostgreSQL URLs. The client library ignores parameters that it does not know and logs them with
+//! their values, some of which are secrets. So only parameters that it honours reach it.
 
 use crate::connect::InvalidUrl;
-
-/// Treatment of a parameter.
-enum Verdict {
-    /// The client library honours it.
-    Honoured,
-    /// It is dropped: its meaning holds without it.
-    Kept,
-    /// It cannot be honoured. Contains the remedy.
-    Refused(&'static str),
-}
+use crate::postgres::url_parameters::{Verdict, verdict};
 
 /// Maximum length of a name that an error repeats. A longer text is probably not a name.
 const NAME_BYTES_MAX: usize = 64;
@@ -39,7 +30,7 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
     let is_verified = mode.is_none_or(|mode| mode == "verify-full");
     let mut left = Vec::new();
     for pair in &pairs {
-        match verdict(pair, is_verified) {
+        match verdict(&pair.name, &pair.value, is_verified) {
             _ if matches!(pair.name.as_str(), "host" | "hostaddr" | "port") && has_many(&pair.value) => {
                 return Err(InvalidUrl::Hosts);
             }
@@ -47,20 +38,42 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
             Verdict::Kept => {}
             Verdict::Refused(remedy) => {
                 // An `@` after the `?` ends a password: this is part of that password, not a name.
-                let name = match query.contains('@') {
-                    true => shown(""),
-                    false => format!("{}{}", shown(&pair.name), shown_mode(pair)),
+                let name = if query.contains('@') {
+                    shown("")
+                } else {
+                    format!("{}{}", shown(&pair.name), shown_mode(pair))
                 };
                 return Err(InvalidUrl::Parameter { name, remedy });
             }
         }
     }
-    let mut accepted = place.to_owned();
+    let names_host = pairs.iter().any(|pair| matches!(pair.name.as_str(), "host" | "hostaddr"));
+    let mut accepted = with_host(place, names_host)?;
     if !left.is_empty() {
         accepted.push('?');
         accepted.push_str(&left.join("&"));
     }
     Ok(accepted)
+}
+
+/// Returns the place with a host, if it has a user and none: the client library reads no URL
+/// without one. A parameter names it then, as in the URLs of Cloud SQL.
+fn with_host(place: &str, names_host: bool) -> Result<String, InvalidUrl> {
+    let host = authority(place);
+    let is_missing = place.contains('@') && (host.is_empty() || host.starts_with(':'));
+    match place.rsplit_once('@') {
+        Some((user, rest)) if is_missing && names_host => Ok(format!("{user}@localhost{rest}")),
+        Some(_) if is_missing => Err(InvalidUrl::Form {
+            problem: "no host stands behind the @, and no parameter host names a server or the folder of its socket",
+        }),
+        _ => Ok(place.to_owned()),
+    }
+}
+
+/// Returns whether a text is not what it says after percent decoding.
+fn has_stray_percent(text: &str) -> bool {
+    let is_escape = |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|digit| hex(digit).is_some());
+    !text.split('%').skip(1).all(is_escape) || decoded(text).contains(char::REPLACEMENT_CHARACTER)
 }
 
 /// Returns a mistake that would turn part of a password into a host or a database name, which are
@@ -78,6 +91,9 @@ fn slip(url: &str) -> Option<&'static str> {
         () if authority.matches('@').count() > 1 => Some("more than one @ stands before the host"),
         () if database.contains('@') => Some("an @ stands behind the first / after the host"),
         () if database.contains(':') => Some("a : stands behind the first / after the host"),
+        () if has_stray_percent(place) => {
+            Some("it has a % that begins no escape such as %40; write % as %25")
+        }
         () => None,
     }
 }
@@ -134,9 +150,10 @@ fn hex(digit: u8) -> Option<u8> {
 fn shown(name: &str) -> String {
     let is_name = name.len() <= NAME_BYTES_MAX
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte));
-    match is_name && !name.is_empty() {
-        true => format!("{name:?}"),
-        false => String::from("that is not a name (write ? as %3F and & as %26 in a password)"),
+    if is_name && !name.is_empty() {
+        format!("{name:?}")
+    } else {
+        String::from("that is not a name (write ? as %3F and & as %26 in a password)")
     }
 }
 
@@ -149,110 +166,10 @@ fn shown_mode(pair: &Pair<'_>) -> String {
         ["verifyfull", "verifyca", "require", "prefer", "preferre", "disable", "allow", "allowe", "verify"];
     let others = ["on", "off", "true", "false", "yes", "no", "1", "0"];
     let is_mode = matches!(pair.name.as_str(), "sslmode" | "ssl-mode");
-    match is_mode && pair.value.len() <= NAME_BYTES_MAX && known.into_iter().chain(others).any(is_like) {
-        true => format!(" = {:?}", pair.value),
-        false => String::new(),
-    }
-}
-
-fn verdict(pair: &Pair<'_>, is_verified: bool) -> Verdict {
-    use Verdict::{Honoured, Kept, Refused};
-    let value = pair.value.as_str();
-    match pair.name.as_str() {
-        // The client library would quote any other word, which may be a secret in the wrong place.
-        "sslmode" | "ssl-mode" => match value.to_ascii_lowercase().as_str() {
-            "disable" | "allow" | "prefer" | "require" | "verify-ca" | "verify-full" => Honoured,
-            _ => Refused("use verify-full (disable, allow, prefer, require and verify-ca are known as well)"),
-        },
-        "sslrootcert"
-        | "ssl-root-cert"
-        | "ssl-ca"
-        | "sslcert"
-        | "ssl-cert"
-        | "sslkey"
-        | "ssl-key"
-        | "statement-cache-capacity"
-        | "host"
-        | "hostaddr"
-        | "port"
-        | "dbname"
-        | "user"
-        | "password"
-        | "application_name"
-        | "options" => Honoured,
-        name if name.starts_with("options[") && name.ends_with(']') => Honoured,
-
-        // There is only one server, and the toolkit writes to it.
-        "target_session_attrs" => match value {
-            "any" | "read-write" | "primary" => Kept,
-            _ => Refused("the toolkit writes, so it needs the primary: leave it out, or use read-write"),
-        },
-        "load_balance_hosts" => match value {
-            "disable" => Kept,
-            _ => Refused("only one host is used: leave it out"),
-        },
-        // Both bind the session to the server that holds the key of its certificate. Only
-        // verify-full checks that the certificate is the right one.
-        "channel_binding" => match value {
-            "disable" | "prefer" => Kept,
-            "require" if is_verified => Kept,
-            "require" => Refused(
-                "the client library cannot bind channels: use sslmode=verify-full, which proves the server's \
-                 identity as well, and leave it out",
-            ),
-            _ => Refused("use disable, prefer or require"),
-        },
-        "gssencmode" => match value {
-            "disable" | "prefer" => Kept,
-            _ => Refused("Kerberos is not supported: use TLS (sslmode=verify-full) and leave it out"),
-        },
-        "sslnegotiation" => match value {
-            "postgres" => Kept,
-            _ => Refused("TLS is asked for by the protocol of PostgreSQL: leave it out"),
-        },
-        "ssl_min_protocol_version" => match value {
-            "TLSv1" | "TLSv1.1" | "TLSv1.2" => Kept,
-            _ => Refused("TLS 1.2 is the oldest version that is spoken: demand a newer one at the server"),
-        },
-        "sslsni" => match value {
-            "1" => Kept,
-            _ => Refused("the host's name is always sent with TLS: leave it out"),
-        },
-        "client_encoding" => match value.to_ascii_lowercase().as_str() {
-            "utf8" | "utf-8" | "auto" => Kept,
-            _ => Refused("texts are sent as UTF-8: leave it out"),
-        },
-        // The toolkit has its own time limits for each connect and each call.
-        "connect_timeout"
-        | "keepalives"
-        | "keepalives_idle"
-        | "keepalives_interval"
-        | "keepalives_count"
-        | "tcp_user_timeout" => Kept,
-        "fallback_application_name" | "sslcompression" => Kept,
-
-        "sslpassword" => Refused(
-            "a key that is encrypted cannot be read: decrypt it (openssl pkey -in KEY -out PLAIN), keep it readable \
-             for this program only, and name it with sslkey",
-        ),
-        "sslcrl" | "sslcrldir" => Refused("revoked certificates are not looked up: leave it out"),
-        "passfile" => Refused("set the environment variable PGPASSFILE instead"),
-        "service" | "servicefile" => Refused("write the place into the URL itself"),
-        "require_auth"
-        | "requirepeer"
-        | "krbsrvname"
-        | "gsslib"
-        | "gssdelegation"
-        | "sslcertmode"
-        | "ssl_max_protocol_version"
-        | "replication"
-        | "requiressl" => Refused(
-            "the client library cannot honour it: leave it out if the connection needs no such protection",
-        ),
-        _ => Refused(
-            "it is unknown: leave it out, if it is meant for another program (docs/configuration.md lists those that \
-             are known)",
-        ),
+    if is_mode && pair.value.len() <= NAME_BYTES_MAX && known.into_iter().chain(others).any(is_like) {
+        format!(" = {:?}", pair.value)
+    } else {
+        String::new()
     }
 }
 
@@ -366,6 +283,32 @@ mod tests {
         ] {
             assert_eq!(accepted(url).unwrap(), url);
         }
+    }
+
+    #[test]
+    fn a_percent_sign_has_to_be_escaped() {
+        for password in ["pa%CANARY", "CANARY%", "100%ly", "%4"] {
+            let url = format!("postgres://u:{password}@h/d");
+            let text = crate::postgres::options::postgres_options(&url, false).unwrap_err().to_string();
+            assert!(text.contains("write % as %25") && !text.contains("CANARY"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_parameter_may_name_the_host() {
+        let options = |url| crate::postgres::options::postgres_options(url, false);
+        for url in [
+            "postgres://u:p@/d?host=/cloudsql/proj:eu:inst",
+            "postgres://u@:5433/d?host=/cloudsql/proj:eu:inst",
+            "postgres:///d?host=/cloudsql/proj:eu:inst&user=u",
+        ] {
+            let options = options(url).unwrap();
+            let folder = options.get_socket().unwrap();
+            assert_eq!(folder, std::path::Path::new("/cloudsql/proj:eu:inst"), "{url}");
+            assert_eq!((options.get_username(), options.get_database()), ("u", Some("d")), "{url}");
+        }
+        let text = options("postgres://u:CANARY@/d").unwrap_err().to_string();
+        assert!(text.contains("no host stands behind the @") && !text.contains("CANARY"), "{text}");
     }
 
     #[test]

@@ -43,11 +43,10 @@ static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
 async fn insert_one(connection: &mut SqliteConnection, prepared: &Prepared) -> Result<bool, sqlx::Error> {
     let message = &prepared.message;
-    let headers = match message.headers.is_empty() {
-        true => None,
-        false => Some(
-            serde_json::to_string(&message.headers).map_err(|error| sqlx::Error::Encode(Box::new(error)))?,
-        ),
+    let headers = if message.headers.is_empty() {
+        None
+    } else {
+        Some(serde_json::to_string(&message.headers).map_err(|error| sqlx::Error::Encode(Box::new(error)))?)
     };
     let done = sqlx::query(if prepared.is_supplied { &SQL.insert } else { &SQL.append })
         .bind(message.id.to_string())

@@ -194,9 +194,10 @@ impl<DB: Dialect> Runner<DB> {
                 if let Err(rollback) = tx.rollback().await {
                     tracing::debug!(error = %rollback, "the database has rolled back by itself");
                 }
-                match is_conflict(&error) {
-                    true => Attempt::Again(TransactionError::Work(error)),
-                    false => Attempt::Failed(TransactionError::Work(error)),
+                if is_conflict(&error) {
+                    Attempt::Again(TransactionError::Work(error))
+                } else {
+                    Attempt::Failed(TransactionError::Work(error))
                 }
             }
         }
@@ -205,9 +206,10 @@ impl<DB: Dialect> Runner<DB> {
     /// Decides what to do after a failed commit. An unknown one is looked up.
     async fn decide<T, E: Error + 'static>(&self, value: T, error: CommitError) -> Attempt<T, E> {
         let CommitError::Unknown { commit, source } = error else {
-            return match error.is_retryable() {
-                true => Attempt::Again(TransactionError::Commit(error)),
-                false => Attempt::Failed(TransactionError::Commit(error)),
+            return if error.is_retryable() {
+                Attempt::Again(TransactionError::Commit(error))
+            } else {
+                Attempt::Failed(TransactionError::Commit(error))
             };
         };
         tracing::warn!(error = %source, "the connection was lost during a commit; looking its messages up");

@@ -100,6 +100,11 @@ impl BrokerSession {
         }
     }
 
+    /// Returns the last error of the open session's client, if that is recent.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.connector.last_error()
+    }
+
     /// Returns whether a session is open and not closing.
     pub(crate) fn is_up(&self) -> bool {
         matches!(&self.state, State::Open(session) if session.listen_until.is_none())

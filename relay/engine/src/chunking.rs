@@ -42,6 +42,10 @@ impl Connector for Chunking {
         self.inner.destination()
     }
 
+    fn last_error(&self) -> Option<String> {
+        self.inner.last_error()
+    }
+
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
         let split = Arc::new(Split::default());
         let gathering = Arc::clone(&split);

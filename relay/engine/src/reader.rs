@@ -122,10 +122,7 @@ impl Reader {
                 Answer::Held(asks, pages)
             }
             Ask::Names(after) => Answer::Names(self.log.held_queues(after.as_ref(), NAMES).await?),
-            Ask::Pauses => {
-                let pauses = self.log.pauses().await?;
-                Answer::Pauses(Paused::of(pauses.into_iter().map(|pause| pause.scope)))
-            }
+            Ask::Pauses => Answer::Pauses(Paused::of(self.log.paused_scopes().await?)),
         };
         // The driver asks one question at a time, so there is room. If the driver is gone, the
         // answer is not needed.

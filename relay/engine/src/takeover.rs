@@ -44,8 +44,7 @@ impl Takeover {
         on_dead: DeadPolicy,
     ) -> Result<Option<Blocks>, LogError> {
         let mut blocks = Blocks::default();
-        let pauses = reader.pauses().await?;
-        blocks.set_paused(Paused::of(pauses.into_iter().map(|pause| pause.scope)));
+        blocks.set_paused(Paused::of(reader.paused_scopes().await?));
         let mut after = EntryId(0);
         loop {
             let page = reader.stuck(after, PAGE).await?;

@@ -62,12 +62,29 @@ impl OperateError {
         Self { message: format!("{subject}: {}", self.message), ..self }
     }
 
+    /// Puts the place before the text of an error that can pass by itself, and says what to do.
+    pub(crate) fn of_place(self, place: impl Display) -> Self {
+        if self.kind != OperateErrorKind::Unavailable {
+            return self;
+        }
+        let help = if self.is_unknown {
+            "look whether it was done, then try again if it was not"
+        } else {
+            "nothing was changed: try again once this database answers"
+        };
+        let help = self.help.clone().unwrap_or_else(|| help.to_owned());
+        self.about(place).with_help(help)
+    }
+
     /// Joins several errors into one that names each; `None` without any. Kind and help are those
     /// of the first.
     pub(crate) fn all_of(errors: Vec<Self>) -> Option<Self> {
-        errors.into_iter().reduce(|all, error| match all.message.contains(&error.message) {
-            true => all,
-            false => Self { message: format!("{}; {}", all.message, error.message), ..all },
+        errors.into_iter().reduce(|all, error| {
+            if all.message.contains(&error.message) {
+                all
+            } else {
+                Self { message: format!("{}; {}", all.message, error.message), ..all }
+            }
         })
     }
 
@@ -155,9 +172,10 @@ impl From<RedriveError> for OperateError {
     fn from(error: RedriveError) -> Self {
         match error {
             RedriveError::Store(error) => error.into(),
-            RedriveError::Commit(ref commit) if !commit.is_rolled_back() => {
-                let error = Self::new(OperateErrorKind::Unavailable, error.report());
-                Self { is_unknown: true, ..error }
+            RedriveError::Commit(error) if error.is_innocent() => {
+                let is_unknown = !error.is_rolled_back();
+                let error = Self::new(OperateErrorKind::Unavailable, error_text::chain(&error));
+                Self { is_unknown, ..error }
             }
             error => Self::new(OperateErrorKind::Refused, error.report()),
         }

@@ -10,8 +10,8 @@ use crate::retention;
 use crate::settings::PipelineConfig;
 
 /// Removes a relay from the outbox of a pipeline, so that it no longer holds back retention.
-/// `discard_parked` also discards its parked messages: they are not sent again. Not cancel-safe:
-/// call it again.
+/// `discard_parked` first discards its parked messages, part by part: they are not sent again. Not
+/// cancel-safe: call it again.
 ///
 /// The audit has the line `forget` for the request, and `forgotten` when it is done.
 ///
@@ -39,7 +39,14 @@ pub async fn forget(
             let help = "list them with `relay dead list`, or add --discard-parked to discard them";
             return Err(OperateError::refused(error, help));
         }
-        Err(ForgetError::Log(error)) => return Err(OperateError::from(error).about(&pipeline.name)),
+        Err(ForgetError::Log(error)) => {
+            let error = OperateError::from(error).about(&pipeline.name);
+            return Err(if discard_parked {
+                error.with_help("a part of its parked messages may be discarded: run the command again")
+            } else {
+                error
+            });
+        }
         Err(error) => return Err(OperateError::new(OperateErrorKind::Refused, error)),
     }
     let noted = note(pipeline, signed, "forgotten", &selection).await;

@@ -9,12 +9,13 @@ use time::OffsetDateTime;
 
 use super::dead::DeadMessage;
 use super::error::OperateError;
+use super::message_state::MessageState;
 use super::operator::{Operator, Role};
 use super::places::Places;
 use super::seconds;
 
-/// Maximum number of messages examined for each state and outbox.
-pub const LOOKED_AT_MAX: u32 = 5_000;
+/// Maximum number of messages examined for each state, in all outboxes together.
+const LOOKED_AT_MAX: u32 = 5_000;
 
 /// A waiting ordering key, or a topic with waiting messages without a key.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -27,8 +28,8 @@ pub struct HeldLine {
     pub topic: String,
     /// Its place in the log.
     pub first: String,
-    /// Its state: `dead`, `retrying` or `held`.
-    pub state: &'static str,
+    /// Its state: dead, retrying or held.
+    pub state: MessageState,
     /// Its last error.
     pub error: Option<String>,
     /// When it began to wait.
@@ -47,27 +48,35 @@ pub struct Held {
     pub keys: Vec<HeldLine>,
     /// Whether more messages wait than were examined.
     pub more: bool,
+    /// Maximum number of messages that were examined for each state and pipeline.
+    pub examined_max: u32,
     /// The errors of unreachable databases.
     pub away: Vec<OperateError>,
 }
 
-/// Returns the waiting keys among the first [`LOOKED_AT_MAX`] dead, retrying and held messages of
-/// each outbox. Cancel-safe.
+/// Returns the waiting keys among the first dead and retrying messages, and the held messages of
+/// the first keys, of each outbox. Examines 5,000 messages in each state, in all outboxes together.
+/// Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view parked messages.
 pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateError> {
     operator.permit(Role::Viewer, "view parked messages")?;
-    let mut held = Held { away: places.away.clone(), ..Held::default() };
+    let examined_max = share(places.outboxes.len());
+    let mut held = Held { away: places.away.clone(), examined_max, ..Held::default() };
     for (number, place) in places.outboxes.iter().enumerate() {
         let name = place.pipeline.as_str();
         let mut waiting = Vec::new();
         for state in [ExceptionState::Dead, ExceptionState::Retrying, ExceptionState::Held] {
-            match place.log.list(&place.pipeline, state, EntryId::default(), LOOKED_AT_MAX).await {
+            let found = match state {
+                ExceptionState::Held => place.log.held(&place.pipeline, examined_max).await,
+                _ => place.log.list(&place.pipeline, state, EntryId::default(), examined_max).await,
+            };
+            match found {
                 Ok(page) => {
-                    held.more |= page.len() >= LOOKED_AT_MAX as usize;
+                    held.more |= page.len() >= examined_max as usize;
                     let messages = page.into_iter();
-                    waiting.extend(messages.map(|it| DeadMessage::of_entry((number, name), state, it)));
+                    waiting.extend(messages.map(|it| DeadMessage::of_entry(number, name, state, it)));
                 }
                 Err(error) => {
                     held.away.push(OperateError::from(error).about(name));
@@ -81,12 +90,18 @@ pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateE
     Ok(held)
 }
 
+/// Returns the number of messages to examine in each of a number of outboxes.
+fn share(outboxes: usize) -> u32 {
+    let outboxes = u32::try_from(outboxes.max(1)).unwrap_or(u32::MAX);
+    (LOOKED_AT_MAX / outboxes).max(1)
+}
+
 /// Returns one line for each key: its first message, and the number of those behind it. A message
 /// without a key waits for its topic.
 fn by_key(pipeline: &str, waiting: Vec<DeadMessage>) -> Vec<HeldLine> {
     let mut keys: BTreeMap<(Option<String>, String), Vec<DeadMessage>> = BTreeMap::new();
     // The relay passes a dead message without a key, so it stops nothing.
-    let stops = |message: &DeadMessage| message.key.is_some() || message.state != "dead";
+    let stops = |message: &DeadMessage| message.key.is_some() || message.state != MessageState::Dead;
     for message in waiting.into_iter().filter(stops) {
         // A key is held across all topics; messages without a key are held by their topic.
         let topic = if message.key.is_some() { String::new() } else { message.topic.clone() };
@@ -118,21 +133,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn outboxes_share_what_is_examined() {
+        assert_eq!([0, 1, 2, 3, 100].map(share), [5_000, 5_000, 2_500, 1_666, 50]);
+        assert_eq!(share(1_000_000), 1, "of each outbox something is shown");
+    }
+
+    #[test]
     fn a_key_is_named_with_the_message_that_stops_it() {
-        let held = |id| DeadMessage { state: "held", topic: "other".into(), ..entry(id) };
+        let held = |id| DeadMessage { state: MessageState::Held, topic: "other".into(), ..entry(id) };
         let lines = by_key("orders", vec![held(12), entry(10), held(9_000)]);
         assert_eq!(lines.len(), 1);
-        assert_eq!((lines[0].first.as_str(), lines[0].state, lines[0].behind), ("10", "dead", 2));
+        assert_eq!((lines[0].first.as_str(), lines[0].state, lines[0].behind), ("10", MessageState::Dead, 2));
     }
 
     #[test]
     fn messages_without_a_key_wait_for_their_topic() {
-        let held = |id| DeadMessage { state: "held", ..entry(id) };
+        let held = |id| DeadMessage { state: MessageState::Held, ..entry(id) };
         let free = |id, topic: &str| DeadMessage { key: None, topic: topic.into(), ..held(id) };
         let lines = by_key("orders", vec![free(1, "a"), free(2, "b"), free(3, "a")]);
         let told: Vec<_> = lines.iter().map(|line| (line.topic.as_str(), line.behind)).collect();
         assert_eq!(told, [("a", 1), ("b", 0)]);
-        let dead = DeadMessage { state: "dead", ..free(1, "a") };
+        let dead = DeadMessage { state: MessageState::Dead, ..free(1, "a") };
         let lines = by_key("orders", vec![dead.clone(), free(3, "a")]);
         assert_eq!((lines[0].first.as_str(), lines[0].behind), ("3", 0), "a dead one stops nobody");
         assert_eq!(by_key("orders", vec![dead]), []);

@@ -13,6 +13,8 @@ use migrations::{Dialect, Identifier};
 use outbox::connect::postgres_options;
 use outbox::connect::sqlite_options;
 #[cfg(feature = "postgres")]
+use outbox_log::in_time;
+#[cfg(feature = "postgres")]
 use outbox_log::postgres::unconnected;
 use outbox_log::{LogError, LogOptions};
 #[cfg(feature = "postgres")]
@@ -21,32 +23,55 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, Postgres};
 use sqlx::{Connection, Sqlite};
 use time::OffsetDateTime;
-#[cfg(feature = "postgres")]
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::error::OperateError;
-use super::tables::open_with;
+use super::tables::{CLOSE_MAX, close, open_with};
 use crate::settings::Database;
 
 /// Timeout for connecting.
 #[cfg(feature = "postgres")]
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for each call, as that of an outbox: a host that has disappeared does not answer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An open inbox with one connection.
-pub(crate) enum InboxDatabase {
+pub(crate) struct InboxDatabase {
+    opened: Opened,
+    /// Its location, without secrets.
+    location: String,
+}
+
+enum Opened {
     #[cfg(feature = "postgres")]
     Postgres(Inbox<Postgres>),
     Sqlite(Inbox<Sqlite>),
 }
 
 impl InboxDatabase {
-    /// Connects to the inbox at a URL and checks its schema.
+    /// Connects to the inbox at a URL and checks its schema. Its location is for errors.
     pub(crate) async fn open(
         url: &str,
         schema: Option<Identifier>,
         allow_plaintext: bool,
+        location: &str,
     ) -> Result<Self, OperateError> {
+        let opened = Opened::at(url, schema, allow_plaintext).await;
+        let opened = opened.map_err(|error| error.of_place(location))?;
+        Ok(Self { opened, location: location.to_owned() })
+    }
+
+    /// Returns the answer of a call, or the error with the location.
+    fn answer<T, E>(&self, answer: Result<T, E>) -> Result<T, OperateError>
+    where
+        OperateError: From<E>,
+    {
+        answer.map_err(|error| OperateError::from(error).of_place(&self.location))
+    }
+}
+
+impl Opened {
+    async fn at(url: &str, schema: Option<Identifier>, allow_plaintext: bool) -> Result<Self, OperateError> {
         let options = LogOptions::default().schema(schema.clone()).allow_plaintext(allow_plaintext);
         let invalid = |error| OperateError::from(LogError::from(error));
         Ok(match Database::check(url, &options).map_err(invalid)? {
@@ -70,11 +95,10 @@ impl InboxDatabase {
 /// Connects once: a pool would retry while a server is unreachable.
 #[cfg(feature = "postgres")]
 async fn answers(options: &PgConnectOptions) -> Result<(), OperateError> {
-    let connected = timeout(CONNECT_TIMEOUT, options.connect()).await;
-    let connected = connected.map_err(|_| LogError::Timeout { waited: CONNECT_TIMEOUT })?;
+    let connected = in_time(CONNECT_TIMEOUT, options.connect()).await?;
     let connection = connected.map_err(|error| unconnected(options, error))?;
     // A failure to close has no consequence.
-    let _ = connection.close().await;
+    let _ = in_time(CLOSE_MAX, connection.close()).await;
     Ok(())
 }
 
@@ -82,17 +106,17 @@ async fn opened<DB: Store + outbox::Dialect>(
     options: <DB::Connection as Connection>::Options,
     schema: Option<Identifier>,
 ) -> Result<Inbox<DB>, OperateError> {
-    let of_inbox = InboxOptions { schema, ..InboxOptions::default() };
+    let of_inbox = InboxOptions::default().schema(schema).call_timeout(CALL_TIMEOUT);
     Ok(open_with(options, async |pool| Inbox::open_for_operators(pool, of_inbox).await).await?)
 }
 
 /// Makes the same call on either database.
 macro_rules! on {
     ($opened:expr, $inbox:ident => $call:expr) => {
-        match $opened {
+        match &$opened.opened {
             #[cfg(feature = "postgres")]
-            InboxDatabase::Postgres($inbox) => $call.await,
-            InboxDatabase::Sqlite($inbox) => $call.await,
+            Opened::Postgres($inbox) => $call.await,
+            Opened::Sqlite($inbox) => $call.await,
         }
     };
 }
@@ -102,12 +126,12 @@ impl InboxDatabase {
         &self,
         query: &DeadLetterQuery,
     ) -> Result<Vec<DeadLetter>, OperateError> {
-        Ok(on!(self, inbox => inbox.dead_letters(query))?)
+        self.answer(on!(self, inbox => inbox.dead_letters(query)))
     }
 
     /// Returns a dead letter with its payload.
     pub(crate) async fn dead_letter(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, OperateError> {
-        Ok(on!(self, inbox => inbox.dead_letter_by_id(id))?)
+        self.answer(on!(self, inbox => inbox.dead_letter_by_id(id)))
     }
 
     /// Returns a dead letter without its payload, which may be large: finds the first one from its
@@ -124,34 +148,34 @@ impl InboxDatabase {
     }
 
     pub(crate) async fn activity(&self, period: Duration) -> Result<Vec<Activity>, OperateError> {
-        Ok(on!(self, inbox => inbox.activity(period))?)
+        self.answer(on!(self, inbox => inbox.activity(period)))
     }
 
     pub(crate) async fn known(&self, id: Uuid) -> Result<Vec<Known>, OperateError> {
-        Ok(on!(self, inbox => inbox.known(id))?)
+        self.answer(on!(self, inbox => inbox.known(id)))
     }
 
     /// Returns whether a consumer has opened it. Before that it is empty and has forgotten nothing.
     pub(crate) fn has_memory(&self) -> bool {
-        match self {
+        match &self.opened {
             #[cfg(feature = "postgres")]
-            Self::Postgres(inbox) => inbox.has_memory(),
-            Self::Sqlite(inbox) => inbox.has_memory(),
+            Opened::Postgres(inbox) => inbox.has_memory(),
+            Opened::Sqlite(inbox) => inbox.has_memory(),
         }
     }
 
     /// Returns the time before which messages are not remembered: now, before its first consumer.
     pub(crate) fn remembers_from(&self) -> OffsetDateTime {
-        let window = match self {
+        let window = match &self.opened {
             #[cfg(feature = "postgres")]
-            Self::Postgres(inbox) => inbox.window(),
-            Self::Sqlite(inbox) => inbox.window(),
+            Opened::Postgres(inbox) => inbox.window(),
+            Opened::Sqlite(inbox) => inbox.window(),
         };
         if self.has_memory() { window.retained_from } else { window.now }
     }
 
     pub(crate) async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, OperateError> {
-        Ok(on!(self, inbox => inbox.decisions(limit))?)
+        self.answer(on!(self, inbox => inbox.decisions(limit)))
     }
 
     pub(crate) async fn request_redrive(
@@ -160,7 +184,7 @@ impl InboxDatabase {
         options: RedriveOptions,
         signature: &Signature,
     ) -> Result<Requested, OperateError> {
-        Ok(on!(self, inbox => inbox.request_redrive(id, options, signature))?)
+        self.answer(on!(self, inbox => inbox.request_redrive(id, options, signature)))
     }
 
     pub(crate) async fn discard(
@@ -168,7 +192,7 @@ impl InboxDatabase {
         id: DeadLetterId,
         signature: &Signature,
     ) -> Result<Redriven, OperateError> {
-        Ok(on!(self, inbox => inbox.discard(id, signature))?)
+        self.answer(on!(self, inbox => inbox.discard(id, signature)))
     }
 
     /// Returns the next open dead letters that match a filter, without their payloads.
@@ -223,6 +247,6 @@ impl InboxDatabase {
     }
 
     pub(crate) async fn close(&self) {
-        on!(self, inbox => inbox.pool().close());
+        on!(self, inbox => close(inbox.pool()));
     }
 }

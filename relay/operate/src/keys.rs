@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use idempotency::{
-    ClaimError, DecideError, Decided, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, StuckKey,
+    Action, ClaimError, DecideError, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, StuckKey,
 };
 use inbox::StoreError;
 use message::error_text;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::error::{OperateError, OperateErrorKind};
 use super::operator::{Operator, Role, Signed};
 use super::seconds;
-use super::tables::{ConnectOptions, Tables, open_with};
+use super::tables::{ConnectOptions, Tables, close, open_with};
 
 /// A key whose lease has expired and which no request has taken over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -91,7 +91,8 @@ pub async fn stuck(
 ) -> Result<Vec<KeyLine>, OperateError> {
     operator.permit(Role::Viewer, "view idempotency keys")?;
     let keys = Opened::of(tables).await?;
-    let stuck = on!(&keys, keys => keys.stuck(limit)).map_err(failed);
+    let stuck = on!(&keys, keys => keys.stuck(limit));
+    let stuck = stuck.map_err(|error| failed(error).of_place(tables.location()));
     keys.close().await;
     Ok(stuck?.iter().map(KeyLine::of).collect())
 }
@@ -105,12 +106,13 @@ pub async fn stuck(
 pub async fn decide(
     tables: &Tables,
     signed: &Signed,
-    (id, holder): (&KeyId, Option<Uuid>),
-    decision: Decision,
+    id: &KeyId,
+    holder: Option<Uuid>,
+    action: Action,
 ) -> Result<(), OperateError> {
     signed.check("decide about idempotency keys")?;
     let keys = Opened::of(tables).await?;
-    let was_stuck = on!(&keys, keys => keys.decide(id, holder, decision, &signed.signature(None)));
+    let was_stuck = on!(&keys, keys => keys.decide(id, holder, action, &signed.signature(None)));
     keys.close().await;
     let was_stuck = was_stuck.map_err(|error| match error {
         DecideError::Store(error) => failed(error),
@@ -134,7 +136,8 @@ pub async fn decisions(
 ) -> Result<Vec<DecidedLine>, OperateError> {
     operator.permit(Role::Viewer, "read the audit of idempotency keys")?;
     let keys = Opened::of(tables).await?;
-    let decisions = on!(&keys, keys => keys.decisions(limit)).map_err(failed);
+    let decisions = on!(&keys, keys => keys.decisions(limit));
+    let decisions = decisions.map_err(|error| failed(error).of_place(tables.location()));
     keys.close().await;
     Ok(decisions?.into_iter().map(DecidedLine::of).collect())
 }
@@ -150,7 +153,7 @@ impl Opened {
     }
 
     async fn close(self) {
-        on!(self, keys => keys.pool().close());
+        on!(self, keys => close(keys.pool()));
     }
 }
 
@@ -158,7 +161,7 @@ async fn open<DB: KeyStore + outbox::Dialect>(
     options: <DB::Connection as Connection>::Options,
     schema: Option<Identifier>,
 ) -> Result<IdempotencyKeys<DB>, OperateError> {
-    let of_keys = KeyOptions { schema, ..KeyOptions::default() };
+    let of_keys = KeyOptions::default().schema(schema);
     let open = async |pool| IdempotencyKeys::open(pool, of_keys).await;
     open_with(options, open).await.map_err(|error| match error {
         ClaimError::Schema(error) => OperateError::new(OperateErrorKind::NoTables, error),
@@ -171,9 +174,9 @@ fn failed(error: StoreError) -> OperateError {
 }
 
 impl DecidedLine {
-    fn of(Decided { at, actor, note, decision, id }: Decided) -> Self {
-        let (scope, operation) = (id.scope().to_string(), id.operation().to_string());
-        Self { at, actor, action: decision.as_str(), scope, operation, key: id.key().to_string(), note }
+    fn of(Decision { at, actor, note, action, id }: Decision) -> Self {
+        let (scope, operation) = (id.tenant().to_string(), id.operation().to_string());
+        Self { at, actor, action: action.as_str(), scope, operation, key: id.key().to_string(), note }
     }
 }
 
@@ -182,7 +185,7 @@ impl KeyLine {
         let StuckKey { id, attempt, holder, claimed_at, lease_until, .. } = stuck;
         let rfc3339 = |at: &OffsetDateTime| at.format(&Rfc3339).unwrap_or_else(|_| at.to_string());
         Self {
-            scope: id.scope().to_string(),
+            scope: id.tenant().to_string(),
             operation: id.operation().to_string(),
             key: id.key().to_string(),
             attempt: *attempt,

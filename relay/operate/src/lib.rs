@@ -31,6 +31,7 @@
 //! | [`forget`](mod@forget) | removes a relay that will not return |
 //! | [`replay`] | publishing messages again |
 //! | [`tail`] | messages that are being published now |
+//! | `message_state` | [`MessageState`]: the state of a message in an outbox or an inbox |
 //! | `note` | the lines of the audit about work of several transactions |
 //! | `pace` | the pace of reads and of messages published again |
 //! | [`units`] | durations and sizes as people write them |
@@ -50,6 +51,7 @@ pub mod held;
 mod inbox_database;
 pub mod keys;
 pub mod lag;
+mod message_state;
 mod note;
 mod operator;
 pub(crate) mod pace;
@@ -67,10 +69,12 @@ pub mod story;
 pub mod tables;
 pub mod tail;
 pub mod text;
+mod turns;
 pub mod units;
 pub mod verify;
 
 pub use error::{OperateError, OperateErrorKind};
+pub use message_state::MessageState;
 pub use operator::{Operator, Role, Signed};
 pub use places::{OutboxPlace, Places};
 pub use settings::{Broker, Database, InboxConfig, PipelineConfig, Retention};

@@ -3,7 +3,7 @@
 
 use inbox::DeadLetterId;
 use message::SizeLimit;
-use outbox_log::entries::{EntryRef, FoundEntry};
+use outbox_log::entries::{EntryRef, FoundEntry, Signature};
 use outbox_log::{EntryId, RowLimit};
 
 use super::dead::MessageRef;
@@ -107,7 +107,7 @@ async fn of_letter(
         // The size is checked first, so that a payload that is too large is not read.
         let Some(letter) = place.database.letter(DeadLetterId(id)).await? else { continue };
         // A database may also hold dead letters of consumers outside this place.
-        if !place.holds(&letter.consumer, &letter.scope) {
+        if !place.holds(&letter.consumer, &letter.tenant) {
             continue;
         }
         check_size(letter.payload_bytes)?;
@@ -129,8 +129,8 @@ async fn of_letter(
 }
 
 async fn note(place: &OutboxPlace, signed: &Signed, selection: &str) -> Result<(), OperateError> {
-    let signature = (signed.operator.name(), signed.reason.as_str());
-    Ok(place.entries.note_operation(&place.pipeline, "payload", selection, signature).await?)
+    let by = Signature { actor: signed.operator.name(), reason: &signed.reason };
+    Ok(place.entries.note_operation(&place.pipeline, "payload", selection, by).await?)
 }
 
 fn check_size(bytes: u64) -> Result<(), OperateError> {

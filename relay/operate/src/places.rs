@@ -141,9 +141,10 @@ impl Places {
         let opened = async {
             let url = inbox.url.load("verify.inbox.url").map_err(OperateError::from)?;
             let location = location(&url, inbox.schema.as_ref(), inbox.allow_plaintext);
-            let opened =
-                InboxDatabase::open(url.expose_secret(), inbox.schema.clone(), inbox.allow_plaintext);
-            Ok::<_, OperateError>((opened.await?, location))
+            let schema = inbox.schema.clone();
+            let opened = InboxDatabase::open(url.expose_secret(), schema, inbox.allow_plaintext, &location);
+            let opened = opened.await?;
+            Ok::<_, OperateError>((opened, location))
         };
         match opened.await {
             Ok((database, location)) => {
@@ -162,7 +163,7 @@ impl Places {
         allow_plaintext: bool,
     ) -> Self {
         let location = location(url, schema.as_ref(), allow_plaintext);
-        match InboxDatabase::open(url.expose_secret(), schema, allow_plaintext).await {
+        match InboxDatabase::open(url.expose_secret(), schema, allow_plaintext, &location).await {
             Ok(database) => {
                 let database = Arc::new(database);
                 self.inboxes.push(InboxPlace { consumer: None, scope: None, database, location });

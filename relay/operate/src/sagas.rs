@@ -15,7 +15,7 @@ use sqlx::{Connection, Sqlite};
 
 use super::error::{OperateError, OperateErrorKind};
 use super::operator::{Operator, Role, Signed};
-use super::tables::{ConnectOptions, Tables, open_with};
+use super::tables::{ConnectOptions, Tables, close, open_with};
 
 /// The sagas of one database.
 pub enum SagaDatabase {
@@ -107,7 +107,7 @@ impl SagaDatabase {
 
     /// Closes the connection.
     pub async fn close(self) {
-        on!(self, sagas => sagas.pool().close());
+        on!(self, sagas => close(sagas.pool()));
     }
 }
 

@@ -1,14 +1,13 @@
 //! The status of each pipeline from its database: the leader, waiting and parked messages, and what
 //! holds rows back.
 
+mod state;
 mod symptom;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::future::try_join;
-use futures_util::stream::FuturesOrdered;
+use futures_util::future::{BoxFuture, try_join};
 use outbox_log::admin::{
     self, Blocker, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, Picture, Process, RelayStatus,
 };
@@ -22,15 +21,18 @@ use super::error::OperateError;
 use super::operator::{Operator, Role};
 use super::pause::PauseLine;
 use super::seconds::{self, age};
+use super::turns::in_turns;
 use crate::settings::PipelineConfig;
+
+pub use state::PipelineState;
 
 /// One pipeline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PipelineStatus {
     /// Its name.
     pub pipeline: String,
-    /// `leading`, `idle` (no relay holds the lease), `expired`, `new` (never led) or `unknown`.
-    pub state: &'static str,
+    /// Its state.
+    pub state: PipelineState,
     /// Whether it publishes in broker transactions, according to the configuration.
     pub is_transactional: bool,
     /// The reason why nothing more is known, or a probable error in the name.
@@ -63,6 +65,10 @@ pub struct PipelineStatus {
     pub oldest_pending_id: Option<i64>,
     /// Its age.
     pub oldest_pending_age_seconds: Option<f64>,
+    /// Whether messages are retried without success until an operator acts, for example because
+    /// their topic is missing.
+    #[serde(skip)]
+    pub retries_wait_for_operator: bool,
     /// Parked messages, by state.
     pub exceptions: BTreeMap<&'static str, u64>,
     /// Whether these are lower bounds: more messages are parked than the [`COUNTED_MAX`] that are
@@ -233,10 +239,6 @@ pub enum Depth {
     WithHistory,
 }
 
-/// Maximum number of pipelines that are looked at at once, so that a look at thousands of them is
-/// no flood of sessions.
-const LOOKS_MAX: usize = 16;
-
 /// Like [`status`], with a chosen depth. Cancel-safe.
 ///
 /// # Errors
@@ -247,19 +249,13 @@ pub async fn status_at(
     depth: Depth,
 ) -> Result<Vec<PipelineStatus>, OperateError> {
     operator.permit(Role::Viewer, "view pipelines")?;
-    let pipelines: Vec<&PipelineConfig> = pipelines.into_iter().collect();
-    let mut statuses = Vec::with_capacity(pipelines.len());
-    let mut looks = FuturesOrdered::new();
+    // Boxed and collected: with the iterator in this function's future, other crates could not show
+    // that the future is `Send`.
+    let mut looks: Vec<BoxFuture<'_, PipelineStatus>> = Vec::new();
     for pipeline in pipelines {
-        if looks.len() >= LOOKS_MAX {
-            statuses.extend(looks.next().await);
-        }
-        looks.push_back(look(pipeline, depth));
+        looks.push(Box::pin(look(pipeline, depth)));
     }
-    while let Some(status) = looks.next().await {
-        statuses.push(status);
-    }
-    Ok(statuses)
+    Ok(in_turns(looks).await)
 }
 
 async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
@@ -294,7 +290,7 @@ async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
             PipelineStatus { is_transactional, paused, problem, causes, processes, ..status }
         }
         Err(error) => PipelineStatus {
-            state: "unknown",
+            state: PipelineState::Unknown,
             is_transactional,
             problem: Some(error.to_string()),
             error: Some(error),
@@ -343,10 +339,10 @@ impl PipelineStatus {
         Self {
             pipeline: name.to_owned(),
             state: match (&relay, lease, remaining) {
-                (None, ..) => "new",
-                (_, None, _) => "idle",
-                (_, Some(_), None) => "expired",
-                (_, Some(_), Some(_)) => "leading",
+                (None, ..) => PipelineState::New,
+                (_, None, _) => PipelineState::Idle,
+                (_, Some(_), None) => PipelineState::Expired,
+                (_, Some(_), Some(_)) => PipelineState::Leading,
             },
             is_transactional: false,
             problem: None,
@@ -369,6 +365,7 @@ impl PipelineStatus {
             exceptions_age_seconds: relay.as_ref().map(ages).unwrap_or_default(),
             exceptions_are_at_least: relay.as_ref().is_some_and(is_cut),
             broker_error: relay.as_ref().and_then(|relay| relay.broker_trouble.clone()).map(Into::into),
+            retries_wait_for_operator: relay.as_ref().is_some_and(has_retries_for_operator),
             exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
             causes: BTreeMap::new(),
             paused: Vec::new(),
@@ -400,27 +397,28 @@ impl PipelineStatus {
 
     /// Returns the number of parked messages in a state.
     #[must_use]
-    pub fn parked(&self, state: &str) -> u64 {
-        self.exceptions.get(state).copied().unwrap_or_default()
+    pub fn parked(&self, state: ExceptionState) -> u64 {
+        self.exceptions.get(state.as_str()).copied().unwrap_or_default()
     }
 
     /// Returns the number of messages that do not flow: held, retrying or dead ones. Messages on
     /// their way or scheduled for later do not count.
     #[must_use]
     pub fn stuck(&self) -> u64 {
-        ["held", "retrying", "dead"].iter().map(|state| self.parked(state)).sum()
+        let states = [ExceptionState::Held, ExceptionState::Retrying, ExceptionState::Dead];
+        states.into_iter().map(|state| self.parked(state)).sum()
     }
 
     /// Returns how long the oldest message has waited for the leader, if that is long and nothing
     /// else explains it.
     fn behind_seconds(&self) -> Option<f64> {
-        let is_explained = self.state != "leading"
+        let is_explained = self.state != PipelineState::Leading
             || self.cursor_is_of_this_server == Some(false)
             || self.held_back_by.is_some()
             || self.broker_error.is_some()
             || self.paused.iter().any(|pause| pause.paused == "pipeline");
         // Parked messages wait for something else. Without them, the oldest message may be due.
-        let is_parked = self.parked("held") + self.parked("retrying") > 0;
+        let is_parked = self.parked(ExceptionState::Held) + self.parked(ExceptionState::Retrying) > 0;
         let age = if is_parked { self.oldest_unread_age_seconds } else { self.oldest_pending_age_seconds };
         age.filter(|age| !is_explained && *age > PASSED_WITHIN_SECONDS)
     }
@@ -430,30 +428,29 @@ impl PipelineStatus {
     pub fn waits(&self) -> Vec<Wait> {
         let mut waits = Vec::new();
         let mut add = |symptom: Symptom, passes: bool, lasts: Option<f64>, why: String| {
-            let lasts = lasts.map(|age| Duration::from_secs_f64(age.max(0.0)));
-            waits.push(Wait { symptom, why, count: None, cause: None, lasts, passes });
+            waits.push(Wait::new(symptom, passes, lasts, why));
         };
         match self.state {
-            "unknown" => {
+            PipelineState::Unknown => {
                 let problem = self.problem.as_deref().unwrap_or("unknown reason");
                 add(Symptom::DatabaseAway, true, None, format!("the database does not answer: {problem}"));
             }
-            "new" => {
+            PipelineState::New => {
                 let text = "no relay has ever led: start one with this pipeline";
                 add(Symptom::NeverLed, false, None, String::from(text));
             }
-            "idle" => {
+            PipelineState::Idle => {
                 let text = "no relay leads: the last one released its lease";
                 add(Symptom::NoLeader, false, self.checkpoint_age_seconds, String::from(text));
             }
-            "expired" => {
+            PipelineState::Expired => {
                 let holder = self.holder.as_deref().unwrap_or("the last relay");
                 let text = format!(
                     "no relay leads: the lease of {holder} has expired, and no other relay has taken over"
                 );
                 add(Symptom::NoLeader, false, self.checkpoint_age_seconds, text);
             }
-            _ => {}
+            PipelineState::Leading => {}
         }
         if self.cursor_is_of_this_server == Some(false) {
             let text = "the cursor belongs to another server's history: the next leader compares the two";
@@ -489,16 +486,16 @@ impl PipelineStatus {
         }
         let least = if self.exceptions_are_at_least { "≥ " } else { "" };
         for (symptom, state, text) in [
-            (Symptom::Dead, "dead", "dead: requeue or discard them"),
+            (Symptom::Dead, ExceptionState::Dead, "dead: requeue or discard them"),
             (
                 Symptom::Held,
-                "held",
+                ExceptionState::Held,
                 "waiting behind an earlier message with the same key, or because a topic is stopped",
             ),
-            (Symptom::Retrying, "retrying", "retrying: they failed and will be retried"),
+            (Symptom::Retrying, ExceptionState::Retrying, "retrying: they failed and will be retried"),
         ] {
-            let passes = symptom == Symptom::Retrying;
-            let lasts = self.exceptions_age_seconds.get(state).copied();
+            let passes = symptom == Symptom::Retrying && !self.retries_wait_for_operator;
+            let lasts = self.exceptions_age_seconds.get(state.as_str()).copied();
             let number = self.parked(state);
             let why = match number {
                 0 => continue,
@@ -506,21 +503,24 @@ impl PipelineStatus {
                 number => format!("{least}{number} messages are {text}"),
             };
             let count = Some(Count { number, is_at_least: self.exceptions_are_at_least });
-            let cause = self.causes.get(state).cloned();
-            let lasts = lasts.map(|age| Duration::from_secs_f64(age.max(0.0)));
-            waits.push(Wait { symptom, why, count, cause, lasts, passes });
+            let cause = self.causes.get(state.as_str()).cloned();
+            waits.push(Wait { count, cause, ..Wait::new(symptom, passes, lasts, why) });
         }
         if let Some(reason) = &self.history_held_back_by {
             let why = format!("old messages cannot be deleted from the outbox: {reason}");
-            let lasts = self.history_age_seconds.map(|age| Duration::from_secs_f64(age.max(0.0)));
-            let symptom = Symptom::HistoryKept;
-            waits.push(Wait { symptom, why, count: None, cause: None, lasts, passes: false });
+            waits.push(Wait::new(Symptom::HistoryKept, false, self.history_age_seconds, why));
         }
         waits
     }
 }
 
 impl Wait {
+    /// Creates a condition that lasts for this number of seconds.
+    fn new(symptom: Symptom, passes: bool, lasts: Option<f64>, why: String) -> Self {
+        let lasts = lasts.map(|age| Duration::from_secs_f64(age.max(0.0)));
+        Self { symptom, why, count: None, cause: None, lasts, passes }
+    }
+
     /// Returns the sentence with its duration.
     #[must_use]
     pub fn told(&self) -> String {
@@ -534,6 +534,12 @@ impl Wait {
 /// Returns the text about several messages as one about a single message.
 fn of_one(text: &str) -> String {
     text.replace("them", "it").replace("they", "it")
+}
+
+/// Returns whether messages are retried although an operator is at fault.
+fn has_retries_for_operator(relay: &RelayStatus) -> bool {
+    let operator = message::Fault::Operator.as_str();
+    relay.parked.iter().any(|of| of.state == ExceptionState::Retrying && of.cause == operator && of.count > 0)
 }
 
 /// Returns whether the parked messages of a relay were not all counted.
@@ -562,9 +568,9 @@ mod tests {
     #[test]
     fn what_keeps_messages_is_told_with_its_duration() {
         let mut status = PipelineStatus::of("orders", None, None);
-        assert_eq!(status.state, "new");
+        assert_eq!(status.state, PipelineState::New);
         assert!(status.waits()[0].why.contains("no relay has ever led"));
-        status.state = "expired";
+        status.state = PipelineState::Expired;
         status.holder = Some(String::from("host-1"));
         status.checkpoint_age_seconds = Some(125.0);
         let blocker = ("report", "idle in transaction");
@@ -612,7 +618,7 @@ mod tests {
             since: OffsetDateTime::now_utc() - Duration::from_secs(90),
         };
         let status = PipelineStatus {
-            state: "leading",
+            state: PipelineState::Leading,
             oldest_pending_age_seconds: Some(90.0),
             broker_error: Some(refusal),
             ..PipelineStatus::of("orders", None, None)
@@ -627,7 +633,8 @@ mod tests {
 
     #[test]
     fn a_leader_without_trouble_waits_for_nothing() {
-        let status = PipelineStatus { state: "leading", ..PipelineStatus::of("orders", None, None) };
+        let status =
+            PipelineStatus { state: PipelineState::Leading, ..PipelineStatus::of("orders", None, None) };
         assert_eq!(status.waits(), []);
         let behind = |status: &PipelineStatus| {
             status.waits().iter().any(|it| it.why.contains("its broker is unavailable"))
@@ -647,7 +654,7 @@ mod tests {
         late.oldest_unread_age_seconds = None;
         assert!(!behind(&late), "the one that is held is the oldest");
         late.oldest_unread_age_seconds = Some(40.0);
-        late.state = "idle";
+        late.state = PipelineState::Idle;
         assert!(!behind(&late), "nobody leads: that is why");
     }
 }

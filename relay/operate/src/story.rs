@@ -19,6 +19,7 @@ use super::dead::list::{States, find};
 use super::dead::reading::NAMED_SCANNED_MAX;
 use super::dead::{AuditLine, DeadMessage, DeadSource, Filter, MessageRef, audit_of_messages};
 use super::error::OperateError;
+use super::message_state::MessageState;
 use super::operator::{Operator, Role};
 use super::places::{InboxPlace, OutboxPlace, Places};
 use super::seconds;
@@ -68,10 +69,8 @@ pub struct OutboxPart {
     /// The time before which it must not leave.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub deliver_at: Option<OffsetDateTime>,
-    /// `waiting` (the relay has not read it yet), `published`, `left out` (the pipeline's filter
-    /// leaves it to others), `discarded`, `unknown` (the cursor belongs to another server's
-    /// history), or the state in which it is parked: `scheduled`, `retrying`, `held` or `dead`.
-    pub state: &'static str,
+    /// Its state.
+    pub state: MessageState,
     /// The destination of the relay.
     pub destination: String,
     /// The latest time by which it was published; `None` when it was not.
@@ -108,9 +107,8 @@ pub struct InboxPart {
     pub consumer: String,
     /// The scope.
     pub scope: Option<String>,
-    /// `applied`, `retrying`, `dead`, the way in which a dead letter was closed, `not seen`, or
-    /// `forgotten` (older than the inbox remembers).
-    pub state: String,
+    /// Its state; of a dead letter that was closed, the way in which it was closed.
+    pub state: MessageState,
     /// The time when it reached this state.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub at: Option<OffsetDateTime>,
@@ -156,7 +154,7 @@ pub async fn story(places: &Places, operator: &Operator, asked: &MessageRef) -> 
         Some(id) => at_consumers(places, id, asked, &mut away).await,
         None => Vec::new(),
     };
-    let is_known = |part: &InboxPart| !matches!(part.state.as_str(), "not seen" | "forgotten");
+    let is_known = |part: &InboxPart| !matches!(part.state, MessageState::NotSeen | MessageState::Forgotten);
     if found.is_empty() && !inboxes.iter().any(is_known) {
         return Err(match OperateError::all_of(away) {
             Some(error) => error,
@@ -164,7 +162,8 @@ pub async fn story(places: &Places, operator: &Operator, asked: &MessageRef) -> 
         });
     }
     let decisions = decisions(places, operator, asked, &found, &inboxes, id, &mut away).await;
-    let applied_at = inboxes.iter().filter(|part| part.state == "applied").filter_map(|part| part.at).min();
+    let applied_at =
+        inboxes.iter().filter(|part| part.state == MessageState::Applied).filter_map(|part| part.at).min();
     let mut outboxes = Vec::with_capacity(found.len());
     for (place, entry) in found {
         outboxes.push(outbox_part(place, entry, applied_at, &mut away).await);
@@ -246,7 +245,7 @@ async fn at_consumers(
                 continue;
             }
         };
-        let is_here = |known: &Known| place.holds(&known.consumer, &known.scope);
+        let is_here = |known: &Known| place.holds(&known.consumer, &known.tenant);
         parts.extend(known.into_iter().filter(is_here).filter_map(inbox_part));
     }
     let mut ids: Vec<MessageRef> = id.to_string().parse().into_iter().collect();
@@ -272,8 +271,8 @@ async fn at_consumers(
         let error = is_forgotten.then(|| {
             format!("this inbox remembers messages created since {}", seconds::text(remembers_from))
         });
-        let state = if is_forgotten { "forgotten" } else { "not seen" };
-        parts.push(InboxPart { state: String::from(state), error, ..nothing(consumer.as_str()) });
+        let state = if is_forgotten { MessageState::Forgotten } else { MessageState::NotSeen };
+        parts.push(InboxPart { state, error, ..nothing(consumer.as_str()) });
     }
     let mut unique: Vec<InboxPart> = Vec::with_capacity(parts.len());
     for part in parts {
@@ -288,7 +287,7 @@ fn nothing(consumer: &str) -> InboxPart {
     InboxPart {
         consumer: consumer.to_owned(),
         scope: None,
-        state: String::new(),
+        state: MessageState::NotSeen,
         at: None,
         result_bytes: None,
         attempts: None,
@@ -299,14 +298,14 @@ fn nothing(consumer: &str) -> InboxPart {
 }
 
 /// Converts a row about a message. Dead letters are left to their own list, which has more details.
-fn inbox_part(Known { consumer, scope, state }: Known) -> Option<InboxPart> {
-    let part = InboxPart { scope: Some(scope).filter(|scope| !scope.is_empty()), ..nothing(&consumer) };
+fn inbox_part(Known { consumer, tenant, state }: Known) -> Option<InboxPart> {
+    let part = InboxPart { scope: Some(tenant).filter(|tenant| !tenant.is_empty()), ..nothing(&consumer) };
     match state {
         KnownState::Applied { at, result_bytes } => {
-            Some(InboxPart { state: String::from("applied"), at: Some(at), result_bytes, ..part })
+            Some(InboxPart { state: MessageState::Applied, at: Some(at), result_bytes, ..part })
         }
         KnownState::Retrying(attempt) => Some(InboxPart {
-            state: String::from("retrying"),
+            state: MessageState::Retrying,
             at: Some(attempt.first_failed_at),
             attempts: Some(attempt.attempts),
             next_at: Some(attempt.next_at),
@@ -320,7 +319,7 @@ fn inbox_part(Known { consumer, scope, state }: Known) -> Option<InboxPart> {
 fn letter_part(letter: DeadMessage) -> InboxPart {
     InboxPart {
         scope: letter.scope.filter(|scope| !scope.is_empty()),
-        state: letter.state.to_owned(),
+        state: letter.state,
         at: Some(letter.changed_at),
         attempts: Some(letter.attempts),
         error: letter.error,
@@ -382,20 +381,20 @@ async fn outbox_part(
     };
     let parked = entry.parked.as_ref();
     let state = match parked {
-        Some(parked) => parked.state.as_str(),
-        None if entry.is_discarded => "discarded",
-        None if extent.as_ref().is_some_and(|extent| !extent.is_of_this_server) => "unknown",
-        None if place.leaves_out(&entry.topic, &entry.labels) => "left out",
-        None if !entry.is_passed => "waiting",
-        None => "published",
+        Some(parked) => parked.state.into(),
+        None if entry.is_discarded => MessageState::Discarded,
+        None if extent.as_ref().is_some_and(|extent| !extent.is_of_this_server) => MessageState::Unknown,
+        None if place.leaves_out(&entry.topic, &entry.labels) => MessageState::LeftOut,
+        None if !entry.is_passed => MessageState::Waiting,
+        None => MessageState::Published,
     };
     let refusal = extent.as_ref().and_then(Extent::broker_trouble).map(BrokerError::from);
     let stored_at = extent.and_then(|extent| extent.checkpoint_at);
     let published_by =
-        if state == "published" { stored_at.into_iter().chain(applied_at).min() } else { None };
+        if state == MessageState::Published { stored_at.into_iter().chain(applied_at).min() } else { None };
     let pauses = place.log.pauses(&place.pipeline).await.unwrap_or_default();
     let because = match state {
-        "left out" => {
+        MessageState::LeftOut => {
             let text = "the pipeline publishes only";
             let before = "; an earlier filter must have included it";
             Some(format!("{text} {}{}", place.filter, if applied_at.is_some() { before } else { "" }))
@@ -411,7 +410,7 @@ async fn outbox_part(
         because,
         attempts: parked.map(|parked| parked.attempts),
         error: parked.and_then(|parked| parked.error.clone()).or_else(|| {
-            let is_discarded = state == "discarded";
+            let is_discarded = state == MessageState::Discarded;
             entry.discarded_error.clone().filter(|_| is_discarded)
         }),
         parked_since: parked.map(|parked| parked.since),
@@ -433,14 +432,14 @@ async fn outbox_part(
 /// Returns why an entry waits.
 fn because(
     entry: &FoundEntry,
-    state: &str,
+    state: MessageState,
     pauses: &[Pause],
     refusal: Option<&BrokerError>,
 ) -> Option<String> {
-    if matches!(state, "published" | "discarded" | "dead") {
+    if matches!(state, MessageState::Published | MessageState::Discarded | MessageState::Dead) {
         return None;
     }
-    if state == "unknown" {
+    if state == MessageState::Unknown {
         let text = "the cursor belongs to another server's history: the relay's next leader compares the two";
         return Some(String::from(text));
     }
@@ -497,9 +496,10 @@ async fn unknown(places: &Places, asked: &MessageRef, id: Option<Uuid>) -> Opera
     }
     let made_at = id.and_then(made_at).map(|at| format!(", created at {}", seconds::text(at)));
     let made_at = made_at.unwrap_or_default();
-    let text = match may_be_removed {
-        true => format!("{asked}{made_at} is no longer there, or never was: {}", kept.join("; ")),
-        false => format!("{asked}{made_at} is in none of the searched outboxes and inboxes"),
+    let text = if may_be_removed {
+        format!("{asked}{made_at} is no longer there, or never was: {}", kept.join("; "))
+    } else {
+        format!("{asked}{made_at} is in none of the searched outboxes and inboxes")
     };
     let help = "if the configuration names every outbox and inbox, it was never enqueued or was rolled back";
     OperateError::refused(text, if may_be_removed { "`relay retention` shows what is kept" } else { help })

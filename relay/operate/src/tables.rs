@@ -2,6 +2,7 @@
 
 #[cfg(feature = "postgres")]
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use migrations::Dialect;
 #[cfg(feature = "postgres")]
@@ -123,12 +124,26 @@ pub(super) async fn open_with<DB, T, E>(
 where
     DB: outbox::Dialect,
 {
-    let pool = outbox::own_pool_options::<DB>().max_connections(1).connect_lazy_with(options);
+    let pool = outbox::own_pool_options::<DB>().max_connections(1).acquire_timeout(ACQUIRE_MAX);
+    let pool = pool.connect_lazy_with(options);
     let opened = open(pool.clone()).await;
     if opened.is_err() {
-        pool.close().await;
+        close(&pool).await;
     }
     opened
+}
+
+/// Maximum time that the pool waits for its connection: longer than any call, so that the limit of
+/// the call ends it, whose error says more.
+const ACQUIRE_MAX: Duration = Duration::from_secs(60);
+
+/// Maximum time to close a connection: with TLS, the client library waits for the server.
+pub(super) const CLOSE_MAX: Duration = Duration::from_secs(5);
+
+/// Closes a pool, so that the server logs no lost connection.
+pub(super) async fn close<DB: sqlx::Database>(pool: &Pool<DB>) {
+    // A failure to close has no consequence.
+    let _ = tokio::time::timeout(CLOSE_MAX, pool.close()).await;
 }
 
 /// Returns the error for PostgreSQL in a program that was built without it.

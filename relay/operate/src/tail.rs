@@ -1,14 +1,15 @@
 //! Messages that are being published now, as the relay passes them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use outbox_log::entries::{EntryName, Extent, SelectedEntry, Selection, Standing};
+use outbox_log::entries::{EntryName, Extent, SelectedEntry, Selection, Signature, Standing};
 use outbox_log::{EntryId, LogError};
 use serde::Serialize;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::error::OperateError;
+use super::message_state::MessageState;
 use super::operator::{Operator, Role, Signed};
 use super::payload::{SHOWN, SHOWN_BYTES_MAX};
 use super::places::{OutboxPlace, Places};
@@ -16,7 +17,7 @@ use super::seconds;
 
 /// Maximum number of parked messages that are checked again; of more, the first ones.
 const PARKED_MAX: usize = 1_000;
-/// Bytes of payloads and headers per read.
+/// Maximum bytes of payloads and headers in a batch with payloads, unless one entry has more.
 const BATCH_BYTES: u64 = 8 << 20;
 
 /// The messages to return.
@@ -42,8 +43,8 @@ pub struct TailLine {
     pub topic: String,
     /// Its ordering key.
     pub key: Option<String>,
-    /// `published`, or the state in which it is parked.
-    pub state: &'static str,
+    /// Published, or the state in which it is parked.
+    pub state: MessageState,
     /// The size of its payload.
     pub payload_bytes: u64,
     /// Its payload as text, if requested and not too large. Bytes that are not UTF-8 are replaced.
@@ -51,14 +52,39 @@ pub struct TailLine {
     pub payload: Option<String>,
 }
 
+/// Messages that the relay has passed, and whether others wait to be returned.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TailBatch {
+    /// The messages, in the order of the log; behind them, in the last batch up to the relay's
+    /// position, formerly parked ones.
+    pub lines: Vec<TailLine>,
+    /// Whether others that the relay has passed are not returned yet: call again without a pause.
+    pub more: bool,
+}
+
 /// Follows one outbox from the present position of its relay.
 pub struct Tail<'a> {
     place: &'a OutboxPlace,
     filter: TailFilter,
     with_payloads: bool,
+    /// Everything up to here was returned.
     extent: Extent,
+    /// The part of the log that is being returned, if it was begun.
+    part: Option<Part>,
     /// Messages that were returned as parked. They are returned again after they have left.
     parked: BTreeMap<EntryName, TailLine>,
+}
+
+/// The part of the log that the relay has passed between two positions.
+struct Part {
+    /// The later position.
+    to: Extent,
+    /// Entries up to this one were read.
+    after: EntryId,
+    /// Whether no further entries have to be read.
+    is_read: bool,
+    /// Entries that were read and not returned yet.
+    rest: VecDeque<SelectedEntry>,
 }
 
 impl<'a> Tail<'a> {
@@ -83,47 +109,65 @@ impl<'a> Tail<'a> {
             let told: Vec<String> =
                 told.into_iter().filter_map(|(name, of)| Some(format!("{name}={}", of.as_ref()?))).collect();
             let selection = if told.is_empty() { String::from("all") } else { told.join(" ") };
-            let signature = (signed.operator.name(), signed.reason.as_str());
+            let by = Signature { actor: signed.operator.name(), reason: &signed.reason };
             let selection = format!("{selection}, payloads");
-            place
-                .entries
-                .note_operation(&place.pipeline, "tail", &selection, signature)
-                .await
-                .map_err(about)?;
+            place.entries.note_operation(&place.pipeline, "tail", &selection, by).await.map_err(about)?;
         }
         let extent = place.entries.extent(&place.pipeline).await.map_err(about)?;
-        Ok(Self { place, filter, with_payloads: payloads.is_some(), extent, parked: BTreeMap::new() })
+        Ok(Self {
+            place,
+            filter,
+            with_payloads: payloads.is_some(),
+            extent,
+            part: None,
+            parked: BTreeMap::new(),
+        })
     }
 
-    /// Returns the messages that the relay has passed since the last call, in the order of the log.
-    /// They are followed by formerly parked messages that were published or discarded since. Not
-    /// cancel-safe: messages can be missed.
+    /// Returns messages that the relay has passed since the last call, in the order of the log: at
+    /// most a page of the log, and of payloads a few MiB. Behind the last ones come formerly parked
+    /// messages that were published or discarded since. Cancel-safe: nothing is missed.
     ///
     /// # Errors
     /// [`OperateError`] when the outbox does not answer: call again, and nothing is missed.
-    pub async fn next(&mut self) -> Result<Vec<TailLine>, OperateError> {
+    pub async fn next(&mut self) -> Result<TailBatch, OperateError> {
         let about = |error: LogError| OperateError::from(error).about(&self.place.pipeline);
-        let entries = &self.place.entries;
-        let now = entries.extent(&self.place.pipeline).await.map_err(about)?;
-        let mut lines = Vec::new();
-        let mut after = EntryId::default();
-        loop {
-            let found = entries.passed_between(&self.place.pipeline, &self.extent, &now, after).await;
+        let part = match self.part.take() {
+            Some(part) => part,
+            None => Part::to(self.place.entries.extent(&self.place.pipeline).await.map_err(about)?),
+        };
+        let part = self.part.insert(part);
+        if part.rest.is_empty() && !part.is_read {
+            let found = self
+                .place
+                .entries
+                .passed_between(&self.place.pipeline, &self.extent, &part.to, part.after)
+                .await;
             let page = found.map_err(about)?;
-            let meant: Vec<SelectedEntry> =
-                page.entries.into_iter().filter(|entry| self.takes(entry)).collect();
-            let mut payloads =
-                if self.with_payloads { self.payloads(&meant).await.map_err(about)? } else { HashMap::new() };
-            lines.extend(meant.into_iter().map(|entry| {
+            let takes = |entry: &SelectedEntry| takes(self.place, &self.filter, entry);
+            part.rest = page.entries.into_iter().filter(takes).collect();
+            (part.after, part.is_read) = (page.seen_to, page.exhausted);
+        }
+        let rest = part.rest.make_contiguous();
+        let len = if self.with_payloads { batch_len(rest).min(rest.len()) } else { rest.len() };
+        let batch = &rest[..len];
+        let mut payloads = if self.with_payloads {
+            read_payloads(self.place, batch).await.map_err(about)?
+        } else {
+            HashMap::new()
+        };
+        let more = len < rest.len() || !part.is_read;
+        let left =
+            if more { Vec::new() } else { left(self.place, &part.to, &self.parked).await.map_err(about)? };
+
+        // From here on nothing waits, so what is returned is not returned again.
+        let entries = part.rest.drain(..len);
+        let mut lines: Vec<TailLine> = entries
+            .map(|entry| {
                 let payload = payloads.remove(&entry.name());
                 line(entry, payload)
-            }));
-            after = page.seen_to;
-            if page.exhausted {
-                break;
-            }
-        }
-        let left = self.left(&now).await.map_err(about)?;
+            })
+            .collect();
         for line in lines.iter().filter(|line| line.is_parked()).take(PARKED_MAX - self.parked.len()) {
             let Some(name) = line.name() else { continue };
             self.parked.insert(name, TailLine { payload: None, ..line.clone() });
@@ -132,37 +176,49 @@ impl<'a> Tail<'a> {
             self.parked.remove(&name);
         }
         lines.extend(left);
-        self.extent = now;
-        Ok(lines)
-    }
-
-    /// Returns the parked messages that were published or discarded.
-    async fn left(&self, now: &Extent) -> Result<Vec<TailLine>, LogError> {
-        let (mut left, mut after) = (Vec::new(), EntryId::default());
-        if self.parked.is_empty() {
-            return Ok(left);
+        if !more && let Some(part) = self.part.take() {
+            self.extent = part.to;
         }
-        let selection = Selection { named: self.parked.keys().copied().collect(), ..Selection::default() };
-        loop {
-            let page = self.place.entries.select(&self.place.pipeline, now, &selection, after).await?;
-            for entry in page.entries {
-                let Some(before) = self.parked.get(&entry.name()) else { continue };
-                let state = line(entry, None).state;
-                if matches!(state, "published" | "discarded") {
-                    left.push(TailLine { state, ..before.clone() });
-                }
+        Ok(TailBatch { lines, more })
+    }
+}
+
+impl Part {
+    fn to(extent: Extent) -> Self {
+        Self { to: extent, after: EntryId::default(), is_read: false, rest: VecDeque::new() }
+    }
+}
+
+/// Returns the parked messages that were published or discarded.
+async fn left(
+    place: &OutboxPlace,
+    now: &Extent,
+    parked: &BTreeMap<EntryName, TailLine>,
+) -> Result<Vec<TailLine>, LogError> {
+    let (mut left, mut after) = (Vec::new(), EntryId::default());
+    if parked.is_empty() {
+        return Ok(left);
+    }
+    let selection = Selection { named: parked.keys().copied().collect(), ..Selection::default() };
+    loop {
+        let page = place.entries.select(&place.pipeline, now, &selection, after).await?;
+        for entry in page.entries {
+            let Some(before) = parked.get(&entry.name()) else { continue };
+            let state = line(entry, None).state;
+            if matches!(state, MessageState::Published | MessageState::Discarded) {
+                left.push(TailLine { state, ..before.clone() });
             }
-            after = page.seen_to;
-            if page.exhausted {
-                return Ok(left);
-            }
+        }
+        after = page.seen_to;
+        if page.exhausted {
+            return Ok(left);
         }
     }
 }
 
 impl TailLine {
     fn is_parked(&self) -> bool {
-        !matches!(self.state, "published" | "discarded" | "waiting")
+        !matches!(self.state, MessageState::Published | MessageState::Discarded | MessageState::Waiting)
     }
 
     /// Returns the entry that it describes.
@@ -172,33 +228,31 @@ impl TailLine {
     }
 }
 
-impl Tail<'_> {
-    /// Returns the payloads of entries as text. Payloads that are too large to be shown are not
-    /// read.
-    async fn payloads(&self, entries: &[SelectedEntry]) -> Result<HashMap<EntryName, String>, LogError> {
-        let mut payloads = HashMap::new();
-        let mut rest = entries;
-        while !rest.is_empty() {
-            let (batch, next) = rest.split_at(batch_len(rest));
-            rest = next;
-            let ids: Vec<_> = batch.iter().map(|entry| (entry.id, entry.message_id)).collect();
-            for content in self.place.entries.contents(&ids, SHOWN).await? {
-                if let Ok(message) = content.message {
-                    let name = EntryName { id: content.id, message_id: message.id.as_uuid() };
-                    payloads.insert(name, String::from_utf8_lossy(&message.payload).into_owned());
-                }
-            }
+/// Returns the payloads of entries as text. Payloads that are too large to be shown are not read.
+async fn read_payloads(
+    place: &OutboxPlace,
+    entries: &[SelectedEntry],
+) -> Result<HashMap<EntryName, String>, LogError> {
+    let mut payloads = HashMap::new();
+    if entries.is_empty() {
+        return Ok(payloads);
+    }
+    let ids: Vec<_> = entries.iter().map(|entry| (entry.id, entry.message_id)).collect();
+    for content in place.entries.contents(&ids, SHOWN).await? {
+        if let Ok(message) = content.message {
+            let name = EntryName { id: content.id, message_id: message.id.as_uuid() };
+            payloads.insert(name, String::from_utf8_lossy(&message.payload).into_owned());
         }
-        Ok(payloads)
     }
+    Ok(payloads)
+}
 
-    /// Returns whether the pipeline has published an entry: the relay also passes messages that it
-    /// leaves to others.
-    fn takes(&self, entry: &SelectedEntry) -> bool {
-        let is_own = matches!(entry.standing, Standing::Parked(_))
-            || !self.place.leaves_out(&entry.topic, &entry.labels);
-        is_own && self.filter.takes(entry)
-    }
+/// Returns whether the pipeline has published an entry that is wanted: the relay also passes
+/// messages that it leaves to others.
+fn takes(place: &OutboxPlace, filter: &TailFilter, entry: &SelectedEntry) -> bool {
+    let is_own =
+        matches!(entry.standing, Standing::Parked(_)) || !place.leaves_out(&entry.topic, &entry.labels);
+    is_own && filter.takes(entry)
 }
 
 impl TailFilter {
@@ -208,7 +262,7 @@ impl TailFilter {
     }
 }
 
-/// Returns the number of next entries to read at once.
+/// Returns the number of next entries to return with their payloads.
 fn batch_len(entries: &[SelectedEntry]) -> usize {
     let mut bytes = 0;
     let fits = |entry: &&SelectedEntry| {
@@ -220,11 +274,11 @@ fn batch_len(entries: &[SelectedEntry]) -> usize {
 
 fn line(entry: SelectedEntry, payload: Option<String>) -> TailLine {
     let state = match entry.standing {
-        Standing::Parked(state) => state.as_str(),
-        Standing::Discarded => "discarded",
+        Standing::Parked(state) => state.into(),
+        Standing::Discarded => MessageState::Discarded,
         // An edited message was published with other content.
-        Standing::Published | Standing::Edited => "published",
-        Standing::Waiting => "waiting",
+        Standing::Published | Standing::Edited => MessageState::Published,
+        Standing::Waiting => MessageState::Waiting,
     };
     TailLine {
         enqueued_at: entry.enqueued_at,

@@ -86,9 +86,10 @@ pub struct Decide {
 fn duration(text: &str) -> Result<Duration, String> {
     let Time(duration) = text.parse::<Time>().map_err(|error| error.to_string())?;
     // PostgreSQL treats zero as no limit, and counts in milliseconds.
-    match (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(&duration) {
-        true => Ok(duration),
-        false => Err(String::from("choose a value from 1ms to 1h")),
+    if (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(&duration) {
+        Ok(duration)
+    } else {
+        Err(String::from("choose a value from 1ms to 1h"))
     }
 }
 
@@ -140,10 +141,10 @@ impl Plan {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let plan = during("looking", adopt::plan(&self.target.table()?, &viewer(), self.back)).await?;
         for grant in &plan.grants {
-            eprintln!("run this first, otherwise producers fail: {grant}");
+            note!("run this first, otherwise producers fail: {grant}");
         }
         if let (Some(waiting), false) = (plan.waiting, self.back) {
-            eprintln!("waiting rows: {waiting}");
+            note!("waiting rows: {waiting}");
         }
         match format {
             // For psql: nothing is escaped.
@@ -167,19 +168,19 @@ fn told(adopted: &Adopted, format: Format) -> Result<Exit, Failure> {
         table(["pipeline", "table", "outcome", "imported", "writers held"], [row])
     })?;
     for name in &adopted.also_published_by {
-        eprintln!("the publication {name} still publishes the rows of {}", adopted.table);
+        note!("the publication {name} still publishes the rows of {}", adopted.table);
     }
     match (adopted.outcome, &adopted.publication) {
         ("adopted", Some(_)) => {
             let status = hint::command(&["adopt", "status"]);
-            eprintln!("next: start the relay, but only when `{status}` shows that the slot is through");
+            note!("next: start the relay, but only when `{status}` shows that the slot is through");
         }
         ("adopted", None) => {
-            eprintln!("next: {}; it publishes the imported rows first", hint::command(&["run"]));
+            note!("next: {}; it publishes the imported rows first", hint::command(&["run"]));
         }
         ("given back", _) => {
             let run = hint::command(&["run", "--once"]);
-            eprintln!("next: repeat {run} until it exits with 0, then start the old relay");
+            note!("next: repeat {run} until it exits with 0, then start the old relay");
         }
         _ => {}
     }

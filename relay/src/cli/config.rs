@@ -143,9 +143,10 @@ impl ConfigCommand {
             }
             Self::Show { file, toml } => {
                 let (_, effective) = file.load(&Overrides::from_environment())?;
-                match toml {
-                    true => print(&effective.to_string())?,
-                    false => format.print(&effective.settings(), |settings| shown(settings))?,
+                if *toml {
+                    print(&effective.to_string())?;
+                } else {
+                    format.print(&effective.settings(), |settings| shown(settings))?;
                 }
             }
             Self::Schema => Format::Json.print(&schema(), |_| String::new())?,

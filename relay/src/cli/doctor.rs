@@ -147,10 +147,7 @@ pub(super) fn exit_of(reports: &[PipelineReport], strict: bool) -> Exit {
         _ => Exit::Success,
     };
     let exits: Vec<Exit> = reports.iter().map(of).collect();
-    match exits.contains(&Exit::Usage) {
-        true => Exit::Usage,
-        false => exits.into_iter().max().unwrap_or(Exit::Success),
-    }
+    if exits.contains(&Exit::Usage) { Exit::Usage } else { exits.into_iter().max().unwrap_or(Exit::Success) }
 }
 
 impl Report {

@@ -88,6 +88,13 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// Prints the text to standard error, if that can be written.
+    pub fn print(&self) {
+        note_text!("{}", self.shown());
+    }
+}
+
 /// A report with the handler that draws it.
 struct Shown<'a> {
     handler: MietteHandler,
@@ -104,7 +111,7 @@ impl fmt::Debug for Shown<'_> {
 /// Keeps the first of several failures for the end of the command, and prints the others at once.
 pub(crate) fn first(before: Option<Failure>, failure: Failure) -> Option<Failure> {
     if before.is_some() {
-        eprint!("{}", failure.shown());
+        failure.print();
         return before;
     }
     Some(failure)

@@ -33,7 +33,7 @@ impl Forget {
         let pipeline = self.pipeline.read()?;
         let name = RelayName::new(self.relay.as_str()).map_err(|error| Failure::new(Exit::Usage, error))?;
         forget(&pipeline, &signed, &name, self.discard_parked).await?;
-        eprintln!("relay {name} is forgotten, with its pauses");
+        note!("relay {name} is forgotten, with its pauses");
         Ok(Exit::Success)
     }
 }

@@ -77,7 +77,7 @@ impl Init {
             let pipeline = match self.read(&starter) {
                 Ok(pipeline) => pipeline,
                 Err(failure) if known.is_none() => {
-                    eprint!("{}", failure.shown());
+                    failure.print();
                     continue;
                 }
                 Err(failure) => return Err(failure),
@@ -95,7 +95,7 @@ impl Init {
             let pipeline = match self.read(&starter) {
                 Ok(pipeline) => pipeline,
                 Err(failure) if known.is_none() => {
-                    eprint!("{}", failure.shown());
+                    failure.print();
                     continue;
                 }
                 Err(failure) => return Err(failure),
@@ -158,7 +158,7 @@ impl Init {
     /// be typed again.
     fn passes(&self, finding: &Finding, is_final: bool) -> Result<bool, Failure> {
         let remedy = finding.remedy.as_deref().unwrap_or_default();
-        eprintln!("{}: {}: {}", finding.subject, finding.state.as_str(), finding.measured);
+        note!("{}: {}: {}", finding.subject, finding.state.as_str(), finding.measured);
         match finding.state {
             CheckState::Fail if is_final => {
                 let exit = if finding.unavailable { Exit::Unavailable } else { Exit::Usage };
@@ -166,7 +166,7 @@ impl Init {
                 Err(Failure::with_help(exit, format_args!("{}: {}", finding.subject, finding.measured), help))
             }
             CheckState::Fail => {
-                eprintln!("  {remedy}");
+                note!("  {remedy}");
                 Ok(false)
             }
             _ => Ok(true),

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use clap::{Args, Subcommand};
-use idempotency::{Decision, KeyId};
+use idempotency::{Action, KeyId};
 use operate::keys::{self, DecidedLine, KeyLine};
 use serde::Serialize;
 use time::format_description::well_known::Rfc3339;
@@ -77,8 +77,8 @@ impl Keys {
                 format.print(&lines, |lines| shown(lines))?;
                 Ok(Exit::Success)
             }
-            Self::Release(decide) => decide.execute(Decision::Release, "released", format).await,
-            Self::Discard(decide) => decide.execute(Decision::Discard, "discarded", format).await,
+            Self::Release(decide) => decide.execute(Action::Release, "released", format).await,
+            Self::Discard(decide) => decide.execute(Action::Discard, "discarded", format).await,
             Self::Audit(List { place, limit }) => {
                 let lines = keys::decisions(&place.goal()?, &viewer(), limit).await?;
                 format.print(&lines, |lines| audited(lines))?;
@@ -89,17 +89,12 @@ impl Keys {
 }
 
 impl Decide {
-    async fn execute(
-        self,
-        decision: Decision,
-        action: &'static str,
-        format: Format,
-    ) -> Result<Exit, Failure> {
+    async fn execute(self, chosen: Action, action: &'static str, format: Format) -> Result<Exit, Failure> {
         let signed = self.signature.signed()?;
         let id = KeyId::of_texts(&self.scope, &self.operation, &self.key)
             .map_err(|error| Failure::new(Exit::Usage, error))?;
         let key = id.to_string();
-        keys::decide(&self.place.goal()?, &signed, (&id, None), decision).await?;
+        keys::decide(&self.place.goal()?, &signed, &id, None, chosen).await?;
         let decided = Decided { action, key };
         format.print(&decided, |decided| format!("{}: {}", decided.action, one_line(&decided.key)))?;
         Ok(Exit::Success)

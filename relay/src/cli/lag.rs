@@ -33,10 +33,12 @@ impl Lag {
         };
         let places = pipelines.into_iter().fold(Places::new(), Places::outbox);
         let (lines, away) = during("counting messages", lag(&places, &viewer())).await?;
-        format.print(&lines, |lines| match lines.is_empty() {
-            true => nothing_waits(away.is_empty()),
-            false => text(lines),
-        })?;
+        format.print(
+            &lines,
+            |lines| {
+                if lines.is_empty() { nothing_waits(away.is_empty()) } else { text(lines) }
+            },
+        )?;
         let failure = away.into_iter().map(Failure::from).fold(None, first);
         failure.map_or(Ok(Exit::Success), Err)
     }
@@ -48,10 +50,7 @@ fn text(lines: &[LagLine]) -> String {
         [
             line.pipeline.clone(),
             line.topic.clone(),
-            match line.unread_is_at_least {
-                true => format!("≥ {}", line.unread),
-                false => line.unread.to_string(),
-            },
+            if line.unread_is_at_least { format!("≥ {}", line.unread) } else { line.unread.to_string() },
             parked("held"),
             parked("retrying"),
             parked("scheduled"),

@@ -1,10 +1,16 @@
 //! Sets up logging: to standard error, as text or as JSON.
 
+mod writer;
+
 use std::io::IsTerminal;
+use std::time::Duration;
 
 #[cfg(feature = "rabbitmq")]
 use brokers::rabbitmq::PAYLOAD_LOG_TARGET;
+use engine::telemetry::LOG_LINES_DROPPED;
+use tokio_util::task::AbortOnDropHandle;
 use tracing_subscriber::EnvFilter;
+use writer::{FlushAtEnd, LineWriter};
 
 use super::exit::Exit;
 use super::failure::Failure;
@@ -25,13 +31,58 @@ impl LogLevel {
     }
 }
 
+/// A log that has started.
+pub(crate) struct Started {
+    pub(crate) level: LogLevel,
+    /// Writes the last lines when it is dropped.
+    pub(crate) end: FlushAtEnd,
+    pub(crate) lines: LogLines,
+}
+
+/// The lines of the log, to count those that were dropped.
+pub(crate) struct LogLines(LineWriter);
+
+/// Interval of the reports about dropped lines.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
+impl LogLines {
+    /// Spawns a task that counts dropped lines as a metric and logs their number, once the log has
+    /// a reader again. Call it after the recorder is installed. The task ends when the handle is
+    /// dropped.
+    pub(crate) fn report(self) -> AbortOnDropHandle<()> {
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            let counter = metrics::counter!(LOG_LINES_DROPPED);
+            let mut reported = 0;
+            loop {
+                let dropped = self.0.dropped();
+                counter.absolute(dropped);
+                if dropped > reported {
+                    // If this line is dropped as well, the next report follows.
+                    tracing::warn!(
+                        dropped,
+                        "lines of this log were dropped since the start: its reader hangs, is gone or its disk is full"
+                    );
+                    reported = dropped;
+                }
+                tokio::time::sleep(REPORT_INTERVAL).await;
+            }
+        }))
+    }
+}
+
 /// Starts logging. `directives` from the flag or the variable override the configured level.
-pub(crate) fn start(log: &Log, directives: Option<&str>) -> Result<LogLevel, Failure> {
+pub(crate) fn start(log: &Log, directives: Option<&str>) -> Result<Started, Failure> {
     let filter = match directives {
         Some(directives) => filter(FLAG, directives)?,
         None => filter("log.level", &log.level)?,
     };
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let failed =
+        |problem: String| Failure::new(Exit::Broken, format_args!("logging could not start: {problem}"));
+    let (writer, end) = writer::start(std::io::stderr()).map_err(|error| failed(error.to_string()))?;
+    let lines = LogLines(writer.clone());
+    let builder = tracing_subscriber::fmt().with_env_filter(filter);
+    // An error of the log must not be printed to the same place, which would panic.
+    let builder = builder.log_internal_errors(false).with_writer(writer);
     let (started, level) = match log.format {
         LogFormat::Json => {
             let builder = builder.json().flatten_event(true).with_filter_reloading();
@@ -46,8 +97,8 @@ pub(crate) fn start(log: &Log, directives: Option<&str>) -> Result<LogLevel, Fai
             (builder.try_init(), LogLevel(Box::new(set)))
         }
     };
-    started.map_err(|error| Failure::new(Exit::Broken, format_args!("logging could not start: {error}")))?;
-    Ok(level)
+    started.map_err(|error| failed(error.to_string()))?;
+    Ok(Started { level, end, lines })
 }
 
 fn filter(given_as: &str, directives: &str) -> Result<EnvFilter, Failure> {

@@ -5,7 +5,7 @@ mod session;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use migrations::{Backend, Dialect, Identifier, Line, Migrator, Status};
+use migrations::{Backend, Dialect, Identifier, Line, MigrateError, Migrator, Status};
 #[cfg(feature = "postgres")]
 use outbox::connect::postgres_options;
 use outbox::connect::sqlite_options;
@@ -23,7 +23,7 @@ use super::exit::Exit;
 use super::failure::{Failure, first};
 use super::output::{self, Format, Table};
 use super::roles::RolesScript;
-use session::{REPORT_INTERVAL, close, opened, up, within};
+use session::{close, opened, within};
 #[cfg(feature = "postgres")]
 use session::{connected, failed};
 
@@ -133,15 +133,8 @@ struct Outcome {
 impl Migrate {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
         match self {
-            Self::Up(target) => {
-                target.act(Act::Up, format).await?;
-                Ok(Exit::Success)
-            }
-            Self::Status(target) => {
-                let outcomes = target.act(Act::Look, format).await?;
-                let fits = outcomes.iter().all(|outcome| outcome.problem.is_none());
-                Ok(if fits { Exit::Success } else { Exit::Usage })
-            }
+            Self::Up(target) => target.act(Act::Up, format).await,
+            Self::Status(target) => target.act(Act::Look, format).await,
             Self::Sql(script) => script.print().await,
             Self::Roles(script) => script.execute().await,
         }
@@ -153,8 +146,9 @@ impl Target {
         LineName::chosen(&self.lines)
     }
 
-    /// Acts on every database and prints the results, even when one of them fails.
-    async fn act(&self, act: Act, format: Format) -> Result<Vec<Outcome>, Failure> {
+    /// Acts on every database and prints the results, even when one of them fails. Returns
+    /// [`Exit::Usage`] if a schema does not fit.
+    async fn act(&self, act: Act, format: Format) -> Result<Exit, Failure> {
         let (mut outcomes, mut failed) = (Vec::new(), None);
         let lines = self.lines();
         for goal in self.goals()? {
@@ -165,7 +159,8 @@ impl Target {
         if failed.is_none() || !outcomes.is_empty() {
             format.print(&outcomes, |outcomes| shown(outcomes, act.word()))?;
         }
-        failed.map_or(Ok(outcomes), Err)
+        let fits = outcomes.iter().all(|outcome| outcome.problem.is_none());
+        failed.map_or(Ok(if fits { Exit::Success } else { Exit::Usage }), Err)
     }
 
     /// Returns the databases. One that several pipelines share appears once.
@@ -243,9 +238,10 @@ async fn each(goal: &Goal, lines: &[Line], act: Act, outcomes: &mut Vec<Outcome>
             let options = sqlite_options(url).map_err(invalid)?;
             let database = format!("sqlite {}", options.get_filename().display());
             let mut connection = opened(&options, &database).await.map_err(|failure| {
-                match options.get_filename().exists() {
-                    true => failure,
-                    false => Failure::with_help(failure.exit(), failure, "?mode=rwc creates a missing file"),
+                if options.get_filename().exists() {
+                    failure
+                } else {
+                    Failure::with_help(failure.exit(), failure, "?mode=rwc creates a missing file")
                 }
             })?;
             with::<Sqlite>(goal, &mut connection, &database, lines, act, outcomes).await?;
@@ -264,15 +260,24 @@ async fn with<DB: Backend>(
 ) -> Result<(), Failure> {
     for &line in lines {
         let schema = goal.options.schema.clone();
-        let migrator = Migrator::<DB>::new(line).schema(schema).wait_max(REPORT_INTERVAL);
+        let name = database.to_owned();
+        let migrator = Migrator::<DB>::new(line).schema(schema).on_wait(move |waiting| {
+            note!("{name}: waiting for another migration: {}", output::one_line(&waiting.holder));
+        });
         let about = |failure: Failure| failure.about(database);
         let applied = match act {
-            Act::Up => Some(up(&migrator, connection, database).await.map_err(|error| about(error.into()))?),
+            Act::Up => Some(migrator.up(connection).await.map_err(|error| about(error.into()))?),
             Act::Look => None,
         };
         let status = within(async { migrator.status(connection).await.map_err(Failure::from) });
         let status = status.await.map_err(about)?;
-        outcomes.push(outcome(database, &status, applied));
+        let fits = within(async { Ok(migrator.check(connection).await) }).await.map_err(about)?;
+        let problem = match fits {
+            Ok(()) => None,
+            Err(MigrateError::Schema(error)) => Some(error.to_string()),
+            Err(error) => return Err(about(error.into())),
+        };
+        outcomes.push(outcome(database, &status, applied, problem));
     }
     Ok(())
 }
@@ -300,7 +305,12 @@ pub(crate) async fn run_script(_: &Goal, _: String) -> Result<(), Failure> {
     Err(without_postgres())
 }
 
-fn outcome(database: &str, status: &Status, applied: Option<&'static [migrations::Migration]>) -> Outcome {
+fn outcome(
+    database: &str,
+    status: &Status,
+    applied: Option<&'static [migrations::Migration]>,
+    problem: Option<String>,
+) -> Outcome {
     let listed = applied.unwrap_or_else(|| status.pending().unwrap_or_default());
     Outcome {
         database: database.to_owned(),
@@ -308,7 +318,7 @@ fn outcome(database: &str, status: &Status, applied: Option<&'static [migrations
         version: status.database_version(),
         version_needed: status.build_version(),
         migrations: listed.iter().map(|migration| migration.name).collect(),
-        problem: status.check().err().map(|error| error.to_string()),
+        problem,
     }
 }
 

@@ -34,7 +34,12 @@
 //! | `hint` | suggested commands that can be pasted |
 //! | `visible` | refusal of passwords in arguments |
 //! | `signature` | the author of a decision, and the reason |
+//! | `note` | lines on standard error |
 //! | `failure`, `exit` | errors of commands, and exit codes |
+
+// First: its macros are for the modules below.
+#[macro_use]
+mod note;
 
 #[cfg(feature = "postgres")]
 mod adopt;
@@ -258,7 +263,7 @@ impl Cli {
             Command::Verify(verify) => verify.execute(format).await,
             Command::Retention(retention) => retention.execute(format).await,
             Command::Forget(forget) => forget.execute().await,
-            Command::Dead(dead) => dead.execute(format).await,
+            Command::Dead(dead) => Box::pin(dead.execute(format)).await,
             Command::Pause(pause) => pause.pause(format).await,
             Command::Resume(pause) => pause.resume(format).await,
             Command::Show(show) => show.execute(format).await,

@@ -81,16 +81,16 @@ impl Pause {
         })?;
         match action {
             "paused" => {
-                eprintln!(
+                note!(
                     "takes effect within a second; messages already handed to the broker are still delivered"
                 );
                 if pause::is_unknown(&places, &scope).await {
                     let meant = meant(&places, &scope).await;
                     let scope = one_line(&scope.to_string());
-                    eprintln!("the outbox has no message of {scope}: {meant}? It is paused anyway");
+                    note!("the outbox has no message of {scope}: {meant}? It is paused anyway");
                 }
             }
-            _ => eprintln!("takes effect within a second"),
+            _ => note!("takes effect within a second"),
         }
         Ok(Exit::Success)
     }

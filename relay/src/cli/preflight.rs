@@ -64,5 +64,9 @@ pub(crate) fn told(Candidate { name, store }: &Candidate, error: &LogError) -> S
 /// Returns whether a migration repairs the error.
 fn lacks_migrations(error: &LogError) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<MigrateError>());
-    matches!(source, Some(MigrateError::Schema(SchemaError::Missing { .. } | SchemaError::TooOld { .. })))
+    let Some(MigrateError::Schema(error)) = source else { return false };
+    matches!(
+        error,
+        SchemaError::Missing { .. } | SchemaError::TooOld { .. } | SchemaError::OtherSchema { .. }
+    )
 }

@@ -36,7 +36,7 @@ pub(crate) async fn during<T>(what: &str, work: impl Future<Output = T>) -> T {
             done = &mut work => break done,
             _ = lines.tick() => {
                 if bar.is_hidden() {
-                    eprintln!("{what}: {} so far", age(begun_at.elapsed() + QUIET));
+                    note!("{what}: {} so far", age(begun_at.elapsed() + QUIET));
                 }
             }
         }
@@ -96,7 +96,7 @@ impl Counted {
 
     /// Prints a line that stays.
     pub(crate) fn print(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| note!("{line}"));
     }
 
     /// Adds to the number of parts that are done.
@@ -110,8 +110,8 @@ impl Counted {
         self.bar.set_position(done);
         if self.bar.is_hidden() && self.is_line_due(self.begun_at.elapsed()) {
             match self.total {
-                Some(total) => eprintln!("{what}: {done} of {total} so far"),
-                None => eprintln!("{what}: {done} so far"),
+                Some(total) => note!("{what}: {done} of {total} so far"),
+                None => note!("{what}: {done} so far"),
             }
         }
     }

@@ -108,7 +108,7 @@ impl Replay {
             }
         }
         for topic in deduplicated(&pipeline.broker, &planned.topics) {
-            eprintln!(
+            note!(
                 "{topic} goes to a FIFO queue, which drops a message if it was published or replayed within the last 5 minutes: replay such messages again later"
             );
         }
@@ -234,7 +234,7 @@ mod tests {
     fn every_topic_of_a_fifo_queue_is_warned_about() {
         let queues = [("order.paid", "paid.fifo"), ("order.placed", "placed")];
         let queues = queues.map(|(topic, queue)| (topic.to_owned(), queue.to_owned()));
-        let config = brokers::sqs::Config { queues: queues.into(), ..Default::default() };
+        let config = brokers::sqs::Config::default().queues(queues.into());
         let topics = ["audit", "bills.fifo", "order.paid", "order.placed"];
         let topics = topics.map(|topic| (topic.to_owned(), 1)).into();
         assert_eq!(deduplicated(&Broker::Sqs(Box::new(config)), &topics), ["bills.fifo", "order.paid"]);

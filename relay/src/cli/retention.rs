@@ -62,7 +62,7 @@ impl Retention {
             };
             for warning in segments.iter().filter_map(|segment| segment.warning.as_ref()) {
                 exit = Exit::Unavailable;
-                eprintln!("{name}: old messages cannot be deleted: {warning}");
+                note!("{name}: old messages cannot be deleted: {warning}");
             }
             shown.extend(segments);
         }
@@ -79,7 +79,7 @@ impl Retention {
             let expired = during("deleting old messages", history.expire(signed)).await?;
             let bytes = expired.bytes.map(|bytes| format!(", {}", mebibytes(bytes)));
             let rows = expired.rows.map(|rows| format!(", {rows} rows"));
-            eprintln!(
+            note!(
                 "{}: {} emptied{}{}",
                 pipeline.name,
                 counted(expired.segments, "segment"),

@@ -65,7 +65,8 @@ impl Run {
     pub(crate) async fn execute(self) -> Result<Exit, Failure> {
         let (config, started_with) = self.config.load_without_files(&self.overrides())?;
         let config = Arc::new(config);
-        let level = log::start(&config.log, self.log_level.as_deref())?;
+        let log::Started { level, end: _log_end, lines } =
+            log::start(&config.log, self.log_level.as_deref())?;
         let level_in_force = self.log_level.is_none().then(|| config.log.level.clone());
         let mut reload = Reload {
             file: self.config.clone(),
@@ -81,6 +82,7 @@ impl Run {
         let health = Health::new(config.http.unready_after);
         #[cfg(feature = "metrics-endpoint")]
         let exporter = observe::recorder(&config)?;
+        let _dropped_lines = lines.report();
         #[cfg(feature = "metrics-endpoint")]
         let _upkeep = exporter.clone().map(|exporter| observe::spawn(async move { exporter.keep().await }));
         #[cfg(feature = "metrics-endpoint")]
@@ -312,7 +314,7 @@ async fn supervise(
                 }
                 Some(since) if since.elapsed() < SAME_SIGNAL => {}
                 Some(_) => {
-                    eprintln!("{}", interrupted(config));
+                    warn!("{}", interrupted(config));
                     return Exit::Interrupted;
                 }
             },

@@ -74,16 +74,19 @@ fn in_outbox(part: &OutboxPart) -> String {
     let time = |at: &Option<time::OffsetDateTime>| at.map(seconds::text);
     let state = match &part.published_by {
         Some(by) => format!("{} before {}", part.state, seconds::text(*by)),
-        None => part.state.to_owned(),
+        None => part.state.to_string(),
     };
     let payload = match part.payload_bytes {
         Some(bytes) if part.is_before_edit() => format!("{bytes} bytes, {BEFORE_EDIT}"),
         Some(bytes) => format!("{bytes} bytes{}", if part.edited { ", edited" } else { "" }),
         None => String::from("gone"),
     };
-    let headers = (!part.header_names.is_empty()).then(|| match part.is_before_edit() {
-        true => format!("{}; {BEFORE_EDIT}", part.header_names.join(", ")),
-        false => part.header_names.join(", "),
+    let headers = (!part.header_names.is_empty()).then(|| {
+        if part.is_before_edit() {
+            format!("{}; {BEFORE_EDIT}", part.header_names.join(", "))
+        } else {
+            part.header_names.join(", ")
+        }
     });
     let enqueued = match (time(&part.enqueued_at), &part.transaction) {
         (Some(at), Some(transaction)) => Some(format!("{at} by transaction {transaction}")),
@@ -117,7 +120,7 @@ fn at_consumers(parts: &[InboxPart]) -> String {
         [
             part.consumer.clone(),
             or_dash(part.scope.as_ref()),
-            part.state.clone(),
+            part.state.to_string(),
             or_dash(part.at.map(seconds::text)),
             or_dash(part.result_bytes.map(|bytes| format!("{bytes} bytes"))),
             or_dash(part.attempts),

@@ -70,7 +70,7 @@ fn show(shown: &[PipelineStatus], format: Format) -> Result<Exit, Failure> {
     format.print(&shown, |shown| text(shown, terminal_width()))?;
     for PipelineStatus { pipeline, problem, .. } in shown {
         if let Some(problem) = problem {
-            eprintln!("{pipeline}: {}", one_line(problem));
+            note!("{pipeline}: {}", one_line(problem));
         }
     }
     Ok(shown.iter().map(exit).max().unwrap_or(Exit::Success))
@@ -182,7 +182,13 @@ fn resume(pipeline: &str, paused: &str) -> Option<String> {
     if one_line(paused) != paused {
         return None;
     }
+    // A key that begins with a dash has to stand in one word with its option.
+    let dashed;
     let scope = match paused.split_once(' ') {
+        Some(("key", key)) if key.starts_with('-') => {
+            dashed = format!("--key={key}");
+            vec![dashed.as_str()]
+        }
         Some(("topic", topic)) => vec!["--topic", topic],
         Some(("key", key)) => vec!["--key", key],
         _ => vec!["--all"],
@@ -196,12 +202,13 @@ mod tests {
     use std::collections::BTreeMap;
 
     use operate::pause::PauseLine;
+    use operate::status::PipelineState;
 
     use super::*;
 
     fn healthy(name: &str) -> PipelineStatus {
         PipelineStatus {
-            state: "leading",
+            state: PipelineState::Leading,
             holder: Some(String::from("vm:30496:e2a7c81b")),
             standbys: Some(1),
             epoch: Some(6),
@@ -274,6 +281,10 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         );
         let words = shlex::split(&lines[1]).unwrap();
         assert_eq!(words[3], "it's 7");
+        assert_eq!(
+            resume("orders", "key -7").unwrap(),
+            "relay resume '--key=-7' --pipeline orders --note WHY"
+        );
         assert_eq!(lines[3], "  relay resume --all --pipeline orders --note WHY");
         assert!(
             lines[4].starts_with("orders: key a\\nb is paused"),

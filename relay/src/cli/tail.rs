@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use message::{OrderingKey, Topic};
-use operate::tail::{Tail as Following, TailFilter, TailLine};
+use operate::tail::{Tail as Following, TailBatch, TailFilter, TailLine};
 use operate::{OperateErrorKind, Places, Signed, seconds};
 
 use super::config::OnePipeline;
@@ -74,7 +74,7 @@ impl Tail {
             }
         };
         outage.over();
-        eprintln!("{}: messages that the relay publishes or parks from now on", pipeline.name);
+        note!("{}: messages that the relay publishes or parks from now on", pipeline.name);
         let mut left = self.limit.unwrap_or(usize::MAX);
         loop {
             let looked = tokio::select! {
@@ -82,12 +82,15 @@ impl Tail {
                 looked = tail.next() => looked,
             };
             match looked {
-                Ok(lines) => {
+                Ok(TailBatch { lines, more }) => {
                     outage.over();
                     for line in lines.iter().take(left) {
                         output::print(&text(line, format)?)?;
                     }
                     left = left.saturating_sub(lines.len());
+                    if more && left > 0 {
+                        continue;
+                    }
                 }
                 // It answered before, so it may recover, and then nothing is missed.
                 Err(error) => outage.met(&error.to_string()),
@@ -126,14 +129,14 @@ struct Outage {
 impl Outage {
     fn met(&mut self, error: &str) {
         if self.error.as_deref() != Some(error) {
-            eprintln!("{}; waiting for it", one_line(error));
+            note!("{}; waiting for it", one_line(error));
         }
         self.error = Some(error.to_owned());
     }
 
     fn over(&mut self) {
         if self.error.take().is_some() {
-            eprintln!("the database answers again");
+            note!("the database answers again");
         }
     }
 }
@@ -164,7 +167,7 @@ mod tests {
             message_id: String::from("019f0000-0000-7000-8000-00000000beef"),
             topic: String::from("orders"),
             key: Some(key.to_owned()),
-            state: "published",
+            state: operate::MessageState::Published,
             payload_bytes: 12,
             payload: Some(payload.to_owned()),
         }

@@ -72,9 +72,10 @@ pub(crate) fn check(file: FileSection, files: Files) -> Result<Config, Vec<Wrong
         adoptions.extend(adoption.map(|adoption| (pipeline.name.clone(), adoption)));
         pipelines.push(pipeline);
     }
-    match problems.0.is_empty() {
-        true => Ok(Config { pipelines, adoptions, log: file.log, http, otlp, page, verify }),
-        false => Err(problems.0),
+    if problems.0.is_empty() {
+        Ok(Config { pipelines, adoptions, log: file.log, http, otlp, page, verify })
+    } else {
+        Err(problems.0)
     }
 }
 
@@ -141,7 +142,7 @@ fn pipeline(
         Some(section) => adopt::check(section, path, problems).map(Some),
         None => Some(None),
     };
-    let broker = broker((section.kafka, section.rabbitmq, section.sqs), path, problems)?;
+    let broker = broker(section.kafka, section.rabbitmq, section.sqs, path, problems)?;
     let checked = broker::check(&broker).and_then(|()| match files {
         Files::Opened => broker::check_files(&broker),
         Files::Left => Ok(()),
@@ -220,7 +221,9 @@ fn database(section: DatabaseSection, path: &str, problems: &mut Problems) -> Op
 }
 
 fn broker(
-    (kafka, rabbitmq, sqs): (Option<KafkaSection>, Option<RabbitmqSection>, Option<SqsSection>),
+    kafka: Option<KafkaSection>,
+    rabbitmq: Option<RabbitmqSection>,
+    sqs: Option<SqsSection>,
     path: &str,
     problems: &mut Problems,
 ) -> Option<Broker> {

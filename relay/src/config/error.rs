@@ -36,9 +36,10 @@ impl Diagnostic for ConfigError {
     }
 
     fn related<'a>(&'a self) -> Option<Box<dyn Iterator<Item = &'a dyn Diagnostic> + 'a>> {
-        match self.0.each.is_empty() {
-            true => None,
-            false => Some(Box::new(self.0.each.iter().map(|each| each as &dyn Diagnostic))),
+        if self.0.each.is_empty() {
+            None
+        } else {
+            Some(Box::new(self.0.each.iter().map(|each| each as &dyn Diagnostic)))
         }
     }
 }

@@ -2,9 +2,9 @@
 
 migrations::statements! {
     parts {
-        // The saga, as long as the worker owns it. A renewal that is on its way when the worker
-        // releases the saga changes nothing.
-        held = "type = $1 AND id = $2 AND epoch = $3 AND worker IS NOT NULL";
+        // The saga, as long as the worker owns it by this claim. A renewal that is on its way when
+        // the worker releases the saga changes nothing.
+        held = "type = $1 AND id = $2 AND worker = $3";
         // Its row, locked. PostgreSQL checks the conditions again if another transaction has
         // changed the row meanwhile.
         owned = "WITH owned AS MATERIALIZED (
@@ -22,8 +22,13 @@ migrations::statements! {
                 ended_at = CASE WHEN $12 THEN clock_timestamp() ELSE ended_at END,
                 undone_at = CASE WHEN undo <> $8 AND $8 = 'done' THEN clock_timestamp() ELSE undone_at END
             FROM owned WHERE type = $1 AND id = $2 AND name = $4 AND state = $5 AND undo = $6";
+        // Every commit of a run waits for the disk, whatever the server's settings are. A run keeps
+        // its outcomes in memory: after a crash that took one back, it would go on without it.
         waits_for_the_disk = migrations::waits_for_the_disk!();
-        goes_on = "(NOT $13 OR cancel IS NULL) AND ($14::bigint IS NULL OR replies = $14)";
+        // A crash can take back the decision to undo while the worker undoes: then the saga runs,
+        // and none of its undos may be recorded.
+        goes_on = "(state = 'undoing') = ($8 = 'done') AND (NOT $13 OR cancel IS NULL)
+            AND ($14::bigint IS NULL OR replies = $14) AND {waits_for_the_disk}";
         lost_again = "(s.worker IS NOT NULL AND s.attempts > 0 AND s.cancel IS NULL)";
         let_go = "worker = NULL, waits_for = NULL, waiting_since = NULL";
         // Columns by name, without a star: after a migration adds a column, PostgreSQL refuses
@@ -52,10 +57,11 @@ migrations::statements! {
     /// whose worker disappeared counts one more failure, because it may have ended the worker. If
     /// it had failed before, it is taken later, at a random time: a saga that ends its workers must
     /// not always be taken together with the same others. Materialized: a join that runs more than
-    /// once would take more than the limit.
+    /// once would take more than the limit. It waits for the disk, because the undo of a call may
+    /// come next: a crash must take back neither the claim nor the state that it returns.
     claim = "
         WITH due (place) AS MATERIALIZED (SELECT ctid FROM {schema}saga
-            WHERE type = $1 AND version = $2 AND wake_at <= statement_timestamp()
+            WHERE type = $1 AND version = $2 AND wake_at <= statement_timestamp() AND {waits_for_the_disk}
             ORDER BY wake_at LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED)
         UPDATE {schema}saga AS s SET epoch = s.epoch + 1,
             worker = CASE WHEN {lost_again} THEN NULL ELSE $4 END,
@@ -70,14 +76,14 @@ migrations::statements! {
     got_on = "UPDATE {schema}saga SET attempts = 0, error = NULL WHERE {held} \
         AND (attempts > 0 OR error IS NOT NULL)";
     /// Skips a locked saga until the next renewal, so that the others do not wait. A locked saga
-    /// cannot be taken.
+    /// cannot be taken. It waits for the disk, because the worker may undo calls until that time.
     renew = "
         WITH mine (place) AS MATERIALIZED (SELECT s.ctid
-            FROM unnest($1::text[], $2::text[], $3::bigint[]) AS e (type, id, epoch)
+            FROM unnest($1::text[], $2::text[], $3::text[]) AS e (type, id, worker)
             CROSS JOIN LATERAL (SELECT ctid FROM {schema}saga AS s WHERE s.type = e.type AND s.id = e.id
-                AND s.epoch = e.epoch AND s.worker IS NOT NULL LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS s)
+                AND s.worker = e.worker AND {waits_for_the_disk} LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS s)
         UPDATE {schema}saga AS s SET wake_at = clock_timestamp() + $4 * interval '1 microsecond'
-        WHERE s.ctid = ANY (ARRAY(SELECT place FROM mine)) RETURNING s.type, s.id, s.epoch";
+        WHERE s.ctid = ANY (ARRAY(SELECT place FROM mine)) RETURNING s.type, s.id, s.worker";
     /// Reads one entry of the index for each type and version, with any statistics.
     due_kinds = "SELECT kind.place FROM unnest($1::text[], $2::integer[]) WITH ORDINALITY AS kind (type, version, place) \
         CROSS JOIN LATERAL (SELECT FROM {schema}saga AS s WHERE s.type = kind.type AND s.version = kind.version \
@@ -105,10 +111,10 @@ migrations::statements! {
     look_steps = "SELECT {step_columns}, NULL::text AS result FROM {schema}saga_step WHERE type = $1 AND id = $2 \
         ORDER BY position";
     mailbox = "SELECT step, payload FROM {schema}saga_reply WHERE type = $1 AND id = $2";
-    /// Commits on its own, before a call. It waits for the disk whatever the server's settings are:
-    /// a crash that undid it would leave a call that nobody undoes.
-    insert_step(condition = "cancel IS NULL AND {waits_for_the_disk}") = "{step_inserted}";
-    insert_step_with_effect(condition = "cancel IS NULL AND {own}") = "{step_inserted}";
+    /// Commits on its own, before a call: a crash that undid it would leave a call that nobody
+    /// undoes.
+    insert_step(condition = "state = 'running' AND cancel IS NULL AND {waits_for_the_disk}") = "{step_inserted}";
+    insert_step_with_effect(condition = "state = 'running' AND cancel IS NULL AND {own} AND {waits_for_the_disk}") = "{step_inserted}";
     change_step(condition = "{goes_on}") = "{step_changed}";
     change_step_with_effect(condition = "{goes_on} AND {own}") = "{step_changed}";
     wait = "
@@ -130,22 +136,24 @@ migrations::statements! {
         UPDATE {schema}saga SET worker = NULL, waits_for = $6, waiting_since = NULL, attempts = $4, error = $5,
             wake_at = NULL, stuck_at = clock_timestamp()
         WHERE {held} AND cancel IS NULL";
+    /// It waits for the disk, because the undo of a call comes next. A crash that took it back
+    /// would let the saga go forward without the call's effect.
     begin_undo = "
         UPDATE {schema}saga SET state = 'undoing', reason = $4, cancel = NULL, attempts = 0, error = NULL,
             waits_for = NULL, waiting_since = NULL
-        WHERE {held}";
+        WHERE {held} AND state = 'running' AND {waits_for_the_disk}";
     finish = "
         UPDATE {schema}saga SET {let_go}, state = 'finished', output = $4, wake_at = NULL, attempts = 0, error = NULL,
             ended_at = clock_timestamp()
-        WHERE {held} AND cancel IS NULL";
+        WHERE {held} AND state = 'running' AND cancel IS NULL";
     /// Ends many sagas and returns those that it ended. Finds them by their places: a join with the
     /// list would read all sagas if the statistics report few of them. A saga whose row changes at
     /// this moment is not ended, and its worker tries again.
     finish_many = "
         WITH mine (place, output) AS MATERIALIZED (SELECT s.ctid, e.output
-            FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]) AS e (type, id, epoch, output)
+            FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS e (type, id, worker, output)
             CROSS JOIN LATERAL (SELECT ctid FROM {schema}saga AS s WHERE s.type = e.type AND s.id = e.id
-                AND s.epoch = e.epoch AND s.worker IS NOT NULL AND s.cancel IS NULL
+                AND s.worker = e.worker AND s.state = 'running' AND s.cancel IS NULL
                 LIMIT 1 FOR NO KEY UPDATE) AS s)
         UPDATE {schema}saga AS s SET {let_go}, state = 'finished', wake_at = NULL, attempts = 0, error = NULL,
             output = (SELECT mine.output FROM mine WHERE mine.place = s.ctid), ended_at = clock_timestamp()
@@ -153,7 +161,7 @@ migrations::statements! {
     end_undo = "
         UPDATE {schema}saga SET {let_go}, state = 'undone', wake_at = NULL, attempts = 0, error = NULL,
             ended_at = clock_timestamp()
-        WHERE {held}";
+        WHERE {held} AND state = 'undoing'";
     /// Locks the saga's row first, so that a worker that begins to wait at this moment sees the
     /// count. Wakes the saga only if it waits for this step: waking another step would use up its
     /// attempts without a pause.
@@ -180,7 +188,8 @@ migrations::statements! {
     list_all = "SELECT * FROM (({open}) UNION ALL ({ended})) AS s ORDER BY started_at, type, id LIMIT $3";
     retry = "UPDATE {schema}saga SET stuck_at = NULL, attempts = 0, waits_for = NULL, wake_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL";
-    /// If a worker owns the saga, it reads the reason with its next change.
+    /// If a worker owns the saga, it reads the reason with its next change. It waits for the disk,
+    /// because the operator is told that the saga will be undone.
     cancel = "UPDATE {schema}saga SET \
             cancel = CASE WHEN worker IS NULL THEN NULL ELSE $3 END, \
             state = CASE WHEN worker IS NULL THEN 'undoing' ELSE state END, \
@@ -191,7 +200,7 @@ migrations::statements! {
             waits_for = CASE WHEN worker IS NULL THEN NULL ELSE waits_for END, \
             waiting_since = CASE WHEN worker IS NULL THEN NULL ELSE waiting_since END, \
             stuck_at = NULL \
-        WHERE type = $1 AND id = $2 AND state = 'running'";
+        WHERE type = $1 AND id = $2 AND state = 'running' AND {waits_for_the_disk}";
     lock_saga = "SELECT {envelope} FROM {schema}saga WHERE type = $1 AND id = $2 FOR NO KEY UPDATE";
     skip_undo = "UPDATE {schema}saga_step SET undo = 'skipped', undone_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";

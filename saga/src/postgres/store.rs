@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 
 use super::statements::Statements;
 use crate::dialect::Store;
-use crate::record::Held;
+use crate::record::{Held, SagaKind};
 use crate::retention::BATCH;
 use crate::statements::{Shared, shared_of};
 
@@ -20,7 +20,7 @@ type Result<T> = std::result::Result<T, sqlx::Error>;
 struct Columns<'a> {
     types: Vec<&'a str>,
     ids: Vec<&'a str>,
-    epochs: Vec<i64>,
+    workers: Vec<&'a str>,
 }
 
 impl<'a> Columns<'a> {
@@ -28,7 +28,7 @@ impl<'a> Columns<'a> {
         Self {
             types: held.clone().map(|held| held.id.saga_type()).collect(),
             ids: held.clone().map(|held| held.id.id()).collect(),
-            epochs: held.map(|held| held.epoch).collect(),
+            workers: held.map(|held| held.worker.as_str()).collect(),
         }
     }
 }
@@ -74,12 +74,12 @@ impl Store for Postgres {
         held: &[Held],
         lease: Duration,
     ) -> Result<HashSet<Held>> {
-        let Columns { types, ids, epochs } = Columns::of(held.iter());
-        let query = sqlx::query_as(&statements.renew).bind(types).bind(ids).bind(epochs).bind(micros(lease));
-        let renewed: HashSet<(String, String, i64)> =
+        let Columns { types, ids, workers } = Columns::of(held.iter());
+        let query = sqlx::query_as(&statements.renew).bind(types).bind(ids).bind(workers).bind(micros(lease));
+        let renewed: HashSet<(String, String, String)> =
             query.fetch_all(connection).await?.into_iter().collect();
         let is_renewed = |held: &Held| {
-            renewed.contains(&(held.id.saga_type().to_owned(), held.id.id().to_owned(), held.epoch))
+            renewed.contains(&(held.id.saga_type().to_owned(), held.id.id().to_owned(), held.worker.clone()))
         };
         Ok(held.iter().filter(|held| is_renewed(held)).cloned().collect())
     }
@@ -87,10 +87,10 @@ impl Store for Postgres {
     async fn due_kinds(
         connection: &mut PgConnection,
         statements: &Statements,
-        kinds: &[(String, u16)],
+        kinds: &[SagaKind],
     ) -> Result<Vec<bool>> {
-        let types: Vec<&str> = kinds.iter().map(|(saga_type, _)| saga_type.as_str()).collect();
-        let versions: Vec<i32> = kinds.iter().map(|(_, version)| i32::from(*version)).collect();
+        let types: Vec<&str> = kinds.iter().map(|kind| kind.saga_type.as_str()).collect();
+        let versions: Vec<i32> = kinds.iter().map(|kind| i32::from(kind.version)).collect();
         let query = sqlx::query_scalar(&statements.due_kinds).bind(types).bind(versions);
         let due: HashSet<i64> = query.fetch_all(connection).await?.into_iter().collect();
         Ok((1_i64..).zip(kinds).map(|(place, _)| due.contains(&place)).collect())
@@ -101,9 +101,9 @@ impl Store for Postgres {
         statements: &Statements,
         endings: &[(&Held, &str)],
     ) -> Result<Vec<bool>> {
-        let Columns { types, ids, epochs } = Columns::of(endings.iter().map(|(held, _)| *held));
+        let Columns { types, ids, workers } = Columns::of(endings.iter().map(|(held, _)| *held));
         let outputs: Vec<&str> = endings.iter().map(|(_, output)| *output).collect();
-        let query = sqlx::query_as(&statements.finish_many).bind(types).bind(ids).bind(epochs).bind(outputs);
+        let query = sqlx::query_as(&statements.finish_many).bind(types).bind(ids).bind(workers).bind(outputs);
         let ended: HashSet<(String, String)> = query.fetch_all(connection).await?.into_iter().collect();
         let has_ended = |held: &Held| {
             let id = (held.id.saga_type().to_owned(), held.id.id().to_owned());

@@ -187,7 +187,7 @@ impl<DB: Dialect> Parts<DB> {
         }
         // Also checked before the attempt is counted: no call is made after the lease.
         self.check_lease()?;
-        let again = change(&row, (row.state, row.undo), None, None);
+        let again = change(&row, row.state, row.undo, None, None);
         self.change_step(&StepChange { is_attempt: true, is_forward: true, ..again }).await?;
         self.make_call(Calling { attempts: row.attempts + 1, ..calling }, work, retry).await
     }

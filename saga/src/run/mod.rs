@@ -144,7 +144,7 @@ impl<DB: Dialect> Run<DB> {
         Self {
             parts: Parts {
                 sagas,
-                held: Held { id: saga.id.clone(), epoch: saga.epoch },
+                held: Held::of(saga),
                 lease,
                 stopping,
                 replies: saga.replies,
@@ -157,7 +157,7 @@ impl<DB: Dialect> Run<DB> {
                 is_busy: false,
                 last: None,
                 has_progressed: false,
-                has_failed: saga.attempts > 0 || saga.error.is_some(),
+                has_failed: saga.outline.attempts > 0 || saga.outline.error.is_some(),
                 worn_out,
                 halt: None,
             },
@@ -214,10 +214,7 @@ impl<DB: Dialect> Parts<DB> {
 
     /// Reports that a crash point is reached.
     async fn at(&mut self, place: &'static str) -> Result<(), Stopped> {
-        match self.sagas.vanishes_at(&self.held.id, place).await {
-            true => self.halt(Halt::Vanished),
-            false => Ok(()),
-        }
+        if self.sagas.vanishes_at(&self.held.id, place).await { self.halt(Halt::Vanished) } else { Ok(()) }
     }
 
     /// Begins a step. Returns its row if it has begun before.
@@ -479,7 +476,8 @@ impl<DB: Dialect> Parts<DB> {
 /// replies.
 fn change<'a>(
     row: &'a StepRecord,
-    to: (StepState, UndoState),
+    state: StepState,
+    undo: UndoState,
     result: Option<&'a str>,
     error: Option<&'a str>,
 ) -> StepChange<'a> {
@@ -487,7 +485,7 @@ fn change<'a>(
     StepChange {
         name: &row.name,
         from,
-        to,
+        to: (state, undo),
         result,
         error,
         is_attempt: false,

@@ -149,7 +149,7 @@ impl<DB: Dialect> Parts<DB> {
     ) -> Result<T, Stopped> {
         if let Some(reply) = self.mailbox.get(&row.name).cloned() {
             let value = self.decode(&row.name, Some(&reply))?;
-            let done = change(row, (StepState::Done, row.undo), Some(&reply), None);
+            let done = change(row, StepState::Done, row.undo, Some(&reply), None);
             self.change_step(&StepChange { is_forward: true, ..done }).await?;
             self.has_progressed = true;
             return Ok(value);
@@ -159,7 +159,7 @@ impl<DB: Dialect> Parts<DB> {
         let text = format!("no reply to the request {} came{limit}", row.name);
         // The change fails if a reply has arrived since the mailbox was read: that reply is read
         // first.
-        let over = change(row, (StepState::TimedOut, row.undo), None, Some(&text));
+        let over = change(row, StepState::TimedOut, row.undo, None, Some(&text));
         self.change_step(&StepChange { is_forward: true, replies: Some(self.replies), ..over }).await?;
         self.has_progressed = true;
         Err(Stop::timeout(text))

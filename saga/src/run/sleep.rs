@@ -75,7 +75,7 @@ impl<DB: Dialect> Parts<DB> {
             Some(row) if row.state != StepState::Waiting || self.target.is_some() => self.replay(&row),
             Some(row) => {
                 self.wait_until_due(&row).await?;
-                let over = change(&row, (StepState::Done, row.undo), Some("null"), None);
+                let over = change(&row, StepState::Done, row.undo, Some("null"), None);
                 self.change_step(&StepChange { is_forward: true, ..over }).await?;
                 self.has_progressed = true;
                 Ok(())

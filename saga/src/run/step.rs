@@ -201,7 +201,7 @@ impl<DB: Dialect> Parts<DB> {
         Err(Stop::because(text))
     }
 
-    /// Commits right after the statement that is fenced by the epoch. If the answer is lost,
+    /// Commits right after the statement that is fenced by the claim. If the answer is lost,
     /// reading the saga again shows the outcome.
     pub(super) async fn commit(&mut self, name: &str, tx: OutboxTransaction<DB>) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);

@@ -128,7 +128,7 @@ impl<DB: Dialect> Parts<DB> {
             let _ = sagas.db.any(roll_back(tx, &error)).await;
             return self.failed_undo(row, &error);
         }
-        let undone = change(row, (row.state, UndoState::Done), None, None);
+        let undone = change(row, row.state, UndoState::Done, None, None);
         self.change_step_in(&mut tx, &undone, Commits::WithEffect).await?;
         self.at(crash_points::BEFORE_UNDO_COMMIT).await?;
         self.commit(&row.name, tx).await?;
@@ -157,7 +157,7 @@ impl<DB: Dialect> Parts<DB> {
             return self.failed_undo(row, &error);
         }
         self.at(crash_points::AFTER_UNDO_CALL).await?;
-        self.change_step(&change(row, (row.state, UndoState::Done), None, None)).await?;
+        self.change_step(&change(row, row.state, UndoState::Done, None, None)).await?;
         self.has_progressed = true;
         self.halt(Halt::Undone)
     }

@@ -11,9 +11,9 @@ migrations::statements! {
         columns = "{envelope}, input, output, secret";
         step_columns = "name, position, kind, state, undo, attempts, error, due_at, begun_at, ended_at, undone_at,
             coalesce(due_at <= {now}, 0) AS is_due, {now} - begun_at AS age";
-        // The saga, as long as the worker owns it. A renewal that is on its way when the worker
-        // releases the saga changes nothing.
-        held = "type = $1 AND id = $2 AND epoch = $3 AND worker IS NOT NULL";
+        // The saga, as long as the worker owns it by this claim. A renewal that is on its way when
+        // the worker releases the saga changes nothing.
+        held = "type = $1 AND id = $2 AND worker = $3";
         // Filters of a list; a missing filter is null.
         listed = "SELECT {envelope} FROM saga WHERE {which} AND ($1 IS NULL OR type = $1) AND ($2 IS NULL OR state = $2)
             ORDER BY started_at, type, id LIMIT $3";
@@ -21,7 +21,7 @@ migrations::statements! {
             INSERT INTO saga_step (type, id, name, position, kind, state, undo, result, error, due_at, ended_at)
             SELECT $1, $2, $4, $5, $6, $7, $8, $9, $10, {now} + $11,
                 CASE WHEN $7 IN ('done', 'refused') THEN {now} END
-            WHERE EXISTS (SELECT 1 FROM saga WHERE {held} AND cancel IS NULL)";
+            WHERE EXISTS (SELECT 1 FROM saga WHERE {held} AND state = 'running' AND cancel IS NULL)";
         step_changed = "
             UPDATE saga_step SET state = $7, undo = $8, result = coalesce($9, result),
                 error = coalesce($10, error), attempts = attempts + $11,
@@ -29,7 +29,8 @@ migrations::statements! {
                 undone_at = CASE WHEN undo <> $8 AND $8 = 'done' THEN {now} ELSE undone_at END
             WHERE type = $1 AND id = $2 AND name = $4 AND state = $5 AND undo = $6
                 AND EXISTS (SELECT 1 FROM saga
-                    WHERE {held} AND (NOT $13 OR cancel IS NULL) AND ($14 IS NULL OR replies = $14))";
+                    WHERE {held} AND (state = 'undoing') = ($8 = 'done') AND (NOT $13 OR cancel IS NULL)
+                        AND ($14 IS NULL OR replies = $14))";
     }
 
     insert = "
@@ -92,14 +93,14 @@ migrations::statements! {
     begin_undo = "
         UPDATE saga SET state = 'undoing', reason = $4, cancel = NULL, attempts = 0, error = NULL,
             waits_for = NULL, waiting_since = NULL
-        WHERE {held}";
+        WHERE {held} AND state = 'running'";
     finish = "
         UPDATE saga SET {let_go}, state = 'finished', output = $4, wake_at = NULL, attempts = 0, error = NULL,
             ended_at = {now}
-        WHERE {held} AND cancel IS NULL";
+        WHERE {held} AND state = 'running' AND cancel IS NULL";
     end_undo = "
         UPDATE saga SET {let_go}, state = 'undone', wake_at = NULL, attempts = 0, error = NULL, ended_at = {now}
-        WHERE {held}";
+        WHERE {held} AND state = 'undoing'";
     announce_reply = "
         UPDATE saga
             SET replies = replies + 1, wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL AND

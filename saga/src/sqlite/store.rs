@@ -11,14 +11,14 @@ use time::OffsetDateTime;
 
 use super::statements::Statements;
 use crate::dialect::Store;
-use crate::record::Held;
+use crate::record::{Held, SagaKind};
 use crate::retention::BATCH;
 use crate::statements::{Shared, shared_of};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
 fn of_held(statement: &migrations::Statement, held: &Held) -> Query<Sqlite> {
-    Query::new(statement).bind(held.id.saga_type()).bind(held.id.id()).bind(held.epoch)
+    Query::new(statement).bind(held.id.saga_type()).bind(held.id.id()).bind(held.worker.as_str())
 }
 
 impl Store for Sqlite {
@@ -62,10 +62,10 @@ impl Store for Sqlite {
     async fn due_kinds(
         connection: &mut SqliteConnection,
         statements: &Statements,
-        kinds: &[(String, u16)],
+        kinds: &[SagaKind],
     ) -> Result<Vec<bool>> {
         let mut due = Vec::with_capacity(kinds.len());
-        for (saga_type, version) in kinds {
+        for SagaKind { saga_type, version } in kinds {
             let query = Query::<Self>::new(&statements.find_due).bind(saga_type).bind(*version);
             due.push(query.first(&mut *connection).await?.is_some());
         }

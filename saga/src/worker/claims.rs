@@ -1,11 +1,12 @@
 //! Claims due sagas, fairly between types.
 
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::lease::Lease;
-use crate::record::{LOST, SagaRecord};
+use crate::record::{LOST, SagaKind, SagaOutline, SagaRecord};
 use crate::sagas::Sagas;
 use crate::telemetry;
 
@@ -13,21 +14,20 @@ use crate::telemetry;
 /// than its share while others may have work.
 pub(super) struct Claims<'a, DB: Dialect> {
     sagas: &'a Sagas<DB>,
-    kinds: Vec<(String, u16)>,
+    kinds: Vec<SagaKind>,
     first: usize,
+    worker: Uuid,
+    /// Number of claims that were tried.
+    count: u64,
 }
 
 impl<'a, DB: Dialect> Claims<'a, DB> {
     pub(super) fn new(sagas: &'a Sagas<DB>) -> Self {
-        Self { sagas, kinds: sagas.0.registry.runnable(), first: 0 }
+        Self { sagas, kinds: sagas.0.registry.runnable(), first: 0, worker: Uuid::now_v7(), count: 0 }
     }
 
     /// Claims at most `free` sagas.
-    pub(super) async fn take(
-        &mut self,
-        free: usize,
-        worker: &str,
-    ) -> Result<Vec<(SagaRecord, Lease)>, StoreError> {
+    pub(super) async fn take(&mut self, free: usize) -> Result<Vec<(SagaRecord, Lease)>, StoreError> {
         let mut taken = Vec::new();
         if self.kinds.is_empty() {
             return Ok(taken);
@@ -46,15 +46,17 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
             }
             let (asked_at, lease) = (Instant::now(), inner.options.lease);
             let pause = inner.options.backoff;
-            let claimed = inner.tables.claim(&mut connection, kind, share, worker, lease, pause);
+            self.count += 1;
+            let claim = format!("{}/{}", self.worker, self.count);
+            let claimed = inner.tables.claim(&mut connection, kind, share, &claim, lease, pause);
             match self.sagas.call("take sagas that are due", claimed).await {
                 Ok(sagas) => {
                     for saga in sagas {
-                        if saga.worker.is_some() {
+                        if saga.outline.worker.is_some() {
                             taken.push((saga, Lease::granted(asked_at, lease)));
                         } else {
-                            telemetry::failed(saga.id.saga_type());
-                            let SagaRecord { id, attempts, .. } = saga;
+                            telemetry::failed(saga.outline.id.saga_type());
+                            let SagaOutline { id, attempts, .. } = saga.outline;
                             tracing::warn!(saga = %id, attempts, "the saga is tried again later: {LOST}");
                         }
                     }

@@ -74,12 +74,13 @@ pub(super) async fn drive<DB: Dialect>(
     saga: SagaRecord,
     lease: Lease,
 ) {
-    if sagas.vanishes_at(&saga.id, crash_points::AFTER_CLAIM).await {
+    if sagas.vanishes_at(&saga.outline.id, crash_points::AFTER_CLAIM).await {
         return;
     }
-    let held = Held { id: saga.id.clone(), epoch: saga.epoch };
+    let held = Held::of(&saga);
     let _renewed = in_hand.add(held.clone(), lease.clone());
-    let (attempts, is_fresh) = (saga.attempts, saga.epoch == 1 && saga.state == State::Running);
+    let (attempts, is_fresh) =
+        (saga.outline.attempts, saga.outline.epoch == 1 && saga.outline.state == State::Running);
     let (conflicts, uncounted, step) = (0, 0, None);
     let mut driver = Driver { sagas, stopping, lease, held, attempts, conflicts, uncounted, is_fresh, step };
     driver.run(saga).await;
@@ -87,14 +88,14 @@ pub(super) async fn drive<DB: Dialect>(
 
 /// Releases a claimed saga that has not begun here, because this process has no slot for it.
 pub(super) async fn give_back<DB: Dialect>(sagas: &Arc<Inner<DB>>, saga: &SagaRecord) {
-    let held = Held { id: saga.id.clone(), epoch: saga.epoch };
-    let turn = Turn::Postpone { attempts: saga.attempts, delay: Duration::ZERO, error: None };
+    let held = Held::of(saga);
+    let turn = Turn::Postpone { attempts: saga.outline.attempts, delay: Duration::ZERO, error: None };
     let given = async {
         let mut connection = sagas.db.pool().acquire().await?;
         sagas.tables.turn(&mut connection, &held, &turn).await
     };
     if let Err(error) = sagas.db.call(given).await {
-        tracing::warn!(saga = %saga.id, %error, "a claimed saga was not released; its lease has to expire");
+        tracing::warn!(saga = %saga.outline.id, %error, "a claimed saga was not released; its lease has to expire");
     }
 }
 
@@ -106,9 +107,7 @@ impl<DB: Dialect> Driver<DB> {
             let next = match found.take() {
                 Some(saga) => self.once(&saga).await,
                 None => match (Sagas(Arc::clone(&self.sagas))).find(&self.held.id).await {
-                    Ok(Some(saga)) if saga.epoch == self.held.epoch && saga.worker.is_some() => {
-                        self.once(&saga).await
-                    }
+                    Ok(Some(saga)) if self.held.owns(&saga) => self.once(&saga).await,
                     Ok(_) => Ok(Next::Leave),
                     Err(error) => Err(error),
                 },
@@ -134,15 +133,15 @@ impl<DB: Dialect> Driver<DB> {
 
     /// Runs the function once, and acts on the result.
     async fn once(&mut self, saga: &SagaRecord) -> Result<Next, StoreError> {
-        if saga.state.has_ended() || saga.stuck_at.is_some() {
+        if saga.outline.state.has_ended() || saga.outline.stuck_at.is_some() {
             return Ok(Next::Leave);
         }
-        if let (State::Running, Some(reason)) = (saga.state, &saga.cancel) {
+        if let (State::Running, Some(reason)) = (saga.outline.state, &saga.outline.cancel) {
             return self.begin_undo(reason).await;
         }
-        self.attempts = saga.attempts;
+        self.attempts = saga.outline.attempts;
         let (steps, mailbox) = self.read(saga).await?;
-        let target = match saga.state {
+        let target = match saga.outline.state {
             State::Undoing => match target(&steps) {
                 Some(target) => Some(target),
                 None => return self.end_undo().await,
@@ -150,7 +149,8 @@ impl<DB: Dialect> Driver<DB> {
             _ => None,
         };
         let sagas = Arc::clone(&self.sagas);
-        let Some(function) = sagas.registry.function(saga.id.saga_type(), saga.version) else {
+        let Some(function) = sagas.registry.function(saga.outline.id.saga_type(), saga.outline.version)
+        else {
             // Claims ask only for what is registered.
             return Ok(Next::Leave);
         };
@@ -235,12 +235,12 @@ impl<DB: Dialect> Driver<DB> {
         }
         let sagas = Sagas(Arc::clone(&self.sagas));
         let mut connection = sagas.acquire().await?;
-        let steps = self.sagas.tables.steps(&mut connection, &saga.id);
+        let steps = self.sagas.tables.steps(&mut connection, &saga.outline.id);
         let steps = sagas.call("read the steps of a saga", steps).await?;
         let mailbox = if saga.replies == 0 {
             Vec::new()
         } else {
-            let mailbox = self.sagas.tables.mailbox(&mut connection, &saga.id);
+            let mailbox = self.sagas.tables.mailbox(&mut connection, &saga.outline.id);
             sagas.call("read the replies to a saga", mailbox).await?
         };
         Ok((steps, mailbox))
@@ -261,8 +261,8 @@ impl<DB: Dialect> Driver<DB> {
             // Cancelled meanwhile, or taken by another worker.
             return Ok(Next::Again);
         }
-        telemetry::ended(saga.id.saga_type(), State::Finished);
-        tracing::debug!(saga = %saga.id, "the saga has finished");
+        telemetry::ended(saga.outline.id.saga_type(), State::Finished);
+        tracing::debug!(saga = %saga.outline.id, "the saga has finished");
         Ok(Next::Leave)
     }
 
@@ -353,7 +353,7 @@ impl<DB: Dialect> Driver<DB> {
     /// anything, which counts as a failure, and its attempts are used up. Their number alone is not
     /// enough, because another process may allow more of them.
     fn worn_out(&self, saga: &SagaRecord) -> Option<String> {
-        let is_lost = saga.error.as_deref() == Some(LOST) && self.attempts >= self.workers_max();
+        let is_lost = saga.outline.error.as_deref() == Some(LOST) && self.attempts >= self.workers_max();
         is_lost.then(|| format!("{LOST}; it failed {} times in a row", self.attempts))
     }
 }

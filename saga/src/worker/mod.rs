@@ -26,7 +26,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use uuid::Uuid;
 
 use crate::dialect::Dialect;
 use crate::options::POLL_MIN;
@@ -76,12 +75,11 @@ impl<DB: Dialect> Sagas<DB> {
     /// Claims and runs sagas until it is stopped; sagas of the last claim that have not begun are
     /// released.
     async fn work(&self, running: &mut JoinSet<()>, in_hand: &Arc<InHand>, stopping: &CancellationToken) {
-        let worker = Uuid::now_v7().to_string();
         let mut claims = Claims::new(self);
         let mut room = Room::new(self.0.options.concurrency);
         let (mut idle, mut failures) = (POLL_MIN, 0);
         while let Some(free) = stopping.run_until_cancelled(room.free(running)).await {
-            let taken = match claims.take(free, &worker).await {
+            let taken = match claims.take(free).await {
                 Ok(taken) => taken,
                 Err(error) => {
                     failures += 1;

@@ -119,7 +119,7 @@ async fn consume<DB: Workload>(
         terminate.recv().await;
         stopping.cancel();
     });
-    let options = InboxOptions { schema: task.database.schema()?, ..InboxOptions::default() };
+    let options = InboxOptions::default().schema(task.database.schema()?);
     let inbox = Inbox::open(pool, options).await.map_err(DemoError::during("open the inbox"))?;
     let name = ConsumerName::new(CONSUMER).map_err(|error| DemoError::Usage(error.to_string()))?;
     let journal = Journal::open(&journal(&task.directory));

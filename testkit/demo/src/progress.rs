@@ -1,7 +1,7 @@
 //! The progress of a run, for its parts and for people.
 
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tokio::sync::watch;
@@ -109,7 +109,7 @@ impl Progress {
         match &self.view {
             // Lines that the terminal does not accept are lost, but the run continues.
             View::Bars { all, .. } => drop(all.println(format!("  • {what}"))),
-            View::Lines => eprintln!("{what}"),
+            View::Lines => drop(writeln!(std::io::stderr(), "{what}")),
             View::Quiet => {}
         }
     }

@@ -1,5 +1,6 @@
 //! One run from its seed to its report.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,7 +84,7 @@ pub async fn run(args: Args, quiet: bool) -> Result<Report, DemoError> {
         outcome.as_ref().map_or_else(|error| matches!(error, DemoError::Interrupted), Report::holds);
     if args.keep || !is_fine {
         directory.disable_cleanup(true);
-        eprintln!("logs and files of this run: {}", directory.path().display());
+        let _ = writeln!(std::io::stderr(), "logs and files of this run: {}", directory.path().display());
     }
     if !args.keep {
         tell_leftovers(broker.remove().await);
@@ -96,7 +97,7 @@ pub async fn run(args: Args, quiet: bool) -> Result<Report, DemoError> {
 fn tell_leftovers(removed: Result<(), DemoError>) {
     if let Err(error) = removed {
         let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-        eprintln!("{error}: {cause}");
+        let _ = writeln!(std::io::stderr(), "{error}: {cause}");
     }
 }
 

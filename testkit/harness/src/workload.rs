@@ -6,7 +6,7 @@ use sqlx::Postgres;
 use sqlx::Sqlite;
 
 /// The statements of the business.
-pub trait Workload: outbox::Dialect + inbox::dialect::Dialect {
+pub trait Workload: outbox::Dialect + inbox::Dialect {
     /// Creates the producers' tables.
     fn create_business(connection: &mut Self::Connection) -> impl Future<Output = sqlx::Result<()>> + Send;
 

@@ -85,7 +85,7 @@ impl<DB: Database> Course<DB> {
             worker.await.map_err(Failure::during("end a worker"))?;
         }
         let saga = ended.map_err(|_| Failure::new(format!("{fault}: no end within {LIMIT:?}")))??;
-        let steps = sagas.show(&saga.id).await.map_err(Failure::during("read the saga"))?;
+        let steps = sagas.show(&saga.outline.id).await.map_err(Failure::during("read the saga"))?;
         let steps = steps.map(|(_, steps)| steps).unwrap_or_default();
         let messages = DB::query_texts(&mut *connection(pool).await?, DB::MESSAGES).await;
         let messages = messages.map_err(Failure::during("read the messages"))?;
@@ -109,21 +109,23 @@ impl<DB: Database> Course<DB> {
         for look in 1_u32.. {
             let found = sagas.show(&id).await.map_err(Failure::during("read the saga"))?;
             let Some((saga, _)) = found else { return Err(Failure::new("the saga is gone")) };
-            if saga.state.has_ended() {
+            if saga.outline.state.has_ended() {
                 return Ok(saga);
             }
-            if saga.stuck_at.is_some() {
-                let error = saga.error.unwrap_or_default();
+            if saga.outline.stuck_at.is_some() {
+                let error = saga.outline.error.unwrap_or_default();
                 return Err(Failure::new(format!("{fault}: the saga is stuck: {error}")));
             }
-            if let Some(step) = saga.waits_for.as_deref().filter(|_| saga.worker.is_none()) {
+            if let Some(step) = saga.outline.waits_for.as_deref().filter(|_| saga.outline.worker.is_none()) {
                 self.reply(sagas, Some(step)).await?;
                 if fault == Fault::RepeatedReplies {
                     self.reply(sagas, Some(step)).await?;
                 }
             }
-            let is_gone =
-                fault.has_passes() && met.load(Ordering::SeqCst) && !has_lapsed && saga.worker.is_some();
+            let is_gone = fault.has_passes()
+                && met.load(Ordering::SeqCst)
+                && !has_lapsed
+                && saga.outline.worker.is_some();
             // Only at every tenth check, because a worker must be able to finish a step.
             let is_over = fault == Fault::ShortLeases && look.is_multiple_of(10);
             has_lapsed |= is_gone;

@@ -1,11 +1,11 @@
 //! The end of a saga, and the comparison of two ends.
 
-use saga::{SagaRecord, StepKind, StepRecord, StepState, UndoState};
+use saga::{SagaRecord, State, StepKind, StepRecord, StepState, UndoState};
 
 /// The end of a saga.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct End {
-    state: &'static str,
+    state: State,
     output: Option<String>,
     /// Name, result and undo of each step, in order.
     steps: Vec<(String, Option<String>, UndoState)>,
@@ -18,10 +18,10 @@ impl End {
     pub(super) fn of(saga: &SagaRecord, steps: &[StepRecord], messages: Vec<String>) -> Result<Self, String> {
         for step in steps {
             let is_open = matches!(step.state, StepState::Calling) && step.kind == StepKind::Call;
-            if saga.state.as_str() == "finished" && is_open {
+            if saga.outline.state == State::Finished && is_open {
                 return Err(format!("it finished, and the outcome of the call {} is unknown", step.name));
             }
-            if saga.state.as_str() == "undone" && step.undo == UndoState::Pending {
+            if saga.outline.state == State::Undone && step.undo == UndoState::Pending {
                 return Err(format!("it is undone, and the step {} is not", step.name));
             }
         }
@@ -32,7 +32,7 @@ impl End {
             return Err(String::from("steps were not undone in reverse order"));
         }
         let steps = steps.iter().map(|step| (step.name.clone(), step.result.clone(), step.undo)).collect();
-        Ok(Self { state: saga.state.as_str(), output: saga.output.clone(), steps, messages })
+        Ok(Self { state: saga.outline.state, output: saga.output.clone(), steps, messages })
     }
 }
 

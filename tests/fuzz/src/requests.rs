@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
-use idempotency::http::fingerprint::fingerprint;
-use idempotency::http::header::{IDEMPOTENCY_KEY, InvalidKey, KEY_BYTES_MAX, parse, read};
-use idempotency::http::stored::StoredResponse;
-use inbox::canonical_json::DEPTH_MAX;
+use idempotency::http::wire::{
+    IDEMPOTENCY_KEY, InvalidKey, KEY_BYTES_MAX, StoredResponse, fingerprint, parse, read,
+};
+use inbox::shared::DEPTH_MAX;
 use message::Fingerprint;
 use serde_json::value::RawValue;
 

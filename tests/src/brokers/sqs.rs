@@ -47,14 +47,12 @@ impl Sqs {
     }
 
     fn config(&self) -> Config {
-        Config {
-            region: Some(REGION.to_owned()),
-            endpoint_url: Some(self.endpoint.clone()),
-            access_key_id: Some(String::from("test")),
-            secret_access_key: Some(String::from("test").into()),
-            visibility_timeout_secs: 10,
-            ..Config::default()
-        }
+        Config::default()
+            .region(REGION)
+            .endpoint_url(self.endpoint.clone())
+            .access_key_id("test")
+            .secret_access_key("test")
+            .visibility_timeout_secs(10)
     }
 
     async fn url(&self, topic: &str) -> Result<String, Failure> {
@@ -153,12 +151,7 @@ impl Broker for Sqs {
     }
 
     fn unreachable(&self) -> Result<Arc<dyn Connector>, Failure> {
-        let nobody = Config {
-            endpoint_url: Some(String::from("http://127.0.0.1:1")),
-            attempts: 1,
-            connect_timeout_ms: 500,
-            ..self.config()
-        };
+        let nobody = self.config().endpoint_url("http://127.0.0.1:1").attempts(1).connect_timeout_ms(500);
         Ok(Arc::new(SqsConnector::new(&nobody)?))
     }
 

@@ -75,20 +75,16 @@ fn silent_kafka(port: u16) -> Made {
 }
 
 fn silent_rabbitmq(port: u16) -> Made {
-    let config = rabbitmq::Config {
-        connect_timeout_ms: millis(),
-        ..rabbitmq::Config::new(format!("amqp://guest:guest@127.0.0.1:{port}"))
-    };
+    let config =
+        rabbitmq::Config::new(format!("amqp://guest:guest@127.0.0.1:{port}")).connect_timeout_ms(millis());
     Ok(Arc::new(rabbitmq::Connector::new(&config)?))
 }
 
 fn silent_sqs(port: u16) -> Made {
-    let config = sqs::Config {
-        connect_timeout_ms: millis(),
-        request_timeout_ms: millis(),
-        attempts: 1,
-        ..crate::sqs::config(format!("http://127.0.0.1:{port}"))
-    };
+    let config = crate::sqs::config(format!("http://127.0.0.1:{port}"))
+        .connect_timeout_ms(millis())
+        .request_timeout_ms(millis())
+        .attempts(1);
     Ok(Arc::new(sqs::Connector::new(&config)?))
 }
 

@@ -12,7 +12,7 @@ use ::brokers::sqs::{Admin as SqsAdmin, Subscriber as SqsSubscriber};
 use aws_sdk_sqs::primitives::Blob;
 use aws_sdk_sqs::types::MessageAttributeValue;
 use conformance::consuming::{receive, settle};
-use inbox::{ConsumerName, DeadLetter, DeadLetterQuery, Inbox, InboxOptions, Reason, Tenant};
+use inbox::{Cause, ConsumerName, DeadLetter, DeadLetterQuery, Inbox, InboxOptions, Reason, Tenant};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldArray, FieldTable, ShortString};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
@@ -77,7 +77,7 @@ where
 
 async fn dead_letter(inbox: &Inbox<Sqlite>, delivery: &Delivery) -> Outcome {
     let malformed = delivery.message.as_ref().err().ok_or("a message without an id was read")?;
-    let cause = (Reason::Malformed, malformed.problem.clone(), 0);
+    let cause = Cause::new(Reason::Malformed, malformed.problem.clone(), 0);
     drop(inbox.dead_letter(&ConsumerName::new("billing")?, &Tenant::none(), delivery, cause).await?);
     Ok(())
 }

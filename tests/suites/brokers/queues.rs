@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ::brokers::sqs::{Config, Connector, Subscriber};
+use ::brokers::sqs::{Connector, Subscriber};
 use conformance::consuming::handle;
 use conformance::{relaying, sample};
 use libtest_mimic::Trial;
@@ -28,7 +28,7 @@ async fn queue_of_a_topic(stage: Stage, backend: Backend) -> Outcome {
     let name = broker.topic_name(&stage, "orders");
     broker.create_topic(&stage, &name).await?;
     let queues = BTreeMap::from([(String::from("order.placed"), name.clone())]);
-    let config = Config { queues, ..sqs::config(Backend::Sqs.address()?) };
+    let config = sqs::config(Backend::Sqs.address()?).queues(queues);
     let connector = Arc::new(Connector::new(&config)?);
     let url = sqs::url(&sqs::plain().await?, &name).await?;
     for queue in [name.clone(), url] {

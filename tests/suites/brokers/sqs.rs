@@ -12,14 +12,12 @@ const REGION: &str = "elasticmq";
 
 /// Returns the settings for a server at this endpoint.
 pub(crate) fn config(endpoint: String) -> Config {
-    Config {
-        region: Some(REGION.to_owned()),
-        endpoint_url: Some(endpoint),
-        access_key_id: Some(String::from("test")),
-        secret_access_key: Some(String::from("test").into()),
-        poll_wait_secs: 1,
-        ..Config::default()
-    }
+    Config::default()
+        .region(REGION)
+        .endpoint_url(endpoint)
+        .access_key_id("test")
+        .secret_access_key("test")
+        .poll_wait_secs(1)
 }
 
 /// Opens a subscription with this visibility timeout. Unsettled deliveries are redelivered after
@@ -28,7 +26,7 @@ pub(crate) async fn subscribe(
     queue: &str,
     visibility_timeout_secs: u32,
 ) -> Result<Box<dyn Subscription>, Failure> {
-    let config = Config { visibility_timeout_secs, ..config(Backend::Sqs.address()?) };
+    let config = config(Backend::Sqs.address()?).visibility_timeout_secs(visibility_timeout_secs);
     Ok(Subscriber::new(&config, queue)?.subscribe().await?)
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use inbox::{
-    ConsumerName, DeadLetterQuery, Handler, HandlerError, Inbox, InboxOptions, Reason, Shutdown, Tenant, Tx,
+    Cause, ConsumerName, DeadLetterQuery, Handler, HandlerError, Inbox, InboxOptions, Reason, Shutdown,
+    Tenant, Tx,
 };
 use message::{Message, MessageId};
 use outbox::NewMessage;
@@ -179,7 +180,7 @@ async fn consume(workload: &Workload<Postgres>, canaries: &Canaries, told: &mut 
     let Err(error) = tx.admit(&consumer, &scope, &other).await else { return Err("an id was reused".into()) };
     told.error("an id that comes with another content", &error);
     drop(tx);
-    let cause = (Reason::KeyReused, error.to_string(), 0);
+    let cause = Cause::new(Reason::KeyReused, error.to_string(), 0);
     drop(inbox.dead_letter(&consumer, &scope, &delivery, cause).await?);
     subscription.close().await?;
 

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 
 use idempotency::{IdempotencyKeys, KeyId, KeyOptions, KeyStore};
 use inbox::{
-    ConsumerName, DeadLetterId, DeadLetterQuery, Inbox, InboxOptions, Reason, RedriveOptions, Requested,
-    Signature, Tenant,
+    Cause, ConsumerName, DeadLetterId, DeadLetterQuery, Inbox, InboxOptions, Reason, RedriveOptions,
+    Requested, Signature, Tenant,
 };
 use libtest_mimic::Trial;
 use message::{Delivery, DeliveryToken, EventType, Message, NOTE_BYTES_MAX, Source, TEXT_BYTES_MAX, Topic};
@@ -200,7 +200,7 @@ where
             for decision in inbox.decisions(NonZeroU32::MIN.saturating_add(1)).await? {
                 assert_eq!(decision.signature, signature);
             }
-            assert!(!keys.decide(&key, None, idempotency::Decision::Release, &signature).await?);
+            assert!(!keys.decide(&key, None, idempotency::Action::Release, &signature).await?);
             assert!(matches!(saga, Err(saga::DecideError::NotFound { .. })), "{saga:?}");
             continue;
         };
@@ -211,7 +211,7 @@ where
             ("resume", text_of(outbox.resume(&relay, &scope, None, actor, note).await)?),
             ("redrive", text_of(redriven)?),
             ("discard", text_of(inbox.discard(letter, &signature).await)?),
-            ("key", text_of(keys.decide(&key, None, idempotency::Decision::Release, &signature).await)?),
+            ("key", text_of(keys.decide(&key, None, idempotency::Action::Release, &signature).await)?),
             ("saga", text_of(saga)?),
         ];
         for (call, error) in errors {
@@ -279,7 +279,7 @@ async fn dead_letter<DB: Dialect>(inbox: &Inbox<DB>, error: &str) -> Result<Dead
         redelivered: false,
         origin: String::from("queue orders"),
     };
-    let cause = (Reason::Rejected, error.to_owned(), 1);
+    let cause = Cause::new(Reason::Rejected, error.to_owned(), 1);
     drop(inbox.dead_letter(&consumer, &Tenant::none(), &delivery, cause).await?);
     let query = DeadLetterQuery { limit: NonZeroU32::MAX, ..DeadLetterQuery::default() };
     let letters = inbox.dead_letters(&query).await?;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use idempotency::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use inbox::{
-    Admission, AfterDeadLetter, Backoff, Consumer, ConsumerName, Gathered, Handler, HandlerError, Inbox,
-    InboxOptions, Reason, RunError, Shutdown, Tenant, Tx,
+    Admission, AfterDeadLetter, Backoff, Cause, Consumer, ConsumerName, Gathered, Handler, HandlerError,
+    Inbox, InboxOptions, Reason, RunError, Shutdown, Tenant, Tx,
 };
 use libtest_mimic::Trial;
 use message::{
@@ -299,7 +299,7 @@ async fn steps_back(stage: Stage) -> Outcome {
         redelivered: false,
         origin: String::from("orders[3]@17"),
     };
-    let cause = (Reason::Held, String::from("held behind another"), 0);
+    let cause = Cause::new(Reason::Held, String::from("held behind another"), 0);
     drop(handles[0].dead_letter(&ConsumerName::new("billing")?, &Tenant::none(), &held, cause).await?);
     set_clock(&cluster, &database, -1_200).await?;
     let away = Away::default();

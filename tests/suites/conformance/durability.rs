@@ -1,51 +1,93 @@
 //! Commits that wait for the disk on a server that does not ask for it. Each case has a server of
-//! its own.
+//! its own. A commit that waits brings everything before it to the disk, so each commit has a crash
+//! of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use idempotency::{ClaimOptions, Claimed, IdempotencyKeys, KeyOptions};
-use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Tenant};
+use std::sync::Arc;
+use std::time::Duration;
+
+use idempotency::{Claim, ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyOptions, OnExpired};
+use inbox::{Admission, Candidate, ConsumerName, Gathered, Inbox, InboxOptions, Tenant};
 use libtest_mimic::Trial;
-use message::{EventType, Fingerprint, Message, Topic};
+use message::{Chunk, EventType, Fingerprint, Message, Topic};
 use migrations::Line;
+use outbox::Outbox;
+use saga::{Run, SagaId, Sagas, Signature, Started, StepError, StepKey, WorkerOptions};
+use sqlx::{PgPool, Postgres};
 use tests::cluster::NEEDS;
 use tests::{Cluster, Outcome, Stage, trial};
+use tokio::sync::Notify;
 
 use crate::outbox::clusters::{key, migrate};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let name = "durability/postgres/what_was_acknowledged_survives_a_crash";
-    vec![trial(name, &NEEDS, what_was_acknowledged_survives_a_crash)]
+    vec![
+        trial(
+            "durability/postgres/what_was_acknowledged_survives_a_crash",
+            &NEEDS,
+            what_was_acknowledged_survives_a_crash,
+        ),
+        trial(
+            "durability/postgres/what_was_confirmed_survives_a_crash",
+            &NEEDS,
+            what_was_confirmed_survives_a_crash,
+        ),
+        trial(
+            "durability/postgres/what_a_saga_goes_on_from_survives_a_crash",
+            &NEEDS,
+            what_a_saga_goes_on_from_survives_a_crash,
+        ),
+    ]
 }
 
-/// Goal: neither an effect whose delivery was acknowledged nor a key that runs elsewhere is undone
-/// by a crash, on a server whose commits do not wait for the disk. Oracle: the rows after a crash.
-/// A commit that waits brings everything before it to the disk, so each has a crash of its own.
-async fn what_was_acknowledged_survives_a_crash(stage: Stage) -> Outcome {
-    let server = Cluster::start(&stage, &[]).await?;
+/// Starts a server whose commits do not wait for the disk.
+async fn careless(stage: &Stage, lines: &[Line]) -> Result<Cluster, tests::Failure> {
+    let server = Cluster::start(stage, &[]).await?;
     for setting in ["synchronous_commit = off", "wal_writer_delay = '10s'"] {
         server.execute(&format!("ALTER SYSTEM SET {setting}")).await?;
     }
     server.execute("SELECT pg_reload_conf()").await?;
-    for line in [Line::Inbox, Line::Idempotency] {
-        migrate(&server, line).await?;
+    for line in lines {
+        migrate(&server, *line).await?;
     }
     server.execute("CREATE TABLE effect (id text); CREATE TABLE unprotected (id text); CHECKPOINT").await?;
+    Ok(server)
+}
+
+/// Goal: neither an effect whose delivery was acknowledged, nor a key that runs elsewhere, nor its
+/// outcome is undone by a crash, on a server whose commits do not wait for the disk. Oracle: the
+/// rows after a crash.
+async fn what_was_acknowledged_survives_a_crash(stage: Stage) -> Outcome {
+    let server = careless(&stage, &[Line::Inbox, Line::Idempotency]).await?;
     take_effect(&server).await?;
     crash(&server).await?;
     assert_eq!([count(&server, "inbox_message").await?, count(&server, "effect").await?], ["1", "1"]);
-    claim(&server).await?;
+    let pool = PgPool::connect(&server.url()).await?;
+    // Otherwise dropping it would give the key back.
+    std::mem::forget(claim(&pool, "leased").await?);
+    pool.close().await;
     crash(&server).await?;
-    assert_eq!(count(&server, "idempotency_key").await?, "1");
+    assert_eq!(state(&server, "leased").await?, "in_progress");
+    let pool = PgPool::connect(&server.url()).await?;
+    claim(&pool, "completed").await?.complete(Ending::Succeeded, b"7").await?;
+    pool.close().await;
+    crash(&server).await?;
+    assert_eq!(state(&server, "completed").await?, "succeeded");
+    let pool = PgPool::connect(&server.url()).await?;
+    claim(&pool, "unknown").await?.leave_unknown().await?;
+    pool.close().await;
+    crash(&server).await?;
+    let lapsed = "SELECT (lease_until <= now())::text FROM idempotency_key WHERE key = 'unknown'";
+    assert_eq!(server.text(lapsed).await?, "true");
     Ok(())
 }
 
 async fn take_effect(server: &Cluster) -> Outcome {
-    let pool = sqlx::PgPool::connect(&server.url()).await?;
+    let pool = PgPool::connect(&server.url()).await?;
     let inbox = Inbox::open(pool.clone(), InboxOptions::default()).await?;
-    let message = Message::new(Topic::new("orders")?, EventType::new("placed")?, "7");
     let mut tx = inbox.begin().await?;
-    let admitted = tx.admit(&ConsumerName::new("billing")?, &Tenant::none(), &message).await?;
+    let admitted = tx.admit(&ConsumerName::new("billing")?, &Tenant::none(), &message("7")?).await?;
     assert!(matches!(admitted, Admission::Fresh(_)), "{admitted:?}");
     sqlx::query("INSERT INTO effect VALUES ('inbox')").execute(&mut **tx).await?;
     drop(tx.commit().await?);
@@ -53,15 +95,154 @@ async fn take_effect(server: &Cluster) -> Outcome {
     Ok(())
 }
 
-async fn claim(server: &Cluster) -> Outcome {
-    let pool = sqlx::PgPool::connect(&server.url()).await?;
+fn message(payload: &'static str) -> Result<Message, tests::Failure> {
+    Ok(Message::new(Topic::new("orders")?, EventType::new("placed")?, payload))
+}
+
+async fn claim(pool: &PgPool, name: &str) -> Result<Claim<Postgres>, tests::Failure> {
     let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
     let request = Fingerprint::of_parts("place-order", "text/plain", b"7");
-    let claimed = keys.claim(&key("leased"), request, &ClaimOptions::default()).await?;
-    let Claimed::Acquired(lease) = claimed else { return Err("the key is not free".into()) };
-    // Otherwise dropping it would give the key back.
-    std::mem::forget(lease);
+    let options = ClaimOptions::default().on_expired(OnExpired::Refuse);
+    match keys.claim(&key(name), request, &options).await? {
+        Claimed::Acquired(lease) => Ok(lease),
+        other => Err(format!("the key {name} is not free: {other:?}").into()),
+    }
+}
+
+async fn state(server: &Cluster, key: &str) -> Result<String, tests::Failure> {
+    server.text(&format!("SELECT state FROM idempotency_key WHERE key = '{key}'")).await
+}
+
+/// Goal: nothing that an inbox has confirmed is undone by a crash, although it was admitted in
+/// transactions of the caller's own. Oracle: the rows after a crash.
+async fn what_was_confirmed_survives_a_crash(stage: Stage) -> Outcome {
+    let server = careless(&stage, &[Line::Inbox]).await?;
+    for (admitted, rows) in [("one", "1 0"), ("a batch", "2 0"), ("a chunk", "2 1")] {
+        confirm(&server, admitted).await?;
+        crash(&server).await?;
+        let found =
+            "SELECT concat_ws(' ', (SELECT count(*) FROM inbox_message), (SELECT count(*) FROM inbox_chunk))";
+        assert_eq!(server.text(found).await?, rows, "after {admitted}");
+    }
     Ok(())
+}
+
+/// Admits a message in a transaction of its own, and confirms it.
+async fn confirm(server: &Cluster, how: &str) -> Outcome {
+    let pool = PgPool::connect(&server.url()).await?;
+    let inbox = Inbox::open(pool.clone(), InboxOptions::default()).await?;
+    let (consumer, tenant) = (ConsumerName::new("billing")?, Tenant::none());
+    let mut message = message("half")?;
+    let mut tx = pool.begin().await?;
+    match how {
+        "one" => {
+            let admitted = inbox.admit(&mut tx, &consumer, &tenant, &message).await?;
+            assert!(matches!(admitted, Admission::Fresh(_)), "{admitted:?}");
+        }
+        "a batch" => {
+            let candidates = [Candidate { tenant: tenant.clone(), message: &message }];
+            let admitted = inbox.admit_batch(&mut tx, &consumer, &candidates).await?;
+            assert!(matches!(admitted[..], [Ok(Admission::Fresh(_))]), "{admitted:?}");
+        }
+        _ => {
+            message.chunk = Some(Box::new(Chunk::new(0, 2, 8, Fingerprint::from([7; 32]))?));
+            let gathered = inbox.gather(&mut tx, &consumer, &tenant, &message).await?;
+            assert_eq!(gathered, Gathered::Kept { held: 1, count: 2 });
+        }
+    }
+    tx.commit().await?;
+    drop(inbox.confirm(&consumer, &tenant, &message).await?);
+    pool.close().await;
+    Ok(())
+}
+
+/// Goal: a worker's claim, the outcomes that its run goes on from, and the decision to undo survive
+/// a crash; a run that outlives the server cannot miss one of them. Oracle: the rows after a crash
+/// at each place of a saga.
+async fn what_a_saga_goes_on_from_survives_a_crash(stage: Stage) -> Outcome {
+    let server = careless(&stage, &[Line::Outbox, Line::Saga]).await?;
+    for (place, expected) in [
+        ("claimed", "running true"),
+        ("reserved", "running true, reserve done"),
+        ("charged", "running true, reserve done, charge done"),
+        ("undoing", "undoing true, reserve done, charge done, ship refused"),
+    ] {
+        run_to(&server, place).await?;
+        crash(&server).await?;
+        assert_eq!(progress(&server, place).await?, expected);
+    }
+    let pool = PgPool::connect(&server.url()).await?;
+    let sagas = sagas(&pool, "nowhere", &Arc::default()).await?;
+    start(&pool, &sagas, "cancelled").await?;
+    let signature = Signature { actor: "alice".into(), note: "ticket 7".into(), selection: None };
+    sagas.cancel(&SagaId::new("checkout", "cancelled")?, &signature).await?;
+    pool.close().await;
+    crash(&server).await?;
+    assert_eq!(progress(&server, "cancelled").await?, "undoing false");
+    Ok(())
+}
+
+/// Starts the saga of this name, and runs it until it comes to the place of the same name.
+async fn run_to(server: &Cluster, place: &'static str) -> Outcome {
+    let pool = PgPool::connect(&server.url()).await?;
+    let is_there = Arc::new(Notify::new());
+    let sagas = sagas(&pool, place, &is_there).await?;
+    start(&pool, &sagas, place).await?;
+    let worker = tokio::spawn(async move { sagas.run(std::future::pending()).await });
+    let came = tokio::time::timeout(Duration::from_secs(20), is_there.notified()).await;
+    worker.abort();
+    drop(worker.await);
+    pool.close().await;
+    Ok(came?)
+}
+
+/// Opens sagas whose code stays at one place for ever. Nothing renews a lease meanwhile.
+async fn sagas(
+    pool: &PgPool,
+    place: &'static str,
+    is_there: &Arc<Notify>,
+) -> Result<Sagas<Postgres>, tests::Failure> {
+    let is_there = Arc::clone(is_there);
+    let code = async move |saga: &mut Run<Postgres>, _: i64| {
+        stay(&is_there, place == "claimed").await;
+        saga.step("reserve", async |_| Ok(())).await?;
+        stay(&is_there, place == "reserved").await;
+        saga.call("charge", async |_: &StepKey| Ok::<_, StepError>(()))
+            .undo(async |_: &StepKey, _: Option<&()>| {
+                stay(&is_there, place == "undoing").await;
+                Ok::<_, StepError>(())
+            })
+            .await?;
+        stay(&is_there, place == "charged").await;
+        saga.call("ship", async |_: &StepKey| Err::<(), _>(StepError::stop("sold out"))).await
+    };
+    let options = WorkerOptions::default().lease(Duration::from_secs(600));
+    let sagas = Sagas::builder(pool.clone(), Outbox::new()).options(options).saga("checkout", 1, code);
+    Ok(sagas.open().await?)
+}
+
+async fn stay(is_there: &Notify, is_here: bool) {
+    if is_here {
+        is_there.notify_one();
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn start(pool: &PgPool, sagas: &Sagas<Postgres>, name: &str) -> Outcome {
+    let mut tx = Outbox::new().begin(pool).await?;
+    assert_eq!(sagas.start(&mut tx, "checkout", name, &7_i64).await?, Started::Started);
+    Ok(tx.commit().await?)
+}
+
+/// Returns the state of a saga, whether a worker has it, and its steps.
+async fn progress(server: &Cluster, name: &str) -> Result<String, tests::Failure> {
+    let sql = format!(
+        "SELECT concat_ws(', ', s.state || ' ' || (s.worker IS NOT NULL)::text,
+            (SELECT string_agg(t.name || ' ' || t.state, ', ' ORDER BY t.position)
+                FROM saga_step AS t WHERE t.id = s.id))
+         FROM saga AS s WHERE s.id = '{name}'"
+    );
+    server.text(&sql).await
 }
 
 /// Crashes the server after a commit that does not wait, and demands that this one is gone.

@@ -73,6 +73,7 @@ mod proxied;
 mod release;
 mod sagas;
 mod statistics;
+mod vanished;
 mod versions;
 
 use libtest_mimic::Trial;
@@ -104,6 +105,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(sagas::trials());
     trials.extend(release::trials());
     trials.extend(statistics::trials());
+    trials.extend(vanished::trials());
     trials.extend(versions::trials());
     tests::run(trials)
 }

@@ -1,6 +1,6 @@
 //! `relay dead` on inboxes: an operator's decisions about the dead letters of a consumer.
 
-use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Reason, Tenant};
+use inbox::{Admission, Cause, ConsumerName, Inbox, InboxOptions, Reason, Tenant};
 use libtest_mimic::Trial;
 use message::{Delivery, DeliveryToken, EventType, Message, MessageId, OrderingKey, Topic};
 use serde_json::Value;
@@ -33,7 +33,7 @@ async fn key_in_order<DB: Dialect>(stage: Stage) -> Outcome {
         let message = message.with_key(OrderingKey::new("k")?);
         let origin = String::from("orders[0]@1");
         let delivery = Delivery { token: DeliveryToken(1), message: Ok(message), redelivered: false, origin };
-        let cause = (reason, String::from("no price"), 1);
+        let cause = Cause::new(reason, String::from("no price"), 1);
         drop(inbox.dead_letter(&ConsumerName::new("billing")?, &Tenant::none(), &delivery, cause).await?);
     }
     // The clock of the process that stored the first dead letter was fast.
@@ -91,7 +91,7 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
             redelivered: false,
             origin: format!("{topic}[0]@17"),
         };
-        let cause = (Reason::Poison, String::from("no such price"), 10);
+        let cause = Cause::new(Reason::Poison, String::from("no such price"), 10);
         drop(inbox.dead_letter(&billing, &none, &delivery, cause).await?);
         messages.push(message);
     }
@@ -157,7 +157,11 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     {
         let origin = String::from("prices[0]@1");
         let delivery = Delivery { token: DeliveryToken(1), message: Ok(message), redelivered: false, origin };
-        drop(inbox.dead_letter(&billing, &none, &delivery, (reason, String::from("no price"), 1)).await?);
+        drop(
+            inbox
+                .dead_letter(&billing, &none, &delivery, Cause::new(reason, String::from("no price"), 1))
+                .await?,
+        );
     }
     let listed = json(&database.url, &["list", "--cause", "held"]).await?;
     let (first, held) =

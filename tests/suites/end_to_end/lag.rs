@@ -72,9 +72,10 @@ async fn the_lag_is_told(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
                     }
                 }
             });
-        let builder = match lets_through {
-            true => builder.on_message("order.placed", applied),
-            false => builder.on_message("order.placed", refused),
+        let builder = if lets_through {
+            builder.on_message("order.placed", applied)
+        } else {
+            builder.on_message("order.placed", refused)
         };
         let shutdown = Shutdown::new();
         let running = tokio::spawn(builder.build()?.run(shutdown.clone()));

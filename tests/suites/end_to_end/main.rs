@@ -16,6 +16,7 @@ mod keys;
 mod lag;
 mod late_topic;
 mod leadership;
+mod log_readers;
 mod observability;
 mod page;
 mod rotation;
@@ -190,6 +191,7 @@ fn of_the_night() -> Vec<Trial> {
     trials.extend(keys::trials());
     trials.extend(lag::trials());
     trials.extend(late_topic::trials());
+    trials.extend(log_readers::trials());
     trials.extend(sagas::trials());
     trials.extend(servers::trials());
     trials.extend(observability::trials());

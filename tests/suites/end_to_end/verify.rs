@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use inbox::{ConsumerName, Inbox, InboxOptions, Reason, Signature, Tenant};
+use inbox::{Cause, ConsumerName, Inbox, InboxOptions, Reason, Signature, Tenant};
 use message::{Delivery, DeliveryToken, EventType, Message, Topic};
 use outbox::NewMessage;
 use serde_json::Value;
@@ -168,8 +168,8 @@ pub(crate) async fn what_waits_for_an_operator_is_told_apart<DB: Dialect>(
             redelivered: false,
             origin: String::from("a test"),
         };
-        let (consumer, cause) =
-            (ConsumerName::new("workload")?, (Reason::Poison, String::from("no price"), 1));
+        let consumer = ConsumerName::new("workload")?;
+        let cause = Cause::new(Reason::Poison, String::from("no price"), 1);
         drop(inbox.dead_letter(&consumer, &Tenant::none(), &delivery, cause).await?);
         if is_closed {
             let signature = Signature { actor: "ann".into(), note: "a test".into(), selection: None };

@@ -11,7 +11,6 @@ use axum::http::{HeaderMap, HeaderValue, Request};
 use futures_util::stream;
 use idempotency::KeyId;
 use idempotency::crash_points::{AFTER_CLAIM, AFTER_COMPLETE, AFTER_EFFECT, AFTER_OUTCOME};
-use idempotency::http::BODY_BYTES_MAX_DEFAULT;
 use libtest_mimic::Trial;
 use sqlx::Postgres;
 use tests::eventually::when;
@@ -21,6 +20,9 @@ use tokio::process::Command;
 use crate::client::{Answer, send};
 use crate::program::{self, Running};
 use crate::provider::{DECLINED_CENTS, Provider};
+
+/// Default maximum size of a request body, in bytes.
+const BODY_BYTES_MAX_DEFAULT: usize = 1_048_576;
 
 /// Maximum time for which a key stays held without a sign of life, in seconds.
 const LEASE_SECONDS: u64 = 2;

@@ -43,10 +43,12 @@ pub(crate) fn python() -> OsString {
 
 fn where_found(is_there: bool, reason: &str, name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
     let reason = reason.to_owned();
-    match is_there {
-        true => made(name),
-        false if all_are_required() => Trial::test(name, move || Err(Failed::from(reason))),
-        false => Trial::test(format!("{name} [{reason}]"), || Ok(())).with_ignored_flag(true),
+    if is_there {
+        made(name)
+    } else if all_are_required() {
+        Trial::test(name, move || Err(Failed::from(reason)))
+    } else {
+        Trial::test(format!("{name} [{reason}]"), || Ok(())).with_ignored_flag(true)
     }
 }
 

@@ -21,7 +21,10 @@ pub(crate) struct Trust {
 impl Trust {
     pub(crate) fn tls(&self) -> Tls {
         let (cert_file, key_file) = self.client.clone().unzip();
-        Tls { ca_file: self.authority.clone(), cert_file, key_file, ..Tls::default() }
+        let mut tls = Tls::default();
+        tls.ca_file.clone_from(&self.authority);
+        (tls.cert_file, tls.key_file) = (cert_file, key_file);
+        tls
     }
 }
 
@@ -102,11 +105,7 @@ impl Place {
             }
             Self::Rabbitmq => {
                 let url = format!("amqps://guest:guest@127.0.0.1:{port}/%2f");
-                let config = rabbitmq::Config {
-                    tls: Some(trust.tls()),
-                    connect_timeout_ms: PATIENCE_MS,
-                    ..rabbitmq::Config::new(url)
-                };
+                let config = rabbitmq::Config::new(url).tls(trust.tls()).connect_timeout_ms(PATIENCE_MS);
                 Box::new(rabbitmq::Connector::new(&config)?)
             }
             Self::Sqs => Box::new(sqs::Connector::new(&sqs_config(port, trust))?),
@@ -117,15 +116,13 @@ impl Place {
 
 /// Returns a configuration for SQS over TLS at this port.
 pub(crate) fn sqs_config(port: u16, trust: &Trust) -> sqs::Config {
-    sqs::Config {
-        region: Some(String::from("elasticmq")),
-        endpoint_url: Some(format!("https://127.0.0.1:{port}")),
-        access_key_id: Some(String::from("x")),
-        secret_access_key: Some(String::from("x").into()),
-        tls: Some(trust.tls()),
-        attempts: 1,
-        ..sqs::Config::default()
-    }
+    sqs::Config::default()
+        .region("elasticmq")
+        .endpoint_url(format!("https://127.0.0.1:{port}"))
+        .access_key_id("x")
+        .secret_access_key("x")
+        .tls(trust.tls())
+        .attempts(1)
 }
 
 /// Returns the relay's URL of a database at this port, over TLS and with verification of the

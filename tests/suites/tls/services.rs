@@ -194,15 +194,10 @@ impl Secured {
     }
 
     fn rabbitmq(&self) -> rabbitmq::Config {
-        let config =
-            rabbitmq::Config { tls: Some(self.trust().tls()), ..plain::patient_rabbitmq(&self.address) };
+        let config = plain::patient_rabbitmq(&self.address).tls(self.trust().tls());
         match self.way {
-            Way::RabbitmqCertificate => rabbitmq::Config { auth: rabbitmq::Auth::External, ..config },
-            _ => rabbitmq::Config {
-                username: Some(String::from("guest")),
-                password: Some(self.password.to_owned().into()),
-                ..config
-            },
+            Way::RabbitmqCertificate => config.auth(rabbitmq::Auth::External),
+            _ => config.username("guest").password(self.password),
         }
     }
 

@@ -54,11 +54,12 @@ pub(crate) fn script(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
 /// Refuses a file other than the one whose rules were reviewed.
 fn check(script: &Path) -> Result<(), Fault> {
     let found = run(Command::new("sha256sum").arg(script), "sha256sum")?;
-    match found.starts_with(DIGEST) {
-        true => Ok(()),
-        false => Err(Fault::Failed(format!(
+    if found.starts_with(DIGEST) {
+        Ok(())
+    } else {
+        Err(Fault::Failed(format!(
             "axe-core {VERSION} does not have the SHA-256 {DIGEST}, but {found}\n  see where npm takes it from, and \
              change the digest together with the version"
-        ))),
+        )))
     }
 }

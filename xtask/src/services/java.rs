@@ -109,13 +109,14 @@ fn check(jars: &Path, bundle: &Bundle) -> Result<(), Fault> {
     let list = jars.with_extension("sha256");
     fs::write(&list, digests).doing(format_args!("cannot write {}", list.display()))?;
     let found = run(Command::new("sha256sum").arg(&list), "sha256sum")?;
-    match found.starts_with(bundle.digest) {
-        true => Ok(()),
-        false => Err(Fault::Failed(format!(
+    if found.starts_with(bundle.digest) {
+        Ok(())
+    } else {
+        Err(Fault::Failed(format!(
             "the jars of version {} do not have the SHA-256 {}, but {found}\n  see where Maven takes them from, and \
              change the digest together with the version",
             bundle.version, bundle.digest
-        ))),
+        )))
     }
 }
 

@@ -41,20 +41,20 @@ pub(crate) fn program(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
         .ok_or_else(|| Fault::Unavailable(format!("apt-get downloaded no package {PACKAGE}")))?;
     run(&folder, "dpkg-deb", &["--extract", &package.display().to_string(), "."])?;
     fs::remove_file(&package).doing(format_args!("cannot remove {}", package.display()))?;
-    match program.is_file() {
-        true => Ok(program),
-        false => Err(Fault::Unavailable(format!("Debian's package {PACKAGE} holds no promtool"))),
+    if program.is_file() {
+        Ok(program)
+    } else {
+        Err(Fault::Unavailable(format!("Debian's package {PACKAGE} holds no promtool")))
     }
 }
 
 fn run(folder: &Path, program: &str, arguments: &[&str]) -> Result<(), Fault> {
     let output = Command::new(program).args(arguments).current_dir(folder).output();
     let output = output.doing(format_args!("cannot run {program}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            let told = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            Err(Fault::Unavailable(format!("{program} {}: {told}", arguments.join(" "))))
-        }
+    if output.status.success() {
+        Ok(())
+    } else {
+        let told = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Err(Fault::Unavailable(format!("{program} {}: {told}", arguments.join(" "))))
     }
 }

@@ -4,6 +4,7 @@
 mod beginning;
 mod consume;
 mod cut_off;
+mod listeners;
 mod partitions;
 mod publish;
 

@@ -61,6 +61,37 @@ async fn an_unknown_topic_is_the_operators_and_named_at_once() {
     assert!(text.contains("\"no-such-topic\"") && text.contains("create it"), "{text}");
 }
 
+/// Goal: many missing topics do not delay the messages of another one by a question each. Oracle: a
+/// cluster that answers late, and the time until the last receipt, in questions: a busy machine
+/// makes both longer.
+#[tokio::test]
+async fn many_missing_topics_are_asked_for_at_once() {
+    const MISSING: u32 = 48;
+    const LATE: Duration = Duration::from_millis(200);
+    let (mock, config) = cluster(1);
+    let connector = Connector::new(config).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    mock.answer_late(1, LATE).unwrap();
+    let missing = (0..MISSING).map(|n| keyed(&format!("no-such-topic-{n}"), &format!("k{n}"), "x"));
+    let begun_at = std::time::Instant::now();
+    publisher.submit(batch(100, [keyed("no-such-topic", "alone", "x")])).await;
+    take(&mut received, 1).await;
+    let question = begun_at.elapsed();
+    assert!(question >= LATE);
+    let begun_at = std::time::Instant::now();
+    publisher.submit(batch(0, missing.chain([keyed(TOPIC, "a", "behind them")]))).await;
+    let receipts = take(&mut received, MISSING as usize + 1).await;
+    let took = begun_at.elapsed();
+    let refused = receipts
+        .iter()
+        .filter(|receipt| classified(receipt) == Err((Fault::Operator, FaultScope::Topic)))
+        .count();
+    let confirmed = receipts.iter().filter(|receipt| receipt.outcome.is_ok()).count();
+    assert_eq!((refused, confirmed), (48, 1), "{:?}", receipts.iter().map(classified).collect::<Vec<_>>());
+    assert!(took < question * MISSING / 2, "{took:?}, and {question:?} for one: one after another");
+    publisher.close(LONG).await;
+}
+
 #[tokio::test]
 async fn a_refused_batch_blames_nobody_then_the_culprit_is_found_one_by_one() {
     let (mock, config) = cluster(1);

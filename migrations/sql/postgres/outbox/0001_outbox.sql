@@ -955,7 +955,10 @@ COMMENT ON FUNCTION {schema}outbox_expire_segment(integer, interval) IS
     'empties a segment that every relay has passed and whose youngest row is older; returns why not, or null';
 
 -- A relay's role may not remove cursors. This removes one whose lease is free, and what it parked
--- only when the caller says so.
+-- only when the caller says so: then each call removes the first 10,000 of these, with the outcome
+-- `more`, as long as there are that many, and the last call all the rest. So a call is short, and
+-- after an interruption the next one continues. Only plans in the order of ids read no more than
+-- they remove.
 --
 -- A lease that ends later than its holder can have asked for (the clock was ahead) does not prove
 -- that the holder lives. The caller watches it for its length, and names it by its epoch and end.
@@ -968,7 +971,12 @@ CREATE FUNCTION {schema}outbox_forget_relay(
 RETURNS TABLE (outcome text, holder text, parked bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
 AS $$
+DECLARE
+    up_to bigint;
 BEGIN
     SELECT CASE WHEN r.lease_until > clock_timestamp()
         AND (r.epoch = over_epoch AND r.lease_until = over_until
@@ -976,10 +984,20 @@ BEGIN
         THEN r.holder END INTO holder
     FROM %home%.outbox_relay AS r WHERE r.relay = name AND r.shard = 0 FOR UPDATE;
     outcome := CASE WHEN NOT FOUND THEN 'unknown' WHEN holder IS NOT NULL THEN 'leading' END;
-    SELECT count(*) INTO parked FROM %home%.outbox_exception AS e WHERE e.relay = name;
-    IF outcome IS NULL AND parked > 0 AND discard_parked IS NOT TRUE THEN
-        outcome := 'parked';
+    IF outcome IS NULL AND discard_parked THEN
+        SELECT e.id INTO up_to FROM %home%.outbox_exception AS e
+        WHERE e.relay = name AND e.shard = 0 ORDER BY e.id OFFSET 9999 LIMIT 1;
+        IF FOUND THEN
+            DELETE FROM %home%.outbox_exception AS e WHERE e.relay = name AND e.shard = 0 AND e.id <= up_to;
+            GET DIAGNOSTICS parked = ROW_COUNT;
+            DELETE FROM %home%.outbox_parked AS p WHERE p.relay = name AND p.shard = 0 AND p.id <= up_to;
+            outcome := 'more';
+        END IF;
     ELSIF outcome IS NULL THEN
+        SELECT count(*) INTO parked FROM %home%.outbox_exception AS e WHERE e.relay = name;
+        outcome := CASE WHEN parked > 0 THEN 'parked' END;
+    END IF;
+    IF outcome IS NULL THEN
         DELETE FROM %home%.outbox_exception AS e WHERE e.relay = name;
         DELETE FROM %home%.outbox_parked AS p WHERE p.relay = name;
         DELETE FROM %home%.outbox_relay AS r WHERE r.relay = name;

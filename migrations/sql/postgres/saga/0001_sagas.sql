@@ -11,8 +11,8 @@
 -- Until then the server must not check the body.
 SET LOCAL check_function_bodies = off;
 
--- One row for each saga. A worker that owns it has its epoch, which fences every change that the
--- worker makes.
+-- One row for each saga. A worker that owns it has the name of its claim, which fences every change
+-- that the worker makes.
 CREATE TABLE {schema}saga (
     type          text COLLATE "C" NOT NULL,
     id            text COLLATE "C" NOT NULL,
@@ -23,9 +23,9 @@ CREATE TABLE {schema}saga (
     -- JSON
     input         text        NOT NULL,
     output        text,
-    -- Counts the workers that have owned it; fences all but the last.
+    -- Counts the claims. A claim that a crash or a promotion takes back leaves its number to the next.
     epoch         bigint      NOT NULL DEFAULT 0,
-    -- Its owner; null without one.
+    -- Its owner and the number of the owner's claim, a name that never returns; null without an owner.
     worker        text,
     -- Its next turn; the end of the lease while it has an owner. Null when it needs no turn: ended,
     -- stuck, or waiting without a time.

@@ -2,8 +2,8 @@
 --
 -- Times are whole microseconds since 1970 in UTC. Input, output, results and replies are JSON.
 
--- One row for each saga. A worker that owns it has its epoch, which fences every change that the
--- worker makes.
+-- One row for each saga. A worker that owns it has the name of its claim, which fences every change
+-- that the worker makes.
 CREATE TABLE saga (
     type          TEXT    NOT NULL,
     id            TEXT    NOT NULL,
@@ -13,9 +13,9 @@ CREATE TABLE saga (
     state         TEXT    NOT NULL DEFAULT 'running',
     input         TEXT    NOT NULL,
     output        TEXT,
-    -- Counts the workers that have owned it; fences all but the last.
+    -- Counts the claims. A claim that a crash or a promotion takes back leaves its number to the next.
     epoch         INTEGER NOT NULL DEFAULT 0,
-    -- Its owner; null without one.
+    -- Its owner and the number of the owner's claim, a name that never returns; null without an owner.
     worker        TEXT,
     -- Its next turn; the end of the lease while it has an owner. Null when it needs no turn: ended,
     -- stuck, or waiting without a time.

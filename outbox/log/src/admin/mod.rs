@@ -82,6 +82,13 @@ pub trait LogAdmin: Send + Sync + 'static {
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError>;
 
+    /// Returns up to `entries_max` held entries, in no order: those of the first queues in the
+    /// order of their names. The cost does not depend on the number of other parked entries.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn held(&self, relay: &RelayName, entries_max: u32) -> Result<Vec<ListedEntry>, LogError>;
+
     /// Decides about dead entries: requeue, discard or edit. Discards and edits also apply to
     /// retrying entries where the operator is at fault, between two retries. All are decided in one
     /// transaction, maximum [`DECIDED_MAX`]. Returns one result for each, in order: an entry that

@@ -30,6 +30,7 @@ pub use selection::{EntryName, Extent, SelectedEntry, SelectedPage, Selection, S
 
 use crate::address::Address;
 use crate::admin::LogAdmin;
+pub use crate::tables::Signature;
 use crate::{Entry, EntryId, LogError, LogOptions, RelayName, RowLimit};
 
 /// A reference to an entry.
@@ -130,7 +131,7 @@ pub trait LogEntries: Send + Sync + 'static {
         relay: &RelayName,
         action: &str,
         selection: &str,
-        signature: (&str, &str),
+        by: Signature<'_>,
     ) -> Result<(), LogError>;
 }
 

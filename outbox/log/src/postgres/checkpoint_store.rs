@@ -233,6 +233,14 @@ impl CheckpointStore for PgCheckpointStore {
         self.grant(ttl).await
     }
 
+    async fn left_relays(&mut self) -> Result<Vec<String>, LogError> {
+        let query = sqlx::query_scalar(&self.statements.left_relays)
+            .bind(self.relay.as_str())
+            .fetch_all(&mut self.connection);
+        let during = LogError::during("list its relays");
+        within(self.call_timeout, async { query.await.map_err(during) }).await
+    }
+
     async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError> {
         let query = sqlx::query(&self.statements.renew)
             .bind(self.relay.as_str())

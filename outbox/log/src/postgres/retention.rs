@@ -233,22 +233,28 @@ impl LogRetention for PostgresLog {
         let mut connection = self.retention().await?;
         let over = self.over(&mut connection, relay).await?;
         let statement = self.render(FORGET);
-        let query = sqlx::query_as(&statement)
-            .bind(relay.as_str())
-            .bind(discard_parked)
-            .bind(over.as_ref().map(|held| held.epoch))
-            .bind(over.as_ref().map(|held| held.until.as_str()))
-            .fetch_one(&mut *connection);
-        let answer = within(self.options.call_timeout, async {
-            query.await.map_err(LogError::during("forget the relay"))
-        });
-        let (outcome, holder, parked): (String, Option<String>, i64) = answer.await?;
-        let relay = relay.to_string();
-        match outcome.as_str() {
-            "unknown" => Err(ForgetError::Unknown { relay }),
-            "leading" => Err(ForgetError::Leading { relay, holder: holder.unwrap_or_default() }),
-            "parked" => Err(ForgetError::Parked { relay, entries: parked.unsigned_abs() }),
-            _ => Ok(()),
+        loop {
+            let query = sqlx::query_as(&statement)
+                .bind(relay.as_str())
+                .bind(discard_parked)
+                .bind(over.as_ref().map(|held| held.epoch))
+                .bind(over.as_ref().map(|held| held.until.as_str()))
+                .fetch_one(&mut *connection);
+            let answer = within(self.options.call_timeout, async {
+                query.await.map_err(LogError::during("forget the relay"))
+            });
+            let (outcome, holder, parked): (String, Option<String>, Option<i64>) = answer.await?;
+            let relay = relay.to_string();
+            return match outcome.as_str() {
+                // A part of what is parked was removed, in a transaction of its own.
+                "more" => continue,
+                "unknown" => Err(ForgetError::Unknown { relay }),
+                "leading" => Err(ForgetError::Leading { relay, holder: holder.unwrap_or_default() }),
+                "parked" => {
+                    Err(ForgetError::Parked { relay, entries: parked.unwrap_or_default().unsigned_abs() })
+                }
+                _ => Ok(()),
+            };
         }
     }
 }

@@ -208,6 +208,11 @@ migrations::statements! {
         RETURNING epoch, cursor, taken_from, set_config('application_name', $7, false)";
     /// $1 relay: the holder, the time left, the epoch, the end, and the requested length.
     holder = super::retention::HOLDER;
+    /// $1 relay: other ones that no process runs.
+    left_relays = "
+        SELECT relay FROM {schema}outbox_relay
+        WHERE shard = 0 AND relay <> $1 AND (holder IS NULL OR lease_until <= clock_timestamp())
+        ORDER BY relay LIMIT 10";
     /// $1 relay, $2 epoch, $3 ttl in seconds, $4 run of the server, $5 holder. The commit waits for
     /// the disk.
     renew(run = "$4") = "

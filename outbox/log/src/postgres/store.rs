@@ -109,9 +109,12 @@ impl PostgresLog {
     async fn check(&self, connection: &mut PgConnection) -> Result<(), LogError> {
         self.check_product(connection).await?;
         set_own_defaults(connection).await.map_err(LogError::during("configure the session"))?;
-        let (version, replica, _): (i32, bool, String) = sqlx::query_as(
+        // With `row_security` off, a policy is an error. Otherwise it would hide messages that the
+        // cursor would pass. Only here: behind a pooler, a setting can stay in a session that a
+        // service gets next, and its own tables may have policies.
+        let (version, replica, ..): (i32, bool, String, String) = sqlx::query_as(
             "SELECT current_setting('server_version_num')::integer, pg_is_in_recovery(),
-                set_config('statement_timeout', $1, false)",
+                set_config('statement_timeout', $1, false), set_config('row_security', 'off', false)",
         )
         .bind(millis(self.options.call_timeout))
         .fetch_one(&mut *connection)
@@ -210,16 +213,17 @@ impl PostgresLog {
                 .fetch_one(&mut *connection)
                 .await
                 .map_err(failed())?;
-        let distributed = match citus {
-            true => sqlx::query_scalar(&self.render(
+        let distributed = if citus {
+            sqlx::query_scalar(&self.render(
                 "SELECT c.relname::text FROM pg_catalog.pg_dist_partition AS p JOIN pg_class AS c ON c.oid = p.logicalrelid
                  WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = '{schema}outbox_message'::regclass)
                     AND c.relname LIKE 'outbox\\_%' ORDER BY c.relname LIMIT 1",
             ))
             .fetch_optional(&mut *connection)
             .await
-            .map_err(failed())?,
-            false => None,
+            .map_err(failed())?
+        } else {
+            None
         };
         self.refuse(&ServerKind { distributed, subscribed, ..ServerKind::default() })
     }

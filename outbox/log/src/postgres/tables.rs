@@ -14,15 +14,18 @@ migrations::statements! {
                 e.created_at, e.updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0)::bigint AS payload_bytes,
                 p.edited_at IS NOT NULL AS edited
-            FROM (SELECT * FROM {schema}outbox_exception
-                WHERE relay = $1 AND shard = 0 AND state = $2 AND {is_indexed} AND id > $3
-                ORDER BY id LIMIT $4::bigint) AS e
+            FROM ({chosen}) AS e
             LEFT JOIN LATERAL (SELECT kind, payload, edited_at FROM {schema}outbox_parked
                 WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p ON true
             LEFT JOIN LATERAL (SELECT payload FROM {schema}outbox_message
                 WHERE p.payload IS NULL AND id >= e.id AND id <= e.id AND message_id = e.message_id AND {same_segment}
-                ORDER BY id LIMIT 1) AS m ON true
-            ORDER BY e.id";
+                ORDER BY id LIMIT 1) AS m ON true";
+        by_id = "
+            SELECT * FROM {schema}outbox_exception
+            WHERE relay = $1 AND shard = 0 AND state = $2 AND {is_indexed} AND id > $3
+            ORDER BY id LIMIT $4::bigint";
+        // The queue of a held entry, in the form of its index.
+        queue = "(coalesce('k' || key, 't' || topic) COLLATE \"C\")";
         walk = "(SELECT id, message_id, topic, key, attempts, due_at, fault, error, created_at, updated_at
             FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND state = $2 AND {is_indexed} AND id > $3
             ORDER BY id LIMIT $4::bigint)";
@@ -89,10 +92,21 @@ migrations::statements! {
                 ORDER BY id DESC LIMIT $3::bigint)) AS ends
         WHERE error IS NOT NULL GROUP BY 1";
     /// $1 relay, $2 state, $3 above this id, $4 rows. Walks all parked entries.
-    list(is_indexed = "true", message_id = "e.message_id") = "{listed}";
+    list(chosen = "{by_id}", is_indexed = "true", message_id = "e.message_id") = "{listed} ORDER BY e.id";
     /// Like `list`, for the states that have an index of their own. The literals let the server use
     /// that index, whatever $2 is.
-    list_stuck(is_indexed = "state IN ('retrying', 'dead')", message_id = "e.message_id") = "{listed}";
+    list_stuck(
+        chosen = "{by_id}",
+        is_indexed = "state IN ('retrying', 'dead')",
+        message_id = "e.message_id",
+    ) = "{listed} ORDER BY e.id";
+    /// Held entries, queue after queue, in the order of their index. $1 relay, $2 rows.
+    list_held(
+        chosen = "
+            SELECT * FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND state = 'held'
+            ORDER BY {queue}, id LIMIT $2::bigint",
+        message_id = "e.message_id",
+    ) = "{listed}";
     /// Discarded entries: those whose decision the relay has not followed yet, and those whose
     /// decision it has, as long as the log has them. $1 relay, $2 above this id, $3 rows. No index
     /// covers discarded entries. So all decisions are read, each message whose last decision is a
@@ -142,6 +156,11 @@ migrations::statements! {
     pauses = "
         SELECT kind, name, actor, reason, paused_at
         FROM {schema}outbox_pause WHERE relay = $1 ORDER BY kind, name";
+    paused_scopes = "SELECT kind, name FROM {schema}outbox_pause WHERE relay = $1";
+    /// $1 relay, $2 maximum rows to count.
+    pauses_len = "
+        SELECT count(*) AS entries
+        FROM (SELECT 1 FROM {schema}outbox_pause WHERE relay = $1 AND kind <> 'pipeline' LIMIT $2::bigint) AS counted";
     pause = "
         INSERT INTO {schema}outbox_pause (relay, kind, name, actor, reason) VALUES ($1, $2, $3, $4, $5)
         ON CONFLICT (relay, kind, name) DO NOTHING";

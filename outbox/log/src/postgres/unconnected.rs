@@ -33,8 +33,16 @@ pub fn unconnected(options: &PgConnectOptions, error: sqlx::Error) -> LogError {
         return LogError::Operator { reason, source: Some(Box::new(error)) };
     }
     let advice = match &error {
-        sqlx::Error::Database(answer) => answer.code().and_then(|code| of_code(&code)),
+        sqlx::Error::Database(answer) => {
+            let (code, message) = (answer.code(), answer.message());
+            let code = code.as_deref().filter(|_| !asks_for_tls(message));
+            code.and_then(of_code).or_else(|| of_message(message))
+        }
         sqlx::Error::Io(io) => Some(of_io(io, options)),
+        // The client library has no error of its own for a server that is no PostgreSQL.
+        sqlx::Error::Protocol(problem) if problem.contains("SSLRequest") => {
+            Some("what answers there is no PostgreSQL: correct host and port in the URL")
+        }
         _ => None,
     };
     match (LogError::during("connect")(error), advice) {
@@ -46,6 +54,30 @@ pub fn unconnected(options: &PgConnectOptions, error: sqlx::Error) -> LogError {
         }
         (error, _) => error,
     }
+}
+
+/// Returns the remedy for an answer whose SQLSTATE says too little. Poolers have codes of their own
+/// and English messages.
+fn of_message(message: &str) -> Option<&'static str> {
+    let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if asks_for_tls(message) {
+        return Some(
+            "the server may admit this user over TLS only: set sslmode=verify-full (or require) in the URL",
+        );
+    }
+    if says(&["Tenant or user not found", "no such user", "no such database"]) {
+        return Some(
+            "the pooler does not know it: correct user, host and database in the URL, in the pooler's form",
+        );
+    }
+    says(&["password authentication failed", "SASL authentication failed"]).then_some(
+        "write the user's right password into the URL or its file, and into the users of the pooler if there is one",
+    )
+}
+
+/// Returns whether the server has no rule for this user without TLS.
+fn asks_for_tls(message: &str) -> bool {
+    message.contains("pg_hba.conf") && message.contains("no encryption")
 }
 
 /// Returns the remedy for a SQLSTATE.
@@ -60,6 +92,10 @@ fn of_code(code: &str) -> Option<&'static str> {
         }
         "3D000" => "correct the name of the database in the URL, or make it with CREATE DATABASE",
         "42501" => "grant the user CONNECT on the database",
+        "55000" => {
+            "let the database accept connections: ALTER DATABASE … ALLOW_CONNECTIONS true, or resume it where its \
+             provider has paused it"
+        }
         "53300" => "raise max_connections of the server or the limit of the role, or end sessions that idle",
         _ => return None,
     })
@@ -258,6 +294,10 @@ mod tests {
             (refused(), ["could not connect", "start the server"]),
             (unknown_host(), ["lookup address", "name service"]),
             (late(), ["timed out", "network in between"]),
+            (
+                sqlx::Error::Protocol("unexpected response from SSLRequest: 0x41".into()),
+                ["SSLRequest", "no PostgreSQL: correct host and port"],
+            ),
             (sqlx::Error::Tls("server does not support TLS".into()), ["sslmode=verify-full", "ssl = on"]),
             (tls("invalid peer certificate: UnknownIssuer"), ["not trusted", "sslrootcert of the URL"]),
             (tls("certificate not valid for name \"db\""), ["another name", "host of the URL"]),
@@ -269,7 +309,19 @@ mod tests {
             let remedy = text.rsplit("; ").next().unwrap();
             assert!(remedy.contains(parts[1]) && !remedy.contains("db.example.com"), "{text}");
         }
-        for code in ["28P01", "28000", "3D000", "42501", "53300"] {
+        for (message, part) in [
+            (
+                "no pg_hba.conf entry for host \"10.0.0.1\", user \"u\", database \"d\", no encryption",
+                "sslmode",
+            ),
+            ("Tenant or user not found", "pooler"),
+            ("no such database: shop", "pooler"),
+            ("password authentication failed (server_login_retry)", "right password"),
+        ] {
+            assert!(of_message(message).is_some_and(|advice| advice.contains(part)), "{message}");
+        }
+        assert_eq!(of_message("the database system is starting up"), None);
+        for code in ["28P01", "28000", "3D000", "42501", "53300", "55000"] {
             assert!(of_code(code).is_some(), "{code}");
         }
     }

@@ -2,7 +2,8 @@
 
 use crate::LogError;
 
-/// Why a relay is not forgotten. Nothing was changed.
+/// Why a relay is not forgotten. Nothing was changed, except that a part of the parked entries that
+/// were to be discarded may be gone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForgetError {

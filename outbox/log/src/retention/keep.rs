@@ -31,9 +31,10 @@ impl KeepBounds {
     /// # Errors
     /// [`KeepOutOfBounds`] with the time and the bounds.
     pub fn check(self, keep: Duration) -> Result<(), KeepOutOfBounds> {
-        match (self.min..=self.max).contains(&keep) {
-            true => Ok(()),
-            false => Err(KeepOutOfBounds { keep, bounds: self }),
+        if (self.min..=self.max).contains(&keep) {
+            Ok(())
+        } else {
+            Err(KeepOutOfBounds { keep, bounds: self })
         }
     }
 }

@@ -57,14 +57,16 @@ pub trait LogRetention: Send + Sync + 'static {
 
     /// Removes the cursor of a relay that is gone for good, so that it no longer holds back
     /// retention. If the relay returns, it begins with the oldest remaining entry, and publishes
-    /// what was discarded, edited or paused as it was enqueued. `discard_parked` also removes its
-    /// parked entries. Not cancel-safe: call it again.
+    /// what was discarded, edited or paused as it was enqueued. `discard_parked` first removes its
+    /// parked entries, 10,000 in each transaction. Not cancel-safe: call it again. Until a call has
+    /// ended, the relay may return and go on without the entries that are gone.
     ///
     /// Watches a lease that ends later than its holder can have asked for (a clock was ahead) for
     /// the length of the lease: a live holder renews it within that time.
     ///
     /// # Errors
-    /// [`ForgetError`]: it leads, it is unknown, or entries are parked. Nothing was changed then.
+    /// [`ForgetError`]: it leads, it is unknown, or entries are parked. Nothing was changed then,
+    /// except that a part of the entries to discard may be gone.
     async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError>;
 }
 

@@ -135,6 +135,14 @@ impl CheckpointStore for SqliteCheckpointStore {
         })
     }
 
+    async fn left_relays(&mut self) -> Result<Vec<String>, LogError> {
+        sqlx::query_scalar(&SQL.left_relays)
+            .bind(self.relay.as_str())
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(LogError::during("list its relays"))
+    }
+
     async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError> {
         let done = sqlx::query(&SQL.renew)
             .bind(self.relay.as_str())

@@ -12,6 +12,8 @@ mod mark;
 pub(crate) mod options;
 mod page;
 #[cfg(test)]
+mod plans;
+#[cfg(test)]
 mod properties;
 mod reader;
 mod reconcile;

@@ -23,6 +23,8 @@ use crate::{EntryId, LogError, RelayName, stored};
 const RUN_ROWS: i64 = 500;
 /// About as long as one transaction takes, so that producers have half of the time.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Parked entries that one transaction discards.
+const DISCARDED_AT_ONCE: i64 = 10_000;
 /// Maximum decisions, and operations, that one call looks at: the next ones, and the oldest.
 const DECISIONS_AT_ONCE: i64 = 1_000;
 
@@ -97,10 +99,19 @@ migrations::statements! {
         SELECT CASE WHEN lease_until > {now} AND NOT coalesce(epoch = ?2 AND lease_until = ?3, 0) THEN holder END
         FROM outbox_relay WHERE relay = ?1 AND shard = 0";
     parked_for = "SELECT count(*) FROM outbox_exception WHERE relay = ?1 AND shard = 0";
+    /// ?1 relay, ?2 rows before it.
+    parked_behind = "
+        SELECT id FROM outbox_exception WHERE relay = ?1 AND shard = 0 ORDER BY id LIMIT 1 OFFSET ?2";
 }
 
 /// Without a schema.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
+
+/// Statements that discard what is parked for relay ?1 up to the id ?2.
+const DISCARD: [&str; 2] = [
+    "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id <= ?2",
+    "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id <= ?2",
+];
 
 /// Statements that forget a relay. The next relay of this name publishes what was discarded, and
 /// what was edited as it was enqueued: these decisions are withdrawn. Nor is it paused.
@@ -199,6 +210,53 @@ async fn run(connection: &mut SqliteConnection, up_to: i64) -> Result<u64, LogEr
     Ok(gone.len() as u64)
 }
 
+/// Refuses a relay that is unknown or leads. `over` is a lease that is over although its end lies
+/// in the future.
+async fn check_free(
+    connection: &mut SqliteConnection,
+    relay: &RelayName,
+    over: Option<&Held<i64>>,
+) -> Result<(), ForgetError> {
+    let found: Option<Option<String>> = sqlx::query_scalar(&SQL.leader)
+        .bind(relay.as_str())
+        .bind(over.map(|held| held.epoch))
+        .bind(over.map(|held| held.until))
+        .fetch_optional(connection)
+        .await
+        .map_err(LogError::during("forget the relay"))?;
+    let relay = relay.to_string();
+    match found {
+        None => Err(ForgetError::Unknown { relay }),
+        Some(Some(holder)) => Err(ForgetError::Leading { relay, holder }),
+        Some(None) => Ok(()),
+    }
+}
+
+/// Discards the first parked entries of a relay, in a transaction, if there are many. Returns false
+/// and changes nothing when few are left.
+async fn discard_some(
+    connection: &mut SqliteConnection,
+    relay: &RelayName,
+    over: Option<&Held<i64>>,
+) -> Result<bool, ForgetError> {
+    let failed = || LogError::during("discard what is parked for the relay");
+    let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
+    check_free(&mut tx, relay, over).await?;
+    let up_to: Option<i64> = sqlx::query_scalar(&SQL.parked_behind)
+        .bind(relay.as_str())
+        .bind(DISCARDED_AT_ONCE - 1)
+        .fetch_optional(&mut *tx)
+        .await
+        .map_err(failed())?;
+    let Some(up_to) = up_to else { return Ok(false) };
+    for statement in DISCARD {
+        let query = sqlx::query(statement).bind(relay.as_str()).bind(up_to);
+        query.execute(&mut *tx).await.map_err(failed())?;
+    }
+    tx.commit().await.map_err(failed())?;
+    Ok(true)
+}
+
 /// Waits until the lease of a relay is free, or proves to be over. Returns it in the latter case.
 async fn over(
     connection: &mut SqliteConnection,
@@ -271,20 +329,12 @@ impl LogRetention for SqliteLog {
         let failed = || LogError::during("forget the relay");
         let mut connection = self.connect().await?;
         let over = over(&mut connection, relay).await?;
-        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
-        let found: Option<Option<String>> = sqlx::query_scalar(&SQL.leader)
-            .bind(relay.as_str())
-            .bind(over.as_ref().map(|held| held.epoch))
-            .bind(over.as_ref().map(|held| held.until))
-            .fetch_optional(&mut *tx)
-            .await
-            .map_err(failed())?;
-        let relay = relay.to_string();
-        match found {
-            None => return Err(ForgetError::Unknown { relay }),
-            Some(Some(holder)) => return Err(ForgetError::Leading { relay, holder }),
-            Some(None) => {}
+        while discard_parked && discard_some(&mut connection, relay, over.as_ref()).await? {
+            tokio::time::sleep(PAUSE).await;
         }
+        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
+        check_free(&mut tx, relay, over.as_ref()).await?;
+        let relay = relay.to_string();
         let parked: i64 =
             sqlx::query_scalar(&SQL.parked_for).bind(&relay).fetch_one(&mut *tx).await.map_err(failed())?;
         if parked > 0 && !discard_parked {

@@ -125,6 +125,10 @@ migrations::statements! {
     holder = "
         SELECT holder, (lease_until - {now}) / 1e6, epoch, lease_until, lease_seconds FROM outbox_relay
         WHERE relay = ?1 AND shard = 0 AND holder IS NOT NULL";
+    /// ?1 relay: other ones that no process runs.
+    left_relays = "
+        SELECT relay FROM outbox_relay
+        WHERE shard = 0 AND relay <> ?1 AND (holder IS NULL OR lease_until <= {now}) ORDER BY relay LIMIT 10";
     /// ?1 relay, ?2 epoch, ?3 ttl in microseconds, ?4 holder.
     renew = "
         UPDATE outbox_relay SET lease_until = {now} + ?3, lease_seconds = ?3 / 1e6

@@ -73,10 +73,7 @@ async fn check_file(connection: &mut SqliteConnection) -> Result<(), LogError> {
             .fetch_one(connection)
             .await
             .map_err(LogError::during("report its file"))?;
-    match file.is_none_or(|file| file.is_empty()) {
-        true => Err(in_memory()),
-        false => Ok(()),
-    }
+    if file.is_none_or(|file| file.is_empty()) { Err(in_memory()) } else { Ok(()) }
 }
 
 #[async_trait]

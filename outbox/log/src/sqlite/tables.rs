@@ -38,10 +38,12 @@ migrations::statements! {
             (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
             coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
             p.edited_at IS NOT NULL AS edited
-            FROM outbox_exception AS e LEFT JOIN outbox_parked AS p
+            FROM ({chosen}) AS e LEFT JOIN outbox_parked AS p
                 ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
-            LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
-            WHERE e.relay = ?1 AND e.shard = 0 AND e.state = ?2 AND e.id > ?3 ORDER BY e.id LIMIT ?4";
+            LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id";
+        by_id = "
+            SELECT * FROM outbox_exception
+            WHERE relay = ?1 AND shard = 0 AND state = ?2 AND id > ?3 ORDER BY id LIMIT ?4";
     }
 
     counts = "
@@ -67,8 +69,14 @@ migrations::statements! {
             UNION SELECT * FROM (SELECT id, error FROM outbox_exception
                 WHERE relay = ?1 AND shard = 0 AND state = ?2 ORDER BY id DESC LIMIT ?3))
             WHERE error IS NOT NULL GROUP BY 1";
-    list = "{listed}";
-    list_stuck = "{listed}";
+    list(chosen = "{by_id}") = "{listed} ORDER BY e.id";
+    list_stuck(chosen = "{by_id}") = "{listed} ORDER BY e.id";
+    /// Held entries, queue after queue, in the order of their index. ?1 relay, ?2 rows.
+    list_held(
+        chosen = "
+            SELECT * FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = 'held'
+            ORDER BY coalesce('k' || key, 't' || topic), id LIMIT ?2",
+    ) = "{listed}";
     /// Discarded entries: those whose decision the relay has not followed yet, and those whose
     /// decision it has, as long as the log has them. ?1 relay, ?2 above this id, ?3 rows.
     list_discarded(of = "d") = "
@@ -103,6 +111,11 @@ migrations::statements! {
     pauses = "
         SELECT kind, name, actor, reason, paused_at
         FROM outbox_pause WHERE relay = ?1 ORDER BY kind, name";
+    paused_scopes = "SELECT kind, name FROM outbox_pause WHERE relay = ?1";
+    /// ?1 relay, ?2 maximum rows to count.
+    pauses_len = "
+        SELECT count(*) AS entries
+        FROM (SELECT 1 FROM outbox_pause WHERE relay = ?1 AND kind <> 'pipeline' LIMIT ?2) AS counted";
     pause = "
         INSERT INTO outbox_pause (relay, kind, name, actor, reason) VALUES (?1, ?2, ?3, ?4, ?5)
         ON CONFLICT (relay, kind, name) DO NOTHING";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use migrations::SqlErrorKind;
 use operate::{OperateError, OperateErrorKind};
-use outbox_log::LogError;
+use outbox_log::in_time;
 use sqlx::{Connection as _, PgConnection, Postgres, Transaction};
 
 use super::sql::Step;
@@ -53,13 +53,13 @@ async fn within<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, OperateError>>,
 ) -> Result<T, OperateError> {
-    match tokio::time::timeout(limit, call).await {
-        Ok(ended) => ended,
-        Err(_) => Err(OperateError::from(LogError::Timeout { waited: limit }).with_help(
+    let late = |error| {
+        OperateError::from(error).with_help(
             "nothing has changed, and the server ends the transaction of a lost connection after 10s: check the \
              network, and try again",
-        )),
-    }
+        )
+    };
+    in_time(limit, call).await.map_err(late)?
 }
 
 /// Begins a transaction in which each statement sees everything committed before it, so the lock

@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 use migrations::{ForeignIdentifier, Line, Migrator};
 use operate::tables::{ConnectOptions, Tables};
 use operate::{OperateError, Operator, Role, Signed};
-use outbox_log::{LogError, RelayName};
+use outbox_log::{LogError, RelayName, in_time};
 use serde::Serialize;
 use sqlx::{Connection as _, PgConnection, Postgres, Transaction};
 
@@ -108,9 +108,10 @@ pub async fn plan(old: &OldTable, operator: &Operator, is_back: bool) -> Result<
     let signed =
         Signed { operator: Operator::new("administrator", Role::Operator), reason: "by hand".into() };
     let mut connection = old.connect().await?;
-    let (facts, place) = match is_back {
-        true => old.prepared_back(&mut connection).await?,
-        false => old.prepared(&mut connection).await?,
+    let (facts, place) = if is_back {
+        old.prepared_back(&mut connection).await?
+    } else {
+        old.prepared(&mut connection).await?
     };
     let sql = Sql { adoption: &old.adoption, place: &place };
     let mut steps = sql.lock(lock::TIMEOUT);
@@ -253,12 +254,8 @@ impl OldTable {
             return Err(OperateError::refused(text, "only tables in PostgreSQL can be adopted"));
         };
         let connecting = outbox::connect::connect_own(&options);
-        match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
-            Ok(connected) => {
-                Ok(connected.map_err(|error| outbox_log::postgres::unconnected(&options, error))?)
-            }
-            Err(_) => Err(LogError::Timeout { waited: CONNECT_TIMEOUT }.into()),
-        }
+        let connected = in_time(CONNECT_TIMEOUT, connecting).await?;
+        Ok(connected.map_err(|error| outbox_log::postgres::unconnected(&options, error))?)
     }
 
     /// Returns the facts of the catalogs, for an outbox whose schema fits this program.

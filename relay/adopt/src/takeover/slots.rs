@@ -89,15 +89,15 @@ pub(super) async fn look(connection: &mut PgConnection, left: Left<'_>) -> Resul
     let mut slots = Vec::with_capacity(positions.len());
     for (number, Json(position)) in positions.into_iter().enumerate() {
         let Position { slot, plugin, is_active, is_confirmed } = position;
-        let (is_through, doubt) = match is_confirmed {
-            true => (true, None),
-            false if plugin != PLUGIN => {
-                let doubt = format!(
-                    "its plugin is {plugin}, which cannot be checked: compare the last old id with the last one in the topic"
-                );
-                (false, Some(doubt))
-            }
-            false => match has_rest(&mut *connection, &slot, number, left).await {
+        let (is_through, doubt) = if is_confirmed {
+            (true, None)
+        } else if plugin != PLUGIN {
+            let doubt = format!(
+                "its plugin is {plugin}, which cannot be checked: compare the last old id with the last one in the topic"
+            );
+            (false, Some(doubt))
+        } else {
+            match has_rest(&mut *connection, &slot, number, left).await {
                 Ok(true) => (false, None),
                 Ok(false) if is_active => (true, None),
                 // A snapshot reads the table instead of the slot, and may still run.
@@ -106,7 +106,7 @@ pub(super) async fn look(connection: &mut PgConnection, left: Left<'_>) -> Resul
                     (false, Some(doubt.to_owned()))
                 }
                 Err(error) => (false, Some(unreadable(&error, left.user))),
-            },
+            }
         };
         slots.push(Slot { slot, is_active, is_through, doubt });
     }

@@ -86,9 +86,10 @@ fn state(sql: Sql<'_>, facts: &Facts) -> (AdoptState, Option<String>) {
     let is_on = |enabled: &str| matches!(enabled, "O" | "A");
     if let Some(off) = [Some(trigger), mark, update].into_iter().flatten().find(|it| !is_on(&it.enabled)) {
         let (table, name) = (sql.table(), &off.name);
-        let problem = match off.name == UPDATE_TRIGGER {
-            true => format!("updates of rows are lost: ALTER TABLE {table} ENABLE TRIGGER {name}"),
-            false => format!("new rows are not published at all: ALTER TABLE {table} ENABLE TRIGGER {name}"),
+        let problem = if off.name == UPDATE_TRIGGER {
+            format!("updates of rows are lost: ALTER TABLE {table} ENABLE TRIGGER {name}")
+        } else {
+            format!("new rows are not published at all: ALTER TABLE {table} ENABLE TRIGGER {name}")
         };
         return (AdoptState::Disabled, Some(problem));
     }

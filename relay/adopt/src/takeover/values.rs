@@ -69,9 +69,10 @@ impl Sql<'_> {
             pairs = longer.statement("pair", &pair(name.as_str(), field)).render();
         }
         // Headers without a value are left out.
-        let build = match self.adoption.headers.is_empty() {
-            true => "jsonb_build_object({pairs})",
-            false => "jsonb_strip_nulls(jsonb_build_object({pairs}))",
+        let build = if self.adoption.headers.is_empty() {
+            "jsonb_build_object({pairs})"
+        } else {
+            "jsonb_strip_nulls(jsonb_build_object({pairs}))"
         };
         Template::new(build).statement("pairs", &pairs).render()
     }
@@ -79,10 +80,11 @@ impl Sql<'_> {
     /// Returns the payload as in the row; null if the row has none, or a JSON null at the path.
     pub(super) fn raw_payload(&self, row: &'static str) -> Statement {
         let field = &self.adoption.payload;
-        match field.path.is_empty() {
-            true => of_column("{row}.{column}", field, row).render(),
+        if field.path.is_empty() {
+            of_column("{row}.{column}", field, row).render()
+        } else {
             // The type json keeps a member's text as written.
-            false => of_path("nullif(({row}.{column}::json #> {path})::text, 'null')", field, row),
+            of_path("nullif(({row}.{column}::json #> {path})::text, 'null')", field, row)
         }
     }
 

@@ -137,9 +137,10 @@ mod tests {
             assert_eq!(submitted.len(), 2);
             bench.fail(submitted[0].ticket);
             assert_eq!(bench.machine.shared_id(), None);
-            match is_confirmed {
-                true => bench.confirm(submitted[1].ticket),
-                false => bench.fail(submitted[1].ticket),
+            if is_confirmed {
+                bench.confirm(submitted[1].ticket);
+            } else {
+                bench.fail(submitted[1].ticket);
             }
             assert_eq!(bench.machine.shared_id(), Some(EntryId(5)));
             assert_eq!(bench.machine.checkpoint(), None, "the cursor must not pass the other one");

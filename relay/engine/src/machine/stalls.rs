@@ -167,12 +167,11 @@ fn a_poisoned_retry_is_sent_alone_while_others_come() {
                         Err(PublishError::session_lost("no message is suspect any more"))
                     } else {
                         left -= 1;
-                        match message.key == poison.key {
-                            true => {
-                                counted = true;
-                                Err(PublishError::refused("poison"))
-                            }
-                            false => Ok(()),
+                        if message.key == poison.key {
+                            counted = true;
+                            Err(PublishError::refused("poison"))
+                        } else {
+                            Ok(())
                         }
                     };
                     bench.machine.receipt(Receipt { ticket, outcome }, 0.5);
@@ -181,9 +180,10 @@ fn a_poisoned_retry_is_sent_alone_while_others_come() {
                 let has_poison = batch.iter().any(|one| one.message.key == poison.key);
                 let len = batch.len();
                 for Submission { ticket, .. } in batch {
-                    let outcome = match has_poison {
-                        true => Err(PublishError::session_lost("a batch was refused")),
-                        false => Ok(()),
+                    let outcome = if has_poison {
+                        Err(PublishError::session_lost("a batch was refused"))
+                    } else {
+                        Ok(())
                     };
                     bench.machine.receipt(Receipt { ticket, outcome }, 0.5);
                 }

@@ -20,6 +20,9 @@ use crate::transactions::{Continued, Recovering, Recovery};
 const STANDBY_PAUSE_MAX: Duration = Duration::from_millis(200);
 const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
 
+/// The epoch of the first lease of a name.
+const FIRST_EPOCH: i64 = 1;
+
 /// Tasks that a term leaves for the next one to settle before it leads.
 #[derive(Default)]
 pub(super) struct Open {
@@ -89,6 +92,9 @@ impl Claim<'_> {
             match self.checkpointer.acquire(settings.lease_ttl).await? {
                 Acquired::Granted { lease, cursor, taken_over_from } => {
                     self.telemetry.leading(lease.epoch, taken_over_from.as_deref());
+                    if lease.epoch == FIRST_EPOCH {
+                        self.telemetry.new_among(&self.checkpointer.left_relays().await?);
+                    }
                     return Ok(ControlFlow::Continue(Taken { lease, asked_at, cursor }));
                 }
                 Acquired::Busy { holder, expires_in } => {

@@ -25,8 +25,15 @@ pub struct Looks {
     /// The open transaction that held rows back at the last look.
     sighted: Option<Sighted>,
     /// The history that was reported last.
-    history: Option<(String, i64)>,
+    history: Option<HistoryLabels>,
     is_up: bool,
+}
+
+/// The history of a server, as the gauge about it names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct HistoryLabels {
+    system_identifier: String,
+    timeline: i64,
 }
 
 /// An open transaction, and when the relay first saw it.
@@ -126,7 +133,10 @@ impl Looks {
         let relay = Arc::clone(&self.relay);
         gauge!("relay_cursor_is_of_this_server", "relay" => relay)
             .set(f64::from(u8::from(history.is_present)));
-        let present = (history.system_identifier.clone(), history.timeline);
+        let present = HistoryLabels {
+            system_identifier: history.system_identifier.clone(),
+            timeline: history.timeline,
+        };
         if self.history.as_ref() != Some(&present) {
             if let Some(former) = self.history.replace(present.clone()) {
                 self.info(&former).set(0.0);
@@ -135,7 +145,8 @@ impl Looks {
         }
     }
 
-    fn info(&self, (system_identifier, timeline): &(String, i64)) -> Gauge {
+    fn info(&self, history: &HistoryLabels) -> Gauge {
+        let HistoryLabels { system_identifier, timeline } = history;
         gauge!("relay_cursor_info", "relay" => Arc::clone(&self.relay),
             "system_identifier" => system_identifier.clone(), "timeline" => timeline.to_string())
     }

@@ -33,7 +33,7 @@ use crate::event::{Event, Load, News};
 pub use history::History;
 pub use looks::Looks;
 pub use spans::{SendFailure, SendSpan, SpanRecorder, SpansRecordedAlready, set_span_recorder};
-pub use table::{METRICS, describe};
+pub use table::{LOG_LINES_DROPPED, METRICS, describe};
 use topics::Topics;
 
 /// Default maximum number of topics with series of their own.
@@ -146,6 +146,17 @@ impl Telemetry {
             }
             None => info!(relay = %self.relay, epoch, origin = %self.origin, destination = %self.destination,
                 "leading"),
+        }
+    }
+
+    /// Warns when a name leads for the first time beside others that no process runs. A pipeline
+    /// that was renamed sends everything again, under another source.
+    pub(crate) fn new_among(&self, left: &[String]) {
+        if !left.is_empty() {
+            warn!(relay = %self.relay, left = left.join(", "), "this relay is new here and publishes every message that \
+                the outbox still has, under its own source; no process runs the relays named in `left`: if this is one \
+                of them with a new name, stop it and give the pipeline its former name back; if they will not return, \
+                run relay forget");
         }
     }
 

@@ -2,6 +2,9 @@
 
 use message::Metric;
 
+/// Counted by the program, which owns its log.
+pub const LOG_LINES_DROPPED: &str = "relay_log_lines_dropped_total";
+
 /// Every metric of this crate. `docs/operations/metrics.md` has the same rows.
 pub const METRICS: &[Metric] = &[
     Metric::counter("relay_read_total", &["relay"], "entries read from the log, committed by producers"),
@@ -139,6 +142,11 @@ pub const METRICS: &[Metric] = &[
         "relay_maintenance_faults_total",
         &["relay"],
         "internal errors that ended maintenance, which was then restarted",
+    ),
+    Metric::counter(
+        LOG_LINES_DROPPED,
+        &[],
+        "lines of the program's log that were dropped, because their reader hangs or they cannot be written",
     ),
     Metric::gauge(
         "relay_history_seconds",

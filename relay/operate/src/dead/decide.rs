@@ -113,9 +113,12 @@ impl Plan {
     #[must_use]
     pub fn dry_run(self, change: &Change) -> Report {
         let outcome = format!("would {}", change.as_str());
-        let messages = self.messages.iter().map(|message| match self.follows(message, change) {
-            true => Decided::following(message),
-            false => Decided::of(message, Ok(outcome.clone())),
+        let messages = self.messages.iter().map(|message| {
+            if self.follows(message, change) {
+                Decided::following(message)
+            } else {
+                Decided::of(message, Ok(outcome.clone()))
+            }
         });
         let messages = messages.collect();
         Report { action: change.as_str(), selection: self.selection, dry_run: true, messages, error: None }

@@ -165,7 +165,7 @@ pub struct Bookmark(pub(super) Row, pub(super) ExceptionState);
 
 impl Bookmark {
     fn after(message: &DeadMessage) -> Self {
-        Self(message.row, message.state.parse().unwrap_or(ExceptionState::Dead))
+        Self(message.row, message.state.parked().unwrap_or(ExceptionState::Dead))
     }
 }
 

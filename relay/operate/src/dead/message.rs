@@ -9,6 +9,7 @@ use outbox_log::{EntryId, ExceptionState};
 use serde::Serialize;
 use time::OffsetDateTime;
 
+use crate::message_state::MessageState;
 use crate::seconds;
 
 /// The kind of place where a message waits.
@@ -76,9 +77,8 @@ pub struct DeadMessage {
     pub id: String,
     /// Its message id; `None` for a delivery that had none.
     pub message_id: Option<String>,
-    /// `dead`, `held`, `retrying`, `scheduled` or `discarded`; for a closed dead letter, the way in
-    /// which it was closed.
-    pub state: &'static str,
+    /// Its state; for a closed dead letter, the way in which it was closed.
+    pub state: MessageState,
     /// The topic or queue.
     pub topic: String,
     /// The ordering key.
@@ -122,15 +122,11 @@ impl DeadMessage {
     /// Returns whether it is retried without success until an operator acts, for example because
     /// its topic is missing.
     pub(crate) fn waits_for_operator(&self) -> bool {
-        self.state == ExceptionState::Retrying.as_str()
+        self.state == MessageState::Retrying
             && self.cause.as_deref() == Some(message::Fault::Operator.as_str())
     }
 
-    pub(crate) fn of_entry(
-        (place, pipeline): (usize, &str),
-        state: ExceptionState,
-        entry: ListedEntry,
-    ) -> Self {
+    pub(crate) fn of_entry(place: usize, pipeline: &str, state: ExceptionState, entry: ListedEntry) -> Self {
         Self {
             source: DeadSource::Outbox,
             pipeline: Some(pipeline.to_owned()),
@@ -138,7 +134,7 @@ impl DeadMessage {
             scope: None,
             id: entry.id.to_string(),
             message_id: Some(entry.message_id),
-            state: state.as_str(),
+            state: state.into(),
             topic: entry.topic,
             key: entry.key,
             kind: Some(entry.kind),
@@ -164,10 +160,10 @@ impl DeadMessage {
             source: DeadSource::Inbox,
             pipeline: None,
             consumer: Some(letter.consumer),
-            scope: Some(letter.scope),
+            scope: Some(letter.tenant),
             id: letter.id.to_string(),
             message_id: letter.message_id.map(|id| id.to_string()),
-            state: letter.resolved.map_or("dead", |(resolution, _)| resolution.as_str()),
+            state: MessageState::of_letter(letter.resolved.map(|(resolution, _)| resolution)),
             topic: letter.topic,
             key: letter.key,
             kind: letter.kind,
@@ -197,6 +193,6 @@ impl DeadMessage {
     /// Returns whether an operator may decide about it.
     #[must_use]
     pub fn is_dead(&self) -> bool {
-        self.state == "dead"
+        self.state == MessageState::Dead
     }
 }

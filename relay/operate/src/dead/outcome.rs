@@ -21,9 +21,12 @@ pub(super) async fn outcome(place: &OutboxPlace, id: &MessageRef) -> Result<Opti
     };
     // After a sequence was set back, a place in the log is used again; a message id is not.
     let entry_of = |record: &AuditRecord| entries.iter().find(|entry| entry.message_id == record.message_id);
-    let is_about = |record: &&AuditRecord| match entries.is_empty() {
-        true => id.is(&record.id.to_string(), &record.message_id),
-        false => entry_of(record).is_some(),
+    let is_about = |record: &&AuditRecord| {
+        if entries.is_empty() {
+            id.is(&record.id.to_string(), &record.message_id)
+        } else {
+            entry_of(record).is_some()
+        }
     };
     let record = audit.iter().find(is_about);
     Ok(record.map(|record| told(record, entry_of(record))))

@@ -10,6 +10,7 @@ use super::list::{Listed, NOT_ALL_LOOKED_AT, States, find};
 use super::message::{DeadMessage, DeadSource, Row};
 use super::outcome::outcome;
 use crate::error::{OperateError, OperateErrorKind};
+use crate::message_state::MessageState;
 use crate::operator::{Operator, Role};
 use crate::places::Places;
 use crate::seconds;
@@ -115,7 +116,9 @@ async fn check_named(
     for id in &missing {
         told.push(match others.iter().find(|message| id.names(message)) {
             // For a discarded entry, the outbox's audit has the author.
-            Some(message) if message.source == DeadSource::Inbox || message.state != "discarded" => {
+            Some(message)
+                if message.source == DeadSource::Inbox || message.state != MessageState::Discarded =>
+            {
                 format!("{id} ({})", meaning(message))
             }
             _ => match last_decision(places, id).await? {
@@ -157,17 +160,17 @@ async fn standing(places: &Places, id: &MessageRef) -> Result<Option<&'static st
 
 /// Returns why a message cannot be decided about.
 fn meaning(message: &DeadMessage) -> String {
-    let closed = |state: &str| format!("closed as {state} at {}", seconds::text(message.changed_at));
+    let closed = || format!("closed as {} at {}", message.state, seconds::text(message.changed_at));
     if message.source == DeadSource::Inbox {
-        return closed(message.state);
+        return closed();
     }
     match message.state {
-        "retrying" if message.waits_for_operator() => {
+        MessageState::Retrying if message.waits_for_operator() => {
             String::from("retrying: the relay retries it automatically, unless it is discarded")
         }
-        "retrying" => String::from("retrying: the relay retries it automatically"),
-        "held" => String::from("held: it is published once the messages before it are published"),
-        "scheduled" => String::from("scheduled: it is published at its time"),
-        state => closed(state),
+        MessageState::Retrying => String::from("retrying: the relay retries it automatically"),
+        MessageState::Held => String::from("held: it is published once the messages before it are published"),
+        MessageState::Scheduled => String::from("scheduled: it is published at its time"),
+        _ => closed(),
     }
 }

@@ -71,7 +71,7 @@ impl<'a> Reading<'a> {
         };
         let outboxes = places.outboxes.iter().enumerate();
         for (number, place) in outboxes.filter(|_| filter.takes_outboxes() && from_inbox.is_none()) {
-            if let Err(error) = self.outbox((number, place), from).await {
+            if let Err(error) = self.outbox(number, place, from).await {
                 away.push(error.about(&place.pipeline));
             }
         }
@@ -90,7 +90,7 @@ impl<'a> Reading<'a> {
             if self.states.of_inbox().is_some() && self.ends_before(first) {
                 break;
             }
-            if let Err(error) = self.inbox((number, place), after, &mut seen).await {
+            if let Err(error) = self.inbox(number, place, after, &mut seen).await {
                 let whose = place.consumer.as_ref().map(|consumer| format!("inbox of {consumer}"));
                 away.push(error.about(whose.as_deref().unwrap_or("inbox")));
             }
@@ -100,11 +100,12 @@ impl<'a> Reading<'a> {
 
     async fn outbox(
         &mut self,
-        (number, place): (usize, &OutboxPlace),
+        number: usize,
+        place: &OutboxPlace,
         from: Option<Bookmark>,
     ) -> Result<(), OperateError> {
         if !self.filter.ids.is_empty() {
-            return self.named((number, place)).await;
+            return self.named(number, place).await;
         }
         let mut states = self.states.of_outbox();
         let mut after = EntryId::default();
@@ -126,8 +127,8 @@ impl<'a> Reading<'a> {
             }
             while !self.is_full() {
                 let next = match state {
-                    ExceptionState::Discarded => self.discarded((number, place), after).await?,
-                    _ => self.parked((number, place), state, after, &mut *desk).await?,
+                    ExceptionState::Discarded => self.discarded(number, place, after).await?,
+                    _ => self.parked(number, place, state, after, &mut *desk).await?,
                 };
                 let Some(next) = next else { break };
                 after = next;
@@ -143,7 +144,8 @@ impl<'a> Reading<'a> {
     /// Reads the next entries of a state that match. Returns where the rest begins.
     async fn parked(
         &mut self,
-        (number, place): (usize, &OutboxPlace),
+        number: usize,
+        place: &OutboxPlace,
         state: ExceptionState,
         after: EntryId,
         desk: &mut dyn Desk,
@@ -160,7 +162,7 @@ impl<'a> Reading<'a> {
         let messages = slice
             .entries
             .into_iter()
-            .map(|entry| DeadMessage::of_entry((number, place.pipeline.as_str()), state, entry));
+            .map(|entry| DeadMessage::of_entry(number, place.pipeline.as_str(), state, entry));
         self.found.extend(messages.filter(|message| filter.takes_error(message.error.as_deref())));
         Ok(slice.next)
     }
@@ -168,7 +170,8 @@ impl<'a> Reading<'a> {
     /// Reads the next discarded entries. Returns where the rest begins.
     async fn discarded(
         &mut self,
-        (number, place): (usize, &OutboxPlace),
+        number: usize,
+        place: &OutboxPlace,
         after: EntryId,
     ) -> Result<Option<EntryId>, OperateError> {
         let state = ExceptionState::Discarded;
@@ -177,14 +180,14 @@ impl<'a> Reading<'a> {
         let next = page.last().filter(|_| page.len() >= PAGE_ENTRIES as usize).map(|last| last.id);
         let messages = page
             .into_iter()
-            .map(|entry| DeadMessage::of_entry((number, place.pipeline.as_str()), state, entry));
+            .map(|entry| DeadMessage::of_entry(number, place.pipeline.as_str(), state, entry));
         let (filter, now) = (self.filter, self.now);
         self.found.extend(messages.filter(|message| filter.takes(message, now)));
         Ok(next)
     }
 
     /// Looks up the entries that the filter names, without reading the rows between distant ones.
-    async fn named(&mut self, (number, place): (usize, &OutboxPlace)) -> Result<(), OperateError> {
+    async fn named(&mut self, number: usize, place: &OutboxPlace) -> Result<(), OperateError> {
         let mut wanted = BTreeSet::new();
         for id in &self.filter.ids {
             wanted.extend(id.place().map(EntryId));
@@ -205,7 +208,7 @@ impl<'a> Reading<'a> {
                 });
                 let messages = page
                     .into_iter()
-                    .map(|entry| DeadMessage::of_entry((number, place.pipeline.as_str()), state, entry));
+                    .map(|entry| DeadMessage::of_entry(number, place.pipeline.as_str(), state, entry));
                 let (filter, now) = (self.filter, self.now);
                 self.found.extend(messages.filter(|message| filter.takes(message, now)));
             }
@@ -252,11 +255,7 @@ mod tests {
 
         use crate::settings::{Broker, Database, PipelineConfig, Retention};
 
-        let sqs = brokers::sqs::Config {
-            region: Some("eu-central-1".into()),
-            endpoint_url: Some("http://127.0.0.1:1".into()),
-            ..brokers::sqs::Config::default()
-        };
+        let sqs = brokers::sqs::Config::default().region("eu-central-1").endpoint_url("http://127.0.0.1:1");
         let pipeline = PipelineConfig {
             name: RelayName::new("orders").unwrap(),
             source: Source::new("/orders").unwrap(),

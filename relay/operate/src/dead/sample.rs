@@ -4,6 +4,7 @@ use outbox_log::EntryId;
 use time::OffsetDateTime;
 
 use super::message::{DeadMessage, DeadSource, Row};
+use crate::message_state::MessageState;
 
 /// Returns an entry of an outbox that has waited for an hour.
 #[must_use]
@@ -15,7 +16,7 @@ pub fn entry(id: i64) -> DeadMessage {
         scope: None,
         id: id.to_string(),
         message_id: Some("0190aaaa-0000-7000-8000-000000000001".into()),
-        state: "dead",
+        state: MessageState::Dead,
         topic: "orders".into(),
         key: Some("order-7".into()),
         kind: Some("order.placed".into()),

@@ -149,12 +149,13 @@ impl Counting<'_> {
             taken += part.count;
             self.group(part, counted.is_sample);
         }
-        let (number, is_at_least) = match refused {
-            true => (taken, counted.is_sample),
-            false => (counted.count, counted.is_at_least),
+        let total = if refused {
+            Total { number: taken, is_at_least: counted.is_sample }
+        } else {
+            Total { number: counted.count, is_at_least: counted.is_at_least }
         };
-        self.total.number += number;
-        self.total.is_at_least |= is_at_least;
+        self.total.number += total.number;
+        self.total.is_at_least |= total.is_at_least;
     }
 
     fn group(&mut self, part: Part, is_sample: bool) {

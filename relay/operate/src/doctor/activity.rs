@@ -46,13 +46,10 @@ fn transactions(facts: &PostgresFacts) -> Finding {
         _ if !facts.sees_sessions => {
             let pids = facts.transactions.iter().filter(|open| open.age.is_none());
             let pids: Vec<String> = pids.map(|open| open.pid.to_string()).collect();
-            let measured = match pids.is_empty() {
-                true => {
-                    format!("none is open; {} cannot see the ages of other roles' transactions", facts.role)
-                }
-                false => {
-                    format!("open in pids {}; {} cannot see their ages", pids.join(", "), facts.role)
-                }
+            let measured = if pids.is_empty() {
+                format!("none is open; {} cannot see the ages of other roles' transactions", facts.role)
+            } else {
+                format!("open in pids {}; {} cannot see their ages", pids.join(", "), facts.role)
             };
             let remedy = format!(
                 "GRANT pg_read_all_stats TO {}; without it, metrics count the age from when the relay first \

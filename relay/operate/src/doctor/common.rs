@@ -8,8 +8,8 @@ use super::text::age;
 
 pub(super) const DATABASE: &str = "database";
 
-pub(super) const POOLER: &str = "pooler";
-pub(super) const POOLER_REMEDY: &str = "a pooler shares server sessions between clients: point database.url at the \
+const POOLER: &str = "pooler";
+const POOLER_REMEDY: &str = "a pooler shares server sessions between clients: point database.url at the \
                              server or at a pooler in session mode; with PgBouncer in transaction mode, use \
                              1.21 or newer and max_prepared_statements above 0";
 
@@ -17,6 +17,17 @@ pub(super) const POOLER_REMEDY: &str = "a pooler shares server sessions between 
 const SKEW_WARN: Duration = Duration::from_secs(1);
 /// The default limit beyond which inboxes refuse ids from the future.
 const SKEW_FAIL: Duration = Duration::from_secs(300);
+
+/// Checks whether a pooler shares sessions of the server.
+#[cfg(feature = "postgres")]
+pub(super) fn pooler(shared_session: bool) -> Finding {
+    let (measured, problem) = if shared_session {
+        ("two connections share one server session", Some((CheckState::Warn, String::from(POOLER_REMEDY))))
+    } else {
+        ("each connection has its own session", None)
+    };
+    Finding::unless(POOLER, DATABASE, measured, problem)
+}
 
 /// Returns the finding for a pooler that prevents every query.
 pub(super) fn handed_on(reason: String) -> Finding {

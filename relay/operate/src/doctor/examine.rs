@@ -19,7 +19,7 @@ use super::grants::examine_grants;
 use super::horizon::{self, Horizon};
 use super::reach::{failed, reach_broker};
 use super::report::{CheckState, Finding, PipelineReport};
-use super::{facts, scheduled, sqlite};
+use super::{facts, relays, scheduled, sqlite};
 use crate::{Broker, InboxConfig, PipelineConfig};
 
 /// Time limit for all queries to a database together.
@@ -54,6 +54,7 @@ pub async fn examine(
     }
     checks.push(history(pipeline));
     checks.extend(scheduled::look(pipeline, DATABASE_TIME_LIMIT).await);
+    checks.extend(relays::look(pipeline, DATABASE_TIME_LIMIT).await);
     checks.extend(beside);
     let inboxes: Vec<&InboxConfig> =
         inboxes.iter().filter(|inbox| inbox.is_of(pipeline.name.as_str())).collect();
@@ -229,16 +230,25 @@ async fn broker(
     let _ = options;
     match &pipeline.broker {
         #[cfg(feature = "kafka")]
-        Broker::Kafka(config) => match brokers::kafka::inspect(config, topics).await {
-            Ok(facts) => {
-                let mut findings = super::kafka::check(&facts, config, &options.partitions);
-                if pipeline.broker.is_transactional() {
-                    findings.extend(transactions(pipeline, config, facts.nodes.unwrap_or_default()).await);
+        Broker::Kafka(config) => {
+            let asked = brokers::kafka::inspect(config, topics);
+            let (asked, listeners) = tokio::join!(asked, brokers::kafka::listeners(config));
+            // A cluster that does not answer is reported below.
+            let listeners = listeners.ok().map(|listeners| super::kafka::listeners(&listeners));
+            let (mut findings, horizons) = match asked {
+                Ok(facts) => {
+                    let mut findings = super::kafka::check(&facts, config, &options.partitions);
+                    if pipeline.broker.is_transactional() {
+                        findings
+                            .extend(transactions(pipeline, config, facts.nodes.unwrap_or_default()).await);
+                    }
+                    (with_broker(&facts, findings), super::kafka::horizons(&facts))
                 }
-                (with_broker(&facts, findings), super::kafka::horizons(&facts))
-            }
-            Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
-        },
+                Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
+            };
+            findings.extend(listeners);
+            (findings, horizons)
+        }
         #[cfg(feature = "rabbitmq")]
         Broker::Rabbitmq(config) => match brokers::rabbitmq::inspect(config, topics).await {
             Ok(facts) => {

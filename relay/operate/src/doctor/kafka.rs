@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use brokers::kafka::{Config, Retained, TopicFacts};
+use brokers::kafka::{Config, Listener, Retained, TopicFacts};
 use brokers::{BrokerFacts, Inspected};
 
 use super::horizon::{Horizon, Redelivers};
@@ -42,6 +42,28 @@ pub(crate) fn check(
         findings.extend(settings(&subject, facts, config));
     }
     findings
+}
+
+/// Checks whether this machine can reach each address that a broker advertises.
+#[must_use]
+pub(crate) fn listeners(found: &[Listener]) -> Finding {
+    let check = "listeners";
+    let told = |listener: &Listener| {
+        let problem = listener.problem.as_ref()?;
+        Some(format!("broker {} advertises {}: {problem}", listener.broker, listener.address))
+    };
+    let told: Vec<String> = found.iter().filter_map(told).collect();
+    if told.is_empty() {
+        let count = found.len();
+        return Finding::pass(
+            check,
+            "broker",
+            format!("this machine reaches all {count} advertised addresses"),
+        );
+    }
+    let remedy = "this machine cannot reach what such a broker advertises, so messages for its partitions wait: \
+                  correct its advertised.listeners to an address for this network, or start the broker";
+    Finding::fail(check, "broker", told.join(", "), remedy)
 }
 
 /// Returns how long the topics can redeliver a message.
@@ -254,6 +276,20 @@ mod tests {
     fn a_healthy_topic_passes() {
         let findings = findings(healthy(), Some(12));
         assert!(findings.iter().all(|finding| finding.state == CheckState::Pass), "{findings:?}");
+    }
+
+    #[test]
+    fn an_advertised_address_out_of_reach_fails() {
+        let listener = |broker: i32, problem: Option<&str>| Listener {
+            broker,
+            address: format!("127.0.0.1:{}", 29_998 + broker),
+            problem: problem.map(str::to_owned),
+        };
+        assert_eq!(listeners(&[listener(0, None)]).state, CheckState::Pass);
+        let found = listeners(&[listener(0, None), listener(1, Some("Connection refused"))]);
+        assert_eq!(found.state, CheckState::Fail);
+        assert_eq!(found.measured, "broker 1 advertises 127.0.0.1:29999: Connection refused");
+        assert!(found.remedy.is_some_and(|remedy| remedy.contains("advertised.listeners")));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! | `postgres` (feature), `sqlite` | checks of databases |
 //! | `common` | checks that several databases and brokers have in common |
 //! | `grants` | checks of PostgreSQL's rights |
+//! | `relays` | the check for relays that no process runs |
 //! | `scheduled` | the check of scheduled messages |
 //! | `activity` | checks of transactions and slots that hold history back |
 //! | `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |
@@ -38,6 +39,7 @@ mod postgres;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 mod reach;
+mod relays;
 mod report;
 mod scheduled;
 mod schema;

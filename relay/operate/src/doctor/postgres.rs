@@ -1,6 +1,6 @@
 //! Checks of a PostgreSQL database. Pure.
 
-use super::common::{DATABASE, POOLER, POOLER_REMEDY, accepted, clock};
+use super::common::{DATABASE, accepted, clock, pooler};
 use super::facts::{PostgresFacts, Timeline};
 use super::report::{CheckState, Finding};
 use super::text::bytes;
@@ -13,6 +13,7 @@ const VERSION_MIN: i32 = 130_000;
 pub(crate) fn check(facts: &PostgresFacts) -> Vec<Finding> {
     let mut findings = vec![tls(facts), server(facts), primary(facts), pooler(facts.shared_session)];
     findings.extend(facts.lines.iter().map(|line| schema::check(line, DATABASE)));
+    findings.push(schema::row_security(&facts.lines, DATABASE));
     findings.push(accepted(facts.refused.as_deref()));
     findings.push(sequence(facts.sequence_cache));
     findings.push(timeline(&facts.timeline));
@@ -20,6 +21,8 @@ pub(crate) fn check(facts: &PostgresFacts) -> Vec<Finding> {
     findings.push(collation(facts.stale_collation.as_ref()));
     findings.push(isolation(facts));
     findings.push(durability(facts));
+    findings.push(logged(&facts.unlogged));
+    findings.push(outboxes(facts));
     findings.extend(activity::check(facts));
     findings.push(clock(DATABASE, facts.clock));
     findings.push(disk(facts.database_bytes));
@@ -59,18 +62,6 @@ fn primary(facts: &PostgresFacts) -> Finding {
         (CheckState::Fail, remedy.to_owned())
     });
     Finding::unless("primary", DATABASE, if facts.replica { "a replica" } else { "the primary" }, problem)
-}
-
-/// Checks whether a pooler shares sessions of the server.
-pub(super) fn pooler(shared_session: bool) -> Finding {
-    let (measured, problem) = match shared_session {
-        false => ("each connection has its own session", None),
-        true => (
-            "two connections share one server session",
-            Some((CheckState::Warn, String::from(POOLER_REMEDY))),
-        ),
-    };
-    Finding::unless(POOLER, DATABASE, measured, problem)
 }
 
 fn sequence(cache: Option<i64>) -> Finding {
@@ -171,6 +162,40 @@ fn durability(facts: &PostgresFacts) -> Finding {
     Finding::unless("durability", DATABASE, measured, Some((state, remedy.to_owned())))
 }
 
+fn logged(unlogged: &[String]) -> Finding {
+    if unlogged.is_empty() {
+        return Finding::pass("logged", DATABASE, "no table of the toolkit is unlogged");
+    }
+    let remedy = "a crash of the server empties them, and a promotion as well: ALTER TABLE … SET LOGGED";
+    Finding::fail("logged", DATABASE, unlogged.join(", "), remedy)
+}
+
+fn outboxes(facts: &PostgresFacts) -> Finding {
+    let check = "outboxes";
+    let of = |is_unread: Option<bool>| {
+        let others = facts.other_outboxes.iter().filter(|other| other.is_unread == is_unread);
+        others.map(|other| other.schema.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let (unread, unknown) = (of(Some(true)), of(None));
+    if !unread.is_empty() {
+        let measured = format!("no relay has ever read the messages in the outbox of schema {unread}");
+        let remedy = "services write into an outbox that no pipeline reads: give it a pipeline with \
+                      database.schema, or correct the schema of this pipeline or of those services";
+        return Finding::warn(check, DATABASE, measured, remedy);
+    }
+    if !unknown.is_empty() && !facts.is_schema_named {
+        let measured = format!("this role may not look into the outbox of schema {unknown}");
+        let remedy = "the search_path chooses the outbox that this pipeline reads: name its schema in \
+                      database.schema";
+        return Finding::warn(check, DATABASE, measured, remedy);
+    }
+    let measured = match facts.other_outboxes.len() {
+        0 => String::from("this database has no other outbox"),
+        count => format!("other outboxes in this database: {count}, none of them known to be unread"),
+    };
+    Finding::pass(check, DATABASE, measured)
+}
+
 fn disk(database_bytes: u64) -> Finding {
     let measured = format!("the database takes {}", bytes(database_bytes));
     Finding::unknown(
@@ -186,7 +211,7 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::doctor::facts::{LineFacts, Skew};
+    use crate::doctor::facts::{LineFacts, OtherOutbox, Skew};
 
     pub(crate) fn healthy() -> PostgresFacts {
         PostgresFacts {
@@ -200,7 +225,17 @@ pub(crate) mod tests {
             sees_sessions: true,
             shared_session: false,
             refused: None,
-            lines: vec![LineFacts { line: "outbox", version: 7, version_needed: 7, problem: None }],
+            lines: vec![LineFacts {
+                line: "outbox",
+                version: 7,
+                version_needed: 7,
+                problem: None,
+                missing: Vec::new(),
+                row_security: Vec::new(),
+            }],
+            is_schema_named: false,
+            other_outboxes: Vec::new(),
+            unlogged: Vec::new(),
             sequence_cache: Some(1),
             timeline: Timeline::Told(1),
             encoding: String::from("UTF8"),
@@ -215,6 +250,10 @@ pub(crate) mod tests {
             clock: Skew { by: Duration::from_millis(3), uncertainty: Duration::from_millis(2) },
             database_bytes: 1 << 20,
         }
+    }
+
+    fn other(schema: &str, is_unread: Option<bool>) -> OtherOutbox {
+        OtherOutbox { schema: schema.to_owned(), is_unread }
     }
 
     fn state(facts: &PostgresFacts, check: &str) -> CheckState {
@@ -232,15 +271,21 @@ pub(crate) mod tests {
 
     #[test]
     fn each_fact_that_is_wrong_has_its_check() {
-        use CheckState::{Fail, Warn};
+        use CheckState::{Fail, Pass, Warn};
         type Break = fn(&mut PostgresFacts);
-        let table: [(&str, CheckState, Break); 17] = [
+        let table: [(&str, CheckState, Break); 24] = [
             ("tls", Fail, |facts| facts.cipher = None),
             ("tls", Warn, |facts| facts.verified = false),
             ("server", Fail, |facts| facts.version_number = 120_000),
             ("primary", Fail, |facts| facts.replica = true),
             ("pooler", Warn, |facts| facts.shared_session = true),
             ("schema", Fail, |facts| facts.lines[0].problem = Some(String::from("run relay migrate up"))),
+            ("schema", Fail, |facts| {
+                facts.lines[0].missing = vec![String::from("partition outbox_message_2")];
+            }),
+            ("row-security", Warn, |facts| {
+                facts.lines[0].row_security = vec![String::from("public.outbox_message")];
+            }),
             ("opens", Fail, |facts| facts.refused = Some(String::from("is CockroachDB"))),
             ("sequence-cache", Fail, |facts| facts.sequence_cache = Some(100)),
             ("timeline", Warn, |facts| facts.timeline = Timeline::Hidden(String::from("wal_level"))),
@@ -251,6 +296,17 @@ pub(crate) mod tests {
             ("durability", Fail, |facts| facts.unsafe_settings = vec![("fsync", String::from("off"))]),
             ("durability", Warn, |facts| {
                 facts.asynchronous = vec![String::from("shop: synchronous_commit=off")];
+            }),
+            ("logged", Fail, |facts| facts.unlogged = vec![String::from("public.outbox_message_2")]),
+            ("outboxes", Warn, |facts| facts.other_outboxes = vec![other("shop", None)]),
+            ("outboxes", Pass, |facts| facts.other_outboxes = vec![other("shop", Some(false))]),
+            ("outboxes", Warn, |facts| {
+                facts.other_outboxes = vec![other("a", None), other("b", Some(true))];
+                facts.is_schema_named = true;
+            }),
+            ("outboxes", Pass, |facts| {
+                facts.other_outboxes = vec![other("shop", None)];
+                facts.is_schema_named = true;
             }),
             ("clock", Warn, |facts| facts.clock.by = Duration::from_secs(5)),
             ("clock", Fail, |facts| facts.clock.by = Duration::from_secs(900)),

@@ -20,9 +20,22 @@ const CHECK: &str = "connection";
 pub async fn reach(pipeline: &PipelineConfig) -> Vec<Finding> {
     let (database, broker) = tokio::join!(reach_database(pipeline), reach_broker(pipeline));
     let findings = vec![database, broker];
+    #[cfg(feature = "kafka")]
+    let findings = [findings, unreached_listeners(pipeline).await.into_iter().collect()].concat();
     #[cfg(feature = "postgres")]
     let findings = [findings, admitted(pipeline).await].concat();
     findings
+}
+
+/// Returns the finding for brokers of Kafka that a bootstrap server names and that this machine
+/// cannot reach.
+#[cfg(feature = "kafka")]
+async fn unreached_listeners(pipeline: &PipelineConfig) -> Option<Finding> {
+    let crate::Broker::Kafka(config) = &pipeline.broker else { return None };
+    // Another finding reports a cluster that does not answer.
+    let listeners = brokers::kafka::listeners(config).await.ok()?;
+    Some(super::kafka::listeners(&listeners))
+        .filter(|finding| finding.state == super::report::CheckState::Fail)
 }
 
 /// Returns the reasons why the relay could not work in a database that lets it in. It may lack the
@@ -35,7 +48,7 @@ async fn admitted(pipeline: &PipelineConfig) -> Vec<Finding> {
     // Other findings report a database that is unreachable, has no tables or is not PostgreSQL.
     let Ok(is_shared) = shared.await else { return Vec::new() };
     let lacking = super::grants::lacking_of_relay(&pipeline.database).await;
-    lacking.into_iter().chain(is_shared.then(|| super::postgres::pooler(true))).collect()
+    lacking.into_iter().chain(is_shared.then(|| super::common::pooler(true))).collect()
 }
 
 /// Opens the database as `relay run` does, and closes it. Cancel-safe.

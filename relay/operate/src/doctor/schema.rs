@@ -1,6 +1,8 @@
-//! The check of the versions of the schema's lines. Pure.
+//! The checks of the schema's lines: versions, and row-level security. Pure.
 
 use super::facts::LineFacts;
+#[cfg(feature = "postgres")]
+use super::report::CheckState;
 use super::report::Finding;
 
 const CHECK: &str = "schema";
@@ -9,6 +11,11 @@ const CHECK: &str = "schema";
 pub(super) fn check(line: &LineFacts, subject: &str) -> Finding {
     let measured = format!("{}{} of {}", beginning(line.line), line.version, line.version_needed);
     match &line.problem {
+        None if !line.missing.is_empty() => {
+            let remedy =
+                format!("attach or create again as in `relay migrate sql`: {}", line.missing.join(", "));
+            Finding::fail(CHECK, subject, measured, remedy)
+        }
         None => Finding::pass(CHECK, subject, measured),
         // The tables of inboxes and keys are in the databases of their services.
         Some(_) if line.version == 0 && line.line != "outbox" => {
@@ -16,6 +23,20 @@ pub(super) fn check(line: &LineFacts, subject: &str) -> Finding {
         }
         Some(problem) => Finding::fail(CHECK, subject, measured, problem.clone()),
     }
+}
+
+/// Checks for row-level security, from which this role is exempt: otherwise the check of the
+/// versions fails.
+#[cfg(feature = "postgres")]
+pub(super) fn row_security(lines: &[LineFacts], subject: &str) -> Finding {
+    let tables: Vec<&str> = lines.iter().flat_map(|line| &line.row_security).map(String::as_str).collect();
+    if tables.is_empty() {
+        return Finding::pass("row-security", subject, "no table of the toolkit has row-level security");
+    }
+    let remedy = "inbox, keys, sagas and relays of other roles refuse to start, and a policy costs each message \
+                  time: ALTER TABLE … DISABLE ROW LEVEL SECURITY, and one schema for each tenant instead \
+                  (docs/security.md)";
+    Finding::unless("row-security", subject, tables.join(", "), Some((CheckState::Warn, remedy.to_owned())))
 }
 
 /// Returns whether the finding is about a line whose tables are there.

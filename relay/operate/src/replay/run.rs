@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, Message};
-use outbox_log::entries::{SelectedEntry, Standing};
+use outbox_log::entries::{SelectedEntry, Signature, Standing};
 use outbox_log::{EntryId, Pause};
 use serde::Serialize;
 use tokio::time::Instant;
@@ -102,8 +102,8 @@ impl ReplayPlan {
         action: &str,
         selection: &str,
     ) -> Result<(), OperateError> {
-        let signature = (signed.operator.name(), signed.reason.as_str());
-        let noted = place.entries.note_operation(&place.pipeline, action, selection, signature).await;
+        let by = Signature { actor: signed.operator.name(), reason: &signed.reason };
+        let noted = place.entries.note_operation(&place.pipeline, action, selection, by).await;
         noted.map_err(|error| OperateError::from(error).about(&place.pipeline))
     }
 

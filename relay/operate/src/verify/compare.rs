@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use inbox::reconcile::{AppliedIds, Unfinished};
+use inbox::reconcile::Unfinished;
 use message::MessageId;
-use outbox_log::reconcile::Rows;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::bounded::{InboxIds, OutboxRows};
 use super::range::Range;
 use super::reconcile::{Context, InboxContext, Kind, MessageState, Reconciled, Seen};
 use super::report::{Compared, InboxCounts};
@@ -49,8 +49,8 @@ pub struct Comparison<'a> {
 
 /// Connections and results of a running comparison.
 struct Open {
-    rows: Box<dyn Rows>,
-    memories: Vec<Box<dyn AppliedIds>>,
+    rows: OutboxRows,
+    memories: Vec<InboxIds>,
     spool: Spool,
     context: Context,
     broker: BrokerRead,
@@ -126,10 +126,10 @@ impl Comparison<'_> {
         self.read_effects(open).await?;
         self.read_committed(open).await?;
         for (place, memory) in open.memories.iter_mut().enumerate() {
-            self.reading.inbox(memory.as_mut(), place, self.range, &mut open.spool).await?;
+            self.reading.inbox(memory, place, self.range, &mut open.spool).await?;
         }
         let filter = &self.pipeline.settings.filter;
-        self.reading.outbox(open.rows.as_mut(), filter, self.range, &mut open.spool).await?;
+        self.reading.outbox(&mut open.rows, filter, self.range, &mut open.spool).await?;
         self.read_broker(open).await
     }
 
@@ -148,9 +148,10 @@ impl Comparison<'_> {
         for (inbox, context) in self.inboxes.iter().zip(&mut open.context.inboxes) {
             let Some(group) = &inbox.group else { continue };
             // Without configured topics, those in the outbox are used.
-            let topics = match inbox.topics.is_empty() {
-                true => open.spool.topics().iter().cloned().collect(),
-                false => inbox.topics.clone(),
+            let topics = if inbox.topics.is_empty() {
+                open.spool.topics().iter().cloned().collect()
+            } else {
+                inbox.topics.clone()
             };
             self.reading.progress.say(format!("asking how far the group {group} has come"));
             context.committed = Some(self.reading.committed(&self.pipeline.broker, group, &topics).await?);

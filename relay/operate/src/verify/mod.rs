@@ -5,6 +5,7 @@
 //! | `range.rs` | the range of ids for a span of time |
 //! | `progress.rs` | reports of progress |
 //! | `sources.rs` | reads of databases, in sessions that cannot write |
+//! | `bounded.rs`, `alive.rs` | their time limits |
 //! | `topic.rs` | reads of Kafka's log |
 //! | `spool.rs` | sightings of messages, on disk |
 //! | `reconcile.rs` | the verdict on one message from all its sightings; pure |
@@ -18,6 +19,9 @@
 //! an inbox lacks may be on its way there. Such messages are checked until none of them has arrived
 //! for the grace, and only the rest is reported.
 
+#[cfg(feature = "postgres")]
+mod alive;
+mod bounded;
 mod compare;
 mod progress;
 mod range;

@@ -249,7 +249,7 @@ impl Compared {
         }
     }
 
-    fn inbox(&self, (place, inbox): (usize, &InboxCounts)) -> ComparedPlace {
+    fn inbox(&self, place: usize, inbox: &InboxCounts) -> ComparedPlace {
         let effects = "doubled messages: set verify.inbox.effects to compare effects with the inbox";
         let effects = (!inbox.has_effects).then(|| effects.to_owned());
         let unknown = inbox.group.as_ref().filter(|_| !inbox.is_group_known).map(|group| {
@@ -302,7 +302,7 @@ impl Report {
     /// Adds a pipeline.
     pub fn add(&mut self, compared: Compared) {
         let mut inboxes: Vec<_> =
-            compared.inboxes.iter().enumerate().map(|inbox| compared.inbox(inbox)).collect();
+            compared.inboxes.iter().enumerate().map(|(place, inbox)| compared.inbox(place, inbox)).collect();
         if inboxes.is_empty() {
             let not_checked =
                 vec![String::from("everything: no inbox is configured; add [[verify.inbox]] or --inbox")];

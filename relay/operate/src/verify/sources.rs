@@ -4,19 +4,26 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+#[cfg(feature = "postgres")]
+use futures_util::TryFutureExt as _;
 use futures_util::TryStreamExt as _;
-use inbox::reconcile::{AppliedIds, Whose};
+use inbox::reconcile::Whose;
+use outbox_log::LogOptions;
 use outbox_log::read_only::ReadOnly;
-use outbox_log::reconcile::{Row, Rows, Stage};
+use outbox_log::reconcile::{Row, Stage};
 use secrecy::ExposeSecret as _;
 use sqlx::{AssertSqlSafe, Row as _, ValueRef as _};
 use uuid::Uuid;
 
+#[cfg(feature = "postgres")]
+use super::alive::Watch;
+use super::bounded::{Bound, InboxIds, OutboxRows};
 use super::progress::Progress;
 use super::range::Range;
 use super::spool::{At, Spool};
 use crate::error::OperateError;
 use crate::pace::Pace;
+use crate::tables::Tables;
 use crate::{Broker, InboxConfig, PipelineConfig};
 use engine::Filter;
 
@@ -33,47 +40,52 @@ pub struct Reading {
 }
 
 /// Opens the outbox of a pipeline.
-pub(super) async fn outbox(
-    pipeline: &PipelineConfig,
-    timeout: Duration,
-) -> Result<Box<dyn Rows>, OperateError> {
-    // A query of a SQLite file blocks no other session, so it needs no time limit.
-    #[cfg(not(feature = "postgres"))]
-    let _ = timeout;
+pub(super) async fn outbox(pipeline: &PipelineConfig, timeout: Duration) -> Result<OutboxRows, OperateError> {
     let url = pipeline.database.url()?;
-    let allow = pipeline.database.options().allow_plaintext;
-    Ok(match ReadOnly::open(url.expose_secret(), allow, APPLICATION).await? {
+    let options = pipeline.database.options();
+    let allow = options.allow_plaintext;
+    let tables = Tables::new(url.clone(), options.clone());
+    let bound = Bound::of("the outbox", &tables, timeout);
+    let opened = ReadOnly::open(url.expose_secret(), allow, APPLICATION).await;
+    let rows = match opened.map_err(|error| bound.failed(error))? {
         #[cfg(feature = "postgres")]
         ReadOnly::Postgres(connection) => {
             let schema = pipeline.database.schema();
-            outbox_log::reconcile::postgres_within(connection, schema, &pipeline.name, timeout).await?
+            let opening = outbox_log::reconcile::postgres_within(connection, schema, &pipeline.name, timeout);
+            bound.call(opening).await?
         }
         ReadOnly::Sqlite(connection) => outbox_log::reconcile::sqlite(connection, &pipeline.name).await?,
-    })
+    };
+    Ok(OutboxRows { rows, bound })
 }
 
-async fn session(inbox: &InboxConfig) -> Result<ReadOnly, OperateError> {
+/// Opens a session in the database of an inbox.
+pub(super) async fn session(inbox: &InboxConfig, bound: &Bound) -> Result<ReadOnly, OperateError> {
     let url = inbox.url.load("verify.inbox.url")?;
     let opened = ReadOnly::open(url.expose_secret(), inbox.allow_plaintext, APPLICATION).await;
-    opened.map_err(|error| OperateError::from(error).about(format_args!("inbox {}", inbox.consumer)))
+    opened.map_err(|error| bound.failed(error))
+}
+
+/// Bounds the calls to the database of an inbox.
+fn bound_of(inbox: &InboxConfig, timeout: Duration) -> Result<Bound, OperateError> {
+    let url = inbox.url.load("verify.inbox.url")?;
+    let options = LogOptions::default().schema(inbox.schema.clone()).allow_plaintext(inbox.allow_plaintext);
+    Ok(Bound::of(format_args!("inbox {}", inbox.consumer), &Tables::new(url, options), timeout))
 }
 
 /// Opens an inbox.
-pub(super) async fn inbox(
-    inbox: &InboxConfig,
-    timeout: Duration,
-) -> Result<Box<dyn AppliedIds>, OperateError> {
-    #[cfg(not(feature = "postgres"))]
-    let _ = timeout;
-    let whose = Whose { consumer: inbox.consumer.clone(), scope: inbox.scope.clone() };
-    let opened = match session(inbox).await? {
+pub(super) async fn inbox(inbox: &InboxConfig, timeout: Duration) -> Result<InboxIds, OperateError> {
+    let whose = Whose { consumer: inbox.consumer.clone(), tenant: inbox.scope.clone() };
+    let bound = bound_of(inbox, timeout)?;
+    let ids = match session(inbox, &bound).await? {
         #[cfg(feature = "postgres")]
         ReadOnly::Postgres(connection) => {
-            inbox::reconcile::postgres(connection, inbox.schema.as_ref(), whose, timeout).await
+            let schema = inbox.schema.as_ref();
+            bound.call(inbox::reconcile::postgres(connection, schema, whose, timeout)).await?
         }
-        ReadOnly::Sqlite(connection) => inbox::reconcile::sqlite(connection, whose).await,
+        ReadOnly::Sqlite(connection) => bound.call(inbox::reconcile::sqlite(connection, whose)).await?,
     };
-    opened.map_err(|error| OperateError::from(error).about(format_args!("inbox {}", inbox.consumer)))
+    Ok(InboxIds { ids, bound })
 }
 
 /// Marks rows that the pipeline leaves to others. A parked or discarded message is its own, even if
@@ -102,7 +114,7 @@ impl Reading {
     /// Reads all rows of the range.
     pub(super) async fn outbox(
         &mut self,
-        rows: &mut dyn Rows,
+        rows: &mut OutboxRows,
         filter: &Filter,
         range: Range,
         spool: &mut Spool,
@@ -122,16 +134,16 @@ impl Reading {
     /// Reads all ids of the range that an inbox remembers.
     pub(super) async fn inbox(
         &mut self,
-        memory: &mut dyn AppliedIds,
+        memory: &mut InboxIds,
         place: usize,
         range: Range,
         spool: &mut Spool,
     ) -> Result<(), OperateError> {
-        let mut after = (range.after, String::from("\u{10ffff}"));
+        let (mut after, mut after_tenant) = (range.after, String::from("\u{10ffff}"));
         loop {
-            let page = memory.page((after.0, &after.1), range.until, PAGE_ROWS).await?;
+            let page = memory.page(after, &after_tenant, range.until, PAGE_ROWS).await?;
             let Some(last) = page.last() else { return Ok(()) };
-            after = (last.id, last.scope.clone());
+            (after, after_tenant) = (last.id, last.tenant.clone());
             let seen: Vec<_> = page.iter().map(|row| (row.id, row.fingerprint.as_bytes().to_vec())).collect();
             spool.add(At::Inbox(place), &seen).await?;
             self.progress.rows("inbox", page.len());
@@ -159,9 +171,11 @@ impl Reading {
         let statement = || AssertSqlSafe(sql.to_owned());
         let mut buffer = Vec::new();
         macro_rules! read {
-            ($connection:expr) => {{
+            ($connection:expr, $next:ident => $row:expr) => {{
                 let mut rows = sqlx::query(statement()).fetch($connection);
-                while let Some(row) = rows.try_next().await.map_err(failed)? {
+                loop {
+                    let $next = rows.try_next();
+                    let Some(row) = $row.map_err(failed)? else { break };
                     if row.try_get_raw(0).map_err(failed)?.is_null() {
                         continue;
                     }
@@ -178,15 +192,17 @@ impl Reading {
                 }
             }};
         }
+        let bound = bound_of(inbox, self.statement_timeout)?;
         // One statement reads as fast as the pace allows: it has no time limit of its own.
-        match session(inbox).await? {
+        match session(inbox, &bound).await? {
             #[cfg(feature = "postgres")]
             ReadOnly::Postgres(mut connection) => {
-                let begun = outbox_log::read_only::begin(&mut connection, Duration::ZERO).await;
-                let mut tx = begun.map_err(failed)?;
-                read!(&mut *tx);
+                let beginning = outbox_log::read_only::begin(&mut connection, Duration::ZERO);
+                let mut tx = bound.call(beginning.map_err(failed)).await?;
+                let watch = bound.call(Watch::of(&mut tx, inbox, &bound).map_err(failed)).await?;
+                read!(&mut *tx, row => watch.next(row).await?);
             }
-            ReadOnly::Sqlite(mut connection) => read!(&mut connection),
+            ReadOnly::Sqlite(mut connection) => read!(&mut connection, row => row.await),
         }
         self.put_effects(&mut buffer, place, range, spool).await
     }

@@ -7,7 +7,6 @@ use clap::{ArgGroup, Args};
 use message::{HeaderName, HeaderValue, Headers};
 use operate::dead::{self, BulkReport, Change, Filter, MessageRef, Report};
 use operate::{Places, Signed};
-use outbox_log::ExceptionState;
 
 use super::super::exit::Exit;
 use super::super::failure::Failure;
@@ -166,7 +165,7 @@ impl Edit {
         let mut is_dead = true;
         let report = async {
             let plan = dead::plan(&places, &signed.operator, &filter, &change).await?;
-            is_dead = plan.messages.iter().all(|message| message.state == ExceptionState::Dead.as_str());
+            is_dead = plan.messages.iter().all(|message| message.is_dead());
             if self.dry_run {
                 return Ok(plan.dry_run(&change));
             }
@@ -181,11 +180,11 @@ impl Edit {
         let id = self.id.to_string();
         if !self.dry_run && !is_dead {
             let show = hint::command(&["show", "--pipeline", owner.as_str(), id.as_str()]);
-            eprintln!("the relay retries it automatically: {show}");
+            note!("the relay retries it automatically: {show}");
         } else if !self.dry_run {
             let words =
                 ["dead", "requeue", "--pipeline", owner.as_str(), "--id", id.as_str(), "--note", "WHY"];
-            eprintln!("it stays dead until you requeue it: {}", hint::command(&words));
+            note!("it stays dead until you requeue it: {}", hint::command(&words));
         }
         Ok(exit)
     }
@@ -207,7 +206,7 @@ pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
             help,
         ));
     }
-    eprint!("{question} [y/N] ");
+    note_text!("{question} [y/N] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;

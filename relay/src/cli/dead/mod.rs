@@ -133,7 +133,7 @@ impl Dead {
         match self {
             Self::List(list) => list.execute(format).await,
             Self::Show(show) => show.execute(format).await,
-            Self::Requeue(requeue) => requeue.execute(format).await,
+            Self::Requeue(requeue) => Box::pin(requeue.execute(format)).await,
             Self::Discard(decide) => decide.execute(&Change::Discard, format).await,
             Self::Edit(edit) => edit.execute(format).await,
             Self::Audit(audit) => audit.execute(format).await,
@@ -152,7 +152,7 @@ impl List {
         } else {
             show::list(&listed.messages, listed.away.is_empty(), format)?;
             if listed.more {
-                eprintln!("there are more than {}: --limit shows more, --count counts them", self.limit);
+                note!("there are more than {}: --limit shows more, --count counts them", self.limit);
             }
         }
         // An unreachable database does not hide the messages of the others.
@@ -165,9 +165,10 @@ impl List {
     /// Returns the messages of all requested states, in the order of the states.
     async fn look(&self, places: &Places) -> Result<Listed, OperateError> {
         let filter = self.conditions.filter(&[], &self.place);
-        let states = match self.closed {
-            true => vec![States::Closed],
-            false => self.states.iter().map(|state| state.of_log()).collect(),
+        let states = if self.closed {
+            vec![States::Closed]
+        } else {
+            self.states.iter().map(|state| state.of_log()).collect()
         };
         let limit = if self.count { COUNTED_MAX } else { self.limit };
         let mut all: Option<Listed> = None;
@@ -203,9 +204,10 @@ impl Show {
 impl Audit {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let places = self.place.open().await?;
-        let audited = match self.each {
-            true => during("reading", dead::audit_of_messages(&places, &viewer(), self.limit)).await,
-            false => during("reading", dead::audit(&places, &viewer(), self.limit)).await,
+        let audited = if self.each {
+            during("reading", dead::audit_of_messages(&places, &viewer(), self.limit)).await
+        } else {
+            during("reading", dead::audit(&places, &viewer(), self.limit)).await
         };
         places.close().await;
         let audited = audited?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use operate::dead::{AuditLine, DeadMessage, DeadSource, Report};
-use operate::seconds;
+use operate::{MessageState, seconds};
 use serde::Serialize;
 
 use super::super::exit::Exit;
@@ -13,10 +13,12 @@ use super::super::output::{Format, Table, age, card, nothing_waits, or_dash};
 
 /// Prints a list. `is_whole` is false when a place did not answer.
 pub(super) fn list(messages: &[DeadMessage], is_whole: bool, format: Format) -> Result<Exit, Failure> {
-    format.print(&messages, |messages| match messages.is_empty() {
-        true => nothing_waits(is_whole),
-        false => rows(messages),
-    })?;
+    format.print(
+        &messages,
+        |messages| {
+            if messages.is_empty() { nothing_waits(is_whole) } else { rows(messages) }
+        },
+    )?;
     Ok(Exit::Success)
 }
 
@@ -42,7 +44,13 @@ pub(super) fn counts(
 ) -> Result<(), Failure> {
     let mut counts: BTreeMap<_, u64> = BTreeMap::new();
     for message in messages {
-        let of = (message.source, message.owner(), &*message.topic, message.state, message.cause.as_deref());
+        let of = (
+            message.source,
+            message.owner(),
+            &*message.topic,
+            message.state.as_str(),
+            message.cause.as_deref(),
+        );
         *counts.entry(of).or_default() += 1;
     }
     let counts = counts.into_iter().map(|((source, of, topic, state, cause), messages)| Count {
@@ -108,9 +116,10 @@ pub(super) fn report(report: &Report, format: Format) -> Result<(), Failure> {
 pub(super) fn audit(lines: &[AuditLine], is_whole: bool, format: Format) -> Result<(), Failure> {
     format.print(&lines, |lines| {
         if lines.is_empty() {
-            return String::from(match is_whole {
-                true => "no decisions yet",
-                false => "no decisions found, but not every database answered",
+            return String::from(if is_whole {
+                "no decisions yet"
+            } else {
+                "no decisions found, but not every database answered"
             });
         }
         let rows = lines.iter().map(|line| {
@@ -168,13 +177,13 @@ fn rows(messages: &[DeadMessage]) -> String {
 fn state(message: &DeadMessage) -> String {
     match &message.redrive_requested_by {
         Some(actor) => format!("{}, redrive requested by {actor}", message.state),
-        None => message.state.to_owned(),
+        None => message.state.to_string(),
     }
 }
 
 /// Returns the attempts. Failures that are not the message's own do not count.
 fn attempts(message: &DeadMessage) -> String {
-    match (message.attempts, message.error.is_some() && message.state == "retrying") {
+    match (message.attempts, message.error.is_some() && message.state == MessageState::Retrying) {
         (0, true) => String::from("0: outages and missing destinations do not count"),
         (attempts, _) => attempts.to_string(),
     }

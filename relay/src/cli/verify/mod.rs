@@ -107,7 +107,7 @@ impl Verify {
         format.print(&report, table::shown)?;
         match failure {
             Some(failure) if report.has_faults() => {
-                eprint!("{}", failure.shown());
+                failure.print();
                 Ok(Exit::Broken)
             }
             Some(failure) => Err(failure),

@@ -52,13 +52,22 @@ pub(crate) struct App {
     work: Semaphore,
 }
 
+/// Who may use the page, and from where.
+pub(crate) struct Access {
+    pub(crate) hosts: Hosts,
+    pub(crate) users: Users,
+    pub(crate) cookie: Cookie,
+}
+
 impl App {
     pub(crate) fn new(
-        (pipelines, inboxes): (Vec<PipelineConfig>, Vec<InboxConfig>),
+        pipelines: Vec<PipelineConfig>,
+        inboxes: Vec<InboxConfig>,
         own: Own,
         links: Links,
-        (hosts, users, cookie): (Hosts, Users, Cookie),
+        access: Access,
     ) -> Self {
+        let Access { hosts, users, cookie } = access;
         let observer = Observer::new(pipelines.clone(), inboxes.clone());
         let work = Semaphore::new(WORK_MAX);
         Self {

@@ -60,12 +60,15 @@ impl NavCount {
         self.is_at_least |= is_at_least && number.is_some();
     }
 
-    /// Returns its text: `2,009`, `≥ 100,000`, `2,009 + ?`. `None` for zero and for an unknown
-    /// count.
+    /// Returns its text: `2,009`, `≥ 100,000`, `2,009 + ?`, `?` for an unknown count. `None` for
+    /// zero.
     pub(crate) fn text(self) -> Option<String> {
         let least = if self.is_at_least { "≥ " } else { "" };
         let more = if self.is_partial { " + ?" } else { "" };
-        (self.number > 0).then(|| format!("{least}{}{more}", count(self.number)))
+        if self.number == 0 {
+            return self.is_partial.then(|| String::from("?"));
+        }
+        Some(format!("{least}{}{more}", count(self.number)))
     }
 }
 
@@ -84,6 +87,7 @@ mod tests {
         assert_eq!(text(&[Some(2_009), None], false).as_deref(), Some("2,009 + ?"));
         assert_eq!(text(&[Some(100_000)], true).as_deref(), Some("≥ 100,000"));
         assert_eq!(text(&[Some(0)], false), None);
-        assert_eq!(text(&[None], true), None);
+        assert_eq!(text(&[None], true).as_deref(), Some("?"));
+        assert_eq!(text(&[Some(0), None], false).as_deref(), Some("?"));
     }
 }

@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 
 use super::context::{self, Nav};
 use super::text::{beginning, plain};
+use super::toned::Toned;
 
 /// Maximum number of characters of a name or an error in a table.
 const CELL_CHARS_MAX: usize = 160;
@@ -217,15 +218,9 @@ pub(crate) fn maybe(text: Option<&str>) -> Markup {
     }
 }
 
-/// Renders a state as a badge. States are the toolkit's own words.
-pub(crate) fn badge(state: &str) -> Markup {
-    let kind = match state {
-        "leading" | "published" | "applied" | "finished" | "applied_late" | "done" => "good",
-        "dead" | "expired" | "unknown" | "stuck" | "forgotten" | "not done" => "bad",
-        "held" | "retrying" | "idle" | "paused" | "undoing" | "running, stuck" | "undoing, stuck" => "warn",
-        _ => "",
-    };
-    tone(kind, state)
+/// Renders a state as a badge.
+pub(crate) fn badge(state: impl Toned) -> Markup {
+    tone(state.tone(), &state.to_string())
 }
 
 /// Renders a badge in a colour: `good`, `warn`, `bad` or none.
@@ -310,7 +305,7 @@ mod tests {
         let operator = Operator::new(HOSTILE, Role::Viewer);
         let uri: axum::http::Uri = "/dead?topic=%22%3E%3Cscript%3E".parse().unwrap();
         let error = OperateError::refused(HOSTILE, HOSTILE);
-        let body = html! { (cell(HOSTILE)) (maybe(Some(HOSTILE))) (badge(HOSTILE)) (away(&[error])) };
+        let body = html! { (cell(HOSTILE)) (maybe(Some(HOSTILE))) (tone("bad", HOSTILE)) (away(&[error])) };
         let nav = tokio::sync::watch::Sender::new(std::sync::Arc::default()).subscribe();
         let context = context::Context { operator, nav };
         let page = async { Frame::new(Tab::Dead, HOSTILE).live(&uri).page(&body).into_string() };

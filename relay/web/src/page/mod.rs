@@ -48,6 +48,7 @@ mod stream;
 mod surveys;
 mod text;
 mod tls;
+mod toned;
 mod trouble;
 mod users;
 

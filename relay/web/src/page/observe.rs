@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use operate::status::{Depth, PipelineStatus, status_at};
 use operate::{InboxConfig, Operator, OutboxPlace, PipelineConfig, Places, Role};
-use outbox_log::EntryId;
+use outbox_log::{EntryId, ExceptionState};
 use time::OffsetDateTime;
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -106,16 +106,16 @@ impl Observer {
     }
 
     /// Returns consumers, stuck keys and stuck sagas. Waits a moment if they were not read
-    /// recently; then they may be unknown. Cancel-safe.
+    /// recently; after that they are unknown. Cancel-safe.
     pub(crate) async fn beside(&self) -> Arc<Beside> {
         let mut looks = self.beside.subscribe();
-        let is_old = looks.borrow().read_at.is_none_or(|at| at.elapsed() > READ_FOR);
-        if is_old {
+        let is_old = |beside: &Beside| beside.read_at.is_none_or(|at| at.elapsed() > READ_FOR);
+        if is_old(&looks.borrow()) {
             self.beside_wanted.notify_one();
             let _ = tokio::time::timeout(BESIDE_WAIT, looks.changed()).await;
         }
         let beside = looks.borrow();
-        Arc::clone(&beside)
+        if is_old(&beside) { Arc::default() } else { Arc::clone(&beside) }
     }
 
     /// Returns the counts of the navigation, which change with every look.
@@ -207,8 +207,10 @@ impl Observer {
         let beside = Arc::clone(&self.beside.borrow());
         let mut nav = Nav { keys: beside.keys, sagas: beside.sagas, ..Nav::default() };
         for (status, _) in &picture.pipelines {
-            for (state, count) in [("dead", &mut nav.dead), ("held", &mut nav.held)] {
-                let number = (status.state != "unknown").then(|| status.parked(state));
+            for (state, count) in
+                [(ExceptionState::Dead, &mut nav.dead), (ExceptionState::Held, &mut nav.held)]
+            {
+                let number = (status.state.is_known()).then(|| status.parked(state));
                 count.add(number, status.exceptions_are_at_least);
             }
         }

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use super::app::{App, routes};
+use super::app::{Access, App, routes};
 use super::guard::Hosts;
 use super::links::Links;
 use super::session::Cookie;
@@ -105,10 +105,12 @@ impl Page {
             .map_err(|error| PageError::Address { address: page.listen, error })?;
         let address =
             listener.local_addr().map_err(|error| PageError::Address { address: page.listen, error })?;
-        let hosts = Hosts::new(page.listen, &page.hosts);
-        let places = (pipelines.to_vec(), inboxes.to_vec());
-        let cookie = Cookie::new(page.is_encrypted(), address.port());
-        let app = Arc::new(App::new(places, own, Links::of(page), (hosts, users, cookie)));
+        let access = Access {
+            hosts: Hosts::new(page.listen, &page.hosts),
+            users,
+            cookie: Cookie::new(page.is_encrypted(), address.port()),
+        };
+        let app = Arc::new(App::new(pipelines.to_vec(), inboxes.to_vec(), own, Links::of(page), access));
         let bounds = Bounds {
             connections_max: CONNECTIONS_MAX,
             // A proxy stands for all its clients.

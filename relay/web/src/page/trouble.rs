@@ -82,7 +82,7 @@ pub(crate) fn sort(subjects: &mut [Subject<'_>]) {
 pub(crate) fn is_grave(wait: &Wait) -> bool {
     match wait.symptom {
         Symptom::DatabaseAway => true,
-        Symptom::Paused | Symptom::Held | Symptom::HistoryKept => false,
+        Symptom::Paused | Symptom::Held => false,
         _ => !wait.passes,
     }
 }
@@ -206,9 +206,10 @@ fn several(number: usize, noun: &str) -> String {
 mod tests {
     use super::*;
     use operate::cause::Cause;
+    use operate::status::PipelineState;
     use std::collections::BTreeMap;
 
-    fn status(name: &str, state: &'static str, parked: &[(&'static str, u64)]) -> PipelineStatus {
+    fn status(name: &str, state: PipelineState, parked: &[(&'static str, u64)]) -> PipelineStatus {
         PipelineStatus {
             state,
             exceptions: parked.iter().copied().collect(),
@@ -220,12 +221,12 @@ mod tests {
     #[test]
     fn the_worst_is_first() {
         let all = [
-            status("quiet", "leading", &[]),
-            status("again", "leading", &[("retrying", 5)]),
-            status("away", "unknown", &[]),
-            status("young", "leading", &[("dead", 1)]),
-            status("old", "leading", &[("dead", 9)]),
-            status("alone", "idle", &[]),
+            status("quiet", PipelineState::Leading, &[]),
+            status("again", PipelineState::Leading, &[("retrying", 5)]),
+            status("away", PipelineState::Unknown, &[]),
+            status("young", PipelineState::Leading, &[("dead", 1)]),
+            status("old", PipelineState::Leading, &[("dead", 9)]),
+            status("alone", PipelineState::Idle, &[]),
         ];
         let mut subjects: Vec<Subject<'_>> = all.iter().map(|it| Subject::pipeline(it, None)).collect();
         sort(&mut subjects);
@@ -238,9 +239,9 @@ mod tests {
     #[test]
     fn one_sentence_says_who_needs_an_operator() {
         let all = [
-            status("shipping", "leading", &[("dead", 2_009), ("held", 41)]),
-            status("orders", "leading", &[]),
-            status("away", "unknown", &[]),
+            status("shipping", PipelineState::Leading, &[("dead", 2_009), ("held", 41)]),
+            status("orders", PipelineState::Leading, &[]),
+            status("away", PipelineState::Unknown, &[]),
         ];
         let of = |all: &[PipelineStatus], away| {
             summary(&all.iter().map(|it| Subject::pipeline(it, None)).collect::<Vec<_>>(), away)
@@ -254,13 +255,13 @@ mod tests {
             of(&all[1..2], 2),
             "The pipeline publishes. Nothing waits for you. 2 databases do not answer."
         );
-        let retrying = [status("orders", "leading", &[("retrying", 1)])];
+        let retrying = [status("orders", PipelineState::Leading, &[("retrying", 1)])];
         assert_eq!(of(&retrying, 0), "Nothing needs you; 1 part waits.");
     }
 
     #[test]
     fn messages_are_told_with_their_most_frequent_error() {
-        let mut shipping = status("shipping", "leading", &[("dead", 2_009)]);
+        let mut shipping = status("shipping", PipelineState::Leading, &[("dead", 2_009)]);
         let cause = Cause { text: String::from("no route"), count: 1_200, is_at_least: true, others: 2 };
         shipping.causes = BTreeMap::from([("dead", cause.clone())]);
         let told = |status: &PipelineStatus| sentence(&sorted(status.waits())[0]);

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use inbox::simulation::{Admitted, Cause, Failed, Forget, HeldMessages, MessageName, Store};
-use inbox::window::Window;
+use inbox::Window;
+use inbox::simulation::{Admitted, Failed, Forget, HeldMessages, MessageName, Store};
 use inbox::{
-    AdmitError, Attempt, Candidate, CommitError, ConsumerName, Duplicate, Failures, HandlerError, OpenError,
-    Reason, Received, Refusal, StoreError, Tenant,
+    AdmitError, Attempt, Candidate, Cause, CommitError, ConsumerName, Duplicate, Failures, HandlerError,
+    OpenError, Reason, Received, Refusal, StoreError, Tenant,
 };
 use message::{Committed, Delivery, Fingerprint, Message, MessageId};
 use rand::Rng;

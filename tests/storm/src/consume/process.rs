@@ -188,12 +188,10 @@ pub(crate) const KAFKA_PROPERTIES: [(&str, &str); 2] =
 
 /// Returns a configuration for a server that accepts any credentials.
 pub(crate) fn sqs_config(endpoint: &str) -> sqs::Config {
-    sqs::Config {
-        endpoint_url: Some(endpoint.to_owned()),
-        region: Some(String::from("elasticmq")),
-        access_key_id: Some(String::from("storm")),
-        secret_access_key: Some(String::from("storm").into()),
-        request_timeout_ms: 4_000,
-        ..sqs::Config::default()
-    }
+    sqs::Config::default()
+        .endpoint_url(endpoint)
+        .region("elasticmq")
+        .access_key_id("storm")
+        .secret_access_key("storm")
+        .request_timeout_ms(4_000)
 }

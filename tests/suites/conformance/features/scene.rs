@@ -428,9 +428,10 @@ impl<DB: Dialect> Scene<DB> {
             return again.acquired().map_or(Ok(()), |_| Err("a key was held twice".into()));
         }
         let is_leased = self.row.is("producer", "under a leased key");
-        let claim = match is_leased {
-            true => Some(self.keys.claim(&id, asked, &options).await?.acquired().ok_or("a new key")?),
-            false => None,
+        let claim = if is_leased {
+            Some(self.keys.claim(&id, asked, &options).await?.acquired().ok_or("a new key")?)
+        } else {
+            None
         };
         let mut tx = outbox.begin(&self.database.admin).await?;
         for row in rows {

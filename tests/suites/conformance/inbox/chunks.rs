@@ -13,10 +13,10 @@ use crate::inbox::runner::{Effect, assert_once_and_in_order, builder, start};
 use crate::inbox::{consumer, keyed, message};
 use inbox::{
     Admission, AdmitError, Candidate, CommitError, ConfirmError, CrashPoint, DeadLetterQuery, Gathered,
-    HandlerError, Inbox, InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution,
-    RunError, Shutdown, Tenant,
+    HandlerError, Inbox, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution, RunError,
+    Shutdown, Tenant,
 };
-use message::{Chunk, Committed, Message, PayloadEncoding, SizeLimit, Splitter};
+use message::{Chunk, Committed, Fingerprint, Message, PayloadEncoding, SizeLimit, Splitter};
 use migrations::Dialect as Name;
 use rand::seq::SliceRandom as _;
 
@@ -34,6 +34,7 @@ cases! { "inbox/chunks":
         missing_chunks_expire_for_all_to_see,
         a_consumer_leaves_the_incomplete_messages_of_another,
         hostile_chunks_are_refused_and_harm_nobody,
+        a_message_that_is_split_in_ever_new_ways_is_refused,
         a_damaged_whole_is_dead_lettered_before_any_effect,
         a_failing_message_dies_whole_and_is_redriven_whole,
         late_chunks_of_a_dead_letter_make_no_second_one,
@@ -408,7 +409,7 @@ async fn a_chunk_that_could_not_be_kept_is_kept_later_and_leaves_no_failure<DB: 
 }
 
 async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: &Database<DB>) {
-    let options = InboxOptions { chunked_bytes_max: LARGE + 100, ..database.options() };
+    let options = database.options().chunked_bytes_max(LARGE + 100);
     let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
     let billing = consumer("billing");
     let whole = large("one");
@@ -458,6 +459,34 @@ async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: 
         assert!(letter.headers.iter().any(|(name, _)| name == "ce_chunkindex"), "{letter:?}");
         assert!(letter.message().is_err(), "a fragment is nothing to redrive");
     }
+    assert_nothing_waits(&inbox).await;
+}
+
+/// Goal: a producer that splits one message in ever new ways does not fill the tables. Oracle: the
+/// chunks of the 17th way are refused by name; the message takes effect from those of the first.
+async fn a_message_that_is_split_in_ever_new_ways_is_refused<DB: TestDatabase>(database: &Database<DB>) {
+    const WAYS: u32 = 16;
+    let inbox = database.inbox().await;
+    let whole = large("one");
+    let part = |index: u32, count: u32| {
+        let chunk = Chunk::new(index, count, whole.payload.len() as u64, Fingerprint::of(&whole)).unwrap();
+        let start = usize::try_from(chunk.range().start).unwrap();
+        let end = usize::try_from(chunk.range().end).unwrap();
+        Message { payload: whole.payload.slice(start..end), chunk: Some(Box::new(chunk)), ..whole.clone() }
+    };
+    for count in 2..2 + WAYS {
+        assert!(!consume(&inbox, &part(0, count)).await.unwrap().0);
+    }
+    for count in [2 + WAYS, 40] {
+        let refused = consume(&inbox, &part(0, count)).await.unwrap_err();
+        assert!(matches!(&refused, AdmitError::Refused(Refusal::Chunk { .. })), "{refused:?}");
+        assert!(refused.to_string().contains("at most 16"), "{refused}");
+    }
+    let [waiting] = &inbox.incomplete(NonZeroU32::MAX).await.unwrap()[..] else { panic!("one message") };
+    assert_eq!(waiting.splits.len(), WAYS as usize);
+    assert!(!consume(&inbox, &part(1, 17)).await.unwrap().0, "it is of a known way");
+    assert!(consume(&inbox, &part(1, 2)).await.unwrap().0);
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 1);
     assert_nothing_waits(&inbox).await;
 }
 

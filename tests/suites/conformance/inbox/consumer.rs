@@ -178,9 +178,10 @@ async fn bill_most<DB: TestDatabase>(
     for Placed { order } in &placed {
         note::<DB>(tx, format!("bill {order}")).await?;
     }
-    match placed.iter().any(|placed| placed.order == 5) {
-        true => Err(HandlerError::retry("one of them is not for us")),
-        false => Ok(()),
+    if placed.iter().any(|placed| placed.order == 5) {
+        Err(HandlerError::retry("one of them is not for us"))
+    } else {
+        Ok(())
     }
 }
 

@@ -4,9 +4,7 @@
 
 use std::time::Duration;
 
-use inbox::{
-    Inbox, InboxOptions, PayloadComparison, Reason, RedriveError, RedriveOptions, Redriven, Resolution,
-};
+use inbox::{Inbox, PayloadComparison, Reason, RedriveError, RedriveOptions, Redriven, Resolution};
 use message::{ContentType, Message, Source};
 
 use crate::inbox::database::{Database, TestDatabase};
@@ -52,9 +50,9 @@ async fn two_messages_with_one_id_that_are_too_old_are_two_dead_letters<DB: Test
 async fn a_copy_of_a_stopped_message_waits_for_the_one_that_stopped_it<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
-    let canonical = InboxOptions { payloads: PayloadComparison::CanonicalJson, ..database.options() };
+    let canonical = database.options().payloads(PayloadComparison::CanonicalJson);
     let inbox = Inbox::<DB>::open(database.pool.clone(), canonical.clone()).await.unwrap();
-    let short = InboxOptions { retention: DAY, ..canonical };
+    let short = canonical.retention(DAY);
     let short = Inbox::<DB>::open(database.pool.clone(), short).await.unwrap();
     let at = inbox.window().now - 5 * DAY;
     let json = |payload: &str| Message { content_type: ContentType::json(), ..message_of(at, payload) };

@@ -26,7 +26,7 @@ pub struct Database<DB: Dialect> {
 
 impl<DB: Dialect> Database<DB> {
     pub fn options(&self) -> InboxOptions {
-        InboxOptions { schema: self.schema.clone(), ..InboxOptions::default() }
+        InboxOptions::default().schema(self.schema.clone())
     }
 
     pub async fn inbox(&self) -> Inbox<DB> {

@@ -8,9 +8,9 @@ use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, keyed, message, message_of};
 use async_trait::async_trait;
 use inbox::{
-    Action, Admission, Backoff, Candidate, ConsumerName, DeadLetter, DeadLetterId, DeadLetterQuery, Dialect,
-    Handler, HandlerError, Inbox, InboxOptions, PayloadComparison, Reason, RedriveError, RedriveOptions,
-    Redriven, Refusal, Resolution, Signature, Tenant, Tx,
+    Action, Admission, Backoff, Candidate, Cause, ConsumerName, DeadLetter, DeadLetterId, DeadLetterQuery,
+    Dialect, Handler, HandlerError, Inbox, PayloadComparison, Reason, RedriveError, RedriveOptions, Redriven,
+    Refusal, Resolution, Signature, Tenant, Tx,
 };
 use message::{ContentType, Delivery, DeliveryToken, Malformed, Message, TraceContext};
 
@@ -62,7 +62,7 @@ pub(super) async fn store_dead_letter<DB: TestDatabase>(
     message: &Message,
     reason: Reason,
 ) -> DeadLetterId {
-    let cause = (reason, String::from("it broke"), 10);
+    let cause = Cause::new(reason, String::from("it broke"), 10);
     let delivery = delivery(Ok(message.clone()));
     let proof = inbox.dead_letter(&billing(), &Tenant::none(), &delivery, cause).await.unwrap();
     assert_eq!(proof.subject(), message.id.as_uuid());
@@ -127,7 +127,7 @@ fn pair(name: &str, value: &str) -> (String, String) {
 }
 
 async fn store_malformed<DB: TestDatabase>(inbox: &Inbox<DB>, malformed: Malformed) {
-    let cause = (Reason::Malformed, malformed.problem.clone(), 0);
+    let cause = Cause::new(Reason::Malformed, malformed.problem.clone(), 0);
     let delivery = from_queue(malformed);
     let proof = inbox.dead_letter(&billing(), &Tenant::none(), &delivery, cause).await.unwrap();
     assert_eq!(proof.subject(), delivery.subject());
@@ -241,7 +241,7 @@ async fn a_letter_that_dies_again_tells_what_happened_last<DB: TestDatabase>(dat
         let redriven = inbox.redrive(&billing(), id, &WORKS, RedriveOptions::default()).await.unwrap();
         assert_eq!(redriven, Redriven::Now(Resolution::Applied));
         let copy = delivery(Ok(letter.message().unwrap()));
-        let cause = (Reason::TooOld, String::from("it took effect long ago"), 0);
+        let cause = Cause::new(Reason::TooOld, String::from("it took effect long ago"), 0);
         drop(inbox.dead_letter(&billing(), &Tenant::none(), &copy, cause).await.unwrap());
         let letter = inbox.dead_letter_by_id(id).await.unwrap().unwrap();
         assert_eq!((letter.reason, letter.deliveries), (Reason::Poison, deliveries + 1), "as it was closed");
@@ -250,7 +250,7 @@ async fn a_letter_that_dies_again_tells_what_happened_last<DB: TestDatabase>(dat
 
 async fn an_error_is_stored_whatever_it_holds<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
-    let cause = (Reason::NoTenant, format!("tenant \0 {}", "ä".repeat(5_000)), 0);
+    let cause = Cause::new(Reason::NoTenant, format!("tenant \0 {}", "ä".repeat(5_000)), 0);
     let dead = delivery(Ok(message("one")));
     drop(inbox.dead_letter(&billing(), &Tenant::none(), &dead, cause).await.unwrap());
     let [letter] = &inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()[..] else { panic!("one") };
@@ -301,7 +301,7 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
 ) {
     let day = Duration::from_secs(86_400);
     let inbox = database.inbox().await;
-    let short = InboxOptions { retention: day, ..database.options() };
+    let short = database.options().retention(day);
     let short = Inbox::<DB>::open(database.pool.clone(), short).await.unwrap();
     let now = inbox.window().now;
     let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
@@ -315,7 +315,7 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
         let redriven = short.redrive(&billing(), id, &WORKS, accept).await.unwrap();
         assert_eq!(redriven, Redriven::Now(resolution));
         // Another late delivery finds the closed dead letter, and a second redrive has no effect.
-        let cause = (Reason::TooOld, String::from("again"), 0);
+        let cause = Cause::new(Reason::TooOld, String::from("again"), 0);
         let again = delivery(Ok(message.clone()));
         drop(short.dead_letter(&billing(), &Tenant::none(), &again, cause).await.unwrap());
         let redriven = short.redrive(&billing(), id, &WORKS, accept).await.unwrap();
@@ -330,7 +330,7 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
 async fn a_late_message_with_several_dead_letters_takes_effect_once<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
-    let options = InboxOptions { payloads: PayloadComparison::CanonicalJson, ..database.options() };
+    let options = database.options().payloads(PayloadComparison::CanonicalJson);
     let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
     let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
     let billing = billing();
@@ -389,7 +389,7 @@ async fn what_cannot_be_redriven_is_refused_and_can_be_discarded<DB: TestDatabas
         ..Malformed::default()
     };
     let malformed = delivery(Err(malformed));
-    let cause = (Reason::Malformed, String::from("no id"), 0);
+    let cause = Cause::new(Reason::Malformed, String::from("no id"), 0);
     let proof = inbox.dead_letter(&billing(), &Tenant::none(), &malformed, cause).await.unwrap();
     assert_eq!(proof.subject(), malformed.subject());
     let id = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()[0].id;
@@ -457,7 +457,7 @@ async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &D
     ] {
         let id = store_dead_letter(&inbox, &dead, reason).await;
         assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
-        let wide = InboxOptions { skew_max: Duration::from_secs(7_200), ..database.options() };
+        let wide = database.options().skew_max(Duration::from_secs(7_200));
         let later = Inbox::<DB>::open(database.pool.clone(), wide).await.unwrap();
         assert_eq!(admitted_again(&later, &dead).await, [Some(id), Some(id)], "{reason}");
         let redriven = inbox.redrive(&billing(), id, &WORKS, RedriveOptions::default()).await.unwrap();
@@ -474,7 +474,7 @@ async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &D
     // If the message has taken effect meanwhile, its discard reports that.
     let early = message_of(now + Duration::from_secs(7_000), "applied");
     let id = store_dead_letter(&inbox, &early, Reason::FromTheFuture).await;
-    let wide = InboxOptions { skew_max: Duration::from_secs(7_200), ..database.options() };
+    let wide = database.options().skew_max(Duration::from_secs(7_200));
     let later = Inbox::<DB>::open(database.pool.clone(), wide).await.unwrap();
     let mut tx = later.begin().await.unwrap();
     drop(tx.admit(&billing(), &Tenant::none(), &early).await.unwrap());

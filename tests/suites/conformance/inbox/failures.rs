@@ -222,9 +222,8 @@ async fn a_redrive_that_is_requested_is_carried_out_once<DB: TestDatabase>(datab
     let broker = Broker::new([message("one"), message("two")]);
     let consuming = || {
         let is_repaired = Arc::clone(&repaired);
-        let handler = Effect::new(move |_, _| match is_repaired.load(Ordering::Acquire) {
-            true => Ok(()),
-            false => Err(HandlerError::reject("broken")),
+        let handler = Effect::new(move |_, _| {
+            if is_repaired.load(Ordering::Acquire) { Ok(()) } else { Err(HandlerError::reject("broken")) }
         });
         builder(&inbox, &broker, handler).redrive_interval(Some(Duration::from_millis(10)))
     };
@@ -343,7 +342,7 @@ async fn a_database_host_that_is_gone_stops_no_consumer_on_postgres(database: &D
         .connect_with(there.host("127.0.0.1").port(wire.address().port()).ssl_mode(PgSslMode::Disable))
         .await
         .unwrap();
-    let options = inbox::InboxOptions { call_timeout: Duration::from_secs(4), ..database.options() };
+    let options = database.options().call_timeout(Duration::from_secs(4));
     let inbox = Inbox::open(pool, options).await.unwrap();
     let wire = Arc::new(wire);
     let gone = Arc::clone(&wire);

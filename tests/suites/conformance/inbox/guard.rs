@@ -10,8 +10,8 @@ use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, json, message, message_of, scope};
 use bytes::Bytes;
 use inbox::{
-    Admission, AdmitError, Candidate, CommitError, ConfirmError, ConsumerName, Inbox, InboxOptions,
-    InboxTransaction, PayloadComparison, Refusal, SourceComparison, Tenant,
+    Admission, AdmitError, Candidate, CommitError, ConfirmError, ConsumerName, Inbox, InboxTransaction,
+    PayloadComparison, Refusal, SourceComparison, Tenant,
 };
 use message::{Committed, Fault, Fingerprint, Message, Source};
 
@@ -248,7 +248,7 @@ async fn an_id_of_another_source_is_refused<DB: TestDatabase>(database: &Databas
     let confirmed = inbox.confirm(&consumer("billing"), &Tenant::none(), &other).await;
     assert!(matches!(confirmed, Err(ConfirmError::Refused(Refusal::OtherSource { .. }))));
 
-    let options = InboxOptions { sources: SourceComparison::Ignored, ..database.options() };
+    let options = database.options().sources(SourceComparison::Ignored);
     let one_outbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
     let mut tx = one_outbox.begin().await.unwrap();
     assert!(matches!(admit(&mut tx, "billing", &other).await.unwrap(), Admission::Duplicate(_)));
@@ -257,7 +257,7 @@ async fn an_id_of_another_source_is_refused<DB: TestDatabase>(database: &Databas
 
 async fn json_of_the_same_content_is_the_same_payload_on_demand<DB: TestDatabase>(database: &Database<DB>) {
     let by_bytes = database.inbox().await;
-    let options = InboxOptions { payloads: PayloadComparison::CanonicalJson, ..database.options() };
+    let options = database.options().payloads(PayloadComparison::CanonicalJson);
     let by_content = Inbox::open(database.pool.clone(), options).await.unwrap();
     let one = json(r#"{"order":7,"cents":1250}"#);
     let same = json(r#" { "cents": 1250, "order": 7 } "#).with_id(one.id);

@@ -15,8 +15,8 @@ use crate::inbox::failures::{BATCHES, dead_letters, in_batches, until};
 use crate::inbox::runner::{Effect, assert_once_and_in_order, builder, start};
 use crate::inbox::{consumer, keyed, message, message_of};
 use inbox::{
-    AfterDeadLetter, ConsumerBuilder, DeadLetter, DeadLetterQuery, HandlerError, Inbox, Reason, RedriveError,
-    RedriveOptions, Redriven, Requested, Resolution, Signature, Tenant,
+    AfterDeadLetter, Cause, ConsumerBuilder, DeadLetter, DeadLetterQuery, HandlerError, Inbox, Reason,
+    RedriveError, RedriveOptions, Redriven, Requested, Resolution, Signature, Tenant,
 };
 use message::{Delivery, DeliveryToken, Message, OrderingKey, Topic};
 use migrations::Dialect as Name;
@@ -63,9 +63,12 @@ impl Rejects {
 
     pub(super) fn handler<DB>(&self) -> Effect<DB> {
         let broken = Arc::clone(&self.0);
-        Effect::new(move |message, _| match broken.lock().unwrap().contains(&text(&message.payload)) {
-            true => Err(HandlerError::reject("no such price")),
-            false => Ok(()),
+        Effect::new(move |message, _| {
+            if broken.lock().unwrap().contains(&text(&message.payload)) {
+                Err(HandlerError::reject("no such price"))
+            } else {
+                Ok(())
+            }
         })
     }
 }
@@ -224,10 +227,7 @@ async fn a_held_message_that_fails_holds_those_behind_it<DB: TestDatabase>(datab
         if rejecting.lock().unwrap().contains(&payload) {
             return Err(HandlerError::reject("no such price"));
         }
-        match failing.lock().unwrap().contains(&payload) {
-            true => Err(HandlerError::retry("not yet")),
-            false => Ok(()),
-        }
+        if failing.lock().unwrap().contains(&payload) { Err(HandlerError::retry("not yet")) } else { Ok(()) }
     });
     let broker = Broker::new(["a", "b", "c", "d"].map(|payload| keyed("k", payload)));
     let running = start(holding(&inbox, &broker, handler, None).attempts_max(3));
@@ -519,13 +519,19 @@ async fn only_the_key_of_its_tenant_and_topic_waits<DB: TestDatabase>(database: 
             elsewhere,
             keyed("k", &name("tenant other")),
         ]);
-        let handler = Effect::new(|message, _| match message.payload.starts_with(b"dead") {
-            true => Err(HandlerError::reject("no such price")),
-            false => Ok(()),
+        let handler = Effect::new(|message, _| {
+            if message.payload.starts_with(b"dead") {
+                Err(HandlerError::reject("no such price"))
+            } else {
+                Ok(())
+            }
         });
-        let tenant = |message: &Message| match message.payload.starts_with(b"tenant other") {
-            true => Tenant::new("other").unwrap(),
-            false => Tenant::none(),
+        let tenant = |message: &Message| {
+            if message.payload.starts_with(b"tenant other") {
+                Tenant::new("other").unwrap()
+            } else {
+                Tenant::none()
+            }
         };
         let running = start(holding(&inbox, &broker, handler, batch).tenant(tenant));
         broker.drained().await;
@@ -670,7 +676,7 @@ async fn a_late_letter_of_what_took_effect_holds_nothing<DB: TestDatabase>(datab
             redelivered: false,
             origin: String::from("orders[3]@17"),
         };
-        let cause = (reason, String::from("late"), 0);
+        let cause = Cause::new(reason, String::from("late"), 0);
         let proof = inbox.dead_letter(&consumer("billing"), &Tenant::none(), &late, cause).await.unwrap();
         assert_eq!(proof.subject(), applied.id.as_uuid());
         let query = DeadLetterQuery { resolved_too: true, ..DeadLetterQuery::default() };

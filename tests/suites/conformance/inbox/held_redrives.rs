@@ -15,9 +15,8 @@ use crate::inbox::runner::{Effect, builder, start};
 use crate::inbox::{consumer, keyed, message, message_of};
 use async_trait::async_trait;
 use inbox::{
-    AfterDeadLetter, Consumer, DeadLetter, Dialect, Handler, HandlerError, Inbox, InboxOptions,
-    PayloadComparison, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Requested, Resolution,
-    Tenant, Tx, UnknownKinds,
+    AfterDeadLetter, Cause, Consumer, DeadLetter, Dialect, Handler, HandlerError, Inbox, PayloadComparison,
+    Reason, RedriveError, RedriveOptions, Redriven, Refusal, Requested, Resolution, Tenant, Tx, UnknownKinds,
 };
 use message::{ContentType, Delivery, DeliveryToken, EventType, Message, OrderingKey};
 use migrations::{Dialect as Name, Template};
@@ -49,7 +48,7 @@ async fn dead<DB: TestDatabase>(inbox: &Inbox<DB>, message: &Message, reason: Re
         redelivered: false,
         origin: String::from("orders[3]@17"),
     };
-    let cause = (reason, String::from("held behind another"), 0);
+    let cause = Cause::new(reason, String::from("held behind another"), 0);
     let proof = inbox.dead_letter(&consumer("billing"), &Tenant::none(), &delivery, cause).await.unwrap();
     assert_eq!(proof.subject(), message.id.as_uuid());
 }
@@ -254,7 +253,7 @@ async fn a_message_whose_day_is_forgotten_is_not_held<DB: TestDatabase>(database
 /// Goal: where JSON is compared by its content, a copy of a dead message in another spelling is
 /// recognised. Oracle: no dead letter reports a reused id, before or after the redrive.
 async fn a_held_message_is_compared_by_its_content<DB: TestDatabase>(database: &Database<DB>) {
-    let options = InboxOptions { payloads: PayloadComparison::CanonicalJson, ..database.options() };
+    let options = database.options().payloads(PayloadComparison::CanonicalJson);
     let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
     let json = |payload| Message { content_type: ContentType::json(), ..keyed("k", payload) };
     let (first, held) = (json(r#"{"a":1,"b":1}"#), json(r#"{"a":1,"b":2}"#));

@@ -8,7 +8,7 @@ use crate::inbox::failures::dead_letters;
 use crate::inbox::held_keys::signature;
 use crate::inbox::runner::Effect;
 use crate::inbox::{consumer, json};
-use inbox::{Admission, Candidate, Inbox, InboxOptions, PayloadComparison, Reason, RedriveOptions, Tenant};
+use inbox::{Admission, Candidate, Cause, Inbox, PayloadComparison, Reason, RedriveOptions, Tenant};
 use message::{Delivery, DeliveryToken};
 use sqlx::Postgres;
 use sqlx::postgres::PgPoolOptions;
@@ -95,7 +95,7 @@ async fn call(inbox: &Inbox<Postgres>, call: &str, payloads: PayloadComparison) 
                 origin: String::from("orders[3]@17"),
             };
             let reason = if call.starts_with("hold") { Reason::Held } else { Reason::Rejected };
-            let cause = (reason, String::from("no such price"), 1);
+            let cause = Cause::new(reason, String::from("no such price"), 1);
             drop(inbox.dead_letter(&billing, &none, &delivery, cause).await?);
             let letters = dead_letters(inbox).await;
             let letter = letters.iter().find(|letter| letter.message_id == Some(id)).unwrap();
@@ -121,7 +121,7 @@ async fn a_call_locks_the_days_of_its_messages_alone_on_postgres(database: &Data
         // One connection, which keeps its plans.
         let options = (*database.pool.connect_options()).clone().options([("lock_timeout", "100ms")]);
         let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
-        let options = InboxOptions { payloads, ..database.options() };
+        let options = database.options().payloads(payloads);
         let inbox = Inbox::<Postgres>::open(pool.clone(), options).await.unwrap();
         for name in CALLS {
             for round in 1..=ROUNDS {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use inbox::{Consumer, Handler, HandlerError, Inbox, InboxOptions, RunError, Tx};
+use inbox::{Consumer, Handler, HandlerError, Inbox, RunError, Tx};
 use message::Message;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgPool, Postgres};
@@ -98,7 +98,7 @@ async fn a_message_that_moves_stops_no_process_and_counts_none_on_postgres() {
 
 async fn a_message_moves(database: &Database<Postgres>, is_ended: bool) {
     // A short timeout, so that a process that hangs soon fails.
-    let options = InboxOptions { call_timeout: Duration::from_secs(5), ..database.options() };
+    let options = database.options().call_timeout(Duration::from_secs(5));
     let inbox = Inbox::<Postgres>::open(database.pool.clone(), options).await.unwrap();
     let broker = Broker::new([message("moves")]);
     let handler = Long { begun: Arc::new(watch::channel(0).0), may_end: Arc::new(watch::channel(false).0) };

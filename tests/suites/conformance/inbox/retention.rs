@@ -9,8 +9,8 @@ use crate::inbox::chunks::chunks_of;
 use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, json, message, message_of};
 use inbox::{
-    Admission, AdmitError, ConfirmError, DeadLetterQuery, Gathered, Inbox, InboxOptions, OpenError,
-    PayloadComparison, Refusal, Tenant,
+    Admission, AdmitError, ConfirmError, DeadLetterQuery, Gathered, Inbox, OpenError, PayloadComparison,
+    Refusal, Tenant,
 };
 use message::Message;
 use migrations::Dialect as Name;
@@ -58,7 +58,7 @@ pub(super) async fn a_replay_after_expiry_is_refused_by_every_process<DB: TestDa
     assert!(consume(&long, &old).await.unwrap() && consume(&long, &recent).await.unwrap());
 
     // Another process remembers for one day only, and runs maintenance.
-    let short = InboxOptions { retention: DAY, ..database.options() };
+    let short = database.options().retention(DAY);
     let short = Inbox::<DB>::open(database.pool.clone(), short).await.unwrap();
     assert!(short.maintain().await.unwrap().expired > 0);
     assert_eq!(short.maintain().await.unwrap().expired, 0, "nothing is left to forget");
@@ -90,7 +90,7 @@ async fn many_processes_open_and_maintain_at_once<DB: TestDatabase>(database: &D
             let (pool, options) = (database.pool.clone(), database.options());
             tokio::spawn(async move {
                 let retention = DAY * (1 + number % 3);
-                let options = InboxOptions { retention, ..options };
+                let options = options.retention(retention);
                 let inbox = Inbox::<DB>::open(pool, options).await.unwrap();
                 let message = message(&number.to_string());
                 assert!(consume(&inbox, &message).await.unwrap());
@@ -107,9 +107,9 @@ async fn many_processes_open_and_maintain_at_once<DB: TestDatabase>(database: &D
 
 async fn options_out_of_bounds_are_refused<DB: TestDatabase>(database: &Database<DB>) {
     for options in [
-        InboxOptions { retention: Duration::from_secs(3_600), ..database.options() },
-        InboxOptions { retention: 1_000 * DAY, ..database.options() },
-        InboxOptions { skew_max: 2 * DAY, ..database.options() },
+        database.options().retention(Duration::from_secs(3_600)),
+        database.options().retention(1_000 * DAY),
+        database.options().skew_max(2 * DAY),
     ] {
         let opened = Inbox::<DB>::open(database.pool.clone(), options).await;
         assert!(matches!(opened, Err(OpenError::OutOfBounds { .. })));
@@ -135,7 +135,7 @@ async fn days_are_forgotten_beside_open_transactions_on_postgres() {
 }
 
 async fn days_are_forgotten(database: &Database<sqlx::Postgres>, payloads: PayloadComparison) {
-    let options = InboxOptions { payloads, ..database.options() };
+    let options = database.options().payloads(payloads);
     let long = Inbox::<sqlx::Postgres>::open(database.pool.clone(), options).await.unwrap();
     let now = long.window().now;
     let old = message_of(now - 10 * DAY, "old");
@@ -143,7 +143,7 @@ async fn days_are_forgotten(database: &Database<sqlx::Postgres>, payloads: Paylo
     let mut open = long.begin().await.unwrap();
     let (name, none) = (consumer("billing"), Tenant::none());
     assert!(matches!(open.admit(&name, &none, &json("1")).await.unwrap(), Admission::Fresh(_)));
-    let short = InboxOptions { retention: DAY, ..database.options() };
+    let short = database.options().retention(DAY);
     let short = Inbox::<sqlx::Postgres>::open(database.pool.clone(), short).await.unwrap();
     maintained(&short).await;
     let empty = "SELECT count(*) FROM pg_constraint WHERE conname = 'inbox_message_day_is_forgotten' \
@@ -208,7 +208,7 @@ async fn an_operator_does_not_begin_the_memory_of_an_inbox<DB: TestDatabase>(dat
     let operator = open().await.unwrap();
     assert!(!operator.has_memory());
     assert_eq!(operator.dead_letters(&DeadLetterQuery::default()).await.unwrap(), []);
-    let options = InboxOptions { retention: 17 * DAY, ..database.options() };
+    let options = database.options().retention(17 * DAY);
     let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
     let old = message_of(inbox.window().now - 16 * DAY, "old");
     assert!(consume(&inbox, &old).await.unwrap());
@@ -252,7 +252,7 @@ async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres(database: &Databas
 
 /// The creation of a day must neither wait for consumers at work nor block them.
 async fn a_day_is_created_beside_an_open_transaction_on_postgres(database: &Database<sqlx::Postgres>) {
-    let long = InboxOptions { retention: 30 * DAY, ..database.options() };
+    let long = database.options().retention(30 * DAY);
     let inbox = database.inbox().await;
     let now = inbox.window().now;
     let mut tx = inbox.begin().await.unwrap();
@@ -277,7 +277,7 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres(database: &Data
 async fn creating_a_day_gives_way_and_tries_again_on_postgres(database: &Database<sqlx::Postgres>) {
     let inbox = database.inbox().await;
     let schema = database.schema.clone().unwrap();
-    let tomorrow = inbox::day::Day::of(inbox.window().now).next();
+    let tomorrow = inbox::Day::of(inbox.window().now).next();
     let part = migrations::Identifier::new(format!("inbox_message_{}", tomorrow.suffix())).unwrap();
     let template = migrations::Template::new("DROP TABLE {schema}{part}");
     let drop_day = template.schema(Some(&schema)).identifier("part", &part).render();
@@ -335,7 +335,7 @@ async fn a_role_that_may_not_create_days_says_so_on_postgres(database: &Database
     assert!(consume(&humble, &message("permitted")).await.unwrap());
 
     let template = "DROP TABLE {schema}{part}";
-    let day = inbox::day::Day::of(humble.window().now).next();
+    let day = inbox::Day::of(humble.window().now).next();
     let part = migrations::Identifier::new(format!("inbox_message_{}", day.suffix())).unwrap();
     let drop_day = migrations::Template::new(template).schema(Some(&role)).identifier("part", &part).render();
     sqlx::query(&drop_day).execute(&database.admin).await.unwrap();

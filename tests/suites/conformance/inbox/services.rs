@@ -6,7 +6,7 @@
 use std::str::FromStr;
 
 use crate::inbox::{consumer, message};
-use inbox::{Inbox, InboxOptions, Reason, Tenant};
+use inbox::{Cause, Inbox, InboxOptions, Reason, Tenant};
 use message::{Delivery, DeliveryToken};
 use migrations::{Identifier, Line, Migrator, Roles};
 use sqlx::postgres::PgConnectOptions;
@@ -80,7 +80,7 @@ async fn services_cannot_touch_each_others_records() {
     }
     for Service { name, pool, .. } in &services {
         // The service can write its own records.
-        let options = InboxOptions { schema: Some(name.clone()), ..InboxOptions::default() };
+        let options = InboxOptions::default().schema(Some(name.clone()));
         let inbox = Inbox::<Postgres>::open(pool.clone(), options).await.unwrap();
         let (own, none) = (consumer("same-name"), Tenant::none());
         let mut tx = inbox.begin().await.unwrap();
@@ -94,7 +94,7 @@ async fn services_cannot_touch_each_others_records() {
             redelivered: false,
             origin: String::from("orders"),
         };
-        let cause = (Reason::Poison, String::from("it broke"), 1);
+        let cause = Cause::new(Reason::Poison, String::from("it broke"), 1);
         drop(inbox.dead_letter(&own, &none, &delivery, cause).await.unwrap());
     }
     for (at, Service { name, .. }) in services.iter().enumerate() {

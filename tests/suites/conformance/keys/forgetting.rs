@@ -144,7 +144,7 @@ async fn a_late_ending_is_kept_for_the_whole_retention<DB: Keys>(db: Database<DB
 async fn an_operation_keeps_its_keys_no_longer_than_the_handle_allows<DB: Keys>(db: Database<DB>) {
     let hour = Duration::from_secs(3_600);
     let open = async |retention| {
-        let options = KeyOptions { retention, ..KeyOptions::default() };
+        let options = KeyOptions::default().retention(retention);
         IdempotencyKeys::open(db.service.clone(), options).await
     };
     let week = open(168 * hour).await.unwrap();
@@ -172,7 +172,7 @@ async fn expired_keys_are_deleted_in_batches_and_others_stay<DB: Keys>(db: Datab
 }
 
 async fn an_open_handle_forgets_by_itself<DB: Keys>(db: Database<DB>) {
-    let options = KeyOptions { maintain_every: Duration::from_secs(1), ..KeyOptions::default() };
+    let options = KeyOptions::default().maintain_every(Duration::from_secs(1));
     let keys = IdempotencyKeys::open(db.service.clone(), options).await.unwrap();
     assert_eq!(run(&keys, "k").await, "acquired");
     db.execute(DB::EXPIRE).await.unwrap();

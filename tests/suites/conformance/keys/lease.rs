@@ -5,8 +5,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::*;
-use idempotency::{CompleteError, Decision, OnExpired};
+use idempotency::{Action, CompleteError, OnExpired};
 use inbox::Signature;
+
+/// Default lease.
+const LEASE_DEFAULT: Duration = Duration::from_secs(60);
+/// Maximum lease.
+const LEASE_MAX: Duration = Duration::from_secs(86_400);
 
 key_cases! { "keys/lease":
     every {
@@ -34,7 +39,7 @@ async fn a_request_is_claimed_once_then_in_flight_then_replayed<DB: Keys>(db: Da
     let Claimed::Acquired(holder) = claim(&keys, "k", "a").await else { panic!() };
     assert_eq!((holder.attempt(), holder.id()), (1, &key("k")));
     let Claimed::InFlight { retry_after } = claim(&keys, "k", "a").await else { panic!() };
-    assert!(retry_after.as_secs() > 30 && retry_after <= idempotency::LEASE_DEFAULT, "{retry_after:?}");
+    assert!(retry_after.as_secs() > 30 && retry_after <= LEASE_DEFAULT, "{retry_after:?}");
     let ended_at = holder.complete(Ending::Succeeded, b"\x00\xffdone").await.unwrap();
     // Another process, with its own handle.
     let keys = open(&db).await;
@@ -142,16 +147,16 @@ async fn a_lease_from_a_clock_that_was_days_ahead_is_left_to_the_operator<DB: Ke
     holder.renew().await.unwrap();
     assert_eq!(operator.stuck(some).await.unwrap(), [], "its holder is alive");
     let Claimed::InFlight { retry_after } = claim(&keys, "k", "a").await else { panic!() };
-    assert!(retry_after <= idempotency::LEASE_DEFAULT, "{retry_after:?}");
+    assert!(retry_after <= LEASE_DEFAULT, "{retry_after:?}");
 
     db.execute(DB::AHEAD).await.unwrap();
     drop(holder);
     let Claimed::InFlight { retry_after } = claim(&keys, "k", "a").await else { panic!() };
-    assert!(retry_after <= idempotency::LEASE_MAX, "{retry_after:?}");
+    assert!(retry_after <= LEASE_MAX, "{retry_after:?}");
     let stuck = operator.stuck(some).await.unwrap();
     let found: Vec<_> = stuck.iter().map(|stuck| stuck.id.key().as_str()).collect();
     assert_eq!(found, ["k"]);
-    let decided = operator.decide(&key("k"), Some(stuck[0].holder), Decision::Release, &signed).await;
+    let decided = operator.decide(&key("k"), Some(stuck[0].holder), Action::Release, &signed).await;
     assert!(decided.unwrap(), "it is stuck");
     let Claimed::Acquired(second) = claim(&keys, "k", "a").await else { panic!() };
     assert_eq!(second.attempt(), 2);
@@ -171,10 +176,10 @@ async fn a_stuck_key_waits_for_the_operator<DB: Keys>(db: Database<DB>) {
     let operator = IdempotencyKeys::open(db.admin.clone(), KeyOptions::default()).await.unwrap();
     let signed =
         |actor: &str| Signature { actor: actor.into(), note: "asked the bank".into(), selection: None };
-    let decide = async |name: &str, holder, decision, actor: &str| {
-        operator.decide(&key(name), holder, decision, &signed(actor)).await.unwrap()
+    let decide = async |name: &str, holder, action, actor: &str| {
+        operator.decide(&key(name), holder, action, &signed(actor)).await.unwrap()
     };
-    assert!(!decide("again", None, Decision::Release, "alice").await, "nor decided about");
+    assert!(!decide("again", None, Action::Release, "alice").await, "nor decided about");
     db.execute(DB::LAPSE).await.unwrap();
     assert!(matches!(claim("again").await, Claimed::Stuck { .. }));
     let stuck = operator.stuck(some).await.unwrap();
@@ -182,17 +187,17 @@ async fn a_stuck_key_waits_for_the_operator<DB: Keys>(db: Database<DB>) {
     assert!(found.len() == 2 && found.contains(&"again") && found.contains(&"never"), "{stuck:?}");
 
     let other = Some(uuid::Uuid::now_v7());
-    assert!(!decide("again", other, Decision::Discard, "bob").await, "somebody else has held it since");
+    assert!(!decide("again", other, Action::Discard, "bob").await, "somebody else has held it since");
     let holder = stuck.iter().find(|stuck| stuck.id.key().as_str() == "again").map(|stuck| stuck.holder);
-    assert!(decide("again", holder, Decision::Release, "alice").await);
-    assert!(decide("never", None, Decision::Discard, "alice").await);
-    assert!(!decide("never", None, Decision::Release, "bob").await, "a decision is final");
+    assert!(decide("again", holder, Action::Release, "alice").await);
+    assert!(decide("never", None, Action::Discard, "alice").await);
+    assert!(!decide("never", None, Action::Release, "bob").await, "a decision is final");
     assert_eq!(column(&db, "never", "decided_by").await, ["alice"]);
     let audit = operator.decisions(some).await.unwrap();
     let told: Vec<_> =
-        audit.iter().map(|it| (it.id.key().as_str(), it.decision, &*it.actor, &*it.note)).collect();
-    let by_alice = |key, decision| (key, decision, "alice", "asked the bank");
-    assert_eq!(told, [by_alice("never", Decision::Discard), by_alice("again", Decision::Release)]);
+        audit.iter().map(|it| (it.id.key().as_str(), it.action, &*it.actor, &*it.note)).collect();
+    let by_alice = |key, action| (key, action, "alice", "asked the bank");
+    assert_eq!(told, [by_alice("never", Action::Discard), by_alice("again", Action::Release)]);
     assert!(matches!(claim("never").await, Claimed::Discarded { .. }));
     let Claimed::Acquired(holder) = claim("again").await else { panic!() };
     assert_eq!(holder.attempt(), 2);
@@ -270,12 +275,12 @@ async fn every_scope_operation_and_key_is_its_own_request<DB: Keys>(db: Database
         let Claimed::Acquired(holder) = keys.claim(id, request("x"), &options).await.unwrap() else {
             panic!("{id} is another one's");
         };
-        let outcome = format!("{}|{}|{}", id.scope(), id.operation(), id.key());
+        let outcome = format!("{}|{}|{}", id.tenant(), id.operation(), id.key());
         holder.complete(Ending::Succeeded, outcome.as_bytes()).await.unwrap();
     }
     for id in &all {
         let Claimed::Replay(replay) = keys.claim(id, request("x"), &options).await.unwrap() else { panic!() };
-        let own = format!("{}|{}|{}", id.scope(), id.operation(), id.key());
+        let own = format!("{}|{}|{}", id.tenant(), id.operation(), id.key());
         assert_eq!(replay.outcome, own, "another one's answer");
     }
 }

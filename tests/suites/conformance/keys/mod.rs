@@ -9,6 +9,7 @@ mod forgetting;
 mod http;
 mod lease;
 mod metrics;
+mod standby;
 mod tokens;
 mod transaction;
 mod unknown_commit;
@@ -55,6 +56,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         http::trials(),
         lease::trials(),
         metrics::trials(),
+        trial::at_night(standby::trials()),
         tokens::trials(),
         transaction::trials(),
         unknown_commit::trials(),

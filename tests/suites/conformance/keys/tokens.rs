@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use idempotency::{ClaimError, Decision, OnExpired};
+use idempotency::{Action, ClaimError, OnExpired};
 use inbox::Signature;
 use message::token::Drift;
 use message::{Fault, MessageId};
@@ -109,7 +109,7 @@ async fn a_record_lets_its_request_run_whatever_the_tokens_time<DB: Keys>(db: Da
         assert!(matches!(claimed, Claimed::Acquired(_)), "{claimed:?}");
     }
     db.execute(DB::LAPSE).await.unwrap();
-    let decided = operator.decide(&key(&released), None, Decision::Release, &signed).await;
+    let decided = operator.decide(&key(&released), None, Action::Release, &signed).await;
     assert!(decided.unwrap(), "its lease has expired");
     // By now, both tokens are older than what is remembered.
     let narrow = tokens().retention(HOUR);

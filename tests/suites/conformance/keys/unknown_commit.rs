@@ -92,7 +92,7 @@ async fn a_claim_whose_lost_commit_still_runs_is_found_out(db: Database<Postgres
 /// another host answers at its address. Oracle: each call returns, and then the key runs.
 async fn a_database_host_that_is_gone_keeps_no_request(db: Database<Postgres>) {
     let (pool, wire) = crate::proxied::pool(&Role::Service.url(&db.url).unwrap(), 2).await;
-    let options = KeyOptions { call_timeout: std::time::Duration::from_secs(1), ..KeyOptions::default() };
+    let options = KeyOptions::default().call_timeout(std::time::Duration::from_secs(1));
     let keys = IdempotencyKeys::open(pool, options).await.unwrap();
     let Claimed::Acquired(lease) = claim(&keys, "lease", "lease").await else { panic!() };
     let Claimed::Acquired(tx) =

@@ -6,16 +6,18 @@ use std::time::Duration;
 
 use outbox_log::admin::{self, ChosenEntry, Decision, OperatorDecision};
 use outbox_log::entries::{EntryRef, Selection, Standing};
+use outbox_log::retention::ForgetError;
 use outbox_log::{Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, PauseScope};
 
 use crate::outbox::retention::{Relay, messages, open, parked, rows};
-use crate::outbox::support::{Database, TestDialect, relay, source};
+use crate::outbox::support::{Database, TestDialect, granted, relay, source};
 
 cases! { "outbox/decisions":
     every {
         a_decision_counts_whatever_id_its_entry_had,
         an_edit_is_withdrawn_with_its_relay,
         a_relay_that_is_forgotten_leaves_no_pause,
+        what_is_discarded_with_a_relay_goes_in_parts,
         decisions_that_may_not_go_keep_no_others,
     }
 }
@@ -119,6 +121,68 @@ async fn a_relay_that_is_forgotten_leaves_no_pause<DB: TestDialect>(db: &Databas
     open(db).forget(&relay(), false).await.unwrap();
     assert_eq!(admin.pauses(&relay()).await.unwrap().len(), 0);
     assert_eq!(admin.pauses(&other).await.unwrap().len(), 2);
+}
+
+/// Goal: a relay can be forgotten, however many entries are parked for it, and a call that is
+/// interrupted has not been in vain. Oracle: what is left after a call whose third part fails, and
+/// after the next call. A relay that leads again in between loses nothing more.
+async fn what_is_discarded_with_a_relay_goes_in_parts<DB: TestDialect>(db: &Database<DB>) {
+    const PARKED: i64 = 25_000;
+    let mut main = Relay::new(db, &relay()).await;
+    main.pass(&[]).await;
+    assert_eq!(main.checkpoint_store.release(main.epoch).await.unwrap(), Fenced::Held);
+    let is_sqlite = DB::DIALECT == migrations::Dialect::Sqlite;
+    let cast = if is_sqlite { "" } else { "::uuid" };
+    let content = if is_sqlite { "x'00', 0" } else { "'\\x00', now()" };
+    let counted = format!(
+        "WITH RECURSIVE counted(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < {PARKED})"
+    );
+    for insert in [
+        format!(
+            "outbox_exception (relay, id, message_id, topic, state) {counted} SELECT 'main', n, \
+             ('00000000-0000-7000-8000-' || substr('000000000000' || n, length('000000000000' || n) - 11)){cast}, \
+             'orders', 'held' FROM counted"
+        ),
+        format!(
+            "outbox_parked (relay, id, content_type, payload, enqueued_at) {counted} SELECT 'main', n, \
+             'text/plain', {content} FROM counted"
+        ),
+    ] {
+        db.run(&format!("INSERT INTO {insert}")).await;
+    }
+    let refuse: &[&str] = if is_sqlite {
+        &["CREATE TRIGGER refused BEFORE DELETE ON outbox_exception WHEN OLD.id = 24000 \
+           BEGIN SELECT RAISE(ABORT, 'interrupted'); END"]
+    } else {
+        &[
+            "CREATE FUNCTION refused() RETURNS trigger LANGUAGE plpgsql AS \
+             $$BEGIN RAISE EXCEPTION 'interrupted'; END$$",
+            "CREATE TRIGGER refused BEFORE DELETE ON outbox_exception FOR EACH ROW WHEN (OLD.id = 24000) \
+             EXECUTE FUNCTION refused()",
+        ]
+    };
+    for sql in refuse {
+        db.run(sql).await;
+    }
+    let left = async || {
+        let count = async |table: &str| db.number(&format!("SELECT count(*) FROM {table}")).await;
+        [count("outbox_exception").await, count("outbox_parked").await, count("outbox_relay").await]
+    };
+
+    let failed = open(db).forget(&relay(), true).await.unwrap_err();
+    assert!(matches!(&failed, ForgetError::Log(_)), "{failed}");
+    assert_eq!(left().await, [5_000, 5_000, 1], "two parts are gone, and the relay is not");
+    let refused = open(db).forget(&relay(), false).await.unwrap_err();
+    assert!(matches!(refused, ForgetError::Parked { entries: 5_000, .. }), "{refused}");
+    let (returned, _) = granted(&mut main.checkpoint_store).await;
+    let refused = open(db).forget(&relay(), true).await.unwrap_err();
+    assert!(matches!(refused, ForgetError::Leading { .. }), "{refused}");
+    assert_eq!(left().await, [5_000, 5_000, 1]);
+    assert_eq!(main.checkpoint_store.release(returned.epoch).await.unwrap(), Fenced::Held);
+
+    db.run(if is_sqlite { "DROP TRIGGER refused" } else { "DROP TRIGGER refused ON outbox_exception" }).await;
+    open(db).forget(&relay(), true).await.unwrap();
+    assert_eq!(left().await, [0, 0, 0]);
 }
 
 /// Goal: retention of decisions never stops, however many of the oldest may not go, or were made

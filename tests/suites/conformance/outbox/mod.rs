@@ -15,6 +15,7 @@ mod log;
 mod metrics;
 mod migrate;
 mod nodes;
+mod pauses;
 mod pictures;
 mod plans;
 mod producer;
@@ -23,14 +24,17 @@ mod restore;
 mod retention;
 mod retention_clocks;
 mod roles;
+mod row_security;
 mod rows;
 mod servers;
 mod shared_ids;
 mod sizes;
 mod snapshots;
 pub(crate) mod support;
+mod tails;
 mod transaction_ids;
 pub(crate) mod unknown_commit;
+mod withheld;
 
 use libtest_mimic::Trial;
 pub(crate) use support::{each, each as on};
@@ -53,6 +57,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         metrics::trials(),
         migrate::trials(),
         nodes::trials(),
+        pauses::trials(),
         pictures::trials(),
         plans::trials(),
         producer::trials(),
@@ -61,13 +66,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         retention::trials(),
         retention_clocks::trials(),
         roles::trials(),
+        row_security::trials(),
         rows::trials(),
         servers::trials(),
         shared_ids::trials(),
         sizes::trials(),
         snapshots::trials(),
+        tails::trials(),
         transaction_ids::trials(),
         unknown_commit::trials(),
+        withheld::trials(),
     ]
     .into_iter()
     .flatten()

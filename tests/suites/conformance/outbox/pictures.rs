@@ -4,15 +4,18 @@
 
 use std::collections::BTreeMap;
 
+use operate::held::{Held, held};
+use operate::{Operator, Places, Role};
 use outbox_log::admin::{self, ERRORS_LOOKED_AT, Picture};
-use outbox_log::{ExceptionChange, ExceptionState, LogOptions, PauseScope};
+use outbox_log::{ExceptionChange, ExceptionState, LogOptions, PauseScope, RelayName};
 
 use crate::outbox::retention::{Relay, messages, parked};
-use crate::outbox::support::{Database, TestDialect, relay, source};
+use crate::outbox::support::{Database, TestDialect, pipeline, relay, source};
 
 cases! { "outbox/pictures":
     every {
         errors_are_counted_from_both_ends,
+        what_waits_is_examined_within_one_bound,
     }
 }
 
@@ -61,7 +64,40 @@ async fn errors_are_counted_from_both_ends<DB: TestDialect>(db: &Database<DB>) {
     let dead: u64 = counted.iter().filter(|((state, _), _)| *state == "dead").map(|(_, count)| count).sum();
     assert_eq!(dead, look_at as u64 - 1);
 
-    let unknown = outbox_log::RelayName::new("unknown").unwrap();
+    let unknown = RelayName::new("unknown").unwrap();
     let picture = admin.picture(&unknown).await.unwrap();
     assert!(picture.relay.is_none() && picture.errors.is_empty());
+}
+
+/// Goal: the page of held keys costs the same, however many outboxes there are. Oracle: the
+/// messages that are examined in two outboxes with 3,000 held ones each. The places are two relays
+/// of one database.
+async fn what_waits_is_examined_within_one_bound<DB: TestDialect>(db: &Database<DB>) {
+    let other = RelayName::new("other").unwrap();
+    let cast = if DB::DIALECT == migrations::Dialect::Sqlite { "" } else { "::uuid" };
+    let digits = "'000000000000' || n";
+    for name in [&relay(), &other] {
+        db.run(&format!(
+            "INSERT INTO outbox_exception (relay, id, message_id, topic, key, state) \
+             WITH RECURSIVE counted(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < 3000) \
+             SELECT '{name}', n, ('00000000-0000-7000-8000-' || substr({digits}, length({digits}) - 11)){cast}, \
+             'orders', 'key-' || (n % 30), 'held' FROM counted",
+        ))
+        .await;
+    }
+    let place = |name: &RelayName| pipeline(name, &db.relay_url());
+    let viewer = Operator::new("ann", Role::Viewer);
+    let both = Places::new().outbox(&place(&relay())).outbox(&place(&other));
+    let found = held(&both, &viewer).await.unwrap();
+    let examined = |found: &Held, name: &RelayName| {
+        let lines = found.keys.iter().filter(|line| line.pipeline == name.as_str());
+        lines.map(|line| 1 + line.behind).sum::<u64>()
+    };
+    assert_eq!((found.examined_max, found.more), (2_500, true));
+    assert_eq!([relay(), other].map(|name| examined(&found, &name)), [2_500, 2_500]);
+
+    let found = held(&Places::new().outbox(&place(&relay())), &viewer).await.unwrap();
+    assert_eq!((found.examined_max, found.more), (5_000, false));
+    let first = found.keys.iter().find(|line| line.key.as_deref() == Some("key-7")).unwrap();
+    assert_eq!((first.first.as_str(), first.behind, found.keys.len()), ("7", 99, 30));
 }

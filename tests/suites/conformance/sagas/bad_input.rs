@@ -54,7 +54,8 @@ async fn step_then_pause<DB: Tables>(db: &Database<DB>) {
         saga.sleep("pause", Duration::from_secs(3_600)).await
     });
     let (old, worker) = begun(db, code, 7).await;
-    until(&old, "a", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
+    until(&old, "a", "asleep", |saga| saga.outline.waits_for.is_some() && saga.outline.worker.is_none())
+        .await;
     worker.stop().await;
     db.execute(DB::NOW).await.unwrap();
 }

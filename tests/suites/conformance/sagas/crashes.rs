@@ -78,10 +78,10 @@ async fn judged<DB: Tables>(
     let saga = eventually(&format!("the end with {told}"), async || {
         let (saga, _) = show(&sagas, name).await;
         // The lease of the crashed worker ends.
-        if vanished.get() > 0 && !saga.state.has_ended() && saga.worker.is_some() {
+        if vanished.get() > 0 && !saga.outline.state.has_ended() && saga.outline.worker.is_some() {
             db.execute(DB::NOW).await.unwrap();
         }
-        Ok(saga.state.has_ended().then_some(saga))
+        Ok(saga.outline.state.has_ended().then_some(saga))
     })
     .await
     .unwrap();
@@ -91,7 +91,7 @@ async fn judged<DB: Tables>(
     let account = bank.account(&format!("checkout/{name}/charge"));
     let (effects, steps) = (effects(db).await, show(&sagas, name).await.1);
     let sent = db.integer("SELECT count(*) FROM outbox_message").await.unwrap() - messages;
-    assert_eq!(saga.state, if is_closed == 1 { State::Undone } else { State::Finished }, "{told}");
+    assert_eq!(saga.outline.state, if is_closed == 1 { State::Undone } else { State::Finished }, "{told}");
     assert!(account.charges >= 1, "{told}");
     if is_closed == 1 {
         assert_eq!(effects, ["reserve", "receipt", "void receipt", "release 41"], "{told}");

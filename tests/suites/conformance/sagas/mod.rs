@@ -5,6 +5,7 @@
 mod bad_input;
 mod calls;
 mod crashes;
+mod lost_commits;
 mod operators;
 mod replies;
 mod retention;
@@ -58,6 +59,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         bad_input::trials(),
         calls::trials(),
         crashes::trials(),
+        lost_commits::trials(),
         operators::trials(),
         replies::trials(),
         retention::trials(),
@@ -215,25 +217,25 @@ async fn until<DB: Tables>(
 }
 
 async fn ended<DB: Tables>(sagas: &Sagas<DB>, name: &str) -> SagaRecord {
-    until(sagas, name, "ended", |saga| saga.state.has_ended()).await
+    until(sagas, name, "ended", |saga| saga.outline.state.has_ended()).await
 }
 
 async fn finished<DB: Tables>(sagas: &Sagas<DB>, name: &str) -> String {
     let saga = ended(sagas, name).await;
-    assert_eq!(saga.state, State::Finished, "{saga:?}");
+    assert_eq!(saga.outline.state, State::Finished, "{saga:?}");
     saga.output.unwrap()
 }
 
 async fn undone<DB: Tables>(sagas: &Sagas<DB>, name: &str) -> String {
     let saga = ended(sagas, name).await;
-    assert_eq!(saga.state, State::Undone, "{saga:?}");
-    saga.reason.unwrap()
+    assert_eq!(saga.outline.state, State::Undone, "{saga:?}");
+    saga.outline.reason.unwrap()
 }
 
 async fn stuck<DB: Tables>(sagas: &Sagas<DB>, name: &str) -> String {
-    let saga = until(sagas, name, "stuck", |saga| saga.stuck_at.is_some()).await;
-    assert_eq!(saga.wake_at, None);
-    saga.error.unwrap()
+    let saga = until(sagas, name, "stuck", |saga| saga.outline.stuck_at.is_some()).await;
+    assert_eq!(saga.outline.wake_at, None);
+    saga.outline.error.unwrap()
 }
 
 async fn effects<DB: Tables>(db: &Database<DB>) -> Vec<String> {

@@ -81,7 +81,8 @@ async fn a_waiting_saga_is_cancelled_at_once<DB: Tables>(db: Database<DB>) {
         saga.sleep("pause", Duration::from_secs(3_600)).await
     });
     let (sagas, worker) = begun(&db, code, 0).await;
-    until(&sagas, "a", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
+    until(&sagas, "a", "asleep", |saga| saga.outline.waits_for.is_some() && saga.outline.worker.is_none())
+        .await;
     operator(&db).await.cancel(&id("a"), &alice()).await.unwrap();
     assert_eq!(undone(&sagas, "a").await, "cancelled by alice: ticket 7");
     worker.stop().await;
@@ -228,7 +229,8 @@ async fn a_step_of_any_kind_is_given_a_result_before_it_began<DB: Tables>(db: Da
     assert!(stuck(&sagas, "a").await.contains("pause"));
     operator.skip(&id("a"), "pause", Some(&().into()), &alice()).await.unwrap();
     until(&sagas, "a", "stuck again", |saga| {
-        saga.stuck_at.is_some() && saga.error.as_deref().is_some_and(|error| error.contains("ship"))
+        saga.outline.stuck_at.is_some()
+            && saga.outline.error.as_deref().is_some_and(|error| error.contains("ship"))
     })
     .await;
     operator.skip(&id("a"), "ship", Some(&"P-1".into()), &alice()).await.unwrap();
@@ -247,7 +249,7 @@ async fn a_misspelt_step_is_not_given_a_result<DB: Tables>(db: Database<DB>) {
         assert!(refused.to_string().contains("at two"), "{refused}");
     }
     let (saga, steps) = show(&sagas, "a").await;
-    assert!(saga.stuck_at.is_some() && steps.len() == 1, "{saga:?} {steps:?}");
+    assert!(saga.outline.stuck_at.is_some() && steps.len() == 1, "{saga:?} {steps:?}");
     operator.skip(&id("a"), "two", Some(&by_hand), &alice()).await.unwrap();
     assert_eq!(finished(&sagas, "a").await, "77");
     worker.stop().await;
@@ -281,7 +283,8 @@ async fn a_result_that_does_not_fit_is_replaced<DB: Tables>(db: Database<DB>) {
     assert!(matches!(&refused, DecideError::NoResult { step, .. } if step == "two"), "{refused}");
     operator.skip(&id("a"), "two", Some(&"by hand".into()), &alice()).await.unwrap();
     until(&sagas, "a", "stuck again", |saga| {
-        saga.stuck_at.is_some() && saga.error.as_deref().is_some_and(|error| error.contains("no longer fits"))
+        saga.outline.stuck_at.is_some()
+            && saga.outline.error.as_deref().is_some_and(|error| error.contains("no longer fits"))
     })
     .await;
     let refused = operator.skip(&id("a"), "one", Some(&7.into()), &alice()).await.unwrap_err();

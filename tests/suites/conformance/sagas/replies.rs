@@ -56,7 +56,9 @@ async fn reply<DB: Tables>(db: &Database<DB>, sagas: &Sagas<DB>, name: &str, par
 }
 
 async fn waits<DB: Tables>(sagas: &Sagas<DB>, name: &str) {
-    let is_so = |saga: &SagaRecord| saga.waits_for.as_deref() == Some("ship") && saga.worker.is_none();
+    let is_so = |saga: &SagaRecord| {
+        saga.outline.waits_for.as_deref() == Some("ship") && saga.outline.worker.is_none()
+    };
     until(sagas, name, "waiting", is_so).await;
 }
 
@@ -75,7 +77,7 @@ async fn a_request_leaves_by_the_outbox_with_its_key<DB: Tables>(db: Database<DB
 async fn a_reply_wakes_the_saga<DB: Tables>(db: Database<DB>) {
     let (sagas, worker) = begun(&db, sagas(&db).saga("checkout", 1, ship::<DB>), 7).await;
     waits(&sagas, "a").await;
-    assert_eq!(show(&sagas, "a").await.0.wake_at, None, "no process waits");
+    assert_eq!(show(&sagas, "a").await.0.outline.wake_at, None, "no process waits");
     assert_eq!(reply(&db, &sagas, "a", "P-1").await, Replied::Kept);
     assert_eq!(finished(&sagas, "a").await, "\"P-1\"");
     worker.stop().await;
@@ -133,7 +135,7 @@ async fn a_reply_for_another_step_while_the_saga_goes_to_wait_runs_nothing<DB: T
     waits(&sagas, "a").await;
     worker.stop().await;
     let saga = show(&sagas, "a").await.0;
-    assert_eq!((saga.epoch, saga.wake_at), (1, None));
+    assert_eq!((saga.outline.epoch, saga.outline.wake_at), (1, None));
     let worker = Worker::of(&sagas);
     assert_eq!(reply(&db, &sagas, "a", "P-2").await, Replied::Kept);
     assert_eq!(finished(&sagas, "a").await, "\"P-2\"");
@@ -201,7 +203,7 @@ async fn a_saga_that_waits_is_not_kept_by_a_late_renewal<DB: Tables>(db: Databas
     waits(&sagas, "a").await;
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     let saga = show(&sagas, "a").await.0;
-    assert_eq!((saga.epoch, saga.wake_at), (1, None), "nobody took it again");
+    assert_eq!((saga.outline.epoch, saga.outline.wake_at), (1, None), "nobody took it again");
     worker.stop().await;
 }
 
@@ -223,12 +225,14 @@ async fn a_reply_for_another_step_wakes_nobody<DB: Tables>(db: Database<DB>) {
         ship(saga, order).await
     });
     let (sagas, worker) = begun(&db, code, 7).await;
-    let sleeps = |saga: &SagaRecord| saga.waits_for.as_deref() == Some("grace") && saga.worker.is_none();
+    let sleeps = |saga: &SagaRecord| {
+        saga.outline.waits_for.as_deref() == Some("grace") && saga.outline.worker.is_none()
+    };
     let asleep = until(&sagas, "a", "asleep", sleeps).await;
     worker.stop().await;
     assert_eq!(reply(&db, &sagas, "a", "P-1").await, Replied::Kept);
     assert_eq!(reply(&db, &sagas, "a", "P-2").await, Replied::Duplicate);
-    assert_eq!(show(&sagas, "a").await.0.wake_at, asleep.wake_at, "it sleeps on");
+    assert_eq!(show(&sagas, "a").await.0.outline.wake_at, asleep.outline.wake_at, "it sleeps on");
 }
 
 /// Passes a message to the handler of replies, in the transaction that admits it.
@@ -342,7 +346,7 @@ async fn a_reply_of_a_service_that_did_not_get_the_request_is_refused<DB: Tables
     // Nor does the token of one request answer another of the same saga, sent or not.
     refused("checkout/a/fetch", &mine).await;
     assert_eq!(db.integer("SELECT count(*) FROM saga_reply").await.unwrap(), 0);
-    assert_eq!(show(&sagas, "a").await.0.epoch, 1, "it was not woken");
+    assert_eq!(show(&sagas, "a").await.0.outline.epoch, 1, "it was not woken");
     operator.cancel(&id("b"), &operators::alice()).await.unwrap();
     undone(&sagas, "b").await;
     refused("checkout/b/ship", &mine).await;

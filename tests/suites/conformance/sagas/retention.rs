@@ -26,7 +26,7 @@ async fn ended_sagas_go_with_their_steps_and_free_their_names<DB: Tables>(db: Da
     }
     finished(&sagas, "finished").await;
     undone(&sagas, "undone").await;
-    until(&sagas, "open", "asleep", |saga| saga.waits_for.is_some()).await;
+    until(&sagas, "open", "asleep", |saga| saga.outline.waits_for.is_some()).await;
     assert_eq!(sagas.forget().await.unwrap(), 0, "not yet");
     db.execute(DB::AGE).await.unwrap();
     assert_eq!(sagas.forget().await.unwrap(), 2);

@@ -147,7 +147,11 @@ async fn a_version_that_nobody_has_here_waits_and_is_listed<DB: Tables>(db: Data
     let worker = Worker::of(&old);
     finished(&old, "old").await;
     let saga = show(&old, "new").await.0;
-    assert_eq!((saga.state, saga.version, saga.epoch), (State::Running, 2, 0), "left alone");
+    assert_eq!(
+        (saga.outline.state, saga.outline.version, saga.outline.epoch),
+        (State::Running, 2, 0),
+        "left alone"
+    );
     let overdue = old.overdue(Duration::ZERO).await.unwrap();
     assert!(matches!(&overdue[..], [one] if one.version == 2 && one.sagas == 1), "{overdue:?}");
     worker.stop().await;

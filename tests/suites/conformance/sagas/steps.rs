@@ -70,7 +70,8 @@ async fn steps_are_found_by_name_and_may_be_reordered<DB: Tables>(db: Database<D
         Ok(a * 10 + b)
     });
     let (old, worker) = begun(&db, code, 0).await;
-    until(&old, "a", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
+    until(&old, "a", "asleep", |saga| saga.outline.waits_for.is_some() && saga.outline.worker.is_none())
+        .await;
     worker.stop().await;
     let new = sagas(&db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
@@ -108,7 +109,7 @@ async fn a_failure_is_tried_again_and_then_stuck<DB: Tables>(db: Database<DB>) {
     assert_eq!(tries.get(), 3, "as often as the options say");
     assert_eq!(effects(&db).await, ["before"], "nothing is lost, and nothing is undone");
     let saga = show(&sagas, "a").await.0;
-    assert_eq!((saga.state, saga.attempts), (State::Running, 3));
+    assert_eq!((saga.outline.state, saga.outline.attempts), (State::Running, 3));
 }
 
 async fn a_conflict_is_tried_again_and_not_counted<DB: Tables>(db: Database<DB>) {
@@ -149,7 +150,7 @@ async fn a_step_that_always_loses_a_conflict_is_counted_and_then_stuck<DB: Table
     assert!(told.contains("hot") && told.contains("lost against other transactions"), "{told}");
     worker.stop().await;
     let saga = show(&sagas, "a").await.0;
-    assert_eq!((saga.attempts, saga.waits_for.as_deref(), tries.get()), (1, Some("hot"), 20));
+    assert_eq!((saga.outline.attempts, saga.outline.waits_for.as_deref(), tries.get()), (1, Some("hot"), 20));
 }
 
 /// Goal: a step or an undo whose transaction was ended inside it fails, and leaves no record
@@ -224,8 +225,8 @@ async fn a_step_that_fails_as_an_outage_does_is_let_go_and_counted<DB: Tables>(d
         .unwrap();
     start(&db, &sagas, "away", 1).await;
     let worker = Worker::of(&sagas);
-    let saga = until(&sagas, "away", "tried", |saga| saga.worker.is_some()).await;
-    assert_eq!(saga.attempts, 0);
+    let saga = until(&sagas, "away", "tried", |saga| saga.outline.worker.is_some()).await;
+    assert_eq!(saga.outline.attempts, 0);
     start(&db, &sagas, "b", 0).await;
     finished(&sagas, "b").await;
     let told = stuck(&sagas, "away").await;

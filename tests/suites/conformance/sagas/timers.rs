@@ -23,8 +23,11 @@ async fn a_pause_holds_no_process_and_ends_once<DB: Tables>(db: Database<DB>) {
         .unwrap();
     start(&db, &sagas, "a", 0).await;
     let workers = [Worker::of(&sagas), Worker::of(&sagas)];
-    let saga = until(&sagas, "a", "asleep", |saga| saga.worker.is_none() && saga.waits_for.is_some()).await;
-    let wait = saga.wake_at.unwrap() - saga.started_at;
+    let saga = until(&sagas, "a", "asleep", |saga| {
+        saga.outline.worker.is_none() && saga.outline.waits_for.is_some()
+    })
+    .await;
+    let wait = saga.outline.wake_at.unwrap() - saga.outline.started_at;
     assert!((3_599..=3_660).contains(&wait.whole_seconds()), "{wait}");
     db.execute(DB::NOW).await.unwrap();
     finished(&sagas, "a").await;
@@ -55,9 +58,11 @@ async fn a_century_is_accepted_and_more_is_refused<DB: Tables>(db: Database<DB>)
         .unwrap();
     let worker = Worker::of(&sagas);
     start(&db, &sagas, "century", 0).await;
-    let saga =
-        until(&sagas, "century", "asleep", |saga| saga.worker.is_none() && saga.waits_for.is_some()).await;
-    assert_eq!((saga.wake_at.unwrap() - saga.started_at).whole_days(), 36_525);
+    let saga = until(&sagas, "century", "asleep", |saga| {
+        saga.outline.worker.is_none() && saga.outline.waits_for.is_some()
+    })
+    .await;
+    assert_eq!((saga.outline.wake_at.unwrap() - saga.outline.started_at).whole_days(), 36_525);
     for (name, more) in [("more", 1), ("for ever", 2)] {
         let name = name.replace(' ', "-");
         start(&db, &sagas, &name, more).await;
@@ -76,10 +81,11 @@ async fn a_pause_that_is_woken_too_early_waits_on<DB: Tables>(db: Database<DB>) 
         saga.step("after", async |tx| Ok(DB::apply(tx, String::from("after")).await?)).await
     });
     let (sagas, worker) = begun(&db, code, 0).await;
-    until(&sagas, "a", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
+    until(&sagas, "a", "asleep", |saga| saga.outline.waits_for.is_some() && saga.outline.worker.is_none())
+        .await;
     let early = "UPDATE saga SET wake_at = started_at";
     db.execute(early).await.unwrap();
-    let asleep = |saga: &SagaRecord| saga.epoch == 2 && saga.worker.is_none();
+    let asleep = |saga: &SagaRecord| saga.outline.epoch == 2 && saga.outline.worker.is_none();
     until(&sagas, "a", "asleep again", asleep).await;
     assert_eq!((runs.get(), effects(&db).await.len()), (2, 0));
     worker.stop().await;
@@ -100,7 +106,8 @@ async fn sagas_that_a_clock_ahead_has_postponed_are_woken<DB: Tables>(db: Databa
         .unwrap();
     start(&db, &sagas, "long", 1).await;
     let worker = Worker::of(&sagas);
-    until(&sagas, "long", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
+    until(&sagas, "long", "asleep", |saga| saga.outline.waits_for.is_some() && saga.outline.worker.is_none())
+        .await;
     worker.stop().await;
     for name in ["started", "held"] {
         start(&db, &sagas, name, 0).await;
@@ -111,9 +118,9 @@ async fn sagas_that_a_clock_ahead_has_postponed_are_woken<DB: Tables>(db: Databa
     assert_eq!(sagas.wake_stranded().await.unwrap(), 2);
     assert_eq!(sagas.wake_stranded().await.unwrap(), 0);
     let (long, _) = show(&sagas, "long").await;
-    assert_eq!((long.wake_at.unwrap() - long.started_at).whole_days(), 32, "it sleeps on");
+    assert_eq!((long.outline.wake_at.unwrap() - long.outline.started_at).whole_days(), 32, "it sleeps on");
     let (held, _) = show(&sagas, "held").await;
-    let wait = held.wake_at.unwrap() - held.started_at;
+    let wait = held.outline.wake_at.unwrap() - held.outline.started_at;
     assert!((3_599..=3_660).contains(&wait.whole_seconds()), "as if its worker had just renewed it: {wait}");
     let worker = Worker::of(&sagas);
     finished(&sagas, "started").await;
@@ -130,10 +137,10 @@ async fn a_long_pause_of_another_process_is_kept<DB: Tables>(db: Database<DB>) {
         saga.step("pay", async |_| Err::<i64, _>(StepError::retry("the bank is away"))).await
     });
     let (sagas, worker) = begun(&db, code, 0).await;
-    until(&sagas, "a", "failed", |saga| saga.attempts > 0).await;
+    until(&sagas, "a", "failed", |saga| saga.outline.attempts > 0).await;
     worker.stop().await;
     let (failed, _) = show(&sagas, "a").await;
-    assert!(failed.worker.is_none() && failed.error.is_some(), "{failed:?}");
+    assert!(failed.outline.worker.is_none() && failed.outline.error.is_some(), "{failed:?}");
     // As a process whose backoff grows to six hours has postponed it.
     db.execute(DB::HOURS_AHEAD).await.unwrap();
     assert_eq!(sagas.wake_stranded().await.unwrap(), 0);

@@ -95,7 +95,7 @@ async fn a_failing_undo_is_tried_again_and_then_stuck<DB: Tables>(db: Database<D
     assert!(told.contains("the undo of one") && told.contains("the shelf is gone"), "{told}");
     worker.stop().await;
     let saga = show(&sagas, "a").await.0;
-    assert_eq!((saga.state, saga.attempts), (State::Undoing, 3));
+    assert_eq!((saga.outline.state, saga.outline.attempts), (State::Undoing, 3));
     assert_eq!(effects(&db).await, [""; 0], "what came before it waits for it");
 }
 
@@ -121,7 +121,7 @@ async fn an_undo_whose_commit_fails_is_tried_again_and_then_stuck<DB: Tables>(db
     stuck(&sagas, "a").await;
     worker.stop().await;
     let (saga, steps) = show(&sagas, "a").await;
-    assert_eq!((saga.attempts, steps[0].undo), (3, UndoState::Pending));
+    assert_eq!((saga.outline.attempts, steps[0].undo), (3, UndoState::Pending));
 }
 
 async fn an_undo_that_cannot_be_done_is_stuck_at_once<DB: Tables>(db: Database<DB>) {
@@ -150,7 +150,8 @@ async fn a_step_that_the_code_lost_is_stuck_and_not_forgotten<DB: Tables>(db: Da
         saga.sleep("pause", Duration::from_secs(3_600)).await
     });
     let (old, worker) = begun(&db, code, 0).await;
-    until(&old, "a", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
+    until(&old, "a", "asleep", |saga| saga.outline.waits_for.is_some() && saga.outline.worker.is_none())
+        .await;
     worker.stop().await;
     let new = sagas(&db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
@@ -213,7 +214,7 @@ async fn while_it_is_undone_a_saga_is_stuck_at_the_undo_that_is_due<DB: Tables>(
         let told = stuck(&sagas, "a").await;
         let expected = if code == "panic" { "panicked" } else { "result of the step one" };
         assert!(told.contains(expected), "{told}");
-        assert_eq!(show(&sagas, "a").await.0.waits_for.as_deref(), Some("three"), "{code}");
+        assert_eq!(show(&sagas, "a").await.0.outline.waits_for.as_deref(), Some("three"), "{code}");
         operator.skip(&id("a"), "one", None, &operators::alice()).await.unwrap_err();
     }
     *now.lock().unwrap() = "stop";

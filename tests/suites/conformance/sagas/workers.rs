@@ -71,7 +71,7 @@ async fn no_saga_is_run_by_two_at_once<DB: Tables>(db: Database<DB>) {
 }
 
 /// Returns a hook that pauses a worker at one place until the test lets it continue.
-fn paused_at(place: &'static str) -> (saga::Hook, Arc<Notify>, Arc<Notify>) {
+pub(super) fn paused_at(place: &'static str) -> (saga::Hook, Arc<Notify>, Arc<Notify>) {
     let (is_there, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (there, on) = (Arc::clone(&is_there), Arc::clone(&go_on));
     let hook: saga::Hook = Arc::new(move |_, at| {
@@ -88,7 +88,7 @@ fn paused_at(place: &'static str) -> (saga::Hook, Arc<Notify>, Arc<Notify>) {
 }
 
 /// A saga with one step, whose effect and message name the worker.
-fn by<DB: Tables>(db: &Database<DB>, who: &'static str) -> SagasBuilder<DB> {
+pub(super) fn by<DB: Tables>(db: &Database<DB>, who: &'static str) -> SagasBuilder<DB> {
     sagas(db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
         saga.step("one", async |tx| {
             DB::apply(tx, format!("one by {who}")).await?;
@@ -127,7 +127,7 @@ async fn a_paused_worker_changes_nothing_after_its_lease<DB: Tables>(db: Databas
     assert_eq!(messages, 2, "one for each saga");
 }
 
-/// The worker that took the saga has not begun its step yet, so only the epoch shows the loss.
+/// The worker that took the saga has not begun its step yet, so only the claim shows the loss.
 async fn a_worker_whose_saga_was_taken_commits_no_step<DB: Tables>(db: Database<DB>) {
     let (hook, is_there, go_on) = paused_at(crash_points::AFTER_CLAIM);
     let (_, worker) = begun(&db, by(&db, "the paused one").hook(hook), 0).await;
@@ -155,7 +155,7 @@ async fn a_paused_worker_does_not_call_after_its_lease<DB: Tables>(db: Database<
     let (_, worker) = begun(&db, code, 5).await;
     is_there.notified().await;
     // Another worker has taken the saga, so this one cannot renew its lease.
-    db.execute("UPDATE saga SET epoch = epoch + 1").await.unwrap();
+    db.execute("UPDATE saga SET epoch = epoch + 1, worker = 'the other one'").await.unwrap();
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     go_on.notify_one();
     worker.stop().await;
@@ -183,7 +183,7 @@ async fn a_living_worker_keeps_a_long_step<DB: Tables>(db: Database<DB>) {
     for worker in workers {
         worker.stop().await;
     }
-    assert_eq!(show(&sagas, "a").await.0.epoch, 1, "nobody else took it");
+    assert_eq!(show(&sagas, "a").await.0.outline.epoch, 1, "nobody else took it");
 }
 
 async fn another_worker_goes_on_after_a_crash<DB: Tables>(db: Database<DB>) {
@@ -197,7 +197,7 @@ async fn another_worker_goes_on_after_a_crash<DB: Tables>(db: Database<DB>) {
     let second = by(&db, "the second").open().await.unwrap();
     let worker = Worker::of(&second);
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(show(&second, "a").await.0.state, State::Running, "the lease keeps it");
+    assert_eq!(show(&second, "a").await.0.outline.state, State::Running, "the lease keeps it");
     db.execute(DB::NOW).await.unwrap();
     assert_eq!(finished(&second, "a").await, "\"the second\"");
     worker.stop().await;
@@ -233,14 +233,14 @@ async fn what_ends_its_workers_is_stuck<DB: Tables>(db: Database<DB>) {
         db.execute(DB::NOW).await.unwrap();
         let is_tried = async || {
             let saga = show(&crashing, "a").await.0;
-            Ok((kills.get() > death || saga.stuck_at.is_some()).then_some(()))
+            Ok((kills.get() > death || saga.outline.stuck_at.is_some()).then_some(()))
         };
         eventually("it is tried again", is_tried).await.unwrap();
     }
     let told = stuck(&crashing, "a").await;
     assert!(told.contains("10 times in a row") && told.contains("its worker ended"), "{told}");
     let (saga, steps) = show(&crashing, "a").await;
-    assert_eq!((saga.waits_for.as_deref(), steps.len(), tries.get()), (Some("two"), 1, 10));
+    assert_eq!((saga.outline.waits_for.as_deref(), steps.len(), tries.get()), (Some("two"), 1, 10));
     worker.stop().await;
     operators::operator(&db).await.retry(&id("a"), &operators::alice()).await.unwrap();
     let sound = two_steps(sagas(&db)).open().await.unwrap();
@@ -275,7 +275,7 @@ async fn what_was_stored_ends_the_failures_before_it<DB: Tables>(db: Database<DB
     eventually("its worker is gone", async || Ok((reached.get() == 1).then_some(()))).await.unwrap();
     worker.stop().await;
     let saga = show(&crashing, "a").await.0;
-    assert_eq!((saga.attempts, saga.error), (0, None));
+    assert_eq!((saga.outline.attempts, saga.outline.error), (0, None));
 }
 
 async fn a_stopping_worker_lets_its_sagas_go<DB: Tables>(db: Database<DB>) {
@@ -299,7 +299,11 @@ async fn a_stopping_worker_lets_its_sagas_go<DB: Tables>(db: Database<DB>) {
     goes_on.notify_one();
     worker.running.await.unwrap();
     let saga = show(&sagas, "a").await.0;
-    assert_eq!((saga.state, saga.worker), (State::Running, None), "at once free for another one");
+    assert_eq!(
+        (saga.outline.state, saga.outline.worker),
+        (State::Running, None),
+        "at once free for another one"
+    );
     assert_eq!(effects(&db).await, ["one"]);
     let worker = Worker::of(&sagas);
     finished(&sagas, "a").await;
@@ -383,12 +387,12 @@ async fn a_worker_goes_on_when_columns_are_added<DB: Tables>(db: Database<DB>) {
         .unwrap();
     let worker = Worker::of(&sagas);
     start(&db, &sagas, "a", 0).await;
-    until(&sagas, "a", "asleep", |saga| saga.waits_for.is_some()).await;
+    until(&sagas, "a", "asleep", |saga| saga.outline.waits_for.is_some()).await;
     for table in ["saga", "saga_step", "saga_reply", "saga_audit"] {
         db.execute(&format!("ALTER TABLE {table} ADD COLUMN later text")).await.unwrap();
     }
     start(&db, &sagas, "b", 0).await;
-    until(&sagas, "b", "asleep", |saga| saga.waits_for.is_some()).await;
+    until(&sagas, "b", "asleep", |saga| saga.outline.waits_for.is_some()).await;
     db.execute(DB::NOW).await.unwrap();
     sagas.wake();
     for name in ["a", "b"] {

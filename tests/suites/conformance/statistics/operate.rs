@@ -45,7 +45,7 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
     let mut ids =
         database.texts(some).await?.iter().map(|id| id.parse()).collect::<Result<Vec<Uuid>, _>>()?;
     ids.push(Uuid::now_v7());
-    let whose = Whose { consumer: CONSUMER.parse()?, scope: None };
+    let whose = Whose { consumer: CONSUMER.parse()?, tenant: None };
     let connection = PgConnection::connect(&database.url).await?;
     let mut memory = reconcile::postgres(connection, None, whose, Duration::ZERO).await?;
     for _ in 0..TIMES {
@@ -69,7 +69,7 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
             drop(inbox.discard_all(&ids[..ids.len().min(5)], &decided).await?);
             drop(inbox.decision(decided.id, filter.consumer.as_ref()).await?);
         }
-        drop(memory.page((Uuid::nil(), ""), Uuid::max(), 100).await?);
+        drop(memory.page(Uuid::nil(), "", Uuid::max(), 100).await?);
         drop(memory.find(&ids).await?);
         drop(memory.unfinished(&ids).await?);
         assert!(memory.retained_from().await?.is_some());
@@ -83,7 +83,7 @@ pub(super) async fn keys(database: &Database<Postgres>) -> Outcome {
         drop(keys.stuck(many()).await?);
         drop(keys.decisions(many()).await?);
         let id = KeyId::of_texts("t", "charge", "old-7")?;
-        let is_decided = keys.decide(&id, None, idempotency::Decision::Release, &signature()).await?;
+        let is_decided = keys.decide(&id, None, idempotency::Action::Release, &signature()).await?;
         assert!(!is_decided, "the key was not stuck");
     }
     Ok(())

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use migrations::{Line, Migrator};
 use proxy::{Conditions, Flow, Pass};
 use sqlx::{Connection as _, Executor as _, PgConnection, Postgres, Sqlite};
 use tests::trial::at_night;
@@ -21,6 +22,11 @@ pub(super) fn trials() -> Vec<Trial> {
         trial(on("postgres/a_table_in_use_fails_within_the_lock_timeout"), postgres, a_table_in_use),
         trial(on("postgres/only_an_idle_transaction_has_a_limit"), postgres, only_an_idle_transaction),
         trial(on("postgres/the_migration_that_is_waited_for_is_named"), postgres, the_holder_is_named),
+        trial(
+            on("postgres/a_script_waits_its_time_for_another_migration"),
+            postgres,
+            a_script_waits_its_time,
+        ),
     ];
     let name = on("postgres/a_migrator_whose_host_is_gone_stops_no_other");
     trials.extend(at_night(vec![trial(name, postgres, a_host_that_is_gone)]));
@@ -149,6 +155,52 @@ async fn the_holder_is_named(stage: Stage) -> Outcome {
     assert_eq!(briefly.up(&mut waiting).await?.len(), ALL);
     other.close().await?;
     waiting.close().await?;
+    Ok(())
+}
+
+/// Goal: a script that an administrator runs by hand waits for another migration, says for which,
+/// and not for ever. Oracle: the error names process, application and the wait, and it is one of
+/// locks; nothing is applied, and the script succeeds once the other one has ended, also during its
+/// wait.
+async fn a_script_waits_its_time(stage: Stage) -> Outcome {
+    let db = Database::<Postgres>::empty(&stage).await?;
+    let mut other = PgConnection::connect(&db.url).await?;
+    other.execute("SET application_name = 'a forgotten psql'").await?;
+    other.execute("BEGIN; SELECT pg_advisory_xact_lock(8031170788430771316)").await?;
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut other).await?;
+    let mut by_hand = PgConnection::connect(&db.url).await?;
+    let briefly = Migrator::<Postgres>::new(Line::Outbox).wait_max(Duration::from_millis(500));
+    let script = briefly.sql(1..=1)?;
+    let running = sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(&mut by_hand);
+    let ended = tokio::time::timeout(Duration::from_secs(60), running).await;
+    let error = ended.map_err(|_| "the script waits for ever")?.err().ok_or("it was applied")?;
+    let told = error.to_string();
+    let named = format!("within 0.5 s: pid {pid} of ");
+    for part in [named.as_str(), "'a forgotten psql', idle in transaction"] {
+        assert!(told.contains(part), "{part:?} is not in {told}");
+    }
+    let code = error.as_database_error().and_then(|error| error.code());
+    assert_eq!(code.as_deref(), Some("55P03"), "{error}");
+    by_hand.execute("ROLLBACK").await?;
+    assert!(briefly.status(&mut by_hand).await?.applied.is_empty());
+
+    let script = Migrator::<Postgres>::new(Line::Outbox).sql(1..=1)?;
+    let waiting: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut by_hand).await?;
+    let running = tokio::spawn(async move {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(&mut by_hand).await?;
+        Ok::<_, sqlx::Error>(by_hand)
+    });
+    let waits = format!("SELECT coalesce(wait_event, '') FROM pg_stat_activity WHERE pid = {waiting}");
+    tests::eventually(
+        "the script waits",
+        async || Ok((db.texts(&waits).await? == ["PgSleep"]).then_some(())),
+    )
+    .await?;
+    other.execute("COMMIT").await?;
+    let mut by_hand = running.await??;
+    briefly.check(&mut by_hand).await?;
+    other.close().await?;
+    by_hand.close().await?;
     Ok(())
 }
 

@@ -121,6 +121,7 @@ async fn a_sound_pipeline(stage: Stage) -> Outcome {
         report.has(check, "pass", "");
     }
     report.has("partitions", "pass", &name);
+    report.has("listeners", "pass", "all 1 advertised");
     // The test cluster has one broker.
     report.has("min-insync", "warn", "min.insync.replicas=1");
     assert_eq!((report.code, report.go_live), (Some(0), 14));
@@ -161,6 +162,14 @@ async fn what_is_wrong_in_postgres(stage: Stage) -> Outcome {
             "INSERT INTO outbox_toolkit_migration (line, version, name, checksum) \
              VALUES ('inbox', 2, '0002_later', 'x')",
         ),
+        String::from("ALTER TABLE outbox_message_2 SET UNLOGGED"),
+        String::from("DROP INDEX outbox_exception_due_idx"),
+        String::from(
+            "CREATE SCHEMA shop; CREATE TABLE shop.outbox_relay (relay text);
+             CREATE TABLE shop.outbox_message (id int) PARTITION BY LIST (id);
+             CREATE TABLE shop.rest PARTITION OF shop.outbox_message DEFAULT;
+             INSERT INTO shop.outbox_message VALUES (1)",
+        ),
     ] {
         database.execute(&statement).await?;
     }
@@ -180,6 +189,9 @@ async fn what_is_wrong_in_postgres(stage: Stage) -> Outcome {
     report.has("prepared-transactions", "pass", &gid);
     report.has("replication-slots", "warn", ": inactive, keeps");
     report.has("schema", "fail", "inbox version 2");
+    report.has("schema", "fail", "index outbox_exception_due_idx");
+    report.has("logged", "fail", "public.outbox_message_2");
+    report.has("outboxes", "warn", "in the outbox of schema shop");
     report.has("transactions", "pass", "open for");
     assert_eq!(report.code, Some(2));
     // The role of least privilege sees the pids of other users' sessions, but no details.
@@ -187,6 +199,7 @@ async fn what_is_wrong_in_postgres(stage: Stage) -> Outcome {
     let report = Report::of(&config, &[]).await?;
     report.has("transactions", "warn", &pid.to_string());
     report.has("transactions", "warn", "GRANT pg_read_all_stats TO outbox_test_relay;");
+    report.has("outboxes", "warn", "may not look into the outbox of schema shop");
     open.rollback().await?;
     // The warning also comes while no transaction is open, before the details are needed.
     let report = Report::of(&config, &[]).await?;

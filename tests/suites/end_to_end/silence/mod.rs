@@ -163,13 +163,11 @@ impl Hanging {
 
 impl Silencer for Hanging {
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
-        let config = sqs::Config {
-            region: Some(String::from("elasticmq")),
-            endpoint_url: Some(format!("http://{}", self.gateway.address())),
-            access_key_id: Some(String::from("test")),
-            secret_access_key: Some(String::from("test").into()),
-            ..sqs::Config::default()
-        };
+        let config = sqs::Config::default()
+            .region("elasticmq")
+            .endpoint_url(format!("http://{}", self.gateway.address()))
+            .access_key_id("test")
+            .secret_access_key("test");
         Ok(Arc::new(sqs::Connector::new(&config)?))
     }
 

@@ -25,10 +25,8 @@ impl PostgresLog {
         let Batch { relay, entries, decree, .. } = batch;
         let failed = || LogError::during("carry out the decision");
         let action = decree.decision.action();
-        let taken_until = match action.takes_retrying() {
-            true => self.take_waiting(connection, relay, entries).await?,
-            false => None,
-        };
+        let taken_until =
+            if action.takes_retrying() { self.take_waiting(connection, relay, entries).await? } else { None };
         let mut tx = connection.begin().await.map_err(failed())?;
         tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
         let found = self.lock(&mut tx, batch, taken_until.as_deref()).await?;

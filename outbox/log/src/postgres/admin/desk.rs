@@ -12,7 +12,7 @@ use crate::admin::decision::{Batch, ChosenEntry, DecideError, OperatorDecision};
 use crate::admin::{
     Confirmed, DecisionRecord, Desk, FoundParked, ListedEntry, ParkedFilter, ParkedQuery, ParkedSlice, Survey,
 };
-use crate::failure::within;
+use crate::failure::{in_time, within};
 use crate::postgres::brief::Brief;
 use crate::postgres::store::PostgresLog;
 use crate::{ExceptionState, LogError, RelayName};
@@ -110,12 +110,10 @@ impl Desk for PostgresDesk {
             self.session = Some(session);
             Ok(done)
         };
-        match tokio::time::timeout(limit, done).await {
+        match in_time(limit, done).await {
             Ok(done) => done,
-            Err(_) if is_committing.load(Ordering::Relaxed) => {
-                Err(DecideError::Unknown(LogError::Timeout { waited: limit }))
-            }
-            Err(_) => Err(LogError::Timeout { waited: limit }.into()),
+            Err(late) if is_committing.load(Ordering::Relaxed) => Err(DecideError::Unknown(late)),
+            Err(late) => Err(late.into()),
         }
     }
 

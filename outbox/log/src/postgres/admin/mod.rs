@@ -86,6 +86,11 @@ impl LogAdmin for PostgresLog {
         within(self.options.call_timeout, ask).await
     }
 
+    async fn held(&self, relay: &RelayName, entries_max: u32) -> Result<Vec<ListedEntry>, LogError> {
+        let ask = async { self.tables.held(&mut *self.look().await?, relay, entries_max).await };
+        within(self.options.call_timeout, ask).await
+    }
+
     async fn decide(
         &self,
         relay: &RelayName,

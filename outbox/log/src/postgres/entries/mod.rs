@@ -259,10 +259,10 @@ impl LogEntries for PostgresLog {
         relay: &RelayName,
         action: &str,
         selection: &str,
-        signature: (&str, &str),
+        by: Signature<'_>,
     ) -> Result<(), LogError> {
         let noted = async {
-            let done = Done { action, selection, by: Signature { actor: signature.0, reason: signature.1 } };
+            let done = Done { action, selection, by };
             let noted = self.tables.note(&mut *self.admin().await?, relay, done).await;
             noted.map_err(LogError::during("note an operation"))
         };

@@ -21,7 +21,7 @@ use crate::postgres::page::Pace;
 use crate::postgres::statements::Statements;
 use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::tables::Tables;
-use crate::{LogError, LogReader, Pause};
+use crate::{LogError, LogReader, PauseScope};
 
 /// The statements that a reader runs.
 pub(in crate::postgres) struct Sql {
@@ -85,9 +85,10 @@ impl PgReader {
     /// Fails when a mark was taken in another run of the server than the reader's.
     fn check_mark(&mut self, mark: &PgMark) -> Result<(), LogError> {
         let Some(history) = &mark.history else { return Ok(()) };
-        match self.run.get_or_insert_with(|| history.run.clone()) == &history.run {
-            true => Ok(()),
-            false => Err(other_run()),
+        if self.run.get_or_insert_with(|| history.run.clone()) == &history.run {
+            Ok(())
+        } else {
+            Err(other_run())
         }
     }
 
@@ -125,9 +126,10 @@ impl LogReader for PgReader {
         after: EntryId,
         limit: PageLimit,
     ) -> Result<Page, LogError> {
-        match PgMark::read(&difference.base)?.is_rebased {
-            true => self.page_without(difference, after, limit).await,
-            false => self.page(difference, after, limit).await,
+        if PgMark::read(&difference.base)?.is_rebased {
+            self.page_without(difference, after, limit).await
+        } else {
+            self.page(difference, after, limit).await
         }
     }
 
@@ -151,8 +153,8 @@ impl LogReader for PgReader {
         within(self.call_timeout, self.stuck_entries(after, entries_max)).await
     }
 
-    async fn pauses(&mut self) -> Result<Vec<Pause>, LogError> {
-        let asked = self.tables.pauses(&mut self.connection, &self.relay);
+    async fn paused_scopes(&mut self) -> Result<Vec<PauseScope>, LogError> {
+        let asked = self.tables.paused_scopes(&mut self.connection, &self.relay);
         within(self.call_timeout, asked).await
     }
 }

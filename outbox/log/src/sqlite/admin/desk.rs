@@ -72,9 +72,10 @@ impl Desk for SqliteDesk {
         decree.check(entries.len())?;
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.take().await?;
-        let taken_until = match decree.decision.action().takes_retrying() {
-            true => self.log.take_waiting(&mut connection, &self.relay, entries).await?,
-            false => None,
+        let taken_until = if decree.decision.action().takes_retrying() {
+            self.log.take_waiting(&mut connection, &self.relay, entries).await?
+        } else {
+            None
         };
         let batch = Batch { relay: &self.relay, entries, decree, confirmed };
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;

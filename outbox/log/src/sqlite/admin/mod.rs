@@ -52,6 +52,10 @@ impl LogAdmin for SqliteLog {
         self.tables.list(&mut self.connect().await?, relay, state, after, entries_max).await
     }
 
+    async fn held(&self, relay: &RelayName, entries_max: u32) -> Result<Vec<ListedEntry>, LogError> {
+        self.tables.held(&mut self.connect().await?, relay, entries_max).await
+    }
+
     async fn decide(
         &self,
         relay: &RelayName,

@@ -26,6 +26,12 @@ use crate::tables::{Done, Signature};
 use crate::{Entry, EntryId, LogError, RelayName, RowLimit, rows};
 use statements::{FIRST, SQL};
 
+/// Returns the statement that finds an entry.
+#[cfg(test)]
+pub(super) fn find_statement() -> &'static migrations::Statement {
+    &SQL.find
+}
+
 /// Returns the id up to which the relay has passed.
 fn passed_to(extent: &Extent) -> Result<i64, LogError> {
     extent.cursor.as_deref().map_or(Ok(0), passed)
@@ -193,9 +199,9 @@ impl LogEntries for SqliteLog {
         relay: &RelayName,
         action: &str,
         selection: &str,
-        signature: (&str, &str),
+        by: Signature<'_>,
     ) -> Result<(), LogError> {
-        let done = Done { action, selection, by: Signature { actor: signature.0, reason: signature.1 } };
+        let done = Done { action, selection, by };
         let noted = self.tables.note(&mut self.connect().await?, relay, done).await;
         noted.map_err(LogError::during("note an operation"))
     }

@@ -27,14 +27,16 @@ migrations::statements! {
             (SELECT enqueued_at FROM outbox_message ORDER BY id LIMIT 1) AS oldest_at,
             (SELECT max(id) FROM outbox_message) AS newest_id";
     /// ?1 relay, ?2 passed up to this id, ?3 id or null, ?4 message id or null. A parked entry has
-    /// a copy of its content, which an operator may have edited. Decisions are read by the message,
-    /// because its entry may have had another id.
+    /// a copy of its content, which an operator may have edited. A message id is searched among all
+    /// parked entries. Decisions are read by the message, because its entry may have had another
+    /// id.
     find(of = "n") = "
         WITH named AS (
-                SELECT id, message_id FROM outbox_message
-                WHERE (?3 IS NULL OR id = ?3) AND (?4 IS NULL OR message_id = ?4)
+                SELECT id, message_id FROM outbox_message WHERE id = ?3
+                UNION SELECT id, message_id FROM outbox_message WHERE message_id = ?4
+                UNION SELECT id, message_id FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?3
                 UNION SELECT id, message_id FROM outbox_exception
-                WHERE relay = ?1 AND shard = 0 AND (?3 IS NULL OR id = ?3) AND (?4 IS NULL OR message_id = ?4)),
+                WHERE relay = ?1 AND shard = 0 AND message_id = ?4),
         whole AS (
                 SELECT n.id, n.message_id, coalesce(m.topic, e.topic) AS topic, coalesce(m.key, e.key) AS key,
                     coalesce(m.kind, p.kind, m.topic, e.topic) AS kind,

@@ -15,7 +15,7 @@ use crate::exception::ExceptionSummary;
 use crate::lease::RelayName;
 use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::tables::Tables;
-use crate::{LogError, LogReader, Pause};
+use crate::{LogError, LogReader, PauseScope};
 
 pub(in crate::sqlite) struct SqliteReader {
     pub(in crate::sqlite) connection: SqliteConnection,
@@ -59,7 +59,7 @@ impl LogReader for SqliteReader {
         self.stuck_entries(after, entries_max).await
     }
 
-    async fn pauses(&mut self) -> Result<Vec<Pause>, LogError> {
-        self.tables.pauses(&mut self.connection, &self.relay).await
+    async fn paused_scopes(&mut self) -> Result<Vec<PauseScope>, LogError> {
+        self.tables.paused_scopes(&mut self.connection, &self.relay).await
     }
 }

@@ -32,7 +32,8 @@ impl Reading<'_> {
     /// Reads the open dead letters that match.
     async fn open_letters(
         &mut self,
-        (number, place): (usize, &InboxPlace),
+        number: usize,
+        place: &InboxPlace,
         mut after: Option<DeadLetterId>,
         seen: &mut HashSet<DeadLetterId>,
     ) -> Result<(), OperateError> {
@@ -46,9 +47,10 @@ impl Reading<'_> {
             let limit = u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, PAGE_LETTERS.get());
             let slice = place.database.open_letters(&conditions, after, limit).await?;
             let is_cut = slice.letters.len() >= limit as usize;
-            let looked_at = match is_cut || slice.next.is_none() {
-                true => slice.letters.len(),
-                false => LETTERS_LOOKED_AT_MAX as usize,
+            let looked_at = if is_cut || slice.next.is_none() {
+                slice.letters.len()
+            } else {
+                LETTERS_LOOKED_AT_MAX as usize
             };
             self.budget = self.budget.saturating_sub(looked_at);
             for letter in slice.letters {
@@ -74,13 +76,14 @@ impl Reading<'_> {
 
     pub(super) async fn inbox(
         &mut self,
-        (number, place): (usize, &InboxPlace),
+        number: usize,
+        place: &InboxPlace,
         after: Option<DeadLetterId>,
         seen: &mut HashSet<DeadLetterId>,
     ) -> Result<(), OperateError> {
         let Some(resolved_too) = self.states.of_inbox() else { return Ok(()) };
         if self.filter.ids.is_empty() && !resolved_too {
-            return self.open_letters((number, place), after, seen).await;
+            return self.open_letters(number, place, after, seen).await;
         }
         let (filter, now) = (self.filter, self.now);
         let consumer = place.consumer.as_ref().or(filter.consumer.as_ref()).cloned();
@@ -88,7 +91,7 @@ impl Reading<'_> {
         let found = &mut self.found;
         let mut take = |letter: DeadLetter| {
             let is_here = consumer.as_ref().is_none_or(|consumer| consumer.as_str() == letter.consumer)
-                && place.scope.as_ref().is_none_or(|scope| scope.as_str() == letter.scope)
+                && place.scope.as_ref().is_none_or(|scope| scope.as_str() == letter.tenant)
                 && (resolved_too || letter.resolved.is_none());
             let id = letter.id;
             let mut message = DeadMessage::of_letter(number, letter);

@@ -6,7 +6,7 @@ mod postgres;
 use std::time::Duration;
 
 #[cfg(feature = "postgres")]
-pub(crate) use postgres::{OpenTransaction, PostgresFacts, PreparedTransaction, Slot, Timeline};
+pub(crate) use postgres::{OpenTransaction, OtherOutbox, PostgresFacts, PreparedTransaction, Slot, Timeline};
 
 /// The clock of a server compared with this machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,10 @@ pub(crate) struct LineFacts {
     pub(crate) version_needed: i32,
     /// The reason why the two do not fit, with the command that helps.
     pub(crate) problem: Option<String>,
+    /// Its indexes and partitions that do not work.
+    pub(crate) missing: Vec<String>,
+    /// Its tables with row-level security.
+    pub(crate) row_security: Vec<String>,
 }
 
 /// A missing or an excess right.

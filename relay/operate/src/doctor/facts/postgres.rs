@@ -69,6 +69,12 @@ pub(crate) struct PostgresFacts {
     pub(crate) refused: Option<String>,
     /// The schema's lines.
     pub(crate) lines: Vec<LineFacts>,
+    /// Whether the configuration names the schema. Otherwise the `search_path` leads to it.
+    pub(crate) is_schema_named: bool,
+    /// Other schemas of the database that have an outbox.
+    pub(crate) other_outboxes: Vec<OtherOutbox>,
+    /// Tables of the toolkit that a crash of the server would empty.
+    pub(crate) unlogged: Vec<String>,
     /// `CACHE` of the outbox's sequence; `None` without tables.
     pub(crate) sequence_cache: Option<i64>,
     /// The timeline of its write-ahead log.
@@ -104,4 +110,12 @@ pub(crate) enum Timeline {
     Told(i64),
     /// The error with which the server refuses.
     Hidden(String),
+}
+
+/// An outbox in another schema of the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OtherOutbox {
+    pub(crate) schema: String,
+    /// Whether it has messages that no relay has ever read; `None` if the role may not look.
+    pub(crate) is_unread: Option<bool>,
 }

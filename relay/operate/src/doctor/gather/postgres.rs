@@ -14,7 +14,9 @@ use tokio::time::timeout;
 use super::asked::rows;
 use super::lines::lines;
 use super::{TIME_LIMIT, Unreachable};
-use crate::doctor::facts::{OpenTransaction, PostgresFacts, PreparedTransaction, Skew, Slot, Timeline};
+use crate::doctor::facts::{
+    OpenTransaction, OtherOutbox, PostgresFacts, PreparedTransaction, Skew, Slot, Timeline,
+};
 
 const SERVER: &str = include_str!("../sql/server.sql");
 const ISOLATION: &str = include_str!("../sql/isolation.sql");
@@ -26,6 +28,9 @@ const SEQUENCE: &str = include_str!("../sql/sequence.sql");
 const TOPICS: &str = include_str!("../sql/topics.sql");
 const SLOTS_WITHOUT_LOG: &str = include_str!("../sql/slots_without_log.sql");
 const TIMELINE: &str = include_str!("../sql/timeline.sql");
+const UNLOGGED: &str = include_str!("../sql/unlogged.sql");
+const OUTBOXES: &str = include_str!("../sql/outboxes.sql");
+const UNREAD: &str = include_str!("../sql/unread.sql");
 const COLLATION: &str = include_str!("../sql/collation.sql");
 
 /// The first version that records the version of a database's collation.
@@ -71,23 +76,23 @@ async fn ask(
     // Only after the session's own defaults were read.
     settled(connection).await?;
     let version_number: i32 = get(&row, "version_number")?;
-    let timeline = match replica {
-        true => Timeline::Told(0),
-        false => timeline(connection).await?,
-    };
+    let timeline = if replica { Timeline::Told(0) } else { timeline(connection).await? };
     let slots_sql = match timeline {
         Timeline::Told(_) => SLOTS,
         Timeline::Hidden(_) => SLOTS_WITHOUT_LOG,
     };
-    let collation = match version_number >= COLLATION_VERSION_MIN {
-        true => stale(&rows(connection, None, COLLATION).await?)?,
-        false => None,
+    let collation = if version_number >= COLLATION_VERSION_MIN {
+        stale(&rows(connection, None, COLLATION).await?)?
+    } else {
+        None
     };
     let lines = lines::<Postgres>(connection, schema).await?;
     let has_outbox = lines.iter().any(|line| line.line == "outbox" && line.version > 0);
     let mut sequence_cache = None;
-    let mut topics = Vec::new();
+    let (mut topics, mut unlogged, mut other_outboxes) = (Vec::new(), Vec::new(), Vec::new());
     if has_outbox {
+        unlogged = texts(&rows(connection, schema, UNLOGGED).await?)?;
+        other_outboxes = others(connection, schema).await?;
         sequence_cache = rows(connection, schema, SEQUENCE).await?.first().map(first).transpose()?;
         // For a role that may not read the log, the check of grants reports it.
         topics = match rows(connection, schema, TOPICS).await {
@@ -116,6 +121,9 @@ async fn ask(
         shared_session: shares_session(options, pid).await?,
         refused: None,
         lines,
+        is_schema_named: schema.is_some(),
+        other_outboxes,
+        unlogged,
         sequence_cache,
         timeline,
         encoding: get(&row, "encoding")?,
@@ -132,6 +140,26 @@ async fn ask(
         database_bytes: u64::try_from(get::<i64>(&row, "database_bytes")?).unwrap_or_default(),
     };
     Ok(Gathered { facts, topics })
+}
+
+/// Returns the outboxes of other schemas.
+async fn others(
+    connection: &mut PgConnection,
+    schema: Option<&Identifier>,
+) -> Result<Vec<OtherOutbox>, Unreachable> {
+    let mut others = Vec::new();
+    for row in rows(connection, schema, OUTBOXES).await? {
+        let named: String = get(&row, "schema")?;
+        let of = Identifier::new(&named).ok().filter(|_| get(&row, "may_read").unwrap_or(false));
+        let mut is_unread = None;
+        if let Some(of) = of {
+            // A policy or a lock may keep this role out even so.
+            let unread = rows(connection, Some(&of), UNREAD).await;
+            is_unread = unread.ok().and_then(|rows| get(rows.first()?, "unread").ok());
+        }
+        others.push(OtherOutbox { schema: named, is_unread });
+    }
+    Ok(others)
 }
 
 /// Sets defaults that keep the session out of the business transactions, whatever the role's

@@ -24,16 +24,17 @@ pub(in crate::doctor) async fn gather(url: &str) -> Result<Gathered, Unreachable
     let version = text(&mut connection, "SELECT sqlite_version()").await?;
     let journal_mode = text(&mut connection, "PRAGMA journal_mode").await?;
     let lines = lines::<Sqlite>(&mut connection, None).await?;
-    let topics = match lines.iter().any(|line| line.line == "outbox" && line.version > 0) {
-        true => sqlx::query_scalar(
+    let topics = if lines.iter().any(|line| line.line == "outbox" && line.version > 0) {
+        sqlx::query_scalar(
             // Excludes names that no topic can have, which may not even be text.
             "SELECT DISTINCT topic FROM (SELECT topic FROM outbox_message ORDER BY id DESC LIMIT 10000) \
              WHERE topic NOT GLOB '*[^A-Za-z0-9._/:#-]*' ORDER BY topic LIMIT 100",
         )
         .fetch_all(&mut connection)
         .await
-        .map_err(Unreachable::asking)?,
-        false => Vec::new(),
+        .map_err(Unreachable::asking)?
+    } else {
+        Vec::new()
     };
     let facts = SqliteFacts {
         version,

@@ -160,7 +160,7 @@ pub(crate) fn resume(pipeline: &str, PauseLine { paused, since, .. }: &PauseLine
 
 /// Renders the plots of a pipeline.
 pub(crate) fn plots(status: &PipelineStatus, hour: &Hour) -> Markup {
-    let is_known = status.state != "unknown";
+    let is_known = status.state.is_known();
     html! {
         div class="plots" {
             (plot("lag", "Lag of the oldest message", &hour.lag, is_known, lasting))
@@ -187,11 +187,12 @@ mod tests {
     use super::*;
     use operate::Role;
     use operate::cause::Cause;
+    use operate::status::PipelineState;
 
     fn dead(others: usize) -> PipelineStatus {
         let text = String::from("no route for <queue>");
         PipelineStatus {
-            state: "leading",
+            state: PipelineState::Leading,
             exceptions: BTreeMap::from([("dead", 2_009)]),
             exceptions_age_seconds: BTreeMap::from([("dead", 25_380.0)]),
             causes: BTreeMap::from([("dead", Cause { text, count: 1_000, is_at_least: false, others })]),

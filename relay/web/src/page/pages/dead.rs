@@ -16,7 +16,7 @@ use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, away, badge, cell, count, may_decide, maybe, since};
+use super::super::layout::{Frame, Tab, away, badge, cell, count, may_decide, maybe, since, tone};
 use super::super::list::{Column, Kind, column, list};
 use super::causes::{causes, total_text};
 
@@ -221,7 +221,7 @@ fn row(message: &DeadMessage) -> Vec<Markup> {
         maybe(message.key.as_deref()),
         maybe(message.error.as_deref()),
         html! {
-            (badge(if is_again(message) { "dead again" } else { message.state }))
+            @if is_again(message) { (tone("", "dead again")) } @else { (badge(message.state)) }
             @if let Some(actor) = &message.redrive_requested_by { " requeue requested by " (cell(actor)) }
         },
         html! { (count(message.attempts.into())) },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Query, State};
 use axum::http::Uri;
 use maud::{Markup, html};
-use operate::held::{HeldLine, LOOKED_AT_MAX, held};
+use operate::held::{HeldLine, held};
 
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
@@ -33,7 +33,7 @@ pub(crate) async fn show(
         p class="lead" { "Messages of an ordering key wait behind its first unpublished message. A message without a key holds up its whole topic." }
         (away(&found.away))
         @if found.more {
-            p class="notice" { "More messages are waiting than are examined: only the first " (count(LOOKED_AT_MAX.into())) " of each state and pipeline are counted here." }
+            p class="notice" { "More messages are waiting than are examined: only the first " (count(found.examined_max.into())) " of each state and pipeline are counted here." }
         }
         @if found.keys.is_empty() { p class="empty" { "No keys are waiting." } } @else {
             (list("Held keys", &COLUMNS, piece.rows.iter().map(row)))
@@ -62,7 +62,7 @@ fn row(line: &HeldLine) -> Vec<Markup> {
         cell(pipeline),
         cell(topic),
         html! { a href=(story) { (first) } },
-        badge(state),
+        badge(*state),
         html! { (count(*behind)) },
         since(*at),
         html! {

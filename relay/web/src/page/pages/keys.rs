@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Form;
 use axum::extract::State;
 use axum::http::Uri;
-use idempotency::{Decision, KeyId};
+use idempotency::{Action, KeyId};
 use maud::{Markup, html};
 use message::shield;
 use operate::keys::{self, KeyLine};
@@ -68,7 +68,7 @@ fn permit(operator: &Operator) -> Result<(), Problem> {
 
 /// A decision that a form describes.
 struct Choice {
-    decision: Decision,
+    action: Action,
     id: KeyId,
     /// Its last holder at the time of the form.
     holder: Uuid,
@@ -79,19 +79,17 @@ struct Choice {
 impl Choice {
     fn read(form: &Fields) -> Result<Self, Problem> {
         form.check()?;
-        let decision = Decision::from_word(form.text("what"))
+        let action = Action::from_word(form.text("what"))
             .ok_or_else(|| Problem::bad("unknown action: use release or discard"))?;
         let id = KeyId::of_texts(form.exact("scope"), form.exact("operation"), form.exact("key"))
             .map_err(|error| Problem::bad(error.to_string()))?;
-        Ok(Self { decision, id, holder: form.need("holder")?, database: form.text("database").to_owned() })
+        Ok(Self { action, id, holder: form.need("holder")?, database: form.text("database").to_owned() })
     }
 
     fn consequence(&self) -> &'static str {
-        match self.decision {
-            Decision::Release => {
-                "The next request with the key runs again and calls the other service again."
-            }
-            Decision::Discard => {
+        match self.action {
+            Action::Release => "The next request with the key runs again and calls the other service again.",
+            Action::Discard => {
                 "The request is discarded: it never runs again, and clients that send the key get an error."
             }
         }
@@ -108,9 +106,9 @@ pub(crate) async fn confirm(
     permit(&operator)?;
     let choice = Choice::read(&form)?;
     tables::named(&app, &choice.database)?;
-    let verb = match choice.decision {
-        Decision::Release => "Release",
-        Decision::Discard => "Discard",
+    let verb = match choice.action {
+        Action::Release => "Release",
+        Action::Discard => "Discard",
     };
     let title = format!("{verb} the key {}?", choice.id.key());
     let body = html! {
@@ -118,9 +116,9 @@ pub(crate) async fn confirm(
             @for name in ["database", "scope", "operation", "key", "holder", "what"] {
                 input type="hidden" name=(name) value=(form.exact(name));
             }
-            p { "Of " strong { (cell(choice.id.scope().as_str())) } ", for " strong { (cell(choice.id.operation().as_str())) } "." }
+            p { "Of " strong { (cell(choice.id.tenant().as_str())) } ", for " strong { (cell(choice.id.operation().as_str())) } "." }
             p { (choice.consequence()) " Find out first whether its holder took effect." }
-            (signature(verb, choice.decision == Decision::Discard))
+            (signature(verb, choice.action == Action::Discard))
             a class="button" href="/keys" { "Back" }
         }
     };
@@ -140,7 +138,7 @@ pub(crate) async fn decide(
     let decided = shield(async move {
         let _turn = app.turn().await?;
         let tables = tables::named(&app, &choice.database)?;
-        keys::decide(&tables, &signed, (&choice.id, Some(choice.holder)), choice.decision).await?;
+        keys::decide(&tables, &signed, &choice.id, Some(choice.holder), choice.action).await?;
         Ok::<_, Problem>(())
     });
     decided.await?;

@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use operate::dead::MessageRef;
 use operate::payload::{Payload, payload as read_payload};
 use operate::story::{InboxPart, OutboxPart, Story, story};
-use operate::{Operator, Role, Signed};
+use operate::{MessageState, Operator, Role, Signed};
 
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
@@ -101,10 +101,15 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
 
 fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
     let number = part.attempts.map(|attempts| count(attempts.into()));
+    let edited = if part.is_before_edit() {
+        "by an operator; payload and headers are shown as they were before"
+    } else {
+        "by an operator"
+    };
     html! {
         section class="card" {
             div class="card-head" { h2 { "Outbox of " (cell(&part.pipeline)) } (badge(part.state)) }
-            @if let Some(because) = &part.because { p class="waits-line" { (if part.state == "left out" { "Excluded: " } else { "Why: " }) (whole(because)) } }
+            @if let Some(because) = &part.because { p class="waits-line" { (if part.state == MessageState::LeftOut { "Excluded: " } else { "Why: " }) (whole(because)) } }
             dl class="facts" {
                 (fact("Position in the log", &maybe(Some(&part.id.to_string()))))
                 (fact("Topic", &cell(&part.topic)))
@@ -121,16 +126,13 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
                 (fact("Payload", &maybe(part.payload_bytes.map(bytes).as_deref())))
                 (fact("Headers", &maybe(Some(part.header_names.join(", ")).filter(|it| !it.is_empty()).as_deref())))
                 (fact("Trace", &maybe(part.traceparent.as_deref())))
-                (fact("Edited", &maybe(part.edited.then_some(match part.is_before_edit() {
-                    true => "by an operator; payload and headers are shown as they were before",
-                    false => "by an operator",
-                }))))
+                (fact("Edited", &maybe(part.edited.then_some(edited))))
             }
             @if let Some(error) = &part.error {
                 h3 { "Last error" }
                 pre class="error" { (plain(error)) }
             }
-            @if part.state == "dead" && may_decide(operator) {
+            @if part.state == MessageState::Dead && may_decide(operator) {
                 (decide(&format!("outbox/{}/{}", part.id, part.pipeline)))
             }
         }
@@ -167,14 +169,14 @@ fn inbox(operator: &Operator, part: &InboxPart) -> Vec<Markup> {
     vec![
         cell(&part.consumer),
         maybe(part.scope.as_deref()),
-        badge(&part.state),
+        badge(part.state),
         maybe_since(part.at),
         maybe(part.result_bytes.map(bytes).as_deref()),
         maybe(part.attempts.map(|it| it.to_string()).as_deref()),
         maybe_since(part.next_at),
         maybe(part.error.as_deref()),
         html! {
-            @if let (Some(letter), "dead", true) = (&part.dead_letter, part.state.as_str(), may_decide(operator)) {
+            @if let (Some(letter), MessageState::Dead, true) = (&part.dead_letter, part.state, may_decide(operator)) {
                 (decide(&format!("inbox/{letter}/{}", part.consumer)))
             }
         },

@@ -40,7 +40,9 @@ pub(crate) async fn show(
     query.check()?;
     let (picture, beside) = tokio::join!(app.observer.picture(), app.observer.beside());
     let own = |status: &PipelineStatus| own(&app, status);
-    let look = Look { links: &app.links, operator: &operator, picture: &picture, beside: &beside };
+    let has_inboxes = !app.inboxes.is_empty();
+    let look =
+        Look { links: &app.links, operator: &operator, picture: &picture, beside: &beside, has_inboxes };
     let body = look.body(&own, &query)?;
     Ok(Html(Frame::new(Tab::Overview, "Overview").taken_at(picture.at).live(&uri).page(&body)))
 }
@@ -51,6 +53,8 @@ struct Look<'a> {
     operator: &'a Operator,
     picture: &'a Picture,
     beside: &'a Beside,
+    /// Whether inboxes are configured.
+    has_inboxes: bool,
 }
 
 impl Look<'_> {
@@ -59,11 +63,14 @@ impl Look<'_> {
         own: &dyn Fn(&PipelineStatus) -> Option<String>,
         query: &Fields,
     ) -> Result<Markup, Problem> {
-        let Self { links, operator, picture, beside } = *self;
+        let Self { links, operator, picture, beside, has_inboxes } = *self;
         let pipelines = picture.pipelines.iter().map(|(status, _)| Subject::pipeline(status, own(status)));
         let mut subjects: Vec<_> = pipelines.chain(beside.consumers.iter().map(Subject::consumer)).collect();
         sort(&mut subjects);
-        let told = summary(&subjects, beside.away.len());
+        let mut told = summary(&subjects, beside.away.len());
+        if beside.read_at.is_none() && has_inboxes {
+            told.push_str(" The consumers are not known yet.");
+        }
         let is_long = subjects.len() > FILTER_FROM;
         let part = query.text("q");
         subjects.retain(|subject| part.is_empty() || subject.name().contains(part));
@@ -174,13 +181,14 @@ mod tests {
 
     use super::*;
     use operate::Role as Right;
+    use operate::status::PipelineState;
     use time::OffsetDateTime;
 
     #[test]
     fn ten_thousand_pipelines_are_a_page_of_bounded_size() {
         let long = "n".repeat(50);
         let status = |index: usize| PipelineStatus {
-            state: "leading",
+            state: PipelineState::Leading,
             exceptions: BTreeMap::from([("dead", (index % 2) as u64)]),
             ..PipelineStatus::of(&format!("{long}-{index:05}"), None, None)
         };
@@ -194,6 +202,7 @@ mod tests {
             operator: &operator,
             picture: &picture,
             beside: &Beside::default(),
+            has_inboxes: false,
         };
         let text = |query: &str| {
             let fields = serde_json::from_value(serde_json::json!([["q", query]])).unwrap();

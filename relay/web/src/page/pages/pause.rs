@@ -92,10 +92,11 @@ async fn change(
     let changed = shield(async move {
         let _turn = app.turn().await?;
         let places = app.outboxes(app.pipeline(form.text("pipeline"))?.name.as_str())?;
-        match is_paused {
-            true => set(&places, &signed, &scope).await?,
+        if is_paused {
+            set(&places, &signed, &scope).await?;
+        } else {
             // Refused if the form was made for an earlier pause of the same scope.
-            false => lift(&places, &signed, &scope, form.moment("since")?).await?,
+            lift(&places, &signed, &scope, form.moment("since")?).await?;
         }
         Ok::<_, Problem>(())
     });

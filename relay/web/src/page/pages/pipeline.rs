@@ -7,7 +7,8 @@ use axum::http::Uri;
 use maud::{Markup, html};
 use operate::Operator;
 use operate::pause::PauseLine;
-use operate::status::PipelineStatus;
+use operate::status::{PipelineState, PipelineStatus};
+use outbox_log::ExceptionState;
 use outbox_log::admin::Process;
 
 use super::super::address::with_query;
@@ -43,7 +44,7 @@ pub(crate) async fn show(
     let body = html! {
         p class="actions" {
             (badge(status.state))
-            @if may_decide(&operator) && status.state != "unknown" {
+            @if may_decide(&operator) && status.state.is_known() {
                 a class="button" href=(with_query("/pause", &[("pipeline", name), ("from", "pipeline")])) { "Pause…" }
             }
             @if let Some(dashboard) = app.links.dashboard(name) { (dashboard) }
@@ -116,14 +117,14 @@ fn process_row(status: &PipelineStatus, process: &Process) -> Vec<Markup> {
 
 fn facts(status: &PipelineStatus) -> Markup {
     let name = status.pipeline.as_str();
-    let is_known = status.state != "unknown";
+    let is_known = status.state.is_known();
     html! {
         dl class="facts" {
             (fact("Leader", &maybe(status.holder.as_deref())))
             (fact("Standbys", &html! {
                 @match status.standbys {
                     Some(standbys) => { (standbys) }
-                    None if !is_known || status.state == "new" => { (maybe(None)) }
+                    None if !is_known || status.state == PipelineState::New => { (maybe(None)) }
                     None => { "not available with SQLite" }
                 }
             }))
@@ -134,7 +135,7 @@ fn facts(status: &PipelineStatus) -> Markup {
             @for (label, state, path) in PARKED {
                 (fact(label, &html! {
                     @if is_known {
-                        a href=(with_query(path, &[("pipeline", name), ("state", if path == "/dead" { state } else { "" })])) {
+                        a href=(with_query(path, &[("pipeline", name), ("state", if path == "/dead" { state.as_str() } else { "" })])) {
                             @if status.exceptions_are_at_least { "≥ " }
                             (count(status.parked(state)))
                         }
@@ -151,11 +152,11 @@ fn facts(status: &PipelineStatus) -> Markup {
 }
 
 /// The states of parked messages, with their labels and lists.
-const PARKED: [(&str, &str, &str); 4] = [
-    ("Held", "held", "/held"),
-    ("Retrying", "retrying", "/dead"),
-    ("Dead", "dead", "/dead"),
-    ("Scheduled", "scheduled", "/dead"),
+const PARKED: [(&str, ExceptionState, &str); 4] = [
+    ("Held", ExceptionState::Held, "/held"),
+    ("Retrying", ExceptionState::Retrying, "/dead"),
+    ("Dead", ExceptionState::Dead, "/dead"),
+    ("Scheduled", ExceptionState::Scheduled, "/dead"),
 ];
 
 /// Returns the number of waiting messages. Without an oldest one nothing waits, even if ids have

@@ -200,7 +200,7 @@ fn row(database: &str, saga: &SagaOutline) -> Vec<Markup> {
     vec![
         html! { a href=(with_query("/saga", &place)) { (cell(saga.id.id())) } },
         cell(saga.id.saga_type()),
-        badge(&saga.condition()),
+        badge(saga.condition()),
         maybe(saga.waits_for.as_deref()),
         maybe_since(saga.stuck_at.or(saga.waiting_since)),
         since(saga.started_at),
@@ -223,7 +223,7 @@ fn step(step: &StepRecord) -> Vec<Markup> {
     vec![
         cell(&step.name),
         html! { (step.kind.as_str()) },
-        badge(step.state.as_str()),
+        badge(step.state),
         html! { (step.undo.as_str()) },
         since(step.begun_at),
         maybe_since(step.ended_at),
@@ -236,7 +236,7 @@ fn one(operator: &Operator, query: &Fields, saga: &SagaOutline, steps: &[StepRec
     let is_open = saga.ended_at.is_none();
     html! {
         section class="card" {
-            div class="card-head" { h2 { (cell(saga.id.id())) } (badge(&saga.condition())) }
+            div class="card-head" { h2 { (cell(saga.id.id())) } (badge(saga.condition())) }
             @if let Some(why) = saga.error.as_deref().or(saga.reason.as_deref()) { pre class="error" { (cell(why)) } }
             dl class="facts" {
                 @for (name, value) in [

@@ -175,6 +175,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "statements.stuck", "", 100, 0, s("'main',0,100,NULL"));
     add(Relay, "statements.acquire", "", 1, 0, s("'main','b',30,'{}',NULL,NULL,'b'"));
     add(Relay, "statements.holder", "", 1, 0, s("'main'"));
+    add(Relay, "statements.left_relays", "", 10, 0, s("'main'"));
     add(Relay, "statements.renew", "", 1, 0, s("'main',1,30,NULL,'a'"));
     // No index leads from a message id to its parked entry, so this is a walk. It happens once in a
     // term, and only when the log no longer has the row.
@@ -240,6 +241,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "tables.errors", "", 200, 0, s("'main','dead',100"));
     add(Relay, "tables.list", "", 100, 0, s("'main','held',0,100"));
     add(Relay, "tables.list_stuck", "", 100, 0, s("'main','dead',0,100"));
+    add(Relay, "tables.list_held", "", 100, 0, s("'main',100"));
     // All decisions are read, in the order of their messages, and each discarded entry is looked
     // up.
     add(Relay, "tables.list_discarded", "", PARKED / 3, 5 * PARKED, s("'main',0,100"));
@@ -273,6 +275,8 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "tables.operations", "", 100, PARKED, s("'main',100"));
     add(Plain, "tables.note", "", 1, 0, s("'ann','main','pause','topic','test'"));
     add(Relay, "tables.pauses", "", 1, 0, s("'main'"));
+    add(Relay, "tables.paused_scopes", "", 1, 0, s("'main'"));
+    add(Plain, "tables.pauses_len", "", 1, 0, s("'main',10001"));
     add(Plain, "tables.pause", "", 1, 0, s("'main','topic','x','ann','test'"));
     add(Plain, "tables.resume", "", 1, 0, s("'main','topic','x',NULL"));
 

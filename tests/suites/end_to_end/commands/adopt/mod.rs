@@ -144,9 +144,10 @@ async fn write(pool: &PgPool, key: &str, statements: &[String], is_rolled_back: 
         let statement = AssertSqlSafe(statement.clone());
         sqlx::query(statement).bind(key).bind(seq).execute(&mut *tx).await?;
     }
-    match is_rolled_back {
-        true => tx.rollback().await?,
-        false => tx.commit().await?,
+    if is_rolled_back {
+        tx.rollback().await?;
+    } else {
+        tx.commit().await?;
     }
     Ok(())
 }

@@ -170,10 +170,7 @@ fn as_expected(framework: &Framework, record: &Record, fact: &Fact, topic: &str)
         && free == expected.headers
         && payload.starts_with(&begins.replace("{id}", old_id))
         && header("cap-msg-name").is_none_or(|name| name == topic);
-    match is_right {
-        true => Ok(()),
-        false => Err(format!("{record:?} is not as expected: {begins}").into()),
-    }
+    if is_right { Ok(()) } else { Err(format!("{record:?} is not as expected: {begins}").into()) }
 }
 
 /// Checks that publications to other listeners are untouched.

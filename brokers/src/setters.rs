@@ -1,0 +1,161 @@
+//! Setters of the configurations, one for each field that its constructor does not set. A field
+//! that is `None` by default takes its value without `Some`.
+
+/// Writes setters in the order of the fields.
+macro_rules! setters {
+    () => {};
+    ($field:ident: String, $($rest:tt)*) => {
+        #[doc = concat!("Sets `", stringify!($field), "`.")]
+        #[must_use]
+        pub fn $field(mut self, $field: impl Into<String>) -> Self {
+            self.$field = $field.into();
+            self
+        }
+        setters! { $($rest)* }
+    };
+    ($field:ident: Option<$value:ty>, $($rest:tt)*) => {
+        #[doc = concat!("Sets `", stringify!($field), "`.")]
+        #[must_use]
+        pub fn $field(mut self, $field: impl Into<$value>) -> Self {
+            self.$field = Some($field.into());
+            self
+        }
+        setters! { $($rest)* }
+    };
+    ($field:ident: $value:ty, $($rest:tt)*) => {
+        #[doc = concat!("Sets `", stringify!($field), "`.")]
+        #[must_use]
+        pub fn $field(mut self, $field: $value) -> Self {
+            self.$field = $field;
+            self
+        }
+        setters! { $($rest)* }
+    };
+}
+
+mod tls {
+    use std::path::PathBuf;
+
+    impl crate::Tls {
+        setters! {
+            ca_file: Option<PathBuf>,
+            cert_file: Option<PathBuf>,
+            key_file: Option<PathBuf>,
+            verify: bool,
+        }
+    }
+}
+
+#[cfg(feature = "kafka")]
+mod kafka {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use secrecy::SecretString;
+
+    use crate::Tls;
+    use crate::kafka::{Compression, Config, GroupConfig, Mechanism, Partition, Sasl, Start};
+
+    impl Config {
+        setters! {
+            client_id: String,
+            tls: Option<Tls>,
+            allow_plaintext: bool,
+            sasl: Option<Sasl>,
+            compression: Compression,
+            linger_ms: u32,
+            message_bytes_max: usize,
+            queue_bytes_max: usize,
+            connect_timeout_ms: u64,
+            create_topics: bool,
+            transactional: bool,
+            properties: BTreeMap<String, SecretString>,
+        }
+    }
+
+    impl Sasl {
+        setters! {
+            mechanism: Mechanism,
+            password: Option<SecretString>,
+            password_file: Option<PathBuf>,
+        }
+    }
+
+    impl GroupConfig {
+        setters! {
+            partitions: Vec<Partition>,
+            start: Start,
+            prefetch_len: usize,
+            session_timeout_ms: u64,
+        }
+    }
+}
+
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq {
+    use std::path::PathBuf;
+
+    use secrecy::SecretString;
+
+    use crate::Tls;
+    use crate::rabbitmq::{Auth, Config, Unroutable};
+
+    impl Config {
+        setters! {
+            username: Option<String>,
+            password: Option<SecretString>,
+            password_file: Option<PathBuf>,
+            auth: Auth,
+            tls: Option<Tls>,
+            management_url: Option<String>,
+            allow_plaintext: bool,
+            connection_name: String,
+            heartbeat_secs: u16,
+            connect_timeout_ms: u64,
+            exchange: String,
+            unroutable: Unroutable,
+            app_id: Option<String>,
+            connections: usize,
+            window_messages_max: usize,
+            payload_bytes_max: usize,
+            confirm_timeout_ms: u64,
+            prefetch: u16,
+        }
+    }
+}
+
+#[cfg(feature = "sqs")]
+mod sqs {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use secrecy::SecretString;
+
+    use crate::Tls;
+    use crate::sqs::Config;
+
+    impl Config {
+        setters! {
+            region: Option<String>,
+            endpoint_url: Option<String>,
+            tls: Option<Tls>,
+            allow_plaintext: bool,
+            profile: Option<String>,
+            access_key_id: Option<String>,
+            access_key_id_file: Option<PathBuf>,
+            secret_access_key: Option<SecretString>,
+            secret_access_key_file: Option<PathBuf>,
+            queues: BTreeMap<String, String>,
+            concurrency: usize,
+            linger_ms: u64,
+            fair_queues: bool,
+            message_bytes_max: usize,
+            connect_timeout_ms: u64,
+            request_timeout_ms: u64,
+            attempts: u32,
+            visibility_timeout_secs: u32,
+            poll_wait_secs: u32,
+            receive_concurrency: usize,
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Options of an inbox, and their bounds.
+
+use std::time::Duration;
+
+use message::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT};
+use migrations::Identifier;
+
+use crate::error::OpenError;
+use crate::window::DAYS_AHEAD_DEFAULT;
+use crate::within::{CALL_TIMEOUT_DEFAULT, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
+
+/// Default retention of ids.
+const RETENTION_DEFAULT: Duration = Duration::from_secs(14 * 86_400);
+/// Minimum retention.
+const RETENTION_MIN: Duration = Duration::from_secs(86_400);
+/// Maximum retention. There is one partition per day, and planning an insert gets slower with their
+/// number.
+const RETENTION_MAX: Duration = Duration::from_secs(366 * 86_400);
+/// Default for how far ahead of the database's clock an id may be.
+const SKEW_MAX_DEFAULT: Duration = Duration::from_secs(300);
+/// Maximum clock skew that can be allowed.
+const SKEW_MAX_MAX: Duration = Duration::from_secs(86_400);
+
+/// Default time that the chunks of a message wait for the missing ones.
+const INCOMPLETE_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
+/// Minimum time that they wait.
+const INCOMPLETE_RETENTION_MIN: Duration = Duration::from_secs(60);
+
+/// Default retention of operators' decisions: three years.
+pub const AUDIT_RETENTION_DEFAULT: Duration = Duration::from_secs(1_096 * 86_400);
+/// Minimum retention of operators' decisions.
+pub const AUDIT_RETENTION_MIN: Duration = Duration::from_secs(31 * 86_400);
+/// Maximum retention of operators' decisions: a century.
+pub const AUDIT_RETENTION_MAX: Duration = Duration::from_secs(36_525 * 86_400);
+
+/// Maximum number of days created ahead of time.
+pub(crate) const DAYS_AHEAD_MAX: u32 = 360;
+
+/// Rule for when two payloads with one id are the same message. A different payload is refused
+/// ([`Refusal::KeyReused`](crate::Refusal::KeyReused)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PayloadComparison {
+    /// Equal bytes. A relay sends exactly what was enqueued.
+    #[default]
+    Bytes,
+    /// Equal bytes, or JSON with the same content. For producers that serialize a message again
+    /// when they resend it, with members in another order or with other white space. Numbers are
+    /// compared as they are written (`1.0` is not `1`). JSON with duplicate members or more than 64
+    /// levels is compared byte by byte, and so are chunks of a message. Each message with a JSON
+    /// content type is parsed once more.
+    CanonicalJson,
+}
+
+/// Rule for whether the same id from another source is the same message.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SourceComparison {
+    /// It is another message, and is refused
+    /// ([`Refusal::OtherSource`](crate::Refusal::OtherSource)). CloudEvents are identified by
+    /// source and id, and producers that derive ids can make equal ones.
+    #[default]
+    Compared,
+    /// It is the same message: for one outbox whose pipelines have different sources.
+    Ignored,
+}
+
+/// Options of an inbox. Start from [`InboxOptions::default`].
+///
+/// ```
+/// use inbox::{InboxOptions, PayloadComparison};
+/// let options = InboxOptions::default().payloads(PayloadComparison::CanonicalJson);
+/// # assert_eq!(options.days_ahead, 2);
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct InboxOptions {
+    /// How long ids are remembered: 1 to 366 days, 14 days by default.
+    /// Choose two to three times the longest time after which a duplicate can arrive (Kafka replay,
+    /// redrive of a dead-letter queue, SQS's 14 days), and more than the longest outage of a
+    /// consumer.
+    pub retention: Duration,
+    /// How far ahead of the database's clock an id may be: up to one day, 5 minutes by default.
+    pub skew_max: Duration,
+    /// How long resolved dead letters are kept: 30 days by default. Open ones are kept forever.
+    pub dead_letter_retention: Duration,
+    /// How long decisions of operators are kept: 31 days to a century, three years by default. A
+    /// redrive that was not carried out yet is kept forever.
+    pub audit_retention: Duration,
+    /// How long the chunks of a message wait for the missing ones: 1 minute to 366 days, 24 hours
+    /// by default. After that, the next maintenance dead-letters the message as incomplete. Choose
+    /// more than the longest outage of a relay or of the consumer, because a message may be half
+    /// sent or half received when the outage begins. A consumer does this for its own messages;
+    /// those of another one it leaves for `retention`, if that is longer.
+    pub incomplete_retention: Duration,
+    /// Maximum payload that is assembled from chunks, in bytes: 64 MiB by default, at most
+    /// [`CHUNKED_BYTES_MAX`]. It is held in memory while its handler runs. Leave room for three
+    /// times as much: a message that fails is given up after some attempts, but not one whose
+    /// assembly already ends the process.
+    pub chunked_bytes_max: usize,
+    /// How long a consumer waits for an answer of the database: 1 s to 1 h, 120 s by default. Then
+    /// it drops the connection and tries again. Choose more than the slowest handler takes, because
+    /// a copy of its message waits for it.
+    pub call_timeout: Duration,
+    /// When two payloads with one id are the same message: [`PayloadComparison::Bytes`] by default.
+    pub payloads: PayloadComparison,
+    /// Whether the same id from another source is the same message: by default it is refused.
+    pub sources: SourceComparison,
+    /// Number of days (UTC) whose partitions are created ahead of time, on PostgreSQL: 1 to 360, 2
+    /// by default. Use more when another system has to copy each new table first, as with logical
+    /// replication.
+    pub days_ahead: u32,
+    /// The PostgreSQL schema of the tables; `None` uses the `search_path`. Set it when the pool's
+    /// `after_connect` sets the `search_path`: a missing day is created over a connection of its
+    /// own, without that hook. SQLite has no schemas.
+    pub schema: Option<Identifier>,
+}
+
+impl Default for InboxOptions {
+    fn default() -> Self {
+        Self {
+            retention: RETENTION_DEFAULT,
+            skew_max: SKEW_MAX_DEFAULT,
+            dead_letter_retention: Duration::from_secs(30 * 86_400),
+            audit_retention: AUDIT_RETENTION_DEFAULT,
+            incomplete_retention: INCOMPLETE_RETENTION_DEFAULT,
+            chunked_bytes_max: CHUNKED_BYTES_MAX_DEFAULT,
+            call_timeout: CALL_TIMEOUT_DEFAULT,
+            payloads: PayloadComparison::Bytes,
+            sources: SourceComparison::Compared,
+            days_ahead: DAYS_AHEAD_DEFAULT,
+            schema: None,
+        }
+    }
+}
+
+impl InboxOptions {
+    /// Sets how long ids are remembered.
+    #[must_use]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Sets how far ahead of the database's clock an id may be.
+    #[must_use]
+    pub fn skew_max(mut self, skew_max: Duration) -> Self {
+        self.skew_max = skew_max;
+        self
+    }
+
+    /// Sets how long resolved dead letters are kept.
+    #[must_use]
+    pub fn dead_letter_retention(mut self, dead_letter_retention: Duration) -> Self {
+        self.dead_letter_retention = dead_letter_retention;
+        self
+    }
+
+    /// Sets how long decisions of operators are kept.
+    #[must_use]
+    pub fn audit_retention(mut self, audit_retention: Duration) -> Self {
+        self.audit_retention = audit_retention;
+        self
+    }
+
+    /// Sets how long the chunks of a message wait for the missing ones.
+    #[must_use]
+    pub fn incomplete_retention(mut self, incomplete_retention: Duration) -> Self {
+        self.incomplete_retention = incomplete_retention;
+        self
+    }
+
+    /// Sets the maximum payload that is assembled from chunks, in bytes.
+    #[must_use]
+    pub fn chunked_bytes_max(mut self, chunked_bytes_max: usize) -> Self {
+        self.chunked_bytes_max = chunked_bytes_max;
+        self
+    }
+
+    /// Sets how long a consumer waits for an answer of the database.
+    #[must_use]
+    pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
+        self.call_timeout = call_timeout;
+        self
+    }
+
+    /// Sets when two payloads with one id are the same message.
+    #[must_use]
+    pub fn payloads(mut self, payloads: PayloadComparison) -> Self {
+        self.payloads = payloads;
+        self
+    }
+
+    /// Sets whether the same id from another source is the same message.
+    #[must_use]
+    pub fn sources(mut self, sources: SourceComparison) -> Self {
+        self.sources = sources;
+        self
+    }
+
+    /// Sets the number of days whose partitions are created ahead of time.
+    #[must_use]
+    pub fn days_ahead(mut self, days_ahead: u32) -> Self {
+        self.days_ahead = days_ahead;
+        self
+    }
+
+    /// Sets the PostgreSQL schema of the tables.
+    #[must_use]
+    pub fn schema(mut self, schema: Option<Identifier>) -> Self {
+        self.schema = schema;
+        self
+    }
+}
+
+impl InboxOptions {
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        let bounded = |what, value, min, max| {
+            if (min..=max).contains(&value) {
+                Ok(())
+            } else {
+                Err(OpenError::OutOfBounds { what, value, min, max })
+            }
+        };
+        bounded("audit retention", self.audit_retention, AUDIT_RETENTION_MIN, AUDIT_RETENTION_MAX)?;
+        bounded("retention", self.retention, RETENTION_MIN, RETENTION_MAX)?;
+        bounded("call timeout", self.call_timeout, CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX)?;
+        bounded("allowed clock skew", self.skew_max, Duration::ZERO, SKEW_MAX_MAX)?;
+        let min = INCOMPLETE_RETENTION_MIN;
+        let max = RETENTION_MAX;
+        bounded("retention of incomplete messages", self.incomplete_retention, min, max)?;
+        if !(1..=DAYS_AHEAD_MAX).contains(&self.days_ahead) {
+            return Err(OpenError::DaysAhead { days: self.days_ahead });
+        }
+        if self.chunked_bytes_max > CHUNKED_BYTES_MAX {
+            return Err(OpenError::ChunksTooLarge { bytes_max: self.chunked_bytes_max });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,36 @@
+//! Statements of operators that must not read a whole table.
+
+use migrations::{Line, Migrator, Statement};
+use sqlx::{AssertSqlSafe, Connection as _, Sqlite, SqliteConnection};
+
+use super::entries::find_statement;
+use super::tables::texts;
+
+/// Returns how SQLite carries out a statement, one step a line.
+async fn plan(statement: &Statement) -> Vec<String> {
+    let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+    Migrator::<Sqlite>::new(Line::Outbox).up(&mut connection).await.unwrap();
+    let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {}", statement.as_str()));
+    let steps: Vec<(i64, i64, i64, String)> =
+        sqlx::query_as(explain).fetch_all(&mut connection).await.unwrap();
+    steps.into_iter().map(|(.., step)| step).collect()
+}
+
+/// Goal: the cost of looking up a message does not depend on the length of the log. Oracle: the
+/// plan goes through no table but the result of the search.
+#[tokio::test]
+async fn a_message_is_looked_up_by_an_index() {
+    let steps = plan(find_statement()).await;
+    let scans: Vec<&String> = steps.iter().filter(|step| step.starts_with("SCAN")).collect();
+    assert_eq!(scans, ["SCAN n"], "{steps:#?}");
+    assert!(steps.iter().any(|step| step.starts_with("SEARCH outbox_message")), "{steps:#?}");
+}
+
+/// Goal: held entries are found without reading everything that is parked. Oracle: the index in the
+/// plan, which has only these, and no sort.
+#[tokio::test]
+async fn held_entries_are_read_in_the_order_of_their_index() {
+    let steps = plan(&texts(None).list_held).await;
+    assert!(steps.iter().any(|step| step.contains("outbox_exception_queue_idx")), "{steps:#?}");
+    assert!(!steps.iter().any(|step| step.contains("TEMP B-TREE")), "{steps:#?}");
+}
