@@ -14,7 +14,7 @@ use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Guards, Inserted, Reading, Stored};
 use crate::held_keys::{Closed, HeldFirst, HeldKey};
 use crate::known::{Known, KnownState};
-use crate::many::{ClosedCount, FoundLetter, LetterDecision, LetterGroup};
+use crate::letters::{ClosedCount, FoundLetter, LetterDecision, LetterGroup};
 use crate::minutes::{ConsumerCounts, Counts};
 use crate::reason::{Reason, Resolution};
 use crate::reconcile::{Remembered, Unfinished};

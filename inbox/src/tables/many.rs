@@ -6,10 +6,11 @@ use uuid::Uuid;
 use super::Tables;
 use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::dialect::Dialect;
-use crate::many::{
+use crate::letters::{
     FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX, LetterDecision,
-    LetterFilter, LetterSlice, LetterSurvey, ManyDecided,
+    LetterFilter, LetterSlice, LetterSurvey,
 };
+use crate::many::ManyDecided;
 use crate::name::{ConsumerName, Tenant};
 use crate::rows;
 
@@ -129,7 +130,7 @@ fn asked<DB: Dialect>(
         .bind(filter.consumer.as_ref().map(ConsumerName::as_str))
         .bind(after.map(|id| id.0))
         .bind(looked_at_max)
-        .bind(filter.scope.as_ref().map(Tenant::as_str))
+        .bind(filter.tenant.as_ref().map(Tenant::as_str))
         .bind(filter.topic.as_deref())
         .bind(filter.key.as_deref())
         .bind(filter.reason.as_deref())

@@ -214,6 +214,11 @@ impl InboxDatabase {
         Ok(on!(self, inbox => inbox.choose_letters(filter, after))?)
     }
 
+    /// Returns the database's time.
+    pub(crate) async fn now(&self) -> Result<OffsetDateTime, OperateError> {
+        Ok(on!(self, inbox => inbox.now())?)
+    }
+
     pub(crate) async fn survey(&self, filter: &LetterFilter) -> Result<LetterSurvey, OperateError> {
         Ok(on!(self, inbox => inbox.survey(filter))?)
     }
@@ -221,20 +226,20 @@ impl InboxDatabase {
     /// Requests redrives in one transaction.
     pub(crate) async fn request_redrives(
         &self,
-        ids: &[DeadLetterId],
+        letters: &[SeenLetter],
         options: RedriveOptions,
         decided: &ManyDecided,
     ) -> Result<Vec<Result<Requested, RedriveError>>, OperateError> {
-        Ok(on!(self, inbox => inbox.request_redrives(ids, options, decided))?)
+        Ok(on!(self, inbox => inbox.request_redrives(letters, options, decided))?)
     }
 
     /// Discards dead letters in one transaction, if none of them prevents it.
     pub(crate) async fn discard_all(
         &self,
-        ids: &[DeadLetterId],
+        letters: &[SeenLetter],
         decided: &ManyDecided,
     ) -> Result<Vec<Result<Redriven, RedriveError>>, OperateError> {
-        Ok(on!(self, inbox => inbox.discard_all(ids, decided))?)
+        Ok(on!(self, inbox => inbox.discard_all(letters, decided))?)
     }
 
     /// Returns the result of a decision about many dead letters.

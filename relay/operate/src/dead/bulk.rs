@@ -2,8 +2,8 @@
 //! one session for each place. What was decided is in the audit under the id of the decision.
 
 use inbox::{
-    DISCARDED_MAX, DeadLetterId, ManyDecided, REQUESTED_MAX, RedriveError, RedriveOptions, Redriven,
-    Requested, Resolution,
+    DISCARDED_MAX, ManyDecided, REQUESTED_MAX, RedriveError, RedriveOptions, Redriven, Requested, Resolution,
+    SeenLetter,
 };
 use outbox_log::admin::{Confirmed, DECIDED_MAX, DecideError, Decision, Desk, OperatorDecision};
 use serde::Serialize;
@@ -15,7 +15,7 @@ use super::message::DeadSource;
 use super::select::{ChosenLetter, Selected, SelectedPart};
 use crate::error::{OperateError, OperateErrorKind};
 use crate::operator::Signed;
-use crate::places::Places;
+use crate::places::{InboxPlace, Places};
 use crate::seconds;
 
 /// Maximum messages whose refusal is reported with its reason.
@@ -60,8 +60,8 @@ pub struct Refusal {
 /// The outcome of a decision about many messages.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BulkReport {
-    /// The id of the decision.
-    pub decision: Uuid,
+    /// The id of the decision; `None` for a dry run.
+    pub decision: Option<Uuid>,
     /// The verb.
     pub action: &'static str,
     /// The filter, and the number of messages that it chose.
@@ -74,6 +74,12 @@ pub struct BulkReport {
     pub requested_before: u64,
     /// Number of messages that were left as they are, because they had changed.
     pub refused: u64,
+    /// Number of messages that were confirmed, but had changed before they were chosen.
+    pub changed: u64,
+    /// Number of held messages that a requeue leaves out: they follow by themselves.
+    pub following: u64,
+    /// Whether this is only a dry run.
+    pub dry_run: bool,
     /// Number of messages whose outcome is unknown, because the database's answer was lost.
     pub unknown: u64,
     /// The first refusals, with their reasons.
@@ -106,6 +112,31 @@ impl BulkReport {
 }
 
 impl Selected {
+    /// Returns these messages as a report, without a decision.
+    #[must_use]
+    pub fn dry_run(self, change: &Change) -> BulkReport {
+        self.report(change)
+    }
+
+    fn report(&self, change: &Change) -> BulkReport {
+        BulkReport {
+            decision: None,
+            action: change.as_str(),
+            selection: self.selection.clone(),
+            chosen: self.count(),
+            done: 0,
+            requested_before: 0,
+            refused: 0,
+            changed: self.changed,
+            following: self.following,
+            dry_run: true,
+            unknown: 0,
+            refusals: Vec::new(),
+            stopped: false,
+            error: None,
+        }
+    }
+
     /// Carries out a decision about these messages: a discard from the last message to the first,
     /// so that no message takes effect that is still to be discarded; a requeue from the first.
     /// Calls `progress` after each part. Ends early after a problem of a database, and when it is
@@ -125,22 +156,8 @@ impl Selected {
             return Err(OperateError::new(OperateErrorKind::Refused, "messages are edited one by one"));
         }
         let chosen = self.count();
-        let mut run = Run {
-            bulk,
-            report: BulkReport {
-                decision: bulk.id,
-                action: bulk.change.as_str(),
-                selection: self.selection,
-                chosen,
-                done: 0,
-                requested_before: 0,
-                refused: 0,
-                unknown: 0,
-                refusals: Vec::new(),
-                stopped: false,
-                error: None,
-            },
-        };
+        let report = BulkReport { decision: Some(bulk.id), dry_run: false, ..self.report(bulk.change) };
+        let mut run = Run { bulk, report };
         let mut told = |report: &BulkReport| progress(Progress { processed: report.processed(), chosen });
         told(&run.report);
         let is_backwards = *bulk.change == Change::Discard;
@@ -198,7 +215,7 @@ impl Run<'_> {
             selection: Some(self.report.selection.clone()),
         };
         let mut desk: Box<dyn Desk> = place.log.desk(&place.pipeline);
-        let confirmed = Some(Confirmed { id: self.bulk.id, as_of: part.as_of });
+        let confirmed = Some(Confirmed { id: self.bulk.id, as_of: part.as_of() });
         for entries in part.entries.chunks(DECIDED_MAX) {
             if self.is_stopped() {
                 return Ok(());
@@ -235,18 +252,14 @@ impl Run<'_> {
             if self.is_stopped() {
                 return Ok(());
             }
-            if let Err(error) = self.letters(part, letters, &decided).await {
-                if error.is_unknown() {
-                    self.report.unknown += letters.len() as u64;
-                }
-                return Err(error);
-            }
+            let done = self.letters(part, letters, &decided).await;
             told(&self.report);
+            done?;
         }
         Ok(())
     }
 
-    /// Decides about some dead letters.
+    /// Decides about some dead letters, until the database has a problem.
     async fn letters(
         &mut self,
         part: &SelectedPart,
@@ -254,35 +267,49 @@ impl Run<'_> {
         decided: &ManyDecided,
     ) -> Result<(), OperateError> {
         let Some(place) = self.bulk.places.inboxes.get(part.place) else { return Err(of_other_places()) };
-        let ids: Vec<DeadLetterId> = letters.iter().map(|letter| letter.id).collect();
-        let outcomes: Vec<Result<Outcome, RedriveError>> = match self.bulk.change {
-            Change::Requeue { accept_late } => {
-                let options = RedriveOptions { accept_late: *accept_late, ..RedriveOptions::default() };
-                let requested = place.database.request_redrives(&ids, options, decided).await?;
-                requested.into_iter().map(|answer| answer.map(Outcome::of_request)).collect()
-            }
-            _ => {
-                let discarded = place.database.discard_all(&ids, decided).await?;
-                discarded.into_iter().map(|answer| answer.map(Outcome::of_discard)).collect()
+        let seen: Vec<SeenLetter> = letters.iter().map(|letter| letter.seen).collect();
+        let outcomes = match outcomes(place, &seen, self.bulk.change, decided).await {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                if error.is_unknown() {
+                    self.report.unknown += seen.len() as u64;
+                }
+                return Err(error);
             }
         };
-        for (id, outcome) in ids.iter().zip(outcomes) {
-            match outcome {
+        let mut problem = None;
+        for (letter, outcome) in seen.iter().zip(outcomes) {
+            let id = letter.id.to_string();
+            match outcome.map_err(OperateError::from) {
                 Ok(Outcome::Done) => self.report.done += 1,
                 Ok(Outcome::Before) => self.report.requested_before += 1,
-                Ok(Outcome::Refused(why)) => self.report.refuse(part, id.to_string(), why),
-                Err(error) => {
-                    let error = OperateError::from(error);
-                    if error.is_unknown() {
-                        self.report.unknown += 1;
-                    } else {
-                        self.report.refuse(part, id.to_string(), error.to_string());
-                    }
+                Ok(Outcome::Refused(why)) => self.report.refuse(part, id, why),
+                Err(error) if error.kind() == OperateErrorKind::Unavailable => {
+                    self.report.unknown += u64::from(error.is_unknown());
+                    problem.get_or_insert(error);
                 }
+                Err(error) => self.report.refuse(part, id, error.to_string()),
             }
         }
-        Ok(())
+        problem.map_or(Ok(()), Err)
     }
+}
+
+/// Decides about dead letters. There are fewer outcomes if the database has a problem: the last one
+/// is the problem.
+async fn outcomes(
+    place: &InboxPlace,
+    seen: &[SeenLetter],
+    change: &Change,
+    decided: &ManyDecided,
+) -> Result<Vec<Result<Outcome, RedriveError>>, OperateError> {
+    if let Change::Requeue { accept_late } = change {
+        let options = RedriveOptions { accept_late: *accept_late, ..RedriveOptions::default() };
+        let requested = place.database.request_redrives(seen, options, decided).await?;
+        return Ok(requested.into_iter().map(|answer| answer.map(Outcome::of_request)).collect());
+    }
+    let discarded = place.database.discard_all(seen, decided).await?;
+    Ok(discarded.into_iter().map(|answer| answer.map(Outcome::of_discard)).collect())
 }
 
 /// The outcome for one dead letter.

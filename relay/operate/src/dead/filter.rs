@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::message::{DeadMessage, DeadSource};
-use crate::cause::signature;
+use crate::cause::{ERROR_CHARS_MAX, signature};
 use crate::places::InboxPlace;
 use crate::units::Time;
 
@@ -81,6 +81,8 @@ pub struct Filter {
     pub cause: Option<String>,
     /// Only messages whose error contains this text, or whose [`signature`] does.
     pub error: Option<String>,
+    /// Only messages whose error has the [`signature`] of this text: those of one cause.
+    pub error_like: Option<String>,
     /// Only dead letters of this consumer.
     pub consumer: Option<ConsumerName>,
     /// Only messages that have waited longer than this.
@@ -112,7 +114,7 @@ impl Filter {
     pub(crate) fn of_inbox(&self, place: &InboxPlace, as_of: Option<OffsetDateTime>) -> LetterFilter {
         LetterFilter {
             consumer: place.consumer.as_ref().or(self.consumer.as_ref()).cloned(),
-            scope: place.scope.clone(),
+            tenant: place.scope.clone(),
             topic: self.topic.clone(),
             key: self.key.clone(),
             kind: self.kind.clone(),
@@ -133,18 +135,35 @@ impl Filter {
     }
 
     /// Returns the parts of the error between its numbers and white space: every error with the
-    /// asked text or [`signature`] has them in this order.
+    /// asked text or [`signature`] has them in this order. Without a condition on the error, there
+    /// are none; otherwise at least one, so that the database returns the error for
+    /// [`takes_error`](Self::takes_error).
     fn error_parts(&self) -> Vec<String> {
-        let text = self.error.as_deref().unwrap_or_default();
+        let Some(text) = self.error_like.as_deref().map(signature).or_else(|| self.error.clone()) else {
+            return Vec::new();
+        };
         let parts = text.split(|c: char| c == '#' || c.is_whitespace()).filter(|part| !part.is_empty());
-        parts.take(PARTS_MAX).map(str::to_owned).collect()
+        let parts: Vec<String> = parts.take(PARTS_MAX).map(str::to_owned).collect();
+        if parts.is_empty() { vec![String::new()] } else { parts }
     }
 
     /// Returns whether the error matches.
     pub(crate) fn takes_error(&self, error: Option<&str>) -> bool {
-        self.error.as_deref().is_none_or(|part| {
-            error.is_some_and(|error| error.contains(part) || signature(error).contains(part))
-        })
+        let has =
+            |part: &str| error.is_some_and(|error| error.contains(part) || signature(error).contains(part));
+        self.error.as_deref().is_none_or(has) && self.takes_signature(error)
+    }
+
+    /// Does the same for the beginning of an error, as the databases group them. What it cannot
+    /// know about the rest, the database has compared.
+    pub(crate) fn takes_beginning(&self, error: Option<&str>) -> bool {
+        let is_cut = error.is_some_and(|error| error.chars().count() >= ERROR_CHARS_MAX);
+        if is_cut { self.takes_signature(error) } else { self.takes_error(error) }
+    }
+
+    fn takes_signature(&self, error: Option<&str>) -> bool {
+        let is_like = |like: &str| error.is_some_and(|error| signature(error) == signature(like));
+        self.error_like.as_deref().is_none_or(is_like)
     }
 
     /// Returns whether messages of outboxes can match.
@@ -194,6 +213,7 @@ impl fmt::Display for Filter {
             ("kind", self.kind.clone()),
             ("cause", self.cause.clone()),
             ("error", self.error.clone()),
+            ("error_like", self.error_like.clone()),
             ("consumer", self.consumer.as_ref().map(|consumer| consumer.as_str().to_owned())),
             ("older_than", age(self.older_than)),
             ("newer_than", age(self.newer_than)),
@@ -231,6 +251,8 @@ mod tests {
             Filter { kind: text("order.placed"), cause: text("message"), ..all() },
             Filter { error: text("17 bytes"), ..all() },
             Filter { error: text("has # bytes"), ..all() },
+            Filter { error_like: text("it has # bytes"), ..all() },
+            Filter { error_like: text("it has 18 bytes"), error: text("17"), ..all() },
             Filter { source: Some(DeadSource::Outbox), older_than: seconds(3_599), ..all() },
             Filter { newer_than: seconds(3_600), ..all() },
         ] {
@@ -242,6 +264,8 @@ mod tests {
             Filter { kind: text("order.paid"), ..all() },
             Filter { cause: text("broker"), ..all() },
             Filter { error: text("no route"), ..all() },
+            Filter { error_like: text("has # bytes"), ..all() },
+            Filter { error_like: text("it has # bytes"), error: text("18"), ..all() },
             Filter { consumer: Some(ConsumerName::new("billing").unwrap()), ..all() },
             Filter { source: Some(DeadSource::Inbox), ..all() },
             Filter { older_than: seconds(3_600), ..all() },
@@ -257,7 +281,10 @@ mod tests {
         let parts = |text: &str| error(text).error_parts().join("|");
         assert_eq!(parts("larger than # takes: # bytes,"), "larger|than|takes:|bytes,");
         assert_eq!(parts("Key (id)=(#) 17"), "Key|(id)=(|)|17");
-        assert_eq!(parts(" # "), "");
+        assert_eq!((parts(" # "), error(" # ").error_parts().len()), (String::new(), 1));
+        assert!(Filter::default().error_parts().is_empty());
+        let like = Filter { error_like: Some(String::from("row 17 is gone")), ..error("gone") };
+        assert_eq!(like.error_parts().join("|"), "row|is|gone");
         let told = "row 17 of 5f2a90c1bb\n is gone";
         for part in ["17 of", "row # of", "# is gone", "of 5f2a90c1bb"] {
             assert!(error(part).takes_error(Some(told)), "{part}");
@@ -267,6 +294,11 @@ mod tests {
             }
         }
         assert!(!error("row 17").takes_error(None) && !error("row 18").takes_error(Some(told)));
+        // Of a long error, only the beginning is known where errors are counted.
+        let long = "x".repeat(ERROR_CHARS_MAX);
+        assert!(error("is gone").takes_beginning(Some(&long)));
+        assert!(!error("is gone").takes_beginning(Some("x")));
+        assert!(!Filter { error_like: Some(String::from("x")), ..error("x") }.takes_beginning(Some(&long)));
     }
 
     #[test]

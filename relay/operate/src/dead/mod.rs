@@ -11,6 +11,8 @@
 //! | `decide` | [`Change`], [`Report`]: a decision carried out |
 //! | `survey` | [`survey()`]: the number of messages that match, and their causes |
 //! | `select` | [`select()`]: everything that matches, for a decision |
+//! | `moment` | [`AsOf`]: the confirmation of a decision |
+//! | `choosing` | one pass over the places of a decision |
 //! | `bulk` | [`Bulk`]: a decision about everything, in parts, that can be stopped |
 //! | `result` | [`decision()`]: the result of such a decision |
 //! | `outcome` | the state of an entry after a decision |
@@ -19,10 +21,12 @@
 
 mod audit;
 mod bulk;
+mod choosing;
 pub(crate) mod decide;
 mod filter;
 pub(crate) mod list;
 mod message;
+mod moment;
 mod outcome;
 mod plan;
 pub(crate) mod reading;
@@ -39,7 +43,8 @@ pub use decide::{Change, Decided, Report};
 pub use filter::{Filter, MessageRef};
 pub use list::{Bookmark, Listed, States, list, page, show};
 pub use message::{DeadMessage, DeadSource};
+pub use moment::{AsOf, Moment};
 pub use plan::{Plan, plan};
 pub use result::{Decision, DecisionFound, Standing, decision};
-pub use select::{AsOf, CHOSEN_MAX, Moment, Selected, SelectedPart, select};
+pub use select::{CHOSEN_MAX, Selected, SelectedPart, select};
 pub use survey::{CauseGroup, Surveyed, Total, survey};

@@ -28,6 +28,9 @@ pub struct Plan {
     pub(super) is_named: bool,
 }
 
+/// Maximum messages of a plan, which are in memory with everything that is shown of them.
+const PLANNED_MAX: usize = 10_000;
+
 /// The help for an id that names no dead message.
 const NOT_DEAD: &str = "`relay dead list` shows dead messages, and with --state other parked ones";
 
@@ -36,8 +39,8 @@ const NOT_DEAD: &str = "`relay dead list` shows dead messages, and with --state 
 /// Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when a place does not answer, when a named message is not dead, or when an id
-/// names several messages.
+/// [`OperateError`] when a place does not answer, when a named message is not dead, when an id
+/// names several messages, or when more than 10,000 match: [`select`](super::select()) takes more.
 pub async fn plan(
     places: &Places,
     operator: &Operator,
@@ -45,14 +48,12 @@ pub async fn plan(
     change: &Change,
 ) -> Result<Plan, OperateError> {
     operator.permit(Role::Viewer, "view parked messages")?;
-    let found = find(places, filter, States::Dead, usize::MAX).await;
+    let found = find(places, filter, States::Dead, PLANNED_MAX.saturating_add(1)).await;
     let Listed { mut messages, away, next, .. } = found;
-    if let Some(error) = OperateError::all_of(away) {
-        if places.count() == 1 {
-            return Err(error);
-        }
-        let help = "a decision needs every database that may have such a message: restrict it to a database that answers, with --source outbox, --source inbox or --inbox, or with --pipeline and the message's position in the log";
-        return Err(error.with_help(help));
+    need_all(places, away)?;
+    if messages.len() > PLANNED_MAX {
+        let text = format!("more than {PLANNED_MAX} messages match; they are decided about one by one");
+        return Err(OperateError::refused(text, "narrow the filter"));
     }
     if change.takes_retrying() {
         add_waiting(places, filter, &mut messages).await;
@@ -62,6 +63,16 @@ pub async fn plan(
     sort(&mut messages);
     let selection = format!("{filter}: {} chosen", messages.len());
     Ok(Plan { selection, messages, is_named: !filter.ids.is_empty() })
+}
+
+/// Returns an error if a place does not answer: a decision needs every one.
+pub(super) fn need_all(places: &Places, away: Vec<OperateError>) -> Result<(), OperateError> {
+    let Some(error) = OperateError::all_of(away) else { return Ok(()) };
+    if places.count() == 1 {
+        return Err(error);
+    }
+    let help = "a decision needs every database that may have such a message: restrict it to a database that answers, with --source outbox, --source inbox or --inbox, or with --pipeline and the message's position in the log";
+    Err(error.with_help(help))
 }
 
 /// Sorts the dead letters of each inbox, and so those of each key, by arrival. They are listed by

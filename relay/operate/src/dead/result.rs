@@ -66,9 +66,12 @@ impl Decision {
     /// Returns the number of messages that were chosen, if the selection has it.
     #[must_use]
     pub fn chosen(&self) -> Option<u64> {
-        let told = self.selection.as_deref()?.strip_suffix(" chosen")?;
-        told.rsplit(' ').next()?.parse().ok()
+        chosen_of(self.selection.as_deref()?)
     }
+}
+
+fn chosen_of(selection: &str) -> Option<u64> {
+    selection.strip_suffix(" chosen")?.rsplit(' ').next()?.parse().ok()
 }
 
 /// Returns the result of a decision about many messages. Cancel-safe.

@@ -142,7 +142,7 @@ impl Counting<'_> {
         let (mut taken, mut refused) = (0, false);
         for part in parts {
             let error = Some(part.error.as_str()).filter(|error| !error.is_empty());
-            if !self.filter.takes_error(error) {
+            if !self.filter.takes_beginning(error) {
                 refused = true;
                 continue;
             }

@@ -36,6 +36,10 @@ pub(super) fn told(report: BulkReport, format: Format) -> Result<Exit, Failure> 
         return Err(Failure::with_help(Exit::Unavailable, text, "run the same command again for the rest"));
     }
     if let Some(error) = report.error {
+        let error = match (left, report.unknown) {
+            (0, 0) => error,
+            _ => error.with_help("list the messages again, and run the same command for the rest"),
+        };
         return Err(error.into());
     }
     if report.refused > 0 {
@@ -46,20 +50,22 @@ pub(super) fn told(report: BulkReport, format: Format) -> Result<Exit, Failure> 
 }
 
 fn text(report: &BulkReport) -> String {
-    let verb = match report.action {
-        "discard" => "discarded",
-        _ => "requeued",
-    };
     let chosen = counted(report.chosen, "message");
-    let mut lines = vec![
-        format!("{verb} {} of {chosen} ({})", report.done, one_line(&report.selection)),
-        format!("decision {}", report.decision),
-    ];
+    let selection = one_line(&report.selection);
+    let mut lines = match report.decision {
+        None => vec![format!("would {} {chosen} ({selection})", report.action)],
+        Some(id) => {
+            let verb = if report.action == "discard" { "discarded" } else { "requeued" };
+            vec![format!("{verb} {} of {chosen} ({selection})", report.done), format!("decision {id}")]
+        }
+    };
+    let not_reached = if report.dry_run { 0 } else { report.left() };
     for (number, what) in [
+        (report.following, "held: they follow automatically once the messages before them took effect"),
         (report.requested_before, "requested before"),
         (report.refused, "left as they are: they had changed"),
         (report.unknown, "with an unknown outcome: list the messages again"),
-        (report.left(), "not reached"),
+        (not_reached, "not reached"),
     ] {
         if number > 0 {
             lines.push(format!("{number} {what}"));
@@ -86,13 +92,16 @@ mod tests {
             why: String::from("it is changing"),
         };
         let report = BulkReport {
-            decision: Uuid::nil(),
+            decision: Some(Uuid::nil()),
             action: "requeue",
             selection: String::from("topic=orders: 2009 chosen"),
             chosen: 2_009,
             done: 1_000,
             requested_before: 0,
             refused: 1,
+            changed: 0,
+            following: 12,
+            dry_run: false,
             unknown: 0,
             refusals: vec![refusal],
             stopped: true,
@@ -103,9 +112,17 @@ mod tests {
             "requeued 1000 of 2009 messages (topic=orders: 2009 chosen)",
             "1 left as they are: they had changed",
             "1008 not reached",
+            "12 held: they follow automatically once the messages before them took effect",
             "  41 of orders: it is changing",
         ] {
             assert!(text.lines().any(|it| it == line), "{line}: {text}");
         }
+        let dry = BulkReport { decision: None, dry_run: true, done: 0, refused: 0, ..report };
+        let text = super::text(&BulkReport { refusals: Vec::new(), ..dry });
+        assert!(
+            text.starts_with("would requeue 2009 messages (topic=orders: 2009 chosen)\n12 held"),
+            "{text}"
+        );
+        assert!(!text.contains("not reached") && !text.contains("decision"), "{text}");
     }
 }

@@ -117,11 +117,13 @@ impl Decide {
 
     async fn decide(&self, places: &Places, signed: &Signed, change: &Change) -> Result<Done, Failure> {
         let filter = self.conditions.filter(&self.ids, &self.place);
-        if self.ids.is_empty() && !self.dry_run {
+        if self.ids.is_empty() {
             let selecting = dead::select(places, &signed.operator, &filter, change, None);
-            let selected = during("choosing messages", selecting).await?;
-            // With a database that does not answer, nothing is decided: the plan says why.
-            if selected.count() > EACH_MAX && selected.away.is_empty() {
+            let selected = during("choosing messages", selecting).await?.of_all(places)?;
+            if selected.count() + selected.following > EACH_MAX {
+                if self.dry_run {
+                    return Ok(Done::Bulk(selected.dry_run(change)));
+                }
                 self.ask(change, selected.count(), &selected.selection)?;
                 return Ok(Done::Bulk(bulk::carry_out(places, signed, change, selected).await?));
             }

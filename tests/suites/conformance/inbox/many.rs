@@ -10,7 +10,7 @@ use crate::inbox::held_keys::signature;
 use crate::inbox::{keyed, message};
 use inbox::{
     Action, ClosedCount, DeadLetterId, Inbox, LetterFilter, ManyDecided, Reason, RedriveError,
-    RedriveOptions, Redriven, Requested, Resolution,
+    RedriveOptions, Redriven, Requested, Resolution, SeenLetter,
 };
 use uuid::Uuid;
 
@@ -20,11 +20,17 @@ cases! { "inbox/many":
         many_requests_get_the_answers_of_single_ones,
         requests_that_are_sent_twice_are_one_decision,
         many_are_discarded_in_one_transaction,
+        a_letter_that_has_changed_is_left_as_it_is,
     }
 }
 
 fn decided() -> ManyDecided {
     ManyDecided { signature: signature(), id: Uuid::now_v7() }
+}
+
+/// Returns dead letters as an operator chose them.
+fn seen(letters: &[DeadLetterId], reason: Reason) -> Vec<SeenLetter> {
+    letters.iter().map(|id| SeenLetter { id: *id, reason }).collect()
 }
 
 async fn chosen<DB: TestDatabase>(inbox: &Inbox<DB>, filter: &LetterFilter) -> Vec<DeadLetterId> {
@@ -96,8 +102,10 @@ async fn many_requests_get_the_answers_of_single_ones<DB: TestDatabase>(database
     inbox.request_redrive(asked, none, &signature()).await.unwrap();
     let missing = DeadLetterId(Uuid::now_v7());
 
-    let answers =
-        inbox.request_redrives(&[closed, open, missing, held, asked], none, &decided()).await.unwrap();
+    let mut letters = seen(&[closed, open, missing, held, asked], Reason::Poison);
+    letters[3].reason = Reason::Held;
+    letters[4].reason = Reason::Rejected;
+    let answers = inbox.request_redrives(&letters, none, &decided()).await.unwrap();
     assert!(matches!(answers[0], Ok(Requested::Closed(Redriven::Before { .. }))), "{:?}", answers[0]);
     assert!(matches!(answers[1], Ok(Requested::Now)), "{:?}", answers[1]);
     assert!(matches!(answers[2], Err(RedriveError::NotFound { .. })), "{:?}", answers[2]);
@@ -116,14 +124,14 @@ async fn requests_that_are_sent_twice_are_one_decision<DB: TestDatabase>(databas
     ];
     let (once, none) = (decided(), RedriveOptions::default());
     assert_eq!(inbox.decision(once.id, None).await.unwrap(), None);
-    let answers = inbox.request_redrives(&ids, none, &once).await.unwrap();
+    let answers = inbox.request_redrives(&seen(&ids, Reason::Poison), none, &once).await.unwrap();
     assert!(answers.iter().all(|answer| matches!(answer, Ok(Requested::Now))), "{answers:?}");
     // Their consumer carries out both, and one fails again.
     let mut tx = inbox.begin().await.unwrap();
     DB::sql(&mut tx, "UPDATE inbox_audit SET outcome = 'no such price', done_at = at").await.unwrap();
     drop(tx.commit().await.unwrap());
     inbox.redrive(&billing(), ids[1], &WORKS, none).await.unwrap();
-    let answers = inbox.request_redrives(&ids, none, &once).await.unwrap();
+    let answers = inbox.request_redrives(&seen(&ids, Reason::Poison), none, &once).await.unwrap();
     assert!(matches!(answers[0], Ok(Requested::Already)), "{:?}", answers[0]);
     assert!(matches!(answers[1], Ok(Requested::Closed(_))), "{:?}", answers[1]);
 
@@ -132,7 +140,7 @@ async fn requests_that_are_sent_twice_are_one_decision<DB: TestDatabase>(databas
     assert_eq!((decision.waiting, decision.failed, decision.closed.len()), (0, 2, 0));
     assert_eq!(inbox.decision(once.id, Some(&"shipping".parse().unwrap())).await.unwrap(), None);
 
-    let again = inbox.request_redrives(&ids, none, &decided()).await.unwrap();
+    let again = inbox.request_redrives(&seen(&ids, Reason::Poison), none, &decided()).await.unwrap();
     assert!(matches!(again[0], Ok(Requested::Now)), "another confirmation is another decision");
 }
 
@@ -145,14 +153,38 @@ async fn many_are_discarded_in_one_transaction<DB: TestDatabase>(database: &Data
         ids.push(store_dead_letter(&inbox, &message(&format!("m{n}")), Reason::Poison).await);
     }
     let once = decided();
-    let done = inbox.discard_all(&ids[..2], &once).await.unwrap();
+    let done = inbox.discard_all(&seen(&ids[..2], Reason::Poison), &once).await.unwrap();
     assert!(done.iter().all(|done| matches!(done, Ok(Redriven::Now(Resolution::Discarded)))), "{done:?}");
     let missing = DeadLetterId(Uuid::now_v7());
-    let done = inbox.discard_all(&[ids[1], missing, ids[2]], &once).await.unwrap();
+    let done = inbox.discard_all(&seen(&[ids[1], missing, ids[2]], Reason::Poison), &once).await.unwrap();
     assert!(matches!(done[0], Ok(Redriven::Before { .. })), "{:?}", done[0]);
     assert!(matches!(done[1], Err(RedriveError::NotFound { .. })), "{:?}", done[1]);
     assert!(matches!(done[2], Ok(Redriven::Now(Resolution::Discarded))), "{:?}", done[2]);
     let decision = inbox.decision(once.id, None).await.unwrap().unwrap();
     let closed = [ClosedCount { resolution: Resolution::Discarded, count: 3 }];
     assert_eq!((decision.action, decision.count, &decision.closed[..]), (Action::Discard, 3, &closed[..]));
+}
+
+/// Goal: a held message that has failed by itself since it was chosen is not decided about: the
+/// filter that chose it may not match anymore. Oracle: the answers, the open letters, the audit.
+async fn a_letter_that_has_changed_is_left_as_it_is<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let held = store_dead_letter(&inbox, &message("held"), Reason::Held).await;
+    let other = store_dead_letter(&inbox, &message("other"), Reason::Held).await;
+    let letters = seen(&[held, other], Reason::Held);
+    let mut tx = inbox.begin().await.unwrap();
+    let failed = "UPDATE inbox_dead_letter SET reason = 'poison', error = 'no price' WHERE seq = (SELECT min(seq) FROM inbox_dead_letter)";
+    DB::sql(&mut tx, failed).await.unwrap();
+    drop(tx.commit().await.unwrap());
+
+    let once = decided();
+    let answers = inbox.request_redrives(&letters[..1], RedriveOptions::default(), &once).await.unwrap();
+    let is_changed = |error: &RedriveError| matches!(error, RedriveError::Changed { id, reason: Reason::Poison } if *id == held);
+    assert!(answers[0].as_ref().is_err_and(is_changed), "{:?}", answers[0]);
+    let done = inbox.discard_all(&letters, &once).await.unwrap();
+    assert!(done[0].as_ref().is_err_and(is_changed), "{:?}", done[0]);
+    assert!(matches!(done[1], Ok(Redriven::Now(Resolution::Discarded))), "{:?}", done[1]);
+    assert_eq!(chosen(&inbox, &LetterFilter::default()).await, [held]);
+    let decision = inbox.decision(once.id, None).await.unwrap().unwrap();
+    assert_eq!((decision.action, decision.count), (Action::Discard, 1));
 }

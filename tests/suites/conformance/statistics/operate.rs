@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use idempotency::{IdempotencyKeys, KeyId, KeyOptions};
 use inbox::reconcile::{self, Whose};
-use inbox::{DeadLetterId, DeadLetterQuery, Inbox, LetterFilter, ManyDecided, RedriveOptions, Signature};
+use inbox::{
+    DeadLetterId, DeadLetterQuery, FoundLetter, Inbox, LetterFilter, ManyDecided, RedriveOptions, SeenLetter,
+    Signature,
+};
 use outbox::Outbox;
 use saga::{Choice, Run, SagaId, SagaQuery, Sagas, State};
 use sqlx::{Connection as _, PgConnection, Postgres};
@@ -63,10 +66,12 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
             drop(inbox.open_letters(filter, None, 50).await?);
             let chosen = inbox.choose_letters(filter, None).await?.letters;
             drop(inbox.survey(filter).await?);
-            let ids: Vec<DeadLetterId> = chosen.iter().map(|letter| letter.id).take(50).collect();
+            drop(inbox.now().await?);
+            let seen = |letter: &FoundLetter| SeenLetter { id: letter.id, reason: letter.reason };
+            let seen: Vec<SeenLetter> = chosen.iter().map(seen).take(50).collect();
             let decided = ManyDecided { signature: signature(), id: Uuid::now_v7() };
-            drop(inbox.request_redrives(&ids, RedriveOptions::default(), &decided).await?);
-            drop(inbox.discard_all(&ids[..ids.len().min(5)], &decided).await?);
+            drop(inbox.request_redrives(&seen, RedriveOptions::default(), &decided).await?);
+            drop(inbox.discard_all(&seen[..seen.len().min(5)], &decided).await?);
             drop(inbox.decision(decided.id, filter.consumer.as_ref()).await?);
         }
         drop(memory.page(Uuid::nil(), "", Uuid::max(), 100).await?);

@@ -67,6 +67,7 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
     served.workload.database.execute(&again).await?;
     let (address, done) = ann.follow("/dead/decide", &all).await?;
     assert!(done.body.contains("3 of 3 messages requeued"), "{}", done.body);
+    assert!(done.body.contains("1 that were confirmed are left out"), "{}", done.body);
     let back = format!("/dead?topic={}", served.workload.topic);
     assert!(done.body.contains(&back), "the filter is kept: {}", done.body);
     eventually("the result shows what died again", || async {
@@ -114,8 +115,14 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
         &[("what", "discard"), ("row", "outbox/1/nobody"), ("decision", ID), ("reason", "x")],
         &[("what", "discard"), ("row", "../../etc"), ("decision", ID), ("reason", "x")],
         &[("what", "discard"), ("row", "outbox/99999/orders"), ("decision", ID), ("reason", "x")],
-        &[("what", "discard-all"), ("at", "outbox/x/orders"), ("decision", ID), ("reason", "x")],
+        &[("what", "discard-all"), ("at", "outbox/x/1/0/orders"), ("decision", ID), ("reason", "x")],
         &[("what", "discard-all"), ("decision", ID), ("reason", "nothing was shown")],
+        &[
+            ("what", "discard-all"),
+            ("at", "outbox/4000000000000000/6/0/orders"),
+            ("decision", ID),
+            ("reason", "other messages were shown"),
+        ],
     ] {
         let answer = ann.post("/dead/decide", broken).await?;
         assert!((400..500).contains(&answer.status), "{broken:?}: {}", answer.status);

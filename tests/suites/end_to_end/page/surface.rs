@@ -54,7 +54,7 @@ pub(crate) const CHANGES: [(&str, &[(&str, &str)]); 9] = [
         &[
             ("what", "discard-all"),
             ("decision", "01a21987-9bca-7af8-8184-ba681445d351"),
-            ("at", "outbox/4000000000000000/orders"),
+            ("at", "outbox/4000000000000000/2/0/orders"),
             ("reason", "forged"),
         ],
     ),

@@ -60,17 +60,18 @@ pub(super) fn causes(query: &Fields, state: &str, found: &Surveyed) -> Markup {
 fn row(query: &Fields, state: &str, group: &CauseGroup) -> Vec<Markup> {
     let cause = Some(group.cause.as_str()).filter(|cause| !cause.is_empty());
     let kept: Vec<_> =
-        kept(query).into_iter().filter(|(name, _)| !matches!(*name, "topic" | "error")).collect();
+        kept(query).into_iter().filter(|(name, _)| !matches!(*name, "topic" | "error_like")).collect();
     let mut pairs: Vec<(&str, &str)> = kept.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let state = if state == "dead" { "" } else { state };
-    pairs.extend([("topic", group.topic.as_str()), ("error", group.cause.as_str()), ("state", state)]);
+    pairs.extend([("topic", group.topic.as_str()), ("error_like", group.cause.as_str()), ("state", state)]);
     vec![
         maybe(cause),
         cell(&group.topic),
         html! { (total_text(group.total)) },
         since(group.first),
         since(group.last),
-        html! { a href=(with_query("/dead", &pairs)) { "Show" } },
+        // No filter leaves only messages without an error.
+        html! { @if cause.is_some() { a href=(with_query("/dead", &pairs)) { "Show" } } },
     ]
 }
 
@@ -98,7 +99,7 @@ mod tests {
         let found = Surveyed { total, causes, away: Vec::new() };
         let text = super::causes(&Fields::default(), "dead", &found).into_string();
         assert!(text.contains("2,009 messages, 2 causes"), "{text}");
-        assert!(text.contains("href=\"/dead?topic=orders&amp;error=larger+than+%23+takes\""), "{text}");
+        assert!(text.contains("href=\"/dead?topic=orders&amp;error_like=larger+than+%23+takes\""), "{text}");
     }
 
     #[test]

@@ -24,12 +24,13 @@ use super::causes::{causes, total_text};
 const ROWS: usize = 50;
 
 /// The fields of the filter, with their labels.
-const CONDITIONS: [(&str, &str); 8] = [
+const CONDITIONS: [(&str, &str); 9] = [
     ("topic", "Topic or queue"),
     ("key", "Ordering key"),
     ("kind", "Event type"),
     ("cause", "Cause"),
     ("error", "Error contains"),
+    ("error_like", "Error like, but for numbers"),
     ("pipeline", "Pipeline"),
     ("consumer", "Consumer"),
     ("older_than", "Older than (1h)"),
@@ -52,6 +53,7 @@ pub(crate) fn filter(fields: &Fields) -> Result<Filter, Problem> {
         kind: fields.given("kind"),
         cause: fields.given("cause"),
         error: fields.given("error"),
+        error_like: fields.given("error_like"),
         consumer: fields.read("consumer")?,
         older_than: fields.read::<Time>("older_than")?.map(|time| time.0),
         newer_than: fields.read::<Time>("newer_than")?.map(|time| time.0),

@@ -125,8 +125,9 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     let Choice { change, parts, .. } = choice(app, form).await?;
     signed.check(change.as_str())?;
     let moments: Result<Vec<Moment>, _> = form.all("at").map(str::parse::<Moment>).collect();
-    let as_of: AsOf = moments.map_err(Problem::bad)?.into_iter().collect();
-    let names = named(form.all("at").filter_map(place_name));
+    let moments = moments.map_err(Problem::bad)?;
+    let as_of: AsOf = moments.iter().cloned().collect();
+    let names = named(moments.iter().map(|moment| (moment.source(), moment.owner())));
     let mut jobs = Vec::new();
     for (places, filter) in parts {
         if let Some(before) = decision(&places, &signed.operator, id).await?.decision {
@@ -139,6 +140,7 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
         jobs.push(Job { places, selected });
     }
     drop(turn);
+    join(&mut jobs);
     if jobs.iter().all(|job| job.selected.count() == 0) {
         let text = "no message is as it was when the form was shown";
         return Err(Problem::conflict(text).with_help("nothing was changed: check the list again"));
@@ -154,8 +156,13 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     let mut state = running.state.subscribe();
     let address = result(id, form, &names);
     let surveys = Arc::clone(app);
+    let of_work = Arc::clone(&running);
+    let work = tokio::spawn(async move { Box::pin(run(&of_work, jobs, &signed, &change, id)).await });
     tokio::spawn(async move {
-        Box::pin(run(&running, jobs, &signed, &change, id)).await;
+        if work.await.is_err() {
+            let why = || Err(String::from("it ended unexpectedly: the log of the relay has the reason"));
+            running.state.send_modify(|bulk| drop(bulk.ended.get_or_insert_with(why)));
+        }
         surveys.surveys.forget();
     });
     // Only a decision that takes longer shows its progress.
@@ -167,6 +174,20 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
 struct Job {
     places: Places,
     selected: Selected,
+}
+
+/// Gives the choices of one decision one selection: the filters, and the number of all messages.
+fn join(jobs: &mut [Job]) {
+    if jobs.len() < 2 {
+        return;
+    }
+    let total: u64 = jobs.iter().map(|job| job.selected.count()).sum();
+    let filter = |job: &Job| job.selected.selection.rsplit_once(": ").map(|(filter, _)| filter.to_owned());
+    let filters: Vec<String> = jobs.iter().filter_map(filter).collect();
+    let selection = format!("{}: {total} chosen", filters.join("; "));
+    for job in jobs {
+        job.selected.selection.clone_from(&selection);
+    }
 }
 
 /// Carries out a decision, and records its progress.
@@ -208,13 +229,6 @@ pub(super) fn result<S: AsRef<str>>(id: Uuid, form: &Fields, names: &[S]) -> Str
     pairs.extend(names.iter().map(|name| ("in", name.as_ref())));
     pairs.extend(kept.iter().map(|(name, value)| (*name, value.as_str())));
     with_query("/decision", &pairs)
-}
-
-/// Returns the place of a moment in a form.
-fn place_name(moment: &str) -> Option<(DeadSource, &str)> {
-    let mut parts = moment.splitn(3, '/');
-    let source = parts.next()?.parse().ok()?;
-    Some((source, parts.nth(1)?))
 }
 
 /// Returns early the error that `operate` would return later for each message.
@@ -281,7 +295,5 @@ mod tests {
     fn a_button_says_what_it_does() {
         assert_eq!(messages("requeue", 1), "Requeue 1 message");
         assert_eq!(messages("discard", 200_000), "Discard 200,000 messages");
-        assert_eq!(place_name("outbox/17/a/b"), Some((DeadSource::Outbox, "a/b")));
-        assert_eq!(place_name("elsewhere/17/a"), None);
     }
 }

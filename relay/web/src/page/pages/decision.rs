@@ -149,6 +149,7 @@ impl View<'_> {
         let is_stopped = reports.iter().any(|report| report.stopped);
         let refused = sum(|report| report.refused);
         let before = sum(|report| report.requested_before);
+        let changed = sum(|report| report.changed);
         let unknown = sum(|report| report.unknown);
         let not_reached =
             if reports.is_empty() { 0 } else { self.left().saturating_sub(refused + before + unknown) };
@@ -164,6 +165,7 @@ impl View<'_> {
             @for error in reports.iter().filter_map(|report| report.error.as_ref()) {
                 p class="notice bad" role="alert" { "It ended early: " (whole(&error.to_string())) }
             }
+            @if changed > 0 { p { (count(changed)) " that were confirmed are left out: they had changed before." } }
             @if refused > 0 { p { (count(refused)) " were left as they are: they had changed." } }
             @if before > 0 { p { (count(before)) " were requested before, and their consumer has not carried it out yet." } }
             @if unknown > 0 { p class="notice" { "For " (count(unknown)) " the outcome is unknown: the database's answer was lost. What is counted above was done." } }
