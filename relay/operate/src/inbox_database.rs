@@ -6,7 +6,7 @@ use std::time::Duration;
 use inbox::{
     Activity, ConsumerName, DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store,
     FoundLetter, Inbox, InboxOptions, Known, LetterDecision, LetterFilter, LetterSlice, LetterSurvey,
-    ManyDecided, RedriveError, RedriveOptions, Redriven, Requested, Signature,
+    ManyDecided, RedriveError, RedriveOptions, Redriven, Requested, SeenLetter,
 };
 use migrations::{Dialect, Identifier};
 #[cfg(feature = "postgres")]
@@ -178,23 +178,6 @@ impl InboxDatabase {
         self.answer(on!(self, inbox => inbox.decisions(limit)))
     }
 
-    pub(crate) async fn request_redrive(
-        &self,
-        id: DeadLetterId,
-        options: RedriveOptions,
-        signature: &Signature,
-    ) -> Result<Requested, OperateError> {
-        self.answer(on!(self, inbox => inbox.request_redrive(id, options, signature)))
-    }
-
-    pub(crate) async fn discard(
-        &self,
-        id: DeadLetterId,
-        signature: &Signature,
-    ) -> Result<Redriven, OperateError> {
-        self.answer(on!(self, inbox => inbox.discard(id, signature)))
-    }
-
     /// Returns the next open dead letters that match a filter, without their payloads.
     pub(crate) async fn open_letters(
         &self,
@@ -202,7 +185,7 @@ impl InboxDatabase {
         after: Option<DeadLetterId>,
         limit: u32,
     ) -> Result<LetterSlice<DeadLetter>, OperateError> {
-        Ok(on!(self, inbox => inbox.open_letters(filter, after, limit))?)
+        self.answer(on!(self, inbox => inbox.open_letters(filter, after, limit)))
     }
 
     /// Returns the next open dead letters that match a filter, for a decision.
@@ -211,16 +194,16 @@ impl InboxDatabase {
         filter: &LetterFilter,
         after: Option<DeadLetterId>,
     ) -> Result<LetterSlice<FoundLetter>, OperateError> {
-        Ok(on!(self, inbox => inbox.choose_letters(filter, after))?)
+        self.answer(on!(self, inbox => inbox.choose_letters(filter, after)))
     }
 
     /// Returns the database's time.
     pub(crate) async fn now(&self) -> Result<OffsetDateTime, OperateError> {
-        Ok(on!(self, inbox => inbox.now())?)
+        self.answer(on!(self, inbox => inbox.now()))
     }
 
     pub(crate) async fn survey(&self, filter: &LetterFilter) -> Result<LetterSurvey, OperateError> {
-        Ok(on!(self, inbox => inbox.survey(filter))?)
+        self.answer(on!(self, inbox => inbox.survey(filter)))
     }
 
     /// Requests redrives in one transaction.
@@ -230,7 +213,7 @@ impl InboxDatabase {
         options: RedriveOptions,
         decided: &ManyDecided,
     ) -> Result<Vec<Result<Requested, RedriveError>>, OperateError> {
-        Ok(on!(self, inbox => inbox.request_redrives(letters, options, decided))?)
+        self.answer(on!(self, inbox => inbox.request_redrives(letters, options, decided)))
     }
 
     /// Discards dead letters in one transaction, if none of them prevents it.
@@ -239,7 +222,7 @@ impl InboxDatabase {
         letters: &[SeenLetter],
         decided: &ManyDecided,
     ) -> Result<Vec<Result<Redriven, RedriveError>>, OperateError> {
-        Ok(on!(self, inbox => inbox.discard_all(letters, decided))?)
+        self.answer(on!(self, inbox => inbox.discard_all(letters, decided)))
     }
 
     /// Returns the result of a decision about many dead letters.
@@ -248,7 +231,7 @@ impl InboxDatabase {
         id: Uuid,
         consumer: Option<&ConsumerName>,
     ) -> Result<Option<LetterDecision>, OperateError> {
-        Ok(on!(self, inbox => inbox.decision(id, consumer))?)
+        self.answer(on!(self, inbox => inbox.decision(id, consumer)))
     }
 
     pub(crate) async fn close(&self) {

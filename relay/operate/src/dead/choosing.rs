@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use inbox::{Reason, SeenLetter};
 use outbox_log::admin::{ChosenEntry, Desk, ParkedQuery};
 use outbox_log::{EntryId, ExceptionState};
-use time::OffsetDateTime;
 
 use super::decide::Change;
 use super::filter::Filter;
@@ -244,6 +243,8 @@ fn inbox_key(places: &Places, number: usize) -> PlaceKey {
 
 #[cfg(test)]
 mod tests {
+    use time::OffsetDateTime;
+
     use super::*;
 
     #[test]

@@ -16,7 +16,7 @@ pub struct AsOf(pub(super) BTreeMap<PlaceKey, Matched>);
 
 /// A place, by its kind and the pipeline or consumer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PlaceKey {
+pub(crate) struct PlaceKey {
     pub(super) source: DeadSource,
     pub(super) owner: String,
 }

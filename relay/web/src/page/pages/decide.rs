@@ -161,7 +161,9 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     tokio::spawn(async move {
         if work.await.is_err() {
             let why = || Err(String::from("it ended unexpectedly: the log of the relay has the reason"));
-            running.state.send_modify(|bulk| drop(bulk.ended.get_or_insert_with(why)));
+            running.state.send_modify(|bulk| {
+                bulk.ended.get_or_insert_with(why);
+            });
         }
         surveys.surveys.forget();
     });
