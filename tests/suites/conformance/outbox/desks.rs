@@ -63,11 +63,11 @@ fn parts(parts: &[&str]) -> Vec<String> {
 }
 
 fn has_parts(error: &str, parts: &[String]) -> bool {
-    let after = |rest: Option<&str>, part: &String| {
-        let rest = rest?;
-        rest.find(part.as_str()).map(|at| rest[at + part.len()..].to_owned())
+    let after = |rest: String, part: &String| {
+        let at = rest.find(part.as_str())?;
+        Some(rest[at + part.len()..].to_owned())
     };
-    parts.iter().fold(Some(error.to_owned()), |rest, part| after(rest.as_deref(), part)).is_some()
+    parts.iter().try_fold(error.to_owned(), after).is_some()
 }
 
 fn requeue() -> OperatorDecision {

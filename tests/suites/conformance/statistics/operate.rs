@@ -66,7 +66,7 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
             drop(inbox.open_letters(filter, None, 50).await?);
             let chosen = inbox.choose_letters(filter, None).await?.letters;
             drop(inbox.survey(filter).await?);
-            drop(inbox.now().await?);
+            inbox.now().await?;
             let seen = |letter: &FoundLetter| SeenLetter { id: letter.id, reason: letter.reason };
             let seen: Vec<SeenLetter> = chosen.iter().map(seen).take(50).collect();
             let decided = ManyDecided { signature: signature(), id: Uuid::now_v7() };

@@ -105,7 +105,8 @@ pub(crate) async fn show(
     let surveyed = match state.parse::<ExceptionState>() {
         Ok(state @ (ExceptionState::Dead | ExceptionState::Retrying)) => {
             let asked = format!("{state} {} {filter}", query.text("pipeline"));
-            Some(app.surveys.get(asked, survey(&places, &operator, &filter, state)).await)
+            let counting = Box::pin(survey(&places, &operator, &filter, state));
+            Some(app.surveys.get(asked, counting).await)
         }
         _ => None,
     };
