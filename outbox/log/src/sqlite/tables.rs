@@ -15,7 +15,7 @@ migrations::statements! {
             ORDER BY id LIMIT ?4";
         // As on PostgreSQL.
         matches = "(?5 IS NULL OR w.topic = ?5) AND (?6 IS NULL OR w.key = ?6) AND (?7 IS NULL OR w.fault = ?7)
-            AND (?8 IS NULL OR w.error LIKE ?8 ESCAPE '\')
+            AND (?8 IS NULL OR w.error LIKE ?8 ESCAPE '\\')
             AND (?9 IS NULL OR coalesce(
                 (SELECT kind FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = w.id),
                 (SELECT kind FROM outbox_message WHERE id = w.id AND message_id = w.message_id), w.topic) = ?9)
