@@ -86,6 +86,8 @@ pub struct FoundLetter {
     pub topic: String,
     /// Why it was dead-lettered.
     pub reason: Reason,
+    /// Number of deliveries that ended in it.
+    pub deliveries: u32,
     /// When it was dead-lettered.
     pub dead_at: OffsetDateTime,
     /// Its error, if the filter asks for a part of it.

@@ -35,18 +35,19 @@ pub struct ManyDecided {
 pub struct SeenLetter {
     /// Its id.
     pub id: DeadLetterId,
-    /// Why it was dead-lettered. Everything else that a filter can ask for changes only together
-    /// with it: a held message that then fails by itself gets another reason and another error.
+    /// Why it was dead-lettered: a held message that fails later gets another reason and error.
     pub reason: Reason,
+    /// Number of deliveries that ended in it: each can bring another reason and error.
+    pub deliveries: u32,
 }
 
 impl SeenLetter {
-    /// Refuses a dead letter that has changed since.
+    /// Refuses a dead letter that has changed since: what a filter asks for may be different.
     fn check(self, letter: &DeadLetter) -> Result<(), RedriveError> {
-        if letter.reason == self.reason {
+        if letter.reason == self.reason && letter.deliveries == self.deliveries {
             return Ok(());
         }
-        Err(RedriveError::Changed { id: self.id, reason: letter.reason })
+        Err(RedriveError::Changed { id: self.id, reason: letter.reason, deliveries: letter.deliveries })
     }
 }
 

@@ -171,6 +171,7 @@ pub(crate) fn found_letter<DB: Backend>(row: &Row<DB>) -> Result<FoundLetter> {
         consumer: row.get("consumer")?,
         topic: row.get("topic")?,
         reason: reason(row)?,
+        deliveries: row.get("deliveries")?,
         dead_at: row.get("dead_at")?,
         error: row.get("error")?,
     })

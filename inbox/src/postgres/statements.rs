@@ -46,7 +46,8 @@ migrations::statements! {
             UNION ALL SELECT n.consumer FROM whose AS w CROSS JOIN LATERAL (
                 SELECT consumer FROM {schema}inbox_dead_letter AS d WHERE d.resolution IS NULL AND d.consumer > w.name
                 ORDER BY d.consumer LIMIT 1) AS n WHERE $1::text IS NULL)";
-        of_consumer = "SELECT d.id, d.seq, d.consumer, d.scope, d.topic, d.key, d.kind, d.reason, d.error, d.dead_at
+        of_consumer = "SELECT d.id, d.seq, d.consumer, d.scope, d.topic, d.key, d.kind, d.reason, d.error, d.dead_at,
+                d.deliveries
             FROM {schema}inbox_dead_letter AS d WHERE d.consumer = w.name AND d.resolution IS NULL
                 AND d.id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')";
         walk = "WITH RECURSIVE {whose}, walk AS MATERIALIZED (SELECT l.* FROM whose AS w
@@ -265,9 +266,9 @@ migrations::statements! {
         ORDER BY l.id";
     /// The next open dead letters that match, as far as a decision needs them.
     choose_letters = "{walk}
-        SELECT s.seen_to, s.scanned, l.id, l.seq, l.consumer, l.topic, l.reason, l.dead_at, l.error
+        SELECT s.seen_to, s.scanned, l.id, l.seq, l.consumer, l.topic, l.reason, l.deliveries, l.dead_at, l.error
         FROM {walk_end} AS s LEFT JOIN (
-            SELECT open.id, open.seq, open.consumer, open.topic, open.reason, open.dead_at,
+            SELECT open.id, open.seq, open.consumer, open.topic, open.reason, open.deliveries, open.dead_at,
                 CASE WHEN $8::text IS NOT NULL THEN open.error END AS error
             FROM walk AS open WHERE {matches}) AS l ON true ORDER BY l.id";
     /// The time is that before the letters were read: what dies meanwhile is younger.

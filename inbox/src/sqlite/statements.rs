@@ -25,7 +25,7 @@ migrations::statements! {
         decision = "seq, at, actor, note, selection, dead_letter, consumer, action, accept_late, outcome, \
             done_at, decision";
         // As on PostgreSQL.
-        walked = "SELECT id, seq, consumer, scope, topic, key, kind, reason, error, dead_at \
+        walked = "SELECT id, seq, consumer, scope, topic, key, kind, reason, error, dead_at, deliveries \
             FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) AND resolution IS NULL \
             AND ($2 IS NULL OR id > $2)";
         walk = "WITH walk AS MATERIALIZED ({walked} ORDER BY id LIMIT $3)";
@@ -171,8 +171,8 @@ migrations::statements! {
         (SELECT {letter_head}, x'' AS payload, {letter_tail} FROM inbox_dead_letter WHERE id IN \
         (SELECT open.id FROM walk AS open WHERE {matches} ORDER BY open.id LIMIT $13)) AS l ON true ORDER BY l.id";
     choose_letters = "{walk} SELECT s.seen_to, s.scanned, l.id, l.seq, l.consumer, l.topic, l.reason, \
-        l.dead_at, l.error FROM {walk_end} AS s LEFT JOIN (SELECT open.id, open.seq, open.consumer, open.topic, \
-        open.reason, open.dead_at, CASE WHEN $8 IS NOT NULL THEN open.error END AS error FROM walk AS open \
+        l.deliveries, l.dead_at, l.error FROM {walk_end} AS s LEFT JOIN (SELECT open.id, open.seq, open.consumer, open.topic, \
+        open.reason, open.deliveries, open.dead_at, CASE WHEN $8 IS NOT NULL THEN open.error END AS error FROM walk AS open \
         WHERE {matches}) AS l ON true ORDER BY l.id";
     letter_total = "SELECT {now} AS at, count(*) AS scanned, count(*) FILTER (WHERE {matches}) AS letters \
         FROM ({walked} ORDER BY id LIMIT $3) AS open";

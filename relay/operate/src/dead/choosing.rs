@@ -125,7 +125,7 @@ impl<'a> Choosing<'a> {
                     self.add(part);
                     return Ok(());
                 }
-                let seen = SeenLetter { id: found.id, reason: found.reason };
+                let seen = SeenLetter { id: found.id, reason: found.reason, deliveries: found.deliveries };
                 part.add_letter(ChosenLetter { seen, seq: found.seq }, found.dead_at);
             }
             match slice.next {
@@ -167,10 +167,8 @@ impl<'a> Choosing<'a> {
                     let message_id = message.message_id.clone().unwrap_or_default();
                     part.add_entry(ChosenEntry { id, message_id }, message.since);
                 }
-                Row::Inbox(_, id) => {
-                    let reason = message.cause.as_deref().and_then(Reason::from_word);
-                    let Some(reason) = reason else { continue };
-                    let seen = SeenLetter { id, reason };
+                Row::Inbox(..) => {
+                    let Some(seen) = message.seen() else { continue };
                     part.add_letter(ChosenLetter { seen, seq: message.seq }, message.since);
                 }
             }

@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU32;
 
-use inbox::{DeadLetterId, ManyDecided, Reason, RedriveOptions, Redriven, Requested, SeenLetter};
+use inbox::{DeadLetterId, ManyDecided, RedriveOptions, Redriven, Requested};
 use message::Headers;
 use outbox_log::admin::{ChosenEntry, Confirmed, DECIDED_MAX, DecideError, Decision, OperatorDecision};
 use serde::Serialize;
@@ -342,12 +342,11 @@ async fn decide_letter(
     decided: &ManyDecided,
     change: &Change,
 ) -> Result<String, OperateError> {
-    let reason = message.cause.as_deref().and_then(Reason::from_word);
-    let Some(reason) = reason else {
+    let Some(seen) = message.seen() else {
         let text = format!("dead letter {id} has a reason that this program does not know");
         return Err(OperateError::new(OperateErrorKind::Refused, text));
     };
-    let letter = [SeenLetter { id, reason }];
+    let letter = [seen];
     let none = || OperateError::new(OperateErrorKind::Unavailable, "the inbox gave no answer");
     let closed = match change {
         Change::Requeue { accept_late } => {

@@ -82,7 +82,8 @@ impl SelectedPart {
     }
 
     pub(super) fn add_letter(&mut self, letter: ChosenLetter, since: OffsetDateTime) {
-        self.matched.add((letter.seen.id.0, letter.seen.reason.as_str()));
+        let SeenLetter { id, reason, deliveries } = letter.seen;
+        self.matched.add((id.0, reason.as_str(), deliveries));
         self.oldest = Some(self.oldest.unwrap_or(since).min(since));
         self.letters.push(letter);
     }
@@ -184,7 +185,7 @@ mod tests {
         let mut outbox = part(DeadSource::Outbox);
         outbox.add_entry(ChosenEntry { id: EntryId(1), message_id: String::new() }, since);
         let mut inbox = part(DeadSource::Inbox);
-        let seen = SeenLetter { id: DeadLetterId(uuid::Uuid::nil()), reason: Reason::Poison };
+        let seen = SeenLetter { id: DeadLetterId(uuid::Uuid::nil()), reason: Reason::Poison, deliveries: 1 };
         inbox.add_letter(ChosenLetter { seen, seq: 1 }, since);
         let requeue = Change::Requeue { accept_late: false };
         let both = [outbox.clone(), inbox];

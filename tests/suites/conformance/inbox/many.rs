@@ -30,7 +30,7 @@ fn decided() -> ManyDecided {
 
 /// Returns dead letters as an operator chose them.
 fn seen(letters: &[DeadLetterId], reason: Reason) -> Vec<SeenLetter> {
-    letters.iter().map(|id| SeenLetter { id: *id, reason }).collect()
+    letters.iter().map(|id| SeenLetter { id: *id, reason, deliveries: 1 }).collect()
 }
 
 async fn chosen<DB: TestDatabase>(inbox: &Inbox<DB>, filter: &LetterFilter) -> Vec<DeadLetterId> {
@@ -165,8 +165,8 @@ async fn many_are_discarded_in_one_transaction<DB: TestDatabase>(database: &Data
     assert_eq!((decision.action, decision.count, &decision.closed[..]), (Action::Discard, 3, &closed[..]));
 }
 
-/// Goal: a held message that has failed by itself since it was chosen is not decided about: the
-/// filter that chose it may not match anymore. Oracle: the answers, the open letters, the audit.
+/// Goal: a held message that has failed since it was chosen, and one that has died again with another
+/// error, are not decided about: the filter that chose them may not match anymore. Oracle: the answers, the open letters, the audit.
 async fn a_letter_that_has_changed_is_left_as_it_is<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let held = store_dead_letter(&inbox, &message("held"), Reason::Held).await;
@@ -179,12 +179,19 @@ async fn a_letter_that_has_changed_is_left_as_it_is<DB: TestDatabase>(database: 
 
     let once = decided();
     let answers = inbox.request_redrives(&letters[..1], RedriveOptions::default(), &once).await.unwrap();
-    let is_changed = |error: &RedriveError| matches!(error, RedriveError::Changed { id, reason: Reason::Poison } if *id == held);
+    let is_changed = |error: &RedriveError| matches!(error, RedriveError::Changed { id, reason: Reason::Poison, .. } if *id == held);
     assert!(answers[0].as_ref().is_err_and(is_changed), "{:?}", answers[0]);
     let done = inbox.discard_all(&letters, &once).await.unwrap();
     assert!(done[0].as_ref().is_err_and(is_changed), "{:?}", done[0]);
     assert!(matches!(done[1], Ok(Redriven::Now(Resolution::Discarded))), "{:?}", done[1]);
     assert_eq!(chosen(&inbox, &LetterFilter::default()).await, [held]);
+    let twice = message("twice");
+    let again = store_dead_letter(&inbox, &twice, Reason::Poison).await;
+    let seen = seen(&[again], Reason::Poison);
+    assert_eq!(store_dead_letter(&inbox, &twice, Reason::Poison).await, again);
+    let done = inbox.discard_all(&seen, &once).await.unwrap();
+    let is_later = |error: &RedriveError| matches!(error, RedriveError::Changed { deliveries: 2, .. });
+    assert!(done[0].as_ref().is_err_and(is_later), "{:?}", done[0]);
     let decision = inbox.decision(once.id, None).await.unwrap().unwrap();
     assert_eq!((decision.action, decision.count), (Action::Discard, 1));
 }

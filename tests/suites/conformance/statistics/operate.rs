@@ -67,7 +67,11 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
             let chosen = inbox.choose_letters(filter, None).await?.letters;
             drop(inbox.survey(filter).await?);
             inbox.now().await?;
-            let seen = |letter: &FoundLetter| SeenLetter { id: letter.id, reason: letter.reason };
+            let seen = |letter: &FoundLetter| SeenLetter {
+                id: letter.id,
+                reason: letter.reason,
+                deliveries: letter.deliveries,
+            };
             let seen: Vec<SeenLetter> = chosen.iter().map(seen).take(50).collect();
             let decided = ManyDecided { signature: signature(), id: Uuid::now_v7() };
             drop(inbox.request_redrives(&seen, RedriveOptions::default(), &decided).await?);
