@@ -165,8 +165,9 @@ async fn many_are_discarded_in_one_transaction<DB: TestDatabase>(database: &Data
     assert_eq!((decision.action, decision.count, &decision.closed[..]), (Action::Discard, 3, &closed[..]));
 }
 
-/// Goal: a held message that has failed since it was chosen, and one that has died again with another
-/// error, are not decided about: the filter that chose them may not match anymore. Oracle: the answers, the open letters, the audit.
+/// Goal: a held message that has failed since it was chosen, and one that has died again with
+/// another error, are not decided about: the filter that chose them may not match anymore. Oracle:
+/// the answers, the open letters, the audit.
 async fn a_letter_that_has_changed_is_left_as_it_is<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let held = store_dead_letter(&inbox, &message("held"), Reason::Held).await;
