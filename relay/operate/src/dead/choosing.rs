@@ -54,7 +54,7 @@ impl<'a> Choosing<'a> {
                 away.push(error.about(&place.pipeline));
             }
         }
-        for (number, place) in places.inboxes.iter().enumerate() {
+        for (number, place) in places.distinct_inboxes() {
             if !filter.takes_inboxes() || !filter.takes_place(place) {
                 continue;
             }
@@ -229,13 +229,17 @@ impl<'a> Choosing<'a> {
     }
 }
 
-/// Returns the key of an inbox. A consumer can have several databases, each with its own clock.
+/// Returns the key of an inbox. A consumer can have several databases, each with its own clock, and
+/// tenants with a place each.
 fn inbox_key(places: &Places, number: usize) -> PlaceKey {
     let name = |place: &InboxPlace| place.name();
     let owner = places.inboxes.get(number).map(name).unwrap_or_default();
     let is_shared = places.inboxes.iter().filter(|place| name(place) == owner).count() > 1;
-    let location = places.inboxes.get(number).map(|place| place.location.as_str()).filter(|_| is_shared);
-    let owner = location.map_or_else(|| owner.clone(), |location| format!("{owner} at {location}"));
+    let Some(place) = places.inboxes.get(number).filter(|_| is_shared) else {
+        return PlaceKey { source: DeadSource::Inbox, owner };
+    };
+    let tenant = place.scope.as_ref().map(|tenant| format!(", tenant {}", tenant.as_str()));
+    let owner = format!("{owner} at {}{}", place.location, tenant.unwrap_or_default());
     PlaceKey { source: DeadSource::Inbox, owner }
 }
 

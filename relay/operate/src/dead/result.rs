@@ -1,7 +1,7 @@
 //! The result of a decision about many messages, as the audits have it: the same for every process,
 //! also after the one that took the decision has ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use outbox_log::ExceptionState;
 use outbox_log::admin::DecisionRecord;
@@ -90,7 +90,12 @@ pub async fn decision(places: &Places, operator: &Operator, id: Uuid) -> Result<
             Err(error) => away.push(OperateError::from(error).about(&place.pipeline)),
         }
     }
-    for place in &places.inboxes {
+    // The tenants of a consumer can have a place each; the audit of a database knows consumers.
+    let mut asked = HashSet::new();
+    for (_, place) in places.distinct_inboxes() {
+        if !asked.insert((&place.location, &place.consumer)) {
+            continue;
+        }
         match place.database.decision(id, place.consumer.as_ref()).await {
             Ok(Some(record)) => sum.inbox(&place.name(), &record),
             Ok(None) => {}

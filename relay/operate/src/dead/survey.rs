@@ -73,7 +73,8 @@ pub async fn survey(
         }
     }
     let takes_letters = filter.takes_inboxes() && state == ExceptionState::Dead;
-    for place in places.inboxes.iter().filter(|place| takes_letters && filter.takes_place(place)) {
+    let inboxes = places.distinct_inboxes().map(|(_, place)| place);
+    for place in inboxes.filter(|place| takes_letters && filter.takes_place(place)) {
         if let Err(error) = counting.inbox(place).await {
             away.push(error.about(place.name()));
         }
