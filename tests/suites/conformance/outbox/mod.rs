@@ -6,6 +6,7 @@ mod collations;
 mod concurrency;
 mod cost;
 mod decisions;
+mod desks;
 mod drift;
 mod grants;
 mod hardened;
@@ -47,6 +48,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         concurrency::trials(),
         cost::trials(),
         decisions::trials(),
+        desks::trials(),
         drift::trials(),
         grants::trials(),
         hardened::trials(),
