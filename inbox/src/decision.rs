@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 
 use message::{InvalidText, shield};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::dialect::Dialect;
@@ -87,6 +88,9 @@ pub struct Decision {
     pub outcome: Option<String>,
     /// When the outcome was noted.
     pub done_at: Option<OffsetDateTime>,
+    /// The id of a decision about many dead letters; `None` when this one was decided about by
+    /// itself.
+    pub decision: Option<Uuid>,
 }
 
 /// The outcome of a request to redrive a dead letter.
@@ -114,6 +118,7 @@ impl Decision {
             accept_late: false,
             outcome: None,
             done_at: None,
+            decision: None,
         }
     }
 }

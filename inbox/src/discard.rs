@@ -69,7 +69,7 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Prevents the message of a dead letter from taking effect, or finds that it already has.
-    async fn give_up(
+    pub(crate) async fn give_up(
         &self,
         tx: &mut InboxTransaction<DB>,
         letter: &DeadLetter,

@@ -10,6 +10,7 @@ use outbox::{EnqueueError, Remedy};
 use crate::day::Day;
 use crate::dead_letter::DeadLetterId;
 use crate::handler::HandlerError;
+use crate::reason::Reason;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 
@@ -277,6 +278,19 @@ pub enum RedriveError {
     InHand {
         /// The dead letter.
         id: DeadLetterId,
+    },
+    /// It is not as it was when an operator chose it, so what chose it may not hold anymore.
+    #[error(
+        "dead letter {id} has changed since it was chosen: its reason is {reason} now, after delivery \
+         number {deliveries}"
+    )]
+    Changed {
+        /// The dead letter.
+        id: DeadLetterId,
+        /// Its present reason.
+        reason: Reason,
+        /// Number of deliveries that ended in it.
+        deliveries: u32,
     },
     /// Another dead letter has stopped every copy of this message. It decides whether the message
     /// takes effect; once it has, this one can be closed.

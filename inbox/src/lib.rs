@@ -13,6 +13,7 @@
 //! | [`Gathered`], [`Incomplete`] | messages in chunks |
 //! | [`Refusal`], [`Window`] | refused messages, and which ids are accepted |
 //! | [`DeadLetter`], [`Cause`], [`DeadLetterQuery`], [`RedriveOptions`] | messages that need an operator |
+//! | [`LetterFilter`], [`LetterSurvey`], [`ManyDecided`], [`LetterDecision`] | many dead letters at once |
 //! | [`AfterDeadLetter`] | whether a dead letter holds its key |
 //! | [`Decision`], [`Signature`] | what was decided about a dead letter, by whom and why |
 //! | [`Consumer`], [`Tx`], [`Received`], [`Handler`], [`UnknownKinds`], [`Shutdown`] | the ready consumer loop |
@@ -69,6 +70,8 @@ mod incomplete;
 mod known;
 mod late;
 mod letter_in_hand;
+mod letters;
+mod many;
 mod minutes;
 mod name;
 mod options;
@@ -111,6 +114,11 @@ pub use handler::{Handler, HandlerError, Next};
 pub use held_keys::AfterDeadLetter;
 pub use inbox::Inbox;
 pub use known::{Known, KnownState};
+pub use letters::{
+    ClosedCount, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX,
+    LetterDecision, LetterFilter, LetterGroup, LetterSlice, LetterSurvey,
+};
+pub use many::{DISCARDED_MAX, ManyDecided, REQUESTED_MAX, SeenLetter};
 pub use message::Backoff;
 pub use minutes::Counts;
 pub use name::{ConsumerName, Tenant};

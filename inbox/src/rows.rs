@@ -14,6 +14,7 @@ use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Guards, Inserted, Reading, Stored};
 use crate::held_keys::{Closed, HeldFirst, HeldKey};
 use crate::known::{Known, KnownState};
+use crate::letters::{ClosedCount, FoundLetter, LetterDecision, LetterGroup};
 use crate::minutes::{ConsumerCounts, Counts};
 use crate::reason::{Reason, Resolution};
 use crate::reconcile::{Remembered, Unfinished};
@@ -111,7 +112,6 @@ pub(crate) fn letter<DB: Backend>(row: &Row<DB>) -> Result<DeadLetter> {
     let traceparent: Option<String> = row.get("traceparent")?;
     let tracestate = row.get("tracestate")?;
     let payload: Vec<u8> = row.get("payload")?;
-    let reason: String = row.get("reason")?;
     let resolution: Option<String> = row.get("resolution")?;
     let resolution = resolution.as_deref().and_then(Resolution::from_word);
     Ok(DeadLetter {
@@ -131,8 +131,7 @@ pub(crate) fn letter<DB: Backend>(row: &Row<DB>) -> Result<DeadLetter> {
         trace: traceparent.map(|parent| (parent, tracestate)),
         payload: Bytes::from(payload),
         payload_bytes: row.get("payload_bytes")?,
-        reason: Reason::from_word(&reason)
-            .ok_or_else(|| unreadable("a dead letter has a reason that this build does not know"))?,
+        reason: reason(row)?,
         error: row.get("error")?,
         attempts: row.get("attempts")?,
         deliveries: row.get("deliveries")?,
@@ -161,7 +160,69 @@ pub(crate) fn decision<DB: Backend>(row: &Row<DB>) -> Result<Decision> {
         accept_late: row.get("accept_late")?,
         outcome: row.get("outcome")?,
         done_at: row.get("done_at")?,
+        decision: row.get("decision")?,
     })
+}
+
+pub(crate) fn found_letter<DB: Backend>(row: &Row<DB>) -> Result<FoundLetter> {
+    Ok(FoundLetter {
+        id: letter_id(row)?,
+        seq: row.get("seq")?,
+        consumer: row.get("consumer")?,
+        topic: row.get("topic")?,
+        reason: reason(row)?,
+        deliveries: row.get("deliveries")?,
+        dead_at: row.get("dead_at")?,
+        error: row.get("error")?,
+    })
+}
+
+pub(crate) fn letter_group<DB: Backend>(row: &Row<DB>) -> Result<LetterGroup> {
+    Ok(LetterGroup {
+        topic: row.get("topic")?,
+        reason: row.get("reason")?,
+        error: row.get("error")?,
+        count: row.get("letters")?,
+        first: row.get("first")?,
+        last: row.get("last")?,
+    })
+}
+
+/// Reads a decision about many dead letters, and the number of each outcome.
+pub(crate) fn letter_decision<DB: Backend>(head: &Row<DB>, now: &[Row<DB>]) -> Result<LetterDecision> {
+    let action: String = head.get("action")?;
+    let mut decision = LetterDecision {
+        signature: Signature {
+            actor: head.get("actor")?,
+            note: head.get("note")?,
+            selection: head.get("selection")?,
+        },
+        action: Action::from_word(&action).ok_or_else(|| {
+            unreadable("a decision about a dead letter is of a kind that this build does not know")
+        })?,
+        count: head.get("letters")?,
+        first: head.get("first")?,
+        last: head.get("last")?,
+        waiting: 0,
+        failed: 0,
+        closed: Vec::new(),
+    };
+    for row in now {
+        let outcome: Option<String> = row.get("outcome")?;
+        let count: u64 = row.get("letters")?;
+        match outcome.as_deref().map(Resolution::from_word) {
+            None => decision.waiting += count,
+            Some(None) => decision.failed += count,
+            Some(Some(resolution)) => decision.closed.push(ClosedCount { resolution, count }),
+        }
+    }
+    Ok(decision)
+}
+
+fn reason<DB: Backend>(row: &Row<DB>) -> Result<Reason> {
+    let word: String = row.get("reason")?;
+    Reason::from_word(&word)
+        .ok_or_else(|| unreadable("a dead letter has a reason that this build does not know"))
 }
 
 /// Reads the key of a dead letter, if it has one.

@@ -13,6 +13,7 @@
 //! | `trace` | [`TraceContext`]: W3C trace context |
 //! | `fingerprint` | [`Fingerprint`]: SHA-256 over what must not change under one id |
 //! | `foreign` | [`ForeignMessage`]: a message read from a delivery without a usable envelope |
+//! | [`addresses`] | connects to a host that has several addresses |
 //! | [`loopback`] | recognises addresses of this machine |
 //! | `backoff` | [`Backoff`]: delays between retries; pauses with jitter |
 //! | `chunk` | [`Chunk`] and [`Splitter`]: messages that are larger than their destination accepts |
@@ -31,6 +32,7 @@
 //! | `transactions` | [`Transactions`]: the seam towards brokers that publish in transactions |
 //! | `proof` | [`Committed`]: the proof that an acknowledgement requires |
 
+pub mod addresses;
 mod backoff;
 mod chunk;
 pub mod cloudevents;

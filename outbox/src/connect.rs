@@ -12,6 +12,8 @@ pub use crate::failure::shared_session;
 pub use crate::failure::SHARED_SESSIONS;
 
 #[cfg(feature = "postgres")]
+pub use crate::postgres::answering::{answering, needs_name};
+#[cfg(feature = "postgres")]
 pub use crate::postgres::options::{Exposure, exposure, postgres_options};
 #[cfg(feature = "postgres")]
 pub use crate::postgres::session::{connect_own, set_own_defaults};

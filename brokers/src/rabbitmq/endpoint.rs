@@ -1,24 +1,24 @@
 //! Turns URL, credentials and certificates into connections to a broker.
 
-use std::borrow::Cow;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use lapin::tcp::{AMQPUriTcpExt as _, RustlsConnector, RustlsConnectorConfig};
+use lapin::tcp::{RustlsConnector, RustlsConnectorConfig};
 use lapin::uri::{AMQPScheme, AMQPUri, SASLMechanism};
 use lapin::{AsyncTcpStream, ConnectionProperties};
+use message::addresses::{addresses_of, first_to_answer, tried};
 use message::loopback::is_loopback;
 use message::{PublishError, SubscriptionError};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::Instant;
-use url::Url;
 
 use super::config::{Auth, Config, invalid};
 use super::connection::Connection;
 use super::end::End;
 use super::fault;
 use super::renewal::Renewal;
+use super::uri::parse;
 use crate::plaintext;
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
@@ -147,13 +147,18 @@ impl Endpoint {
         let name = format!("{} {purpose}", self.connection_name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = lapin::runtime::default_runtime().map_err(OpenFailure::Client)?;
+        let (found, answered) = (OnceLock::new(), OnceLock::new());
         // Boxed, because the future is large.
         let opening = Box::pin(async {
             // Connects before the client begins, because the client leaves two tasks behind for
-            // each refused attempt. Its own way would also trust the system's authorities.
-            let plain = AMQPUri { scheme: AMQPScheme::AMQP, ..uri.clone() };
-            let stream = plain.connect_async(&runtime).await?;
+            // each refused attempt. Its own way would also trust the system's authorities, and wait
+            // for the first address alone.
+            let addresses = addresses_of(&uri.authority.host, uri.authority.port).await?;
+            let addresses = found.get_or_init(|| addresses);
+            let stream = first_to_answer(addresses, |to| AsyncTcpStream::connect(&runtime, to)).await?;
             let AsyncTcpStream::Plain(tcp) = &stream else { return Err(not_connected()) };
+            // From here on, only this address can be the silent one.
+            let _ = answered.set(tcp.get_ref().peer_addr()?);
             let (running, end) = End::of(tcp.get_ref())?;
             let stream = match &tls {
                 Some(connector) => stream.into_rustls(connector, &uri.authority.host).await?,
@@ -168,7 +173,11 @@ impl Endpoint {
             let client = lapin::Connection::connector(uri, runtime, connect, properties);
             Ok((end.bounds(client).await?, end))
         });
-        self.in_time(opening).await
+        let tried = || {
+            let all = || found.get().map_or(&[][..], Vec::as_slice);
+            tried(&self.uri.authority.host, answered.get().map_or_else(all, std::slice::from_ref))
+        };
+        self.in_time_or(opening, tried).await
     }
 
     /// Returns the password, which is read on every connect.
@@ -181,14 +190,22 @@ impl Endpoint {
         &self,
         opening: impl Future<Output = Result<T, lapin::Error>>,
     ) -> Result<T, OpenFailure> {
+        self.in_time_or(opening, String::new).await
+    }
+
+    /// Does the same; `tried` names the broker's addresses for the error.
+    async fn in_time_or<T>(
+        &self,
+        opening: impl Future<Output = Result<T, lapin::Error>>,
+        tried: impl FnOnce() -> String,
+    ) -> Result<T, OpenFailure> {
         match tokio::time::timeout(self.connect_timeout, opening).await {
             Ok(opened) => opened.map_err(OpenFailure::Client),
             Err(_) => {
                 let (destination, millis) = (&self.destination, self.connect_timeout.as_millis());
-                Err(OpenFailure::Timeout(format!(
-                    "{destination} did not answer within {millis} ms; {}",
-                    unreachable::advice("", "rabbitmq.url")
-                )))
+                let (tried, advice) = (tried(), unreachable::advice("", "rabbitmq.url"));
+                let told = format!("{destination} did not answer within {millis} ms{tried}; {advice}");
+                Err(OpenFailure::Timeout(told))
             }
         }
     }
@@ -229,73 +246,6 @@ fn connector(tls: &Tls) -> Result<RustlsConnector, InvalidSetting> {
     match tls.identity("rabbitmq.tls")? {
         Some((chain, key)) => config.connector_with_single_cert(chain, key).map_err(unusable("key_file")),
         None => config.connector_with_no_client_auth().map_err(unusable("ca_file")),
-    }
-}
-
-/// Returns the URI without its password, and the password. Errors never quote the URL, which may
-/// contain the password.
-fn parse(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
-    let shape = "must be amqp[s]://[user[:password]@]host[:port][/vhost]";
-    if url.is_empty() {
-        return Err(invalid("url", format!("missing; it {shape}")));
-    }
-    let escapes = "write @ / # ? : in a user, a password or a virtual host as %40 %2F %23 %3F %3A";
-    let parsed =
-        Url::parse(url).map_err(|error| invalid("url", format!("{error}; it {shape}; {escapes}")))?;
-    // Otherwise a piece of a password would be taken for the host, which is logged.
-    let is_slip = parsed.fragment().is_some() || parsed.path().contains('@') || url.matches('@').count() > 1;
-    if is_slip {
-        return Err(invalid("url", format!("has an @ or a # in the wrong place; {escapes}; it {shape}")));
-    }
-    if parsed.query().is_some() {
-        let names: Vec<Cow<'_, str>> = parsed.query_pairs().map(|(name, _)| name).collect();
-        return Err(invalid("url", parameters(&names)));
-    }
-    // The client's error quotes the URL.
-    let mut uri: AMQPUri = url.parse().map_err(|_| invalid("url", format!("cannot be read; it {shape}")))?;
-    // The client's parser turns an address such as [::1] into localhost.
-    match parsed.host_str() {
-        Some(host) if !host.is_empty() => {
-            if host.starts_with('[') {
-                uri.authority.host = host.trim_matches(['[', ']']).to_owned();
-            }
-        }
-        _ => return Err(invalid("url", format!("has no host; it {shape}"))),
-    }
-    if parsed.path() == "/" {
-        let problem = "ends with a slash, which means a virtual host with an empty name; omit the slash for the virtual host /, or write /%2f";
-        return Err(invalid("url", problem));
-    }
-    if parsed.path().is_empty() {
-        uri.vhost = String::from("/");
-    }
-    let password = parsed.password().map(|_| {
-        let text = std::mem::take(&mut uri.authority.userinfo.password);
-        Secret::Text(SecretString::from(text))
-    });
-    Ok((uri, password))
-}
-
-/// Explains which settings replace the URL's parameters, whose values may be secrets.
-fn parameters(names: &[Cow<'_, str>]) -> String {
-    let instead = names.iter().find_map(|name| {
-        Some(match name.as_ref() {
-            "heartbeat" => ("heartbeat", "heartbeat_secs"),
-            "connection_timeout" => ("connection_timeout", "connect_timeout_ms"),
-            "auth_mechanism" => ("auth_mechanism", "auth"),
-            "cacertfile" => ("cacertfile", "tls.ca_file"),
-            "certfile" => ("certfile", "tls.cert_file"),
-            "keyfile" => ("keyfile", "tls.key_file"),
-            _ => return None,
-        })
-    });
-    match instead {
-        Some((name, setting)) => {
-            format!("has the parameter {name:?} after a ?; remove it, and set rabbitmq.{setting} instead")
-        }
-        None => String::from(
-            "has parameters after a ?, which are not supported; remove them, and use the settings of this section (write a ? in a password as %3F)",
-        ),
     }
 }
 

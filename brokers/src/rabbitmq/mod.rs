@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `config.rs` | [`Config`]: the operator's settings |
 //! | `endpoint.rs` | turns URL, credentials and certificates into connections |
+//! | `uri.rs` | reads the URL |
 //! | `connection.rs` | a connection whose end ends every wait for an answer on it |
 //! | `end.rs` | detects the end of a connection, and brings it about |
 //! | `renewal.rs` | a password that is replaced while a connection lasts |
@@ -97,6 +98,7 @@ mod publisher;
 mod renewal;
 mod subscription;
 mod suspects;
+mod uri;
 mod window;
 pub(crate) mod wire;
 

@@ -36,7 +36,33 @@ migrations::statements! {
             SELECT scope, id FROM UNNEST($3::text[], $2::uuid[]) AS u (scope, id) ORDER BY scope, id) AS u
             CROSS JOIN LATERAL (SELECT ctid FROM {schema}inbox_attempt AS a WHERE a.consumer = $1
                 AND a.scope = u.scope AND a.message_id = u.id AND {condition} LIMIT 1 FOR UPDATE) AS k))";
-        decision = "seq, at, actor, note, selection, dead_letter, consumer, action, accept_late, outcome, done_at";
+        decision = "seq, at, actor, note, selection, dead_letter, consumer, action, accept_late, outcome, done_at,
+            decision";
+        // $1 a consumer, or null for all; $2 after this id; $3 letters. It goes from consumer to
+        // consumer by the index of open dead letters.
+        whose = "whose (name) AS (
+            SELECT coalesce($1::text, (SELECT consumer FROM {schema}inbox_dead_letter WHERE resolution IS NULL
+                ORDER BY consumer LIMIT 1)) COLLATE pg_catalog.\"C\"
+            UNION ALL SELECT n.consumer FROM whose AS w CROSS JOIN LATERAL (
+                SELECT consumer FROM {schema}inbox_dead_letter AS d WHERE d.resolution IS NULL AND d.consumer > w.name
+                ORDER BY d.consumer LIMIT 1) AS n WHERE $1::text IS NULL)";
+        of_consumer = "SELECT d.id, d.seq, d.consumer, d.scope, d.topic, d.key, d.kind, d.reason, d.error, d.dead_at,
+                d.deliveries
+            FROM {schema}inbox_dead_letter AS d WHERE d.consumer = w.name AND d.resolution IS NULL
+                AND d.id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')";
+        walk = "WITH RECURSIVE {whose}, walk AS MATERIALIZED (SELECT l.* FROM whose AS w
+            CROSS JOIN LATERAL ({of_consumer} ORDER BY d.id LIMIT $3::bigint) AS l ORDER BY l.id LIMIT $3::bigint)";
+        walk_end = "(SELECT count(*) AS scanned, (SELECT id FROM walk ORDER BY id DESC LIMIT 1) AS seen_to FROM walk)";
+        // $4 tenant, $5 topic, $6 key, $7 reason, $8 pattern of the error, $9 kind, $10 and $11
+        // ages in microseconds, $12 a moment; each may be null.
+        matches = "($4::text IS NULL OR open.scope = $4) AND ($5::text IS NULL OR open.topic = $5)
+            AND ($6::text IS NULL OR open.key = $6) AND ($7::text IS NULL OR open.reason = $7)
+            AND ($8::text IS NULL OR open.error LIKE $8) AND ($9::text IS NULL OR open.kind = $9)
+            AND ($10::bigint IS NULL OR open.dead_at < coalesce($12::timestamptz, clock_timestamp())
+                - $10 * interval '1 microsecond')
+            AND ($11::bigint IS NULL OR open.dead_at >= coalesce($12::timestamptz, clock_timestamp())
+                - $11 * interval '1 microsecond')
+            AND ($12::timestamptz IS NULL OR open.dead_at <= $12)";
         chunk_set = "message_id, consumer, scope, fingerprint, topic, key, kind, source, time, content_type, bytes,
             begun_at";
     }
@@ -230,6 +256,56 @@ migrations::statements! {
             SELECT d.* FROM {schema}inbox_dead_letter AS d WHERE d.consumer = w.name AND d.resolution IS NULL \
             AND d.id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') ORDER BY d.id LIMIT $3) AS l \
         ORDER BY id LIMIT $3";
+    /// The next open dead letters that match, without payloads; $13 rows. The walk ends after $3
+    /// letters, whatever the conditions leave of them.
+    open_letters = "{walk},
+        found AS MATERIALIZED (SELECT open.id AS chosen FROM walk AS open WHERE {matches}
+            ORDER BY open.id LIMIT $13::bigint)
+        SELECT s.seen_to, s.scanned, l.* FROM {walk_end} AS s LEFT JOIN (
+            SELECT {letter}, ''::bytea AS payload FROM found CROSS JOIN LATERAL (
+                SELECT * FROM {schema}inbox_dead_letter AS d WHERE d.id = found.chosen LIMIT 1) AS d) AS l ON true
+        ORDER BY l.id";
+    /// The next open dead letters that match, as far as a decision needs them.
+    choose_letters = "{walk}
+        SELECT s.seen_to, s.scanned, l.id, l.seq, l.consumer, l.topic, l.reason, l.deliveries, l.dead_at, l.error
+        FROM {walk_end} AS s LEFT JOIN (
+            SELECT open.id, open.seq, open.consumer, open.topic, open.reason, open.deliveries, open.dead_at,
+                CASE WHEN $8::text IS NOT NULL THEN open.error END AS error
+            FROM walk AS open WHERE {matches}) AS l ON true ORDER BY l.id";
+    /// The time is that before the letters were read: what dies meanwhile is younger.
+    letter_total = "WITH RECURSIVE {whose}
+        SELECT statement_timestamp() AS at, count(*) AS scanned, count(*) FILTER (WHERE {matches}) AS letters
+        FROM (SELECT l.* FROM whose AS w CROSS JOIN LATERAL ({of_consumer} ORDER BY d.id LIMIT $3::bigint) AS l
+            LIMIT $3::bigint) AS open WHERE true";
+    letter_groups = "WITH RECURSIVE {whose}
+        SELECT open.topic, open.reason, left(open.error, 300) AS error, count(*) AS letters, min(open.dead_at) AS first,
+            max(open.dead_at) AS last
+        FROM (SELECT l.* FROM whose AS w CROSS JOIN LATERAL (({of_consumer} ORDER BY d.id LIMIT $3::bigint)
+            UNION ({of_consumer} ORDER BY d.id DESC LIMIT $3::bigint)) AS l) AS open
+        WHERE {matches} GROUP BY 1, 2, 3";
+    /// $1 ids, ascending.
+    lock_letters = "SELECT {letter}, ''::bytea AS payload FROM UNNEST($1::uuid[]) AS u (chosen) CROSS JOIN LATERAL (
+        SELECT * FROM {schema}inbox_dead_letter AS d WHERE d.id = u.chosen LIMIT 1 FOR UPDATE) AS d";
+    /// A request that is open stays as it is. A decision that is sent again makes no second one.
+    note_requests = "INSERT INTO {schema}inbox_audit (actor, note, dead_letter, consumer, action, accept_late,
+            selection, decision)
+        SELECT $1, $2, d.id, d.consumer, 'redrive', $3, $4, $5 FROM UNNEST($6::uuid[]) AS u (chosen)
+        CROSS JOIN LATERAL (SELECT id, consumer FROM {schema}inbox_dead_letter AS d WHERE d.id = u.chosen LIMIT 1) AS d
+        WHERE NOT EXISTS (SELECT FROM {schema}inbox_audit AS a WHERE a.decision = $5 AND a.dead_letter = d.id OFFSET 0)
+        ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING dead_letter";
+    /// $1 decision, $2 a consumer or null, $3 letters to count.
+    letter_decision = "
+        SELECT a.actor, a.action, a.note, a.selection, count(*) AS letters, min(a.at) AS first, max(a.at) AS last
+        FROM (SELECT actor, action, note, selection, at FROM {schema}inbox_audit
+            WHERE decision = $1 AND ($2::text IS NULL OR consumer = $2) LIMIT $3::bigint) AS a
+        GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC LIMIT 1";
+    /// How these were closed; another outcome is that of a redrive that failed.
+    letter_outcomes = "
+        SELECT a.outcome, count(*) AS letters
+        FROM (SELECT CASE WHEN outcome IN ('applied', 'applied_late', 'duplicate', 'discarded') THEN outcome
+                WHEN outcome IS NOT NULL THEN 'failed' END AS outcome
+            FROM {schema}inbox_audit WHERE decision = $1 AND ($2::text IS NULL OR consumer = $2)
+            LIMIT $3::bigint) AS a GROUP BY 1";
     insert_dead = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source, \
         canonical_fingerprint) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (message_id, consumer, scope) DO NOTHING \
         RETURNING {session}";
@@ -240,7 +316,7 @@ migrations::statements! {
     resolve = "UPDATE {schema}inbox_dead_letter SET resolution = $2, resolved_at = clock_timestamp() \
         WHERE id = $1 AND coalesce(resolution, '') = ''";
     note_decision = "INSERT INTO {schema}inbox_audit (actor, note, dead_letter, consumer, action, accept_late, outcome, \
-        selection, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, \
+        selection, decision, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
         CASE WHEN $7 IS NOT NULL THEN clock_timestamp() END) \
         ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING seq";
     finish_request = "UPDATE {schema}inbox_audit SET outcome = $2, done_at = clock_timestamp() \

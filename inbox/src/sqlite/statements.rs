@@ -23,7 +23,19 @@ migrations::statements! {
             AND d.reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held') AND NOT EXISTS \
             (SELECT 1 FROM json_each(d.headers) AS h WHERE h.value ->> 0 = 'ce_chunkindex')";
         decision = "seq, at, actor, note, selection, dead_letter, consumer, action, accept_late, outcome, \
-            done_at";
+            done_at, decision";
+        // As on PostgreSQL.
+        walked = "SELECT id, seq, consumer, scope, topic, key, kind, reason, error, dead_at, deliveries \
+            FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) AND resolution IS NULL \
+            AND ($2 IS NULL OR id > $2)";
+        walk = "WITH walk AS MATERIALIZED ({walked} ORDER BY id LIMIT $3)";
+        walk_end = "(SELECT count(*) AS scanned, max(id) AS seen_to FROM walk)";
+        matches = "($4 IS NULL OR open.scope = $4) AND ($5 IS NULL OR open.topic = $5) \
+            AND ($6 IS NULL OR open.key = $6) AND ($7 IS NULL OR open.reason = $7) \
+            AND ($8 IS NULL OR open.error LIKE $8 ESCAPE '\\') AND ($9 IS NULL OR open.kind = $9) \
+            AND ($10 IS NULL OR open.dead_at < coalesce($12, {now}) - $10) \
+            AND ($11 IS NULL OR open.dead_at >= coalesce($12, {now}) - $11) \
+            AND ($12 IS NULL OR open.dead_at <= $12)";
         chunk_set = "message_id, consumer, scope, fingerprint, topic, key, kind, source, time, \
             content_type, bytes, begun_at";
     }
@@ -155,6 +167,32 @@ migrations::statements! {
         AND subject = $3 AND id <> $4 AND resolution IS NOT 'discarded' ORDER BY seq";
     dead_letters(with_closed = "true") = "{listed}";
     open_dead_letters(with_closed = "false") = "{listed}";
+    open_letters = "{walk} SELECT s.seen_to, s.scanned, l.* FROM {walk_end} AS s LEFT JOIN \
+        (SELECT {letter_head}, x'' AS payload, {letter_tail} FROM inbox_dead_letter WHERE id IN \
+        (SELECT open.id FROM walk AS open WHERE {matches} ORDER BY open.id LIMIT $13)) AS l ON true ORDER BY l.id";
+    choose_letters = "{walk} SELECT s.seen_to, s.scanned, l.id, l.seq, l.consumer, l.topic, l.reason, \
+        l.deliveries, l.dead_at, l.error FROM {walk_end} AS s LEFT JOIN (SELECT open.id, open.seq, open.consumer, open.topic, \
+        open.reason, open.deliveries, open.dead_at, CASE WHEN $8 IS NOT NULL THEN open.error END AS error FROM walk AS open \
+        WHERE {matches}) AS l ON true ORDER BY l.id";
+    letter_total = "SELECT {now} AS at, count(*) AS scanned, count(*) FILTER (WHERE {matches}) AS letters \
+        FROM ({walked} ORDER BY id LIMIT $3) AS open";
+    letter_groups = "SELECT open.topic, open.reason, substr(open.error, 1, 300) AS error, count(*) AS letters, \
+        min(open.dead_at) AS first, max(open.dead_at) AS last \
+        FROM (SELECT * FROM ({walked} ORDER BY id LIMIT $3) \
+        UNION SELECT * FROM ({walked} ORDER BY id DESC LIMIT $3)) AS open WHERE {matches} GROUP BY 1, 2, 3";
+    lock_letters = "SELECT {letter_head}, x'' AS payload, {letter_tail} FROM inbox_dead_letter \
+        WHERE id IN (SELECT value FROM json_each($1))";
+    note_requests = "INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, accept_late, \
+        selection, decision) SELECT $1, $2, d.id, d.consumer, 'redrive', $3, $4, $5 FROM inbox_dead_letter AS d \
+        WHERE d.id IN (SELECT value FROM json_each($6)) AND NOT EXISTS (SELECT 1 FROM inbox_audit AS a \
+        WHERE a.decision = $5 AND a.dead_letter = d.id) ON CONFLICT (consumer, dead_letter) \
+        WHERE done_at IS NULL DO NOTHING RETURNING dead_letter";
+    letter_decision = "SELECT a.actor, a.action, a.note, a.selection, count(*) AS letters, min(a.at) AS first, \
+        max(a.at) AS last FROM (SELECT actor, action, note, selection, at FROM inbox_audit WHERE decision = $1 \
+        AND ($2 IS NULL OR consumer = $2) LIMIT $3) AS a GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC LIMIT 1";
+    letter_outcomes = "SELECT a.outcome, count(*) AS letters FROM (SELECT CASE WHEN outcome IN ('applied', \
+        'applied_late', 'duplicate', 'discarded') THEN outcome WHEN outcome IS NOT NULL THEN 'failed' END AS outcome \
+        FROM inbox_audit WHERE decision = $1 AND ($2 IS NULL OR consumer = $2) LIMIT $3) AS a GROUP BY 1";
     insert_dead = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, dead_letter, \
         source, canonical_fingerprint) SELECT $1, $2, $3, $4, $5, $6, $7 WHERE $1 >= (SELECT id_floor \
         FROM inbox_retention) ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
@@ -163,7 +201,7 @@ migrations::statements! {
     resolve = "UPDATE inbox_dead_letter SET resolution = $2, resolved_at = {now} WHERE id = $1 \
         AND resolution IS NULL";
     note_decision = "INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, accept_late, \
-        outcome, selection, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CASE WHEN $7 IS NOT NULL \
+        outcome, selection, decision, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, CASE WHEN $7 IS NOT NULL \
         THEN {now} END) ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING seq";
     finish_request = "UPDATE inbox_audit SET outcome = $2, done_at = {now} WHERE seq = $1 \
         AND done_at IS NULL";

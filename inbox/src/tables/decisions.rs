@@ -25,6 +25,7 @@ impl<DB: Dialect> Tables<DB> {
             .bind(decision.accept_late)
             .bind(decision.outcome.as_deref())
             .bind(decision.signature.selection.as_deref())
+            .bind(decision.decision)
             .first(connection)
             .await?;
         noted.map(|row| row.get("seq")).transpose()

@@ -10,6 +10,7 @@ mod decisions;
 mod guard;
 mod held_keys;
 mod known;
+mod many;
 mod minutes;
 mod retention;
 

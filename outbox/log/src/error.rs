@@ -57,6 +57,18 @@ impl LogError {
         }
     }
 
+    /// Adds the cause, if any is known ([`crate::LogStore::cause_of`]).
+    #[must_use]
+    pub fn caused_by(self, cause: Option<String>) -> Self {
+        let Some(cause) = cause else { return self };
+        let reason = match &self {
+            Self::Unavailable { reason, .. } | Self::Operator { reason, .. } => reason.clone(),
+            Self::Timeout { waited } => format!("no answer within {waited:?}"),
+            Self::Corrupt { .. } => return self,
+        };
+        Self::Unavailable { reason: format!("{reason}: {cause}"), source: Some(Box::new(self)) }
+    }
+
     /// Returns whether waiting cannot help: the tables belong to a different build of this program,
     /// or the relay does not support the server's product. Every other problem can end while a
     /// relay waits: passwords rotate, a database is restored, migrations are applied.

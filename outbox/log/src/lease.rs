@@ -44,6 +44,15 @@ pub enum Acquired {
     },
 }
 
+/// Another process that holds the lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherHolder {
+    /// The holder.
+    pub holder: String,
+    /// Time until the lease expires, unless it is renewed.
+    pub expires_in: Duration,
+}
+
 /// The result of a write that carries an epoch. Losing the lease is a normal result, not an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a lost lease means to stop"]

@@ -9,7 +9,7 @@
 //! | `cursor` | [`Mark`], [`Difference`], [`Cursor`]: positions in the log |
 //! | `exception` | [`Exception`], [`ExceptionChange`]: entries that did not leave on the first attempt |
 //! | `queue` | [`QueueName`], [`HeldPage`], [`DuePage`]: how exceptions are read back |
-//! | `lease` | [`Lease`], [`Acquired`], [`Fenced`]: permission to move the cursor |
+//! | `lease` | [`Lease`], [`Acquired`], [`OtherHolder`], [`Fenced`]: permission to move the cursor |
 //! | `store` | [`LogStore`], [`LogReader`], [`CheckpointStore`]: the database operations that the relay needs |
 //! | `trouble` | [`BrokerTrouble`]: the error that keeps a relay from its broker |
 //! | `open` | [`open()`]: opens a log at an address |
@@ -84,7 +84,7 @@ pub use error::LogError;
 pub use exception::{Exception, ExceptionChange, ExceptionState, ExceptionSummary, Parked, UnknownState};
 #[doc(hidden)]
 pub use failure::in_time;
-pub use lease::{Acquired, Fenced, Lease, RelayName};
+pub use lease::{Acquired, Fenced, Lease, OtherHolder, RelayName};
 pub use open::open;
 pub use options::LogOptions;
 pub use pause::{PAUSES_MAX, Pause, PauseScope};

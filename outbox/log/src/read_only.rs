@@ -41,7 +41,8 @@ impl ReadOnly {
                 Dialect::Postgres => {
                     let options = outbox::connect::postgres_options(url, allow_plaintext)?;
                     let options = options.application_name(application_name);
-                    connected(options).await.map(Self::Postgres)
+                    // Boxed, because the future is large.
+                    Box::pin(connected(options)).await.map(Self::Postgres)
                 }
                 #[cfg(feature = "sqlite")]
                 Dialect::Sqlite => opened_for_reading(url).await.map(Self::Sqlite),
@@ -73,7 +74,8 @@ impl ReadOnly {
 #[cfg(feature = "postgres")]
 async fn connected(options: sqlx::postgres::PgConnectOptions) -> Result<PgConnection, LogError> {
     use sqlx::ConnectOptions as _;
-    options.connect().await.map_err(|error| crate::postgres::unconnected(&options, error))
+    let opened = outbox::connect::answering(&options).await.connect().await;
+    opened.map_err(|error| crate::postgres::unconnected(&options, error))
 }
 
 /// Begins a read-only transaction with one snapshot, in which no statement takes longer than

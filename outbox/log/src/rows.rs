@@ -7,7 +7,10 @@ use uuid::Uuid;
 
 use crate::admin::entry::due;
 use crate::admin::status::Counted;
-use crate::admin::{AuditRecord, CountedError, ListedEntry, Operation};
+use crate::admin::{
+    AuditRecord, ChosenEntry, CountedError, DecisionRecord, FoundParked, ListedEntry, Operation, ParkedGroup,
+    StandingCount,
+};
 use crate::dialect::Dialect;
 use crate::entries::lag::Lagging;
 use crate::entries::{FoundEntry, HeldBehind, Labels, ParkedState, SelectedEntry, Standing, StoredPayload};
@@ -25,7 +28,7 @@ fn shown_if_any<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<Option<Strin
 }
 
 /// Reads a time, as [`Dialect::time`] does; null is an error.
-fn time<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<OffsetDateTime, sqlx::Error> {
+pub(crate) fn time<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<OffsetDateTime, sqlx::Error> {
     DB::time(row, column)?.ok_or_else(|| sqlx::Error::ColumnDecode {
         index: format!("{column:?}"),
         source: UnexpectedNullError.into(),
@@ -111,6 +114,47 @@ pub(crate) fn listed<DB: Dialect>(row: &Row<DB>) -> Result<ListedEntry, sqlx::Er
         payload_bytes: count(row, "payload_bytes")?,
         edited: row.get("edited")?,
     })
+}
+
+pub(crate) fn found_parked<DB: Dialect>(row: &Row<DB>) -> Result<FoundParked, sqlx::Error> {
+    Ok(FoundParked {
+        chosen: ChosenEntry { id: EntryId(row.get("id")?), message_id: row.get("message_id")? },
+        topic: shown(row, "topic")?,
+        created_at: time(row, "created_at")?,
+        error: shown_if_any(row, "error")?,
+    })
+}
+
+pub(crate) fn parked_group<DB: Dialect>(row: &Row<DB>) -> Result<ParkedGroup, sqlx::Error> {
+    Ok(ParkedGroup {
+        topic: shown(row, "topic")?,
+        fault: row.get("fault")?,
+        error: shown_if_any(row, "error")?,
+        count: count(row, "entries")?,
+        first: time(row, "first")?,
+        last: time(row, "last")?,
+    })
+}
+
+pub(crate) fn decision_record<DB: Dialect>(
+    row: &Row<DB>,
+    now: Vec<StandingCount>,
+) -> Result<DecisionRecord, sqlx::Error> {
+    Ok(DecisionRecord {
+        actor: row.get("actor")?,
+        action: row.get("action")?,
+        note: row.get("note")?,
+        selection: row.get("selection")?,
+        count: count(row, "entries")?,
+        first: time(row, "first")?,
+        last: time(row, "last")?,
+        now,
+    })
+}
+
+pub(crate) fn standing_count<DB: Dialect>(row: &Row<DB>) -> Result<StandingCount, sqlx::Error> {
+    let state: Option<String> = row.get("state")?;
+    Ok(StandingCount { state: state.and_then(|word| word.parse().ok()), count: count(row, "entries")? })
 }
 
 pub(crate) fn counted<DB: Dialect>(row: &Row<DB>) -> Result<Counted, sqlx::Error> {

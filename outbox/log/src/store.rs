@@ -9,7 +9,7 @@ use crate::cursor::{Cursor, Difference, Mark};
 use crate::entry::{EntryId, Page, PageLimit};
 use crate::error::LogError;
 use crate::exception::{ExceptionChange, ExceptionSummary};
-use crate::lease::{Acquired, Fenced, RelayName};
+use crate::lease::{Acquired, Fenced, OtherHolder, RelayName};
 use crate::pause::PauseScope;
 use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::trouble::BrokerTrouble;
@@ -39,12 +39,28 @@ pub trait LogStore: Send + Sync + 'static {
         relay: &RelayName,
         holder: &str,
     ) -> Result<Box<dyn CheckpointStore>, LogError>;
+
+    /// Returns the cause of an error of this log, for [`LogError::caused_by`], if the database can
+    /// name one: the session whose lock kept a call waiting. Asks in a session of its own, for up
+    /// to 3 s: never call this while holding the lease. Cancel-safe. The default, for a database
+    /// that names no sessions, returns `None`.
+    async fn cause_of(&self, error: &LogError) -> Option<String> {
+        let _ = error;
+        None
+    }
 }
 
 /// Reads the log. After any error, drop the reader and load the cursor again. No call is
 /// cancel-safe: drop the reader with the future.
 #[async_trait]
 pub trait LogReader: Send {
+    /// Forgets what was learnt when the connection was opened. The reader is opened before the
+    /// lease is taken: call this once it is granted, before anything is read. The default, for a
+    /// reader that learns nothing when it is opened, does nothing.
+    async fn begin(&mut self) -> Result<(), LogError> {
+        Ok(())
+    }
+
     /// Returns the next difference after `base`, or `None` when nothing has committed since. An
     /// empty poll is cheap: it writes nothing, and its cost does not depend on the length of the
     /// history or the backlog. The difference's own `base` may be later than the requested mark
@@ -89,6 +105,13 @@ pub trait LogReader: Send {
 /// lease again and load the cursor again. No call is cancel-safe: drop the store with the future.
 #[async_trait]
 pub trait CheckpointStore: Send {
+    /// Returns who else holds the lease, or `None` when it may be free. Writes nothing, so a
+    /// standby may ask often. The default, for a log that only tells when the lease is requested,
+    /// returns `None`.
+    async fn other_holder(&mut self) -> Result<Option<OtherHolder>, LogError> {
+        Ok(None)
+    }
+
     /// Requests the lease. It is granted when it is free, or has expired by the database's clock.
     /// The cursor of a new relay name starts before the first entry.
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError>;

@@ -1,6 +1,8 @@
 //! The tables of an outbox that operators read and write: parked entries, pauses, operations, and
 //! decisions about entries. All databases share this code; each adds the texts of its statements.
 
+mod parked;
+
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -60,6 +62,23 @@ pub(crate) struct Texts {
     pub(crate) operations: Statement,
     /// Relay, rows.
     pub(crate) decisions: Statement,
+    /// Relay, state, above this id, entries to look at; the conditions; rows.
+    pub(crate) parked: Statement,
+    /// The same, for retrying and dead.
+    pub(crate) parked_stuck: Statement,
+    /// The same without the rows: relay, retrying or dead, above this id, entries to look at; the
+    /// conditions.
+    pub(crate) choose: Statement,
+    /// As `choose`.
+    pub(crate) total: Statement,
+    /// As `choose`, with the entries from each end.
+    pub(crate) groups: Statement,
+    /// Relay, decision, entries to count.
+    pub(crate) decision_head: Statement,
+    /// Relay, decision, entries to look up.
+    pub(crate) decision_now: Statement,
+    /// Nothing.
+    pub(crate) now: Statement,
 }
 
 /// Takes the texts from the statements of a database.
@@ -84,6 +103,14 @@ macro_rules! texts_of {
             note,
             operations,
             decisions,
+            parked,
+            parked_stuck,
+            choose,
+            total,
+            groups,
+            decision_head,
+            decision_now,
+            now,
         } = $statements;
         Texts {
             counts,
@@ -104,6 +131,14 @@ macro_rules! texts_of {
             note,
             operations,
             decisions,
+            parked,
+            parked_stuck,
+            choose,
+            total,
+            groups,
+            decision_head,
+            decision_now,
+            now,
         }
     }};
 }

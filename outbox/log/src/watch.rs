@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::lease::{Acquired, RelayName};
+use crate::lease::{Acquired, OtherHolder, RelayName};
 use crate::row;
 
 /// A smaller excess can come from the two statements that wrote and read the lease.
@@ -87,6 +87,19 @@ impl<T: PartialEq + Clone> Watch<T> {
                 );
                 ControlFlow::Continue(Some(held))
             }
+        }
+    }
+
+    /// Returns the other holder of the lease, unless it is free or over.
+    pub(crate) fn other_holder(
+        &mut self,
+        claimant: &str,
+        found: Option<HolderRow<T>>,
+    ) -> Option<OtherHolder> {
+        let (holder, held) = found.and_then(Held::of).filter(|(holder, _)| holder != claimant)?;
+        match self.look(held, Instant::now()) {
+            Wait::For(expires_in) => Some(OtherHolder { holder, expires_in }),
+            Wait::Over => None,
         }
     }
 

@@ -8,6 +8,7 @@
 //! | `options`, `url`, `session` | connections: from a URL to options, session defaults |
 //! | `inventory` | all statements, for the test that counts what each of them reads |
 
+pub(crate) mod answering;
 mod enqueue;
 /// Public for the test that counts the reads of each statement.
 #[cfg(feature = "testing")]

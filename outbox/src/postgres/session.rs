@@ -9,16 +9,20 @@
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, PgConnection};
 
+use crate::postgres::answering::answering;
+
 /// Sent in the simple protocol, so that nothing is prepared and any pooler accepts it.
 const SETTINGS: &str =
     "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off";
 
 /// Opens a session that does not depend on the defaults of its role and database.
 ///
+/// Has no time limit.
+///
 /// # Errors
-/// The client library's error.
+/// The client library's error. Cancel-safe.
 pub async fn connect_own(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
-    let mut connection = options.connect().await?;
+    let mut connection = answering(options).await.connect().await?;
     set_own_defaults(&mut connection).await?;
     Ok(connection)
 }

@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 
 /// Maximum number of characters of a signature.
 pub const SIGNATURE_CHARS_MAX: usize = 160;
+/// Number of characters of an error that a signature is made of. The databases group errors by
+/// these, so a group and its filter have the same messages.
+pub const ERROR_CHARS_MAX: usize = 300;
 /// A run of hexadecimal digits of at least this length, with a digit among them, is an id.
 const HEX_CHARS_MIN: usize = 8;
 /// The lengths of the parts of a UUID.
@@ -42,10 +45,13 @@ impl Cause {
     }
 }
 
-/// Returns an error without its numbers and ids: UUIDs, long hexadecimal runs and digits become
-/// `#`, white space becomes one space. At most [`SIGNATURE_CHARS_MAX`] characters.
+/// Returns the beginning of an error without its numbers and ids: UUIDs, long hexadecimal runs and
+/// digits become `#`, white space becomes one space. At most [`SIGNATURE_CHARS_MAX`] characters, of
+/// the first [`ERROR_CHARS_MAX`] of the error. The signature of a signature is the same.
 #[must_use]
 pub fn signature(error: &str) -> String {
+    let end = error.char_indices().nth(ERROR_CHARS_MAX).map_or(error.len(), |(end, _)| end);
+    let error = &error[..end];
     let mut text = String::new();
     for word in error.split_whitespace() {
         if !text.is_empty() {
@@ -146,6 +152,7 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(signature(error), shown);
+            assert_eq!(signature(shown), shown);
         }
     }
 
@@ -156,7 +163,11 @@ mod tests {
         }
         assert_eq!(signature(&"12345678-".repeat(3)), "#-#-#-");
         let cut = signature(&format!("{} b", "a".repeat(SIGNATURE_CHARS_MAX)));
-        assert_eq!(cut.len(), SIGNATURE_CHARS_MAX);
+        assert_eq!((cut.len(), signature(&cut)), (SIGNATURE_CHARS_MAX, cut.clone()));
+        // The databases group errors by their first characters.
+        let long = format!("{} is gone", "12 ".repeat(ERROR_CHARS_MAX));
+        let first: String = long.chars().take(ERROR_CHARS_MAX).collect();
+        assert_eq!(signature(&long), signature(&first));
     }
 
     #[test]

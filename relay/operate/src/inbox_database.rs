@@ -4,13 +4,14 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use inbox::{
-    Activity, DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store, Inbox, InboxOptions,
-    Known, RedriveOptions, Redriven, Requested, Signature,
+    Activity, ConsumerName, DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store,
+    FoundLetter, Inbox, InboxOptions, Known, LetterDecision, LetterFilter, LetterSlice, LetterSurvey,
+    ManyDecided, RedriveError, RedriveOptions, Redriven, Requested, SeenLetter,
 };
 use migrations::{Dialect, Identifier};
-#[cfg(feature = "postgres")]
-use outbox::connect::postgres_options;
 use outbox::connect::sqlite_options;
+#[cfg(feature = "postgres")]
+use outbox::connect::{answering, postgres_options};
 #[cfg(feature = "postgres")]
 use outbox_log::in_time;
 #[cfg(feature = "postgres")]
@@ -94,7 +95,7 @@ impl Opened {
 /// Connects once: a pool would retry while a server is unreachable.
 #[cfg(feature = "postgres")]
 async fn answers(options: &PgConnectOptions) -> Result<(), OperateError> {
-    let connected = in_time(CONNECT_TIMEOUT, options.connect()).await?;
+    let connected = in_time(CONNECT_TIMEOUT, async { answering(options).await.connect().await }).await?;
     let connection = connected.map_err(|error| unconnected(options, error))?;
     // A failure to close has no consequence.
     let _ = in_time(CLOSE_MAX, connection.close()).await;
@@ -178,21 +179,60 @@ impl InboxDatabase {
         self.answer(on!(self, inbox => inbox.decisions(limit)))
     }
 
-    pub(crate) async fn request_redrive(
+    /// Returns the next open dead letters that match a filter, without their payloads.
+    pub(crate) async fn open_letters(
         &self,
-        id: DeadLetterId,
-        options: RedriveOptions,
-        signature: &Signature,
-    ) -> Result<Requested, OperateError> {
-        self.answer(on!(self, inbox => inbox.request_redrive(id, options, signature)))
+        filter: &LetterFilter,
+        after: Option<DeadLetterId>,
+        limit: u32,
+    ) -> Result<LetterSlice<DeadLetter>, OperateError> {
+        self.answer(on!(self, inbox => inbox.open_letters(filter, after, limit)))
     }
 
-    pub(crate) async fn discard(
+    /// Returns the next open dead letters that match a filter, for a decision.
+    pub(crate) async fn choose_letters(
         &self,
-        id: DeadLetterId,
-        signature: &Signature,
-    ) -> Result<Redriven, OperateError> {
-        self.answer(on!(self, inbox => inbox.discard(id, signature)))
+        filter: &LetterFilter,
+        after: Option<DeadLetterId>,
+    ) -> Result<LetterSlice<FoundLetter>, OperateError> {
+        self.answer(on!(self, inbox => inbox.choose_letters(filter, after)))
+    }
+
+    /// Returns the database's time.
+    pub(crate) async fn now(&self) -> Result<OffsetDateTime, OperateError> {
+        self.answer(on!(self, inbox => inbox.now()))
+    }
+
+    pub(crate) async fn survey(&self, filter: &LetterFilter) -> Result<LetterSurvey, OperateError> {
+        self.answer(on!(self, inbox => inbox.survey(filter)))
+    }
+
+    /// Requests redrives in one transaction.
+    pub(crate) async fn request_redrives(
+        &self,
+        letters: &[SeenLetter],
+        options: RedriveOptions,
+        decided: &ManyDecided,
+    ) -> Result<Vec<Result<Requested, RedriveError>>, OperateError> {
+        self.answer(on!(self, inbox => inbox.request_redrives(letters, options, decided)))
+    }
+
+    /// Discards dead letters in one transaction, if none of them prevents it.
+    pub(crate) async fn discard_all(
+        &self,
+        letters: &[SeenLetter],
+        decided: &ManyDecided,
+    ) -> Result<Vec<Result<Redriven, RedriveError>>, OperateError> {
+        self.answer(on!(self, inbox => inbox.discard_all(letters, decided)))
+    }
+
+    /// Returns the result of a decision about many dead letters.
+    pub(crate) async fn decision(
+        &self,
+        id: Uuid,
+        consumer: Option<&ConsumerName>,
+    ) -> Result<Option<LetterDecision>, OperateError> {
+        self.answer(on!(self, inbox => inbox.decision(id, consumer)))
     }
 
     pub(crate) async fn close(&self) {

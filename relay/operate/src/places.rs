@@ -71,6 +71,18 @@ pub(crate) struct InboxPlace {
 }
 
 impl InboxPlace {
+    /// Returns its consumer, or the location of the database if it is of all consumers.
+    pub(crate) fn name(&self) -> String {
+        self.consumer.as_ref().map_or_else(|| self.location.clone(), |name| name.as_str().to_owned())
+    }
+
+    /// Returns whether every row of the other place belongs to it as well.
+    fn covers(&self, other: &Self) -> bool {
+        self.location == other.location
+            && (self.consumer.is_none() || self.consumer == other.consumer)
+            && (self.scope.is_none() || self.scope == other.scope)
+    }
+
     /// Returns whether rows of this consumer and scope belong to it.
     pub(crate) fn holds(&self, consumer: &str, scope: &str) -> bool {
         self.consumer.as_ref().is_none_or(|name| name.as_str() == consumer)
@@ -97,6 +109,16 @@ impl Places {
     /// Returns the number of places, including those that do not answer.
     pub(crate) fn count(&self) -> usize {
         self.outboxes.len() + self.inboxes.len() + self.away.len()
+    }
+
+    /// Returns the inboxes with their numbers, without those whose rows belong to another one: the
+    /// configuration may name one database several times.
+    pub(crate) fn distinct_inboxes(&self) -> impl Iterator<Item = (usize, &InboxPlace)> {
+        let is_distinct = |(number, place): &(usize, &InboxPlace)| {
+            let mut others = self.inboxes.iter().enumerate().filter(|(other, _)| other != number);
+            !others.any(|(other, it)| it.covers(place) && (other < *number || !place.covers(it)))
+        };
+        self.inboxes.iter().enumerate().filter(is_distinct)
     }
 
     /// Adds the outbox of a pipeline. Does not connect yet.

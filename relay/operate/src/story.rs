@@ -15,7 +15,8 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::dead::decide::LOOK_BACK;
-use super::dead::list::{NAMED_SCANNED_MAX, States, find};
+use super::dead::list::{States, find};
+use super::dead::reading::NAMED_SCANNED_MAX;
 use super::dead::{AuditLine, DeadMessage, DeadSource, Filter, MessageRef, audit_of_messages};
 use super::error::OperateError;
 use super::message_state::MessageState;

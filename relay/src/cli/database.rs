@@ -185,6 +185,10 @@ impl LogStore for Late {
     ) -> Result<Box<dyn CheckpointStore>, LogError> {
         self.open()?.checkpoint_store(relay, holder).await
     }
+
+    async fn cause_of(&self, error: &LogError) -> Option<String> {
+        self.open().ok()?.cause_of(error).await
+    }
 }
 
 /// Pause after the URL could not be read. The pipeline itself reports that.

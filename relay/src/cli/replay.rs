@@ -155,7 +155,7 @@ fn deduplicated<'a>(_: &Broker, _: &'a BTreeMap<String, u64>) -> Vec<&'a str> {
 }
 
 /// Returns a token that SIGINT or SIGTERM cancels.
-fn stop() -> Result<CancellationToken, Failure> {
+pub(crate) fn stop() -> Result<CancellationToken, Failure> {
     let token = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

@@ -13,8 +13,8 @@ use engine::monitor::Monitor;
 use engine::simulation::Event;
 use engine::telemetry::{History, Looks, Telemetry};
 use outbox_log::admin::{
-    AuditRecord, Backlog, Blocker, ChosenEntry, CursorHistory, DecideError, ListedEntry, LogAdmin, Operation,
-    OperatorDecision, Picture, RelayStatus,
+    AuditRecord, Backlog, Blocker, ChosenEntry, CursorHistory, DecideError, Desk, ListedEntry, LogAdmin,
+    Operation, OperatorDecision, Picture, RelayStatus,
 };
 use outbox_log::retention::{Expired, ForgetError, LogRetention, Segment};
 use outbox_log::{Cursor, EntryId, ExceptionState, LogError, Mark, Pause, PauseScope, RelayName};
@@ -138,6 +138,10 @@ impl LogAdmin for OneRelay {
         _: &[ChosenEntry],
         _: OperatorDecision,
     ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
+        unreachable!("the monitor decides nothing")
+    }
+
+    fn desk(&self, _: &RelayName) -> Box<dyn Desk> {
         unreachable!("the monitor decides nothing")
     }
 

@@ -3,6 +3,7 @@
 
 mod access;
 mod browser;
+mod bulk;
 mod client;
 mod decisions;
 mod driver;
@@ -55,6 +56,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("event_streams_of_the_page_are_bounded", &needs, lists::streams),
     ];
     trials.extend(browser::trials());
+    trials.extend(bulk::trials());
     trials
 }
 

@@ -389,12 +389,19 @@ CREATE TABLE {schema}inbox_audit (
     outcome     text,
     done_at     timestamptz,
     selection   text,
+    decision    uuid,
     CONSTRAINT inbox_audit_pkey PRIMARY KEY (seq),
     CONSTRAINT inbox_audit_action_is_known CHECK (action IN ('redrive', 'discard')),
     CONSTRAINT inbox_audit_has_an_outcome_at_a_time CHECK ((outcome IS NULL) = (done_at IS NULL))
 );
 COMMENT ON COLUMN {schema}inbox_audit.selection IS
     'the filter by which the dead letter was chosen, and how many it chose; null when there was no filter';
+
+COMMENT ON COLUMN {schema}inbox_audit.decision IS
+    'the same in the rows of all dead letters of one confirmation; null when each was decided about by itself';
+
+-- Serves the result of a decision; a confirmation that is sent twice finds the first one.
+CREATE INDEX inbox_audit_decision_idx ON {schema}inbox_audit (decision, dead_letter) WHERE decision IS NOT NULL;
 
 -- Serves the consumers' search for requests; one request for a dead letter at a time.
 CREATE UNIQUE INDEX inbox_audit_requested_idx ON {schema}inbox_audit (consumer, dead_letter)

@@ -510,6 +510,7 @@ CREATE TABLE {schema}outbox_audit (
     -- The party at fault, and the text of the failure.
     fault         text,
     error         text,
+    decision      uuid,
     CONSTRAINT outbox_audit_pkey PRIMARY KEY (seq),
     CONSTRAINT outbox_audit_action_is_known CHECK (action IN ('requeue', 'discard', 'edit'))
 );
@@ -519,11 +520,17 @@ COMMENT ON COLUMN {schema}outbox_audit.selection IS
     'the filter by which the entry was chosen, and how many it chose; null when there was no filter';
 COMMENT ON COLUMN {schema}outbox_audit.error IS
     'why the entry was dead when the decision was made; a discarded one leaves no other trace of it';
+COMMENT ON COLUMN {schema}outbox_audit.decision IS
+    'the same in the rows of all messages of one confirmation; null when each was decided about by itself';
 COMMENT ON INDEX {schema}outbox_audit_pkey IS 'lists decisions in their order';
 
 CREATE INDEX outbox_audit_message_idx ON {schema}outbox_audit (relay, message_id, seq);
 COMMENT ON INDEX {schema}outbox_audit_message_idx IS
     'the decisions about a message: for each row that a replay, a tail, a verification or a list looks at';
+
+CREATE INDEX outbox_audit_decision_idx ON {schema}outbox_audit (relay, decision, seq) WHERE decision IS NOT NULL;
+COMMENT ON INDEX {schema}outbox_audit_decision_idx IS
+    'the messages of one decision, for its result; a confirmation that is sent twice finds the first one';
 
 CREATE TABLE {schema}outbox_operation (
     seq       bigint      GENERATED ALWAYS AS IDENTITY,

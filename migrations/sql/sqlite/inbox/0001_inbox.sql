@@ -223,10 +223,16 @@ CREATE TABLE inbox_audit (
     -- The filter by which the dead letter was chosen, and how many it chose; null when there was no
     -- filter.
     selection   TEXT,
+    -- The same in the rows of all dead letters of one confirmation; null when each was decided about
+    -- by itself.
+    decision    TEXT,
     CONSTRAINT inbox_audit_pkey PRIMARY KEY (seq),
     CONSTRAINT inbox_audit_action_is_known CHECK (action IN ('redrive', 'discard')),
     CONSTRAINT inbox_audit_has_an_outcome_at_a_time CHECK ((outcome IS NULL) = (done_at IS NULL))
 );
+
+-- Serves the result of a decision; a confirmation that is sent twice finds the first one.
+CREATE INDEX inbox_audit_decision_idx ON inbox_audit (decision, dead_letter) WHERE decision IS NOT NULL;
 
 -- Serves the removal of old decisions.
 CREATE INDEX inbox_audit_done_idx ON inbox_audit (at) WHERE done_at IS NOT NULL;

@@ -209,12 +209,17 @@ CREATE TABLE outbox_audit (
     -- leaves no other trace of it.
     fault         TEXT,
     error         TEXT,
+    -- The same in the rows of all messages of one confirmation; null when each was decided about by
+    -- itself.
+    decision      TEXT,
     CONSTRAINT outbox_audit_action_is_known CHECK (action IN ('requeue', 'discard', 'edit'))
 ) STRICT;
 
 -- The decisions about a message: for each row that a replay, a tail, a verification or a list looks
 -- at.
 CREATE INDEX outbox_audit_message_idx ON outbox_audit (relay, message_id, seq);
+-- The messages of one decision, for its result. A confirmation that is sent twice finds the first one.
+CREATE INDEX outbox_audit_decision_idx ON outbox_audit (relay, decision, seq) WHERE decision IS NOT NULL;
 
 -- Who paused or resumed what, and why; decisions about dead entries are in outbox_audit.
 CREATE TABLE outbox_operation (

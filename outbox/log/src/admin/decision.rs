@@ -15,8 +15,11 @@ use bytes::Bytes;
 use message::{Fault, Headers, InvalidText, check_signature};
 #[cfg(any(feature = "sqlite", test))]
 use sha2::{Digest, Sha256};
+use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::admin::entry::ListedEntry;
+use crate::admin::parked::Confirmed;
 use crate::{EntryId, ExceptionState, LogError, RelayName};
 
 /// A decision about a dead entry.
@@ -247,8 +250,33 @@ impl ChosenEntry {
         }
         // An entry that died again between the two reads is not the chosen one.
         let is_dead = found.state == ExceptionState::Dead.as_str();
-        let state = if is_dead { String::from("changing") } else { found.state.clone() };
+        let state = if is_dead {
+            String::from("changing, or has changed since the decision was confirmed")
+        } else {
+            found.state.clone()
+        };
         Err(DecideError::NotDead { id, state, action })
+    }
+}
+
+/// A decision about some entries, in one transaction.
+#[derive(Clone, Copy)]
+pub(crate) struct Batch<'a> {
+    pub(crate) relay: &'a RelayName,
+    pub(crate) entries: &'a [ChosenEntry],
+    pub(crate) decree: &'a OperatorDecision,
+    pub(crate) confirmed: Option<Confirmed>,
+}
+
+impl Batch<'_> {
+    /// Returns the moment for which it was confirmed.
+    pub(crate) fn as_of(&self) -> Option<OffsetDateTime> {
+        self.confirmed.map(|confirmed| confirmed.as_of)
+    }
+
+    /// Returns the id under which the audit stores it.
+    pub(crate) fn id(&self) -> Option<Uuid> {
+        self.confirmed.map(|confirmed| confirmed.id)
     }
 }
 

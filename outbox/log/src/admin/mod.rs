@@ -11,10 +11,12 @@
 //! | `entry` | [`ListedEntry`], [`AuditRecord`] |
 //! | `operation` | [`Operation`]: all other operations |
 //! | `decision` | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`DecideError`] |
+//! | `parked` | [`Desk`]: many parked entries in one session |
 
 pub(crate) mod decision;
 pub(crate) mod entry;
 mod operation;
+mod parked;
 pub(crate) mod status;
 
 use std::sync::Arc;
@@ -26,6 +28,10 @@ use time::OffsetDateTime;
 pub use decision::{Action, ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision, WITHDRAWN_BY};
 pub use entry::{AuditRecord, ListedEntry};
 pub use operation::Operation;
+pub use parked::{
+    Confirmed, DecisionRecord, Desk, FOLLOWED_MAX, FoundParked, GROUPED_MAX, LOOKED_AT_MAX, ParkedFilter,
+    ParkedGroup, ParkedQuery, ParkedSlice, SURVEYED_MAX, StandingCount, Survey,
+};
 pub use status::{
     Backlog, Blocker, COUNTED_MAX, CountedError, CursorHistory, ERRORS_LOOKED_AT, Holder, ParkedCount,
     Picture, Process, RelayStatus,
@@ -56,6 +62,16 @@ pub trait LogAdmin: Send + Sync + 'static {
     /// # Errors
     /// As for [`LogAdmin::relays`].
     async fn blocker(&self) -> Result<Option<Blocker>, LogError>;
+
+    /// Returns the session that locks a table of the outbox and so keeps others waiting, as a text
+    /// with the remedy behind its last semicolon. Asks no table that may be locked. The default,
+    /// for a database that names no sessions, returns `None`.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn lock_holder(&self) -> Result<Option<String>, LogError> {
+        Ok(None)
+    }
 
     /// Returns a relay and everything that keeps its entries, in one session.
     ///
@@ -98,6 +114,10 @@ pub trait LogAdmin: Send + Sync + 'static {
         entries: &[ChosenEntry],
         decree: OperatorDecision,
     ) -> Result<Vec<Result<(), DecideError>>, DecideError>;
+
+    /// Returns a session for one job: to choose many parked entries, and to decide about them. Does
+    /// not connect yet.
+    fn desk(&self, relay: &RelayName) -> Box<dyn Desk>;
 
     /// Returns up to `records_max` decisions about a relay's entries, latest first.
     ///

@@ -12,7 +12,7 @@ use crate::changes::Changes;
 use crate::entry::EntryId;
 use crate::exception::ExceptionChange;
 use crate::failure::{gone, within};
-use crate::lease::{Acquired, Fenced, Lease, RelayName};
+use crate::lease::{Acquired, Fenced, Lease, OtherHolder, RelayName};
 use crate::postgres::encoding;
 use crate::postgres::facts::{self, Looked, YoungRows};
 use crate::postgres::history::{self, CursorFacts, Decision};
@@ -229,6 +229,15 @@ fn fenced(rows_affected: u64) -> Fenced {
 
 #[async_trait]
 impl CheckpointStore for PgCheckpointStore {
+    async fn other_holder(&mut self) -> Result<Option<OtherHolder>, LogError> {
+        let asked = sqlx::query_as(&self.statements.holder)
+            .bind(self.relay.as_str())
+            .fetch_optional(&mut self.connection);
+        let asked = async { asked.await.map_err(LogError::during("find out who holds the lease")) };
+        let found = within(self.call_timeout, asked).await?;
+        Ok(self.watch.other_holder(&self.holder, found))
+    }
+
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         self.grant(ttl).await
     }

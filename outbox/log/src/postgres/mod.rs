@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `store` | `PostgresLog`: opens connections with the settings that each job needs |
 //! | `brief`, `encoding`, `server_kind`, `unconnected` | sessions: those that end after one question, texts of databases that do not use UTF-8, refused servers, errors of connecting |
+//! | `lock_holder` | names the session whose lock keeps the relay waiting |
 //! | `mark` | marks: a snapshot and a position of the sequence |
 //! | `reader` | differences with their pages, and what is parked |
 //! | `page`, `row` | where a page ends, and which payloads are read with it; the columns of a row |
@@ -87,6 +88,7 @@ mod history;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod inventory;
+mod lock_holder;
 mod mark;
 mod page;
 mod reader;

@@ -7,8 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use message::Source;
 use migrations::{Line, Migrator, Statement, Template};
-use outbox::connect::set_own_defaults;
-use outbox::connect::{Exposure, exposure};
+use outbox::connect::{Exposure, answering, exposure, set_own_defaults};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Executor as _, PgConnection, Postgres, Row as _};
 
@@ -24,7 +23,7 @@ use crate::postgres::rebase::Rebase;
 use crate::postgres::server_kind::ServerKind;
 use crate::postgres::statements::Statements;
 use crate::postgres::tables;
-use crate::postgres::unconnected::unconnected;
+use crate::postgres::unconnected::{unanswered, unconnected};
 use crate::tables::Tables;
 use crate::watch::Watch;
 use crate::{CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
@@ -89,21 +88,32 @@ impl PostgresLog {
     /// Connects to a primary whose version and schema fit, with the settings of the toolkit's own
     /// sessions. No statement takes longer than a call may.
     pub(super) async fn connect(&self, application_name: &str) -> Result<PgConnection, LogError> {
-        // The address may differ from that of the last connect.
-        let connect = self.address.postgres(self.options.allow_plaintext)?;
-        let connect = connect.application_name(application_name);
+        let connect = self.connect_options()?.application_name(application_name);
+        let is_open = AtomicBool::new(false);
         let connection = async {
-            let mut connection =
-                Brief::new(connect.connect().await.map_err(|error| unconnected(&connect, error))?);
+            let place = answering(&connect).await;
+            let opened = place.connect().await;
+            let mut connection = Brief::new(opened.map_err(|error| unconnected(&connect, error))?);
+            is_open.store(true, Ordering::Relaxed);
             if self.address.is_pool() {
-                self.check_pooler(&connect, &mut connection).await?;
+                self.check_pooler(&place, &mut connection).await?;
             }
             self.check(&mut connection).await?;
             encoding::take_bytes(&mut connection).await?;
             Ok(connection.keep())
         };
         // Boxed: every operator's query begins with this future and would be as large.
-        within(self.options.connect_timeout, Box::pin(connection)).await
+        match within(self.options.connect_timeout, Box::pin(connection)).await {
+            Err(late @ LogError::Timeout { .. }) if !is_open.load(Ordering::Relaxed) => {
+                Err(Box::pin(unanswered(&connect, late)).await)
+            }
+            connected => connected,
+        }
+    }
+
+    /// Returns the options for a session. The address may differ from that of the last connect.
+    pub(super) fn connect_options(&self) -> Result<PgConnectOptions, LogError> {
+        self.address.postgres(self.options.allow_plaintext)
     }
 
     async fn check(&self, connection: &mut PgConnection) -> Result<(), LogError> {
@@ -353,6 +363,10 @@ impl LogStore for PostgresLog {
             watch: Watch::default(),
             trouble: None,
         }))
+    }
+
+    async fn cause_of(&self, error: &LogError) -> Option<String> {
+        self.lock_in_the_way(error).await
     }
 }
 

@@ -26,6 +26,37 @@ migrations::statements! {
             ORDER BY id LIMIT $4::bigint";
         // The queue of a held entry, in the form of its index.
         queue = "(coalesce('k' || key, 't' || topic) COLLATE \"C\")";
+        walk = "(SELECT id, message_id, topic, key, attempts, due_at, fault, error, created_at, updated_at
+            FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND state = $2 AND {is_indexed} AND id > $3
+            ORDER BY id LIMIT $4::bigint)";
+        // $5 topic, $6 key, $7 party at fault, $8 pattern of the error, $9 kind, $10 and $11 ages
+        // in microseconds, $12 a moment; each may be null.
+        matches = "($5::text IS NULL OR w.topic = $5) AND ($6::text IS NULL OR w.key = $6)
+            AND ($7::text IS NULL OR w.fault = $7) AND ($8::text IS NULL OR w.error LIKE $8)
+            AND ($9::text IS NULL OR coalesce((SELECT kind FROM {schema}outbox_parked
+                WHERE relay = $1 AND shard = 0 AND id = w.id LIMIT 1), w.topic) = $9)
+            AND ($10::bigint IS NULL OR w.created_at < coalesce($12::timestamptz, clock_timestamp())
+                - $10 * interval '1 microsecond')
+            AND ($11::bigint IS NULL OR w.created_at >= coalesce($12::timestamptz, clock_timestamp())
+                - $11 * interval '1 microsecond')
+            AND ($12::timestamptz IS NULL OR w.updated_at <= $12)";
+        // The walk ends after $4 entries of the state, whatever the conditions leave of them.
+        shown = "
+            WITH walk AS MATERIALIZED {walk},
+            found AS MATERIALIZED (SELECT * FROM walk AS w WHERE {matches} ORDER BY w.id LIMIT $13::bigint)
+            SELECT s.seen_to, s.scanned, e.id, e.message_id::text AS message_id, e.topic, e.key,
+                coalesce(p.kind, e.topic) AS kind, e.attempts,
+                extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error,
+                e.created_at, e.updated_at,
+                coalesce(octet_length(p.payload), octet_length(m.payload), 0)::bigint AS payload_bytes,
+                p.edited_at IS NOT NULL AS edited
+            FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s LEFT JOIN found AS e ON true
+            LEFT JOIN LATERAL (SELECT kind, payload, edited_at FROM {schema}outbox_parked
+                WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p ON true
+            LEFT JOIN LATERAL (SELECT payload FROM {schema}outbox_message
+                WHERE p.payload IS NULL AND id >= e.id AND id <= e.id AND message_id = e.message_id AND {same_segment}
+                ORDER BY id LIMIT 1) AS m ON true
+            ORDER BY e.id";
         given_up = GIVEN_UP;
         has_an_edit = has_an_edit!();
         same_segment = SAME_SEGMENT;
@@ -162,6 +193,44 @@ migrations::statements! {
         SELECT at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
             selection, error
         FROM {schema}outbox_audit WHERE relay = $1 ORDER BY seq DESC LIMIT $2";
+    now = "SELECT statement_timestamp() AS at";
+    /// The next entries that match: see `walk` and `matches`; $13 rows.
+    parked(is_indexed = "true", message_id = "e.message_id") = "{shown}";
+    /// Like `parked`, for the states that have an index of their own.
+    parked_stuck(is_indexed = "state IN ('retrying', 'dead')", message_id = "e.message_id") = "{shown}";
+    /// The next dead or retrying entries that match, as far as a decision needs them.
+    choose(is_indexed = "state IN ('retrying', 'dead')") = "
+        WITH walk AS MATERIALIZED {walk}
+        SELECT s.seen_to, s.scanned, e.id, e.message_id::text AS message_id, e.topic, e.created_at,
+            CASE WHEN $8::text IS NOT NULL THEN e.error END AS error
+        FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s
+        LEFT JOIN (SELECT * FROM walk AS w WHERE {matches} ORDER BY w.id) AS e ON true ORDER BY e.id";
+    /// The time is that before the entries were read: what dies meanwhile is younger.
+    total(is_indexed = "state IN ('retrying', 'dead')") = "
+        SELECT statement_timestamp() AS at, count(*) AS scanned, count(*) FILTER (WHERE {matches}) AS entries
+        FROM {walk} AS w";
+    groups(is_indexed = "state IN ('retrying', 'dead')") = "
+        SELECT w.topic, w.fault, left(w.error, 300) AS error, count(*) AS entries, min(w.created_at) AS first,
+            max(w.created_at) AS last
+        FROM ({walk} UNION
+            (SELECT id, message_id, topic, key, attempts, due_at, fault, error, created_at, updated_at
+            FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND state = $2 AND {is_indexed} AND id > $3
+            ORDER BY id DESC LIMIT $4::bigint)) AS w
+        WHERE {matches} GROUP BY 1, 2, 3";
+    /// $1 relay, $2 decision, $3 entries to count. A decision has one actor and one reason.
+    decision_head = "
+        SELECT a.actor, a.action, a.note, a.selection, count(*) AS entries, min(a.at) AS first, max(a.at) AS last
+        FROM (SELECT actor, action, note, selection, at FROM {schema}outbox_audit
+            WHERE relay = $1 AND decision = $2 ORDER BY seq LIMIT $3::bigint) AS a
+        GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC LIMIT 1";
+    /// $1 relay, $2 decision, $3 entries to look up: where they are now.
+    decision_now = "
+        SELECT e.state, count(*) AS entries
+        FROM (SELECT id, message_id FROM {schema}outbox_audit
+            WHERE relay = $1 AND decision = $2 ORDER BY seq LIMIT $3::bigint) AS a
+        LEFT JOIN LATERAL (SELECT state FROM {schema}outbox_exception
+            WHERE relay = $1 AND shard = 0 AND id = a.id AND message_id = a.message_id LIMIT 1) AS e ON true
+        GROUP BY 1";
 }
 
 pub(super) fn texts(schema: Option<&Identifier>) -> Texts {

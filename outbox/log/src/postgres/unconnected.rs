@@ -6,8 +6,11 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
+use message::addresses::{addresses_of, tried};
 use message::error_text;
+use outbox::connect::needs_name;
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
@@ -56,6 +59,32 @@ pub fn unconnected(options: &PgConnectOptions, error: sqlx::Error) -> LogError {
     }
 }
 
+/// Maximum duration of asking for the addresses of a host: the caller has waited long enough.
+const ADDRESSES_MAX: Duration = Duration::from_secs(1);
+
+/// Adds the addresses that were tried to the error of a server that did not answer in time.
+pub(super) async fn unanswered(options: &PgConnectOptions, error: LogError) -> LogError {
+    let LogError::Timeout { waited } = error else { return error };
+    let (host, port) = (options.get_host(), options.get_port());
+    let found = tokio::time::timeout(ADDRESSES_MAX, addresses_of(host, port)).await;
+    let addresses = found.ok().and_then(Result::ok).unwrap_or_default();
+    let tried = tried(host, &addresses);
+    if options.get_socket().is_some() || tried.is_empty() {
+        return error;
+    }
+    let one_by_one = if addresses.len() > 1 && needs_name(options) {
+        "; with TLS only the first address may be tried in this time: it has to answer"
+    } else {
+        ""
+    };
+    let place = place(options);
+    let remedy = "look at the server and at the network in between";
+    LogError::Unavailable {
+        reason: format!("{place} did not answer within {waited:?}{tried}{one_by_one}; {remedy}"),
+        source: Some(Box::new(error)),
+    }
+}
+
 /// Returns the remedy for an answer whose SQLSTATE says too little. Poolers have codes of their own
 /// and English messages.
 fn of_message(message: &str) -> Option<&'static str> {
@@ -68,6 +97,11 @@ fn of_message(message: &str) -> Option<&'static str> {
     if says(&["Tenant or user not found", "no such user", "no such database"]) {
         return Some(
             "the pooler does not know it: correct user, host and database in the URL, in the pooler's form",
+        );
+    }
+    if says(&["query_wait_timeout", "no more connections allowed", "MaxClients", "max clients"]) {
+        return Some(
+            "raise the pooler's limits of sessions: a relay needs 2 to lead, and 2 more for moments",
         );
     }
     says(&["password authentication failed", "SASL authentication failed"]).then_some(
@@ -96,7 +130,10 @@ fn of_code(code: &str) -> Option<&'static str> {
             "let the database accept connections: ALTER DATABASE … ALLOW_CONNECTIONS true, or resume it where its \
              provider has paused it"
         }
-        "53300" => "raise max_connections of the server or the limit of the role, or end sessions that idle",
+        "53300" => {
+            "raise max_connections of the server or the limit of the role, or end sessions that idle: a relay needs 2 \
+             to lead, and 2 more for moments"
+        }
         _ => return None,
     })
 }
@@ -317,6 +354,8 @@ mod tests {
             ("Tenant or user not found", "pooler"),
             ("no such database: shop", "pooler"),
             ("password authentication failed (server_login_retry)", "right password"),
+            ("query_wait_timeout", "needs 2 to lead"),
+            ("MaxClientsInSessionMode: max clients reached", "needs 2 to lead"),
         ] {
             assert!(of_message(message).is_some_and(|advice| advice.contains(part)), "{message}");
         }

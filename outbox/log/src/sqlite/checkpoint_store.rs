@@ -11,7 +11,7 @@ use crate::changes::Changes;
 use crate::entry::EntryId;
 use crate::exception::{ExceptionChange, Parked};
 use crate::failure::gone;
-use crate::lease::{Acquired, Fenced, Lease, RelayName};
+use crate::lease::{Acquired, Fenced, Lease, OtherHolder, RelayName};
 use crate::sqlite::mark::id_of;
 use crate::sqlite::statements::SQL;
 use crate::watch::Watch;
@@ -92,6 +92,15 @@ fn unparked(parked: &Parked, error: sqlx::Error) -> LogError {
 
 #[async_trait]
 impl CheckpointStore for SqliteCheckpointStore {
+    async fn other_holder(&mut self) -> Result<Option<OtherHolder>, LogError> {
+        let found = sqlx::query_as(&SQL.holder)
+            .bind(self.relay.as_str())
+            .fetch_optional(&mut self.connection)
+            .await
+            .map_err(LogError::during("find out who holds the lease"))?;
+        Ok(self.watch.other_holder(&self.holder, found))
+    }
+
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         let stored: Option<(String, i64)> = sqlx::query_as(&SQL.position)
             .bind(self.relay.as_str())

@@ -10,6 +10,29 @@ migrations::statements! {
     parts {
         now = NOW;
         edited = EDITED;
+        walk = "SELECT id, message_id, topic, key, attempts, due_at, fault, error, created_at, updated_at
+            FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = ?2 AND {is_indexed} AND id > ?3
+            ORDER BY id LIMIT ?4";
+        // As on PostgreSQL.
+        matches = "(?5 IS NULL OR w.topic = ?5) AND (?6 IS NULL OR w.key = ?6) AND (?7 IS NULL OR w.fault = ?7)
+            AND (?8 IS NULL OR w.error LIKE ?8 ESCAPE '\\')
+            AND (?9 IS NULL OR coalesce(
+                (SELECT kind FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = w.id),
+                (SELECT kind FROM outbox_message WHERE id = w.id AND message_id = w.message_id), w.topic) = ?9)
+            AND (?10 IS NULL OR w.created_at < coalesce(?12, {now}) - ?10)
+            AND (?11 IS NULL OR w.created_at >= coalesce(?12, {now}) - ?11)
+            AND (?12 IS NULL OR w.updated_at <= ?12)";
+        shown = "
+            WITH walk AS MATERIALIZED ({walk}),
+            found AS MATERIALIZED (SELECT * FROM walk AS w WHERE {matches} ORDER BY w.id LIMIT ?13)
+            SELECT s.seen_to, s.scanned, e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind, e.topic) AS kind,
+                e.attempts, (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
+                coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
+                p.edited_at IS NOT NULL AS edited
+            FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s LEFT JOIN found AS e ON true
+            LEFT JOIN outbox_parked AS p ON p.relay = ?1 AND p.shard = 0 AND p.id = e.id
+            LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
+            ORDER BY e.id";
         listed = "
         SELECT e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind, e.topic) AS kind, e.attempts,
             (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
@@ -123,6 +146,36 @@ migrations::statements! {
         SELECT at, actor, id, message_id, action, note, digest_before, digest_after,
             selection, error
         FROM outbox_audit WHERE relay = ?1 ORDER BY seq DESC LIMIT ?2";
+    now = "SELECT {now} AS at";
+    parked(is_indexed = "true") = "{shown}";
+    parked_stuck(is_indexed = "state IN ('retrying', 'dead')") = "{shown}";
+    choose(is_indexed = "state IN ('retrying', 'dead')") = "
+        WITH walk AS MATERIALIZED ({walk})
+        SELECT s.seen_to, s.scanned, e.id, e.message_id, e.topic, e.created_at,
+            CASE WHEN ?8 IS NOT NULL THEN e.error END AS error
+        FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s
+        LEFT JOIN (SELECT * FROM walk AS w WHERE {matches}) AS e ON true ORDER BY e.id";
+    total(is_indexed = "state IN ('retrying', 'dead')") = "
+        SELECT {now} AS at, count(*) AS scanned, count(*) FILTER (WHERE {matches}) AS entries FROM ({walk}) AS w";
+    groups(is_indexed = "state IN ('retrying', 'dead')") = "
+        SELECT w.topic, w.fault, substr(w.error, 1, 300) AS error, count(*) AS entries, min(w.created_at) AS first,
+            max(w.created_at) AS last
+        FROM (SELECT * FROM ({walk}) UNION SELECT * FROM
+            (SELECT id, message_id, topic, key, attempts, due_at, fault, error, created_at, updated_at
+            FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = ?2 AND {is_indexed} AND id > ?3
+            ORDER BY id DESC LIMIT ?4)) AS w
+        WHERE {matches} GROUP BY 1, 2, 3";
+    decision_head = "
+        SELECT a.actor, a.action, a.note, a.selection, count(*) AS entries, min(a.at) AS first, max(a.at) AS last
+        FROM (SELECT actor, action, note, selection, at FROM outbox_audit
+            WHERE relay = ?1 AND decision = ?2 ORDER BY seq LIMIT ?3) AS a
+        GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC LIMIT 1";
+    decision_now = "
+        SELECT e.state, count(*) AS entries
+        FROM (SELECT id, message_id FROM outbox_audit WHERE relay = ?1 AND decision = ?2 ORDER BY seq LIMIT ?3) AS a
+        LEFT JOIN outbox_exception AS e
+            ON e.relay = ?1 AND e.shard = 0 AND e.id = a.id AND e.message_id = a.message_id
+        GROUP BY 1";
 }
 
 pub(super) fn texts(schema: Option<&Identifier>) -> Texts {

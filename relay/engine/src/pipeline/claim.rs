@@ -1,11 +1,18 @@
 //! Claims the right to lead: takes the lease, and finishes what an earlier term left.
+//!
+//! The reader's session is opened before the lease is requested. A server, a role or a pooler that
+//! allows too few sessions would otherwise let the relay lead, fail and begin again for ever, and
+//! keep a standby with more room out. While another process leads, a standby has one session.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, PublishError};
-use outbox_log::{Acquired, BrokerTrouble, CheckpointStore, Cursor, EntryId, Fenced, Lease, LogError};
+use outbox_log::{
+    Acquired, BrokerTrouble, CheckpointStore, Cursor, EntryId, Fenced, Lease, LogError, LogReader,
+    OtherHolder,
+};
 use time::OffsetDateTime;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +26,10 @@ use crate::transactions::{Continued, Recovering, Recovery};
 /// the lease writes nothing.
 const STANDBY_PAUSE_MAX: Duration = Duration::from_millis(200);
 const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
+
+/// The remedy for a second session that was not opened although the first one answers.
+const SESSIONS: &str = "a session of this relay answers, so look at the limits of sessions of the role, the database \
+    and the pooler (its pool size): a relay needs 2 to lead, and 2 more for moments";
 
 /// The epoch of the first lease of a name.
 const FIRST_EPOCH: i64 = 1;
@@ -35,6 +46,8 @@ pub(super) struct Open {
 
 /// A lease, and the cursor that came with it.
 pub(super) struct Taken {
+    /// Opened before the grant: it must begin before it reads.
+    pub(super) reader: Box<dyn LogReader>,
     pub(super) lease: Lease,
     /// When the lease or its last renewal was requested.
     pub(super) asked_at: Instant,
@@ -86,30 +99,76 @@ impl Claim<'_> {
 
     /// Waits for the lease.
     async fn take(&mut self) -> Try<Taken> {
-        let settings = &self.pipeline.settings;
         loop {
-            let asked_at = Instant::now();
-            match self.checkpointer.acquire(settings.lease_ttl).await? {
-                Acquired::Granted { lease, cursor, taken_over_from } => {
-                    self.telemetry.leading(lease.epoch, taken_over_from.as_deref());
-                    if lease.epoch == FIRST_EPOCH {
-                        self.telemetry.new_among(&self.checkpointer.left_relays().await?);
-                    }
-                    return Ok(ControlFlow::Continue(Taken { lease, asked_at, cursor }));
-                }
-                Acquired::Busy { holder, expires_in } => {
-                    self.stand_by(holder);
-                    // Ask again soon after the lease can have expired, and often enough to notice a
-                    // release.
-                    let pause = expires_in.min(settings.renew_interval()).min(STANDBY_PAUSE_MAX);
-                    tokio::select! {
-                        biased;
-                        () = self.stop.cancelled() => return Ok(ControlFlow::Break(Ended::Stopped)),
-                        () = tokio::time::sleep(pause.max(STANDBY_PAUSE_MIN)) => {}
-                    }
-                }
+            // It writes nothing, so a stop may drop it.
+            let asked = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Ok(ControlFlow::Break(Ended::Stopped)),
+                asked = self.checkpointer.other_holder() => asked?,
+            };
+            let busy = match asked {
+                Some(other) => other,
+                None => match self.take_with_reader().await? {
+                    ControlFlow::Continue(Ok(taken)) => return Ok(ControlFlow::Continue(taken)),
+                    // Another process was faster.
+                    ControlFlow::Continue(Err(other)) => other,
+                    ControlFlow::Break(ended) => return Ok(ControlFlow::Break(ended)),
+                },
+            };
+            let OtherHolder { holder, expires_in } = busy;
+            self.stand_by(holder);
+            // Ask again soon after the lease can have expired, and often enough to notice a
+            // release.
+            let pause = expires_in.min(self.pipeline.settings.renew_interval()).min(STANDBY_PAUSE_MAX);
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Ok(ControlFlow::Break(Ended::Stopped)),
+                () = tokio::time::sleep(pause.max(STANDBY_PAUSE_MIN)) => {}
             }
         }
+    }
+
+    /// Opens the reader, and then requests the lease once.
+    async fn take_with_reader(&mut self) -> Try<Result<Taken, OtherHolder>> {
+        let opened = tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return Ok(ControlFlow::Break(Ended::Stopped)),
+            opened = self.pipeline.store.reader(&self.pipeline.name) => opened,
+        };
+        let reader = match opened {
+            Ok(reader) => reader,
+            Err(error) => {
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => return Ok(ControlFlow::Break(Ended::Stopped)),
+                    told = self.beside_a_session(error) => return Err(told?),
+                }
+            }
+        };
+        let asked_at = Instant::now();
+        Ok(ControlFlow::Continue(match self.checkpointer.acquire(self.pipeline.settings.lease_ttl).await? {
+            Acquired::Granted { lease, cursor, taken_over_from } => {
+                self.telemetry.leading(lease.epoch, taken_over_from.as_deref());
+                if lease.epoch == FIRST_EPOCH {
+                    self.telemetry.new_among(&self.checkpointer.left_relays().await?);
+                }
+                Ok(Taken { reader, lease, asked_at, cursor })
+            }
+            Acquired::Busy { holder, expires_in } => Err(OtherHolder { holder, expires_in }),
+        }))
+    }
+
+    /// Explains why the second session was not opened. Fails if the first one does not answer
+    /// either: then the number of sessions is not the cause.
+    async fn beside_a_session(&mut self, error: LogError) -> Result<LogError, LogError> {
+        // A server that refuses says why.
+        let Some(told) = unanswered(&error) else { return Ok(error) };
+        self.checkpointer.other_holder().await?;
+        let cause = self.pipeline.store.cause_of(&error).await;
+        if cause.is_some() {
+            return Ok(error.caused_by(cause));
+        }
+        Ok(LogError::Unavailable { reason: format!("{told}; {SESSIONS}"), source: Some(Box::new(error)) })
     }
 
     /// Reports who leads, when that changes: the question is asked several times a second.
@@ -176,6 +235,18 @@ impl Claim<'_> {
             let _ = self.checkpointer.note_trouble(lease.epoch, Some(trouble)).await;
         }
         let _ = self.checkpointer.release(lease.epoch).await;
+    }
+}
+
+/// Returns the text of an error about a server that did not answer.
+fn unanswered(error: &LogError) -> Option<String> {
+    let is_late = |error: &LogError| matches!(error, LogError::Timeout { .. });
+    match error {
+        LogError::Timeout { .. } => Some(error.to_string()),
+        LogError::Unavailable { reason, source: Some(source) } => {
+            source.downcast_ref().is_some_and(is_late).then(|| reason.clone())
+        }
+        _ => None,
     }
 }
 

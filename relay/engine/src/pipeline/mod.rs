@@ -8,6 +8,8 @@
 //! PostgreSQL's crash recovery, transaction ids that memory knows may have been assigned again.
 
 mod claim;
+#[cfg(test)]
+mod claim_tests;
 mod status;
 
 use std::ops::ControlFlow;
@@ -172,9 +174,17 @@ impl Pipeline {
                 Ok(Ended::Failed(error)) | Err(error) => {
                     failures += 1;
                     let pause = pause(failures, self.host.uniform());
+                    self.wait_because(&error);
+                    // Only now, because the answer may take longer than a lease lasts, and needs a
+                    // session, of which this relay now has none.
+                    let cause = tokio::select! {
+                        biased;
+                        () = stop.cancelled() => None,
+                        cause = self.store.cause_of(&error) => cause,
+                    };
+                    let error = error.caused_by(cause);
                     telemetry.database_failed(&error, pause);
-                    let role = Role::Waiting { fault: error.fault(), reason: error.to_string() };
-                    self.enter(role);
+                    self.wait_because(&error);
                     pause
                 }
             };
@@ -185,6 +195,10 @@ impl Pipeline {
             }
         }
         telemetry.stopped();
+    }
+
+    fn wait_because(&self, error: &LogError) {
+        self.enter(Role::Waiting { fault: error.fault(), reason: error.to_string() });
     }
 
     /// Runs one term, from asking for the lease to losing it.
@@ -204,10 +218,15 @@ impl Pipeline {
             ControlFlow::Continue(claimed) => claimed,
             ControlFlow::Break(ended) => return Ok(ended),
         };
-        let Taken { lease, asked_at, cursor } = taken;
+        let Taken { mut reader, lease, asked_at, cursor } = taken;
         self.enter(Role::Leading { epoch: lease.epoch });
         let mut takeover = Takeover::new(checkpointer, lease, asked_at, self.settings.renew_interval());
-        let mut reader = self.store.reader(&self.name).await?;
+        match reader.begin().await {
+            // The session was idle while the broker was asked for its mark, and a server or a
+            // pooler may end idle sessions sooner than that is answered.
+            Err(LogError::Unavailable { .. }) => reader = self.store.reader(&self.name).await?,
+            begun => begun?,
+        }
         let Some(blocks) = takeover.blocks(&mut *reader, self.settings.on_dead).await? else {
             return Ok(Ended::LeaseLost);
         };

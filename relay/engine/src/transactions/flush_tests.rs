@@ -2,7 +2,7 @@
 //! covers, and the flushes do not delay the commits. A closed transaction that waits for its flush
 //! survives when the next batch is refused.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ struct Memory {
     /// The number of the last session, and whether it is still open.
     session: Arc<Mutex<(u64, bool)>>,
     refused: Option<usize>,
+    /// Whether the next reader that begins has lost its session.
+    is_idle_ended: Arc<AtomicBool>,
 }
 
 impl Memory {
@@ -82,6 +84,13 @@ impl LogStore for Memory {
 
 #[async_trait]
 impl LogReader for Memory {
+    async fn begin(&mut self) -> Result<(), LogError> {
+        if !self.is_idle_ended.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(LogError::Unavailable { reason: String::from("idle-session timeout"), source: None })
+    }
+
     async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError> {
         let before: i64 = base.as_str().parse().unwrap();
         let ceiling = before + PAGE;
@@ -231,8 +240,7 @@ impl Publisher for Taker {
 }
 
 /// Leads for a second and returns what happened.
-async fn steps_of_a_second(refused: Option<usize>) -> Vec<Step> {
-    let memory = Memory { refused, ..Memory::default() };
+async fn steps_of_a_second(memory: Memory) -> Vec<Step> {
     let transactions: Arc<dyn Transactions> = Arc::new(memory.clone());
     let store = Arc::new(memory.clone());
     let options = EngineOptions::default();
@@ -247,7 +255,7 @@ async fn steps_of_a_second(refused: Option<usize>) -> Vec<Step> {
 
 #[tokio::test(start_paused = true)]
 async fn a_mark_names_only_what_a_flush_is_behind() {
-    let steps = steps_of_a_second(None).await;
+    let steps = steps_of_a_second(Memory::default()).await;
     let mut marks = 0;
     for (at, step) in steps.iter().enumerate() {
         let Step::Committed(last_read @ 1..) = *step else { continue };
@@ -263,7 +271,7 @@ async fn a_mark_names_only_what_a_flush_is_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn pages_without_end_do_not_put_commits_off() {
-    let steps = steps_of_a_second(None).await;
+    let steps = steps_of_a_second(Memory::default()).await;
     let commits = steps.iter().filter(|step| matches!(step, Step::Committed(_))).count();
     // A page that was read during one flush needs another, so a round may take two.
     let round = PAGE_TIME + FLUSH_TIME * 2 + COMMIT_TIME;
@@ -273,11 +281,22 @@ async fn pages_without_end_do_not_put_commits_off() {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_is_refused_takes_no_closed_transaction_with_it() {
-    let steps = steps_of_a_second(Some(2)).await;
+    let steps = steps_of_a_second(Memory { refused: Some(2), ..Memory::default() }).await;
     let count = |wanted: fn(&Step) -> bool| steps.iter().filter(|step| wanted(step)).count();
     let refused = count(|step| *step == Step::Refused);
     let commits = count(|step| matches!(step, Step::Committed(_)));
     assert!(refused >= 3, "{refused} batches were refused: {steps:?}");
     assert!(commits >= refused, "{commits} commits beside {refused} refusals: {steps:?}");
     assert_eq!(count(|step| *step == Step::Acquired), 1, "no refusal ends the term: {steps:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_whose_session_ended_before_it_began_is_opened_again() {
+    let memory = Memory { is_idle_ended: Arc::new(AtomicBool::new(true)), ..Memory::default() };
+    let is_idle_ended = Arc::clone(&memory.is_idle_ended);
+    let steps = steps_of_a_second(memory).await;
+    assert!(!is_idle_ended.load(Ordering::Relaxed), "it has begun");
+    let count = |wanted: fn(&Step) -> bool| steps.iter().filter(|step| wanted(step)).count();
+    assert!(count(|step| matches!(step, Step::Committed(_))) > 10, "{steps:?}");
+    assert_eq!(count(|step| *step == Step::Acquired), 1, "the term goes on: {steps:?}");
 }

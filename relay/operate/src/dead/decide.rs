@@ -3,10 +3,11 @@
 
 use std::num::NonZeroU32;
 
-use inbox::{DeadLetterId, RedriveOptions, Redriven, Requested};
+use inbox::{DeadLetterId, ManyDecided, RedriveOptions, Redriven, Requested};
 use message::Headers;
-use outbox_log::admin::{ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision};
+use outbox_log::admin::{ChosenEntry, Confirmed, DECIDED_MAX, DecideError, Decision, OperatorDecision};
 use serde::Serialize;
+use uuid::Uuid;
 
 use super::filter::MessageRef;
 use super::message::{DeadMessage, DeadSource, Row};
@@ -126,8 +127,9 @@ impl Plan {
 
     /// Carries out the decision: a discard from the last message of the plan to the first, other
     /// changes in the order of the plan. Calls `progress` after each part with the number of
-    /// processed messages. A message about which another decision was made meanwhile is left as it
-    /// is and reported. After an outage it stops. Not cancel-safe: list the messages again.
+    /// processed messages. A message about which another decision was made meanwhile, or that died
+    /// again, is left as it is and reported. After an outage it stops. Not cancel-safe: list the
+    /// messages again.
     ///
     /// # Errors
     /// [`OperateError`] when no decision is permitted; then none was taken. Problems of single
@@ -151,6 +153,8 @@ impl Plan {
             let help = "discard it, and send the corrected message with a new id";
             return Err(OperateError::refused(text, help));
         }
+        let decided =
+            ManyDecided { signature: signed.signature(Some(self.selection.clone())), id: Uuid::now_v7() };
         let mut order: Vec<&DeadMessage> = self.messages.iter().collect();
         // Each part is a transaction of its own, and after the first message of a key is discarded,
         // the next one may take effect. When they are discarded from the last one backwards, no
@@ -161,7 +165,7 @@ impl Plan {
         }
         let (mut messages, mut error): (Vec<Decided>, Option<OperateError>) = (Vec::new(), None);
         for part in parts(&order) {
-            let outcomes = self.decide(places, part, signed, change).await;
+            let outcomes = self.decide(places, part, &decided, change).await;
             let is_away = |error: &&OperateError| error.kind() == OperateErrorKind::Unavailable;
             let away = outcomes.iter().find_map(|decided| decided.error.as_ref().filter(is_away));
             let first = away.or_else(|| outcomes.iter().find_map(|decided| decided.error.as_ref()));
@@ -195,7 +199,7 @@ impl Plan {
         &self,
         places: &Places,
         part: &[&DeadMessage],
-        signed: &Signed,
+        decided: &ManyDecided,
         change: &Change,
     ) -> Vec<Decided> {
         let unknown =
@@ -204,12 +208,12 @@ impl Plan {
         let outcomes = match first.row {
             Row::Inbox(..) if self.follows(first, change) => return vec![Decided::following(first)],
             Row::Inbox(place, id) => match places.inboxes.get(place).ok_or_else(unknown) {
-                Ok(place) => vec![decide_letter(place, id, signed, change, &self.selection).await],
+                Ok(place) => vec![decide_letter(place, id, first, decided, change).await],
                 Err(error) => vec![Err(error)],
             },
             Row::Outbox(place, _) => {
                 let decided = match places.outboxes.get(place).ok_or_else(unknown) {
-                    Ok(place) => decide_entries(place, part, signed, change, &self.selection).await,
+                    Ok(place) => decide_entries(place, part, decided, change).await,
                     Err(error) => Err(error),
                 };
                 decided.unwrap_or_else(|error| part.iter().map(|_| Err(error.clone())).collect())
@@ -267,13 +271,13 @@ impl Decided {
     }
 }
 
-/// Decides about entries of one outbox in one transaction. Returns an outcome for each.
+/// Decides about entries of one outbox in one transaction. Returns an outcome for each. An entry
+/// that has changed since it was read is not decided about: what selected it may not hold anymore.
 async fn decide_entries(
     place: &OutboxPlace,
     messages: &[&DeadMessage],
-    signed: &Signed,
+    decided: &ManyDecided,
     change: &Change,
-    selection: &str,
 ) -> Result<Vec<Result<String, OperateError>>, OperateError> {
     let (decision, done) = match change {
         Change::Requeue { .. } => (Decision::Requeue, "requeued"),
@@ -284,12 +288,15 @@ async fn decide_entries(
     };
     let decision = OperatorDecision {
         decision,
-        actor: signed.operator.name().to_owned(),
-        note: signed.reason.clone(),
-        selection: Some(selection.to_owned()),
+        actor: decided.signature.actor.clone(),
+        note: decided.signature.note.clone(),
+        selection: decided.signature.selection.clone(),
     };
+    // A later change of one of them is later than the last change of all that was read.
+    let as_of = messages.iter().map(|message| message.changed_at).max();
+    let confirmed = as_of.map(|as_of| Confirmed { id: decided.id, as_of });
     let entries: Vec<ChosenEntry> = messages.iter().filter_map(|message| chosen(message)).collect();
-    let verdicts = place.log.decide(&place.pipeline, &entries, decision).await?;
+    let verdicts = place.log.desk(&place.pipeline).decide(&entries, &decision, confirmed).await?;
     let mut outcomes = Vec::with_capacity(verdicts.len());
     let mut explained = 0;
     for (entry, verdict) in entries.iter().zip(verdicts) {
@@ -332,21 +339,30 @@ async fn explain(place: &OutboxPlace, entry: &ChosenEntry, error: DecideError) -
 async fn decide_letter(
     place: &InboxPlace,
     id: DeadLetterId,
-    signed: &Signed,
+    message: &DeadMessage,
+    decided: &ManyDecided,
     change: &Change,
-    selection: &str,
 ) -> Result<String, OperateError> {
-    let signature = signed.signature(Some(selection.to_owned()));
+    let Some(seen) = message.seen() else {
+        let text = format!("dead letter {id} has a reason that this program does not know");
+        return Err(OperateError::new(OperateErrorKind::Refused, text));
+    };
+    let letter = [seen];
+    let none = || OperateError::new(OperateErrorKind::Unavailable, "the inbox gave no answer");
     let closed = match change {
         Change::Requeue { accept_late } => {
             let options = RedriveOptions { accept_late: *accept_late, ..RedriveOptions::default() };
-            match place.database.request_redrive(id, options, &signature).await? {
+            let mut answers = place.database.request_redrives(&letter, options, decided).await?;
+            match answers.pop().ok_or_else(none)?? {
                 Requested::Now => return Ok(String::from("requested")),
                 Requested::Closed(closed) => closed,
                 _ => return Ok(format!("already requested{}", by_whom(place, id).await?)),
             }
         }
-        Change::Discard => place.database.discard(id, &signature).await?,
+        Change::Discard => {
+            let mut answers = place.database.discard_all(&letter, decided).await?;
+            answers.pop().ok_or_else(none)??
+        }
         Change::Edit { .. } => {
             let text = format!("dead letter {id} cannot be edited");
             return Err(OperateError::new(OperateErrorKind::Refused, text));

@@ -4,12 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use inbox::ConsumerName;
+use inbox::{ConsumerName, LetterFilter};
+use outbox_log::admin::ParkedFilter;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::message::{DeadMessage, DeadSource};
-use crate::cause::signature;
+use crate::cause::{ERROR_CHARS_MAX, signature};
+use crate::places::InboxPlace;
 use crate::units::Time;
 
 /// A message, by its place in the log, its message id, or the id of its dead letter.
@@ -79,6 +81,8 @@ pub struct Filter {
     pub cause: Option<String>,
     /// Only messages whose error contains this text, or whose [`signature`] does.
     pub error: Option<String>,
+    /// Only messages whose error has the [`signature`] of this text: those of one cause.
+    pub error_like: Option<String>,
     /// Only dead letters of this consumer.
     pub consumer: Option<ConsumerName>,
     /// Only messages that have waited longer than this.
@@ -87,12 +91,81 @@ pub struct Filter {
     pub newer_than: Option<Duration>,
 }
 
-/// Returns whether the error of a message, with or without its numbers, contains a text.
-fn has_error(message: &DeadMessage, part: &str) -> bool {
-    message.error.as_deref().is_some_and(|error| error.contains(part) || signature(error).contains(part))
-}
+/// Maximum number of parts of an error that the database looks for.
+const PARTS_MAX: usize = 20;
 
 impl Filter {
+    /// Returns the conditions that an outbox applies. It takes every message that this filter
+    /// takes, and the few more that [`takes_error`](Self::takes_error) refuses.
+    pub(crate) fn of_outbox(&self, as_of: Option<OffsetDateTime>) -> ParkedFilter {
+        ParkedFilter {
+            topic: self.topic.clone(),
+            key: self.key.clone(),
+            kind: self.kind.clone(),
+            fault: self.cause.clone(),
+            error_parts: self.error_parts(),
+            older_than: self.older_than,
+            newer_than: self.newer_than,
+            as_of,
+        }
+    }
+
+    /// Returns the conditions that an inbox applies, as [`of_outbox`](Self::of_outbox) does.
+    pub(crate) fn of_inbox(&self, place: &InboxPlace, as_of: Option<OffsetDateTime>) -> LetterFilter {
+        LetterFilter {
+            consumer: place.consumer.as_ref().or(self.consumer.as_ref()).cloned(),
+            tenant: place.scope.clone(),
+            topic: self.topic.clone(),
+            key: self.key.clone(),
+            kind: self.kind.clone(),
+            reason: self.cause.clone(),
+            error_parts: self.error_parts(),
+            older_than: self.older_than,
+            newer_than: self.newer_than,
+            as_of,
+        }
+    }
+
+    /// Returns whether a place can have messages that match: an inbox of another consumer has none.
+    pub(crate) fn takes_place(&self, place: &InboxPlace) -> bool {
+        match (&self.consumer, &place.consumer) {
+            (Some(asked), Some(consumer)) => asked == consumer,
+            _ => true,
+        }
+    }
+
+    /// Returns the parts of the error between its numbers and white space: every error with the
+    /// asked text or [`signature`] has them in this order. Without a condition on the error, there
+    /// are none; otherwise at least one, so that the database returns the error for
+    /// [`takes_error`](Self::takes_error).
+    fn error_parts(&self) -> Vec<String> {
+        let Some(text) = self.error_like.as_deref().map(signature).or_else(|| self.error.clone()) else {
+            return Vec::new();
+        };
+        let parts = text.split(|c: char| c == '#' || c.is_whitespace()).filter(|part| !part.is_empty());
+        let parts: Vec<String> = parts.take(PARTS_MAX).map(str::to_owned).collect();
+        if parts.is_empty() { vec![String::new()] } else { parts }
+    }
+
+    /// Returns whether the error matches.
+    pub(crate) fn takes_error(&self, error: Option<&str>) -> bool {
+        let has =
+            |part: &str| error.is_some_and(|error| error.contains(part) || signature(error).contains(part));
+        self.error.as_deref().is_none_or(has) && self.takes_signature(error)
+    }
+
+    /// Does the same for the beginning of an error, as the databases group them. What it cannot
+    /// know about the rest, the database has compared.
+    pub(crate) fn takes_beginning(&self, error: Option<&str>) -> bool {
+        let is_cut = error.is_some_and(|error| error.chars().count() >= ERROR_CHARS_MAX);
+        if is_cut { self.takes_signature(error) } else { self.takes_error(error) }
+    }
+
+    fn takes_signature(&self, error: Option<&str>) -> bool {
+        let is_like = |like: &str| error.is_some_and(|error| signature(error) == signature(like));
+        self.error_like.as_deref().is_none_or(is_like)
+    }
+
     /// Returns whether messages of outboxes can match.
     #[must_use]
     pub fn takes_outboxes(&self) -> bool {
@@ -117,7 +190,7 @@ impl Filter {
             && is(&self.key, message.key.as_deref())
             && is(&self.kind, message.kind.as_deref())
             && is(&self.cause, message.cause.as_deref())
-            && self.error.as_deref().is_none_or(|part| has_error(message, part))
+            && self.takes_error(message.error.as_deref())
             && self
                 .consumer
                 .as_ref()
@@ -140,6 +213,7 @@ impl fmt::Display for Filter {
             ("kind", self.kind.clone()),
             ("cause", self.cause.clone()),
             ("error", self.error.clone()),
+            ("error_like", self.error_like.clone()),
             ("consumer", self.consumer.as_ref().map(|consumer| consumer.as_str().to_owned())),
             ("older_than", age(self.older_than)),
             ("newer_than", age(self.newer_than)),
@@ -177,6 +251,8 @@ mod tests {
             Filter { kind: text("order.placed"), cause: text("message"), ..all() },
             Filter { error: text("17 bytes"), ..all() },
             Filter { error: text("has # bytes"), ..all() },
+            Filter { error_like: text("it has # bytes"), ..all() },
+            Filter { error_like: text("it has 18 bytes"), error: text("17"), ..all() },
             Filter { source: Some(DeadSource::Outbox), older_than: seconds(3_599), ..all() },
             Filter { newer_than: seconds(3_600), ..all() },
         ] {
@@ -188,6 +264,8 @@ mod tests {
             Filter { kind: text("order.paid"), ..all() },
             Filter { cause: text("broker"), ..all() },
             Filter { error: text("no route"), ..all() },
+            Filter { error_like: text("has # bytes"), ..all() },
+            Filter { error_like: text("it has # bytes"), error: text("18"), ..all() },
             Filter { consumer: Some(ConsumerName::new("billing").unwrap()), ..all() },
             Filter { source: Some(DeadSource::Inbox), ..all() },
             Filter { older_than: seconds(3_600), ..all() },
@@ -195,6 +273,32 @@ mod tests {
         ] {
             assert!(!takes(other.clone()), "{other}");
         }
+    }
+
+    #[test]
+    fn the_database_looks_for_the_parts_of_an_error() {
+        let error = |text: &str| Filter { error: Some(text.to_owned()), ..Filter::default() };
+        let parts = |text: &str| error(text).error_parts().join("|");
+        assert_eq!(parts("larger than # takes: # bytes,"), "larger|than|takes:|bytes,");
+        assert_eq!(parts("Key (id)=(#) 17"), "Key|(id)=(|)|17");
+        assert_eq!((parts(" # "), error(" # ").error_parts().len()), (String::new(), 1));
+        assert!(Filter::default().error_parts().is_empty());
+        let like = Filter { error_like: Some(String::from("row 17 is gone")), ..error("gone") };
+        assert_eq!(like.error_parts().join("|"), "row|is|gone");
+        let told = "row 17 of 5f2a90c1bb\n is gone";
+        for part in ["17 of", "row # of", "# is gone", "of 5f2a90c1bb"] {
+            assert!(error(part).takes_error(Some(told)), "{part}");
+            let mut rest = told;
+            for part in error(part).error_parts() {
+                rest = &rest[rest.find(&part).unwrap() + part.len()..];
+            }
+        }
+        assert!(!error("row 17").takes_error(None) && !error("row 18").takes_error(Some(told)));
+        // Of a long error, only the beginning is known where errors are counted.
+        let long = "x".repeat(ERROR_CHARS_MAX);
+        assert!(error("is gone").takes_beginning(Some(&long)));
+        assert!(!error("is gone").takes_beginning(Some("x")));
+        assert!(!Filter { error_like: Some(String::from("x")), ..error("x") }.takes_beginning(Some(&long)));
     }
 
     #[test]

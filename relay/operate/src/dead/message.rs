@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use inbox::{DeadLetter, DeadLetterId};
+use inbox::{DeadLetter, DeadLetterId, Reason, SeenLetter};
 use outbox_log::admin::ListedEntry;
 use outbox_log::{EntryId, ExceptionState};
 use serde::Serialize;
@@ -182,6 +182,13 @@ impl DeadMessage {
             row: Row::Inbox(place, letter.id),
             seq: letter.seq,
         }
+    }
+
+    /// Returns what a decision compares of a dead letter; `None` for an entry of an outbox.
+    pub(crate) fn seen(&self) -> Option<SeenLetter> {
+        let Row::Inbox(_, id) = self.row else { return None };
+        let reason = self.cause.as_deref().and_then(Reason::from_word)?;
+        Some(SeenLetter { id, reason, deliveries: self.deliveries? })
     }
 
     /// Returns its pipeline or consumer.

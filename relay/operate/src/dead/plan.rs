@@ -23,13 +23,13 @@ pub struct Plan {
     pub selection: String,
     /// The messages.
     pub messages: Vec<DeadMessage>,
-    /// Whether the filter chose more than one decision may cover.
-    #[serde(skip)]
-    pub more: bool,
     /// Whether each message was named by its id.
     #[serde(skip)]
     pub(super) is_named: bool,
 }
+
+/// Maximum messages of a plan, which are in memory with everything that is shown of them.
+const PLANNED_MAX: usize = 10_000;
 
 /// The help for an id that names no dead message.
 const NOT_DEAD: &str = "`relay dead list` shows dead messages, and with --state other parked ones";
@@ -39,67 +39,40 @@ const NOT_DEAD: &str = "`relay dead list` shows dead messages, and with --state 
 /// Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when a place does not answer, when a named message is not dead, or when an id
-/// names several messages.
+/// [`OperateError`] when a place does not answer, when a named message is not dead, when an id
+/// names several messages, or when more than 10,000 match: [`select`](super::select()) takes more.
 pub async fn plan(
     places: &Places,
     operator: &Operator,
     filter: &Filter,
     change: &Change,
 ) -> Result<Plan, OperateError> {
-    plan_at_most(places, operator, filter, change, usize::MAX).await
-}
-
-/// Like [`plan`], for the first `limit` messages that the filter chooses. [`Plan::more`] shows
-/// whether there are others. Cancel-safe.
-///
-/// # Errors
-/// Those of [`plan`].
-pub async fn plan_at_most(
-    places: &Places,
-    operator: &Operator,
-    filter: &Filter,
-    change: &Change,
-    limit: usize,
-) -> Result<Plan, OperateError> {
     operator.permit(Role::Viewer, "view parked messages")?;
-    let found = find(places, filter, States::Dead, limit.saturating_add(1)).await;
+    let found = find(places, filter, States::Dead, PLANNED_MAX.saturating_add(1)).await;
     let Listed { mut messages, away, next, .. } = found;
-    if let Some(error) = OperateError::all_of(away) {
-        if places.count() == 1 {
-            return Err(error);
-        }
-        let help = "a decision needs every database that may have such a message: restrict it to a database that answers, with --source outbox, --source inbox or --inbox, or with --pipeline and the message's position in the log";
-        return Err(error.with_help(help));
+    need_all(places, away)?;
+    if messages.len() > PLANNED_MAX {
+        let text = format!("more than {PLANNED_MAX} messages match; they are decided about one by one");
+        return Err(OperateError::refused(text, "narrow the filter"));
     }
     if change.takes_retrying() {
         add_waiting(places, filter, &mut messages).await;
     }
     let help = if next.is_some() { NOT_ALL_LOOKED_AT } else { NOT_DEAD };
     check_named(places, filter, &messages, help).await?;
-    let more = messages.len() > limit;
-    messages.truncate(limit);
-    if more {
-        check_part(change, &messages)?;
-    }
     sort(&mut messages);
-    let first = if more { "the first " } else { "" };
-    let selection = format!("{filter}: {first}{} chosen", messages.len());
-    Ok(Plan { selection, messages, more, is_named: !filter.ids.is_empty() })
+    let selection = format!("{filter}: {} chosen", messages.len());
+    Ok(Plan { selection, messages, is_named: !filter.ids.is_empty() })
 }
 
-/// Refuses to discard only these of the messages that a filter chose, if some are of an inbox: what
-/// is held behind them would take effect, although it was to be discarded too.
-fn check_part(change: &Change, messages: &[DeadMessage]) -> Result<(), OperateError> {
-    if *change != Change::Discard || messages.iter().all(|message| message.source != DeadSource::Inbox) {
-        return Ok(());
+/// Returns an error if a place does not answer: a decision needs every one.
+pub(super) fn need_all(places: &Places, away: Vec<OperateError>) -> Result<(), OperateError> {
+    let Some(error) = OperateError::all_of(away) else { return Ok(()) };
+    if places.count() == 1 {
+        return Err(error);
     }
-    let text = format!(
-        "more than {} messages match, and some are dead letters of an inbox: messages held behind the first ones would take effect",
-        messages.len()
-    );
-    let help = "narrow the filter, or use `relay dead discard`, which discards all matching messages";
-    Err(OperateError::refused(text, help))
+    let help = "a decision needs every database that may have such a message: restrict it to a database that answers, with --source outbox, --source inbox or --inbox, or with --pipeline and the message's position in the log";
+    Err(error.with_help(help))
 }
 
 /// Sorts the dead letters of each inbox, and so those of each key, by arrival. They are listed by
@@ -210,21 +183,5 @@ fn meaning(message: &DeadMessage) -> String {
         MessageState::Held => String::from("held: it is published once the messages before it are published"),
         MessageState::Scheduled => String::from("scheduled: it is published at its time"),
         _ => closed(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dead::sample::entry;
-
-    #[test]
-    fn no_part_of_what_may_hold_others_is_discarded() {
-        let letter = DeadMessage { source: DeadSource::Inbox, ..entry(2) };
-        let requeue = Change::Requeue { accept_late: false };
-        assert!(check_part(&Change::Discard, &[entry(1), entry(2)]).is_ok());
-        assert!(check_part(&requeue, std::slice::from_ref(&letter)).is_ok());
-        let refused = check_part(&Change::Discard, &[entry(1), letter]).unwrap_err().to_string();
-        assert!(refused.contains("more than 2 messages match"), "{refused}");
     }
 }

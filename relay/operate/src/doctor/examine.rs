@@ -133,10 +133,24 @@ async fn database(pipeline: &PipelineConfig) -> (Vec<Finding>, Vec<String>) {
         Err(Unreachable { reason, is_handed_on: true, .. }) => {
             (vec![reached(url), super::common::handed_on(reason)], Vec::new())
         }
-        Err(Unreachable { reason, unavailable, .. }) => {
+        Err(Unreachable { mut reason, unavailable, .. }) => {
+            // The text of the log's own errors names the lock already.
+            if unavailable
+                && !reason.contains("is locked by")
+                && let Some(holder) = lock_holder(pipeline).await
+            {
+                reason = format!("{reason}: {holder}");
+            }
             (vec![failed("database", &reason, unavailable)], Vec::new())
         }
     }
+}
+
+/// Returns the session that locks a table of the outbox, and the remedy.
+async fn lock_holder(pipeline: &PipelineConfig) -> Option<String> {
+    let options = pipeline.database.options().clone();
+    let log = outbox_log::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
+    log.lock_holder().await.ok()?
 }
 
 /// Checks the rights of the roles.

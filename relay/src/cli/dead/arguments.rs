@@ -118,6 +118,14 @@ pub(crate) struct Conditions {
     #[arg(long, value_name = "CAUSE")]
     cause: Option<String>,
 
+    /// Only messages whose error contains this text, with its numbers or with # instead of them.
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
+
+    /// Only messages whose error differs from this one only in numbers and ids.
+    #[arg(long, value_name = "TEXT")]
+    error_like: Option<String>,
+
     /// Only dead letters of this consumer.
     #[arg(long, value_name = "NAME")]
     consumer: Option<ConsumerName>,
@@ -132,8 +140,8 @@ pub(crate) struct Conditions {
 }
 
 /// The names of the conditions, for groups of arguments.
-pub(crate) const CONDITIONS: [&str; 7] =
-    ["topic", "key", "kind", "cause", "consumer", "older_than", "newer_than"];
+pub(crate) const CONDITIONS: [&str; 9] =
+    ["topic", "key", "kind", "cause", "error", "error_like", "consumer", "older_than", "newer_than"];
 
 impl Conditions {
     /// Returns the filter of these conditions and ids at these places.
@@ -145,7 +153,8 @@ impl Conditions {
             key: self.key.clone(),
             kind: self.kind.clone(),
             cause: self.cause.clone(),
-            error: None,
+            error: self.error.clone(),
+            error_like: self.error_like.clone(),
             consumer: self.consumer.clone(),
             older_than: self.older_than,
             newer_than: self.newer_than,

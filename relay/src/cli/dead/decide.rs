@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use message::{HeaderName, HeaderValue, Headers};
-use operate::dead::{self, Change, Filter, MessageRef, Report};
+use operate::dead::{self, BulkReport, Change, Filter, MessageRef, Report};
 use operate::{Places, Signed};
 
 use super::super::exit::Exit;
@@ -15,7 +15,18 @@ use super::super::output::{Format, counted, one_line};
 use super::super::progress::{Counted, during};
 use super::super::signature::Signature;
 use super::arguments::{CONDITIONS, Conditions, Where};
-use super::show;
+use super::{bulk, show};
+
+/// Maximum messages of a filter whose outcomes are printed one by one.
+const EACH_MAX: u64 = 500;
+
+/// The outcome of a decision.
+enum Done {
+    /// With a line for each message.
+    Each(Report),
+    /// With a summary.
+    Bulk(BulkReport),
+}
 
 /// The dead messages, and who decides.
 #[derive(Debug, Args)]
@@ -96,28 +107,48 @@ impl Decide {
     pub(crate) async fn execute(self, change: &Change, format: Format) -> Result<Exit, Failure> {
         let signed = self.signature.signed_unless(self.dry_run)?;
         let places = self.place.open_for(&self.ids).await?;
-        let report = self.decide(&places, &signed, change).await;
+        let done = Box::pin(self.decide(&places, &signed, change)).await;
         places.close().await;
-        told(report?, format)
+        match done? {
+            Done::Each(report) => told(report, format),
+            Done::Bulk(report) => bulk::told(report, format),
+        }
     }
 
-    async fn decide(&self, places: &Places, signed: &Signed, change: &Change) -> Result<Report, Failure> {
+    async fn decide(&self, places: &Places, signed: &Signed, change: &Change) -> Result<Done, Failure> {
         let filter = self.conditions.filter(&self.ids, &self.place);
+        if self.ids.is_empty() {
+            let selecting = dead::select(places, &signed.operator, &filter, change, None);
+            let selected = during("choosing messages", selecting).await?.of_all(places)?;
+            if selected.count() + selected.following > EACH_MAX {
+                if self.dry_run {
+                    return Ok(Done::Bulk(selected.dry_run(change)));
+                }
+                self.ask(change, selected.count(), &selected.selection)?;
+                return Ok(Done::Bulk(bulk::carry_out(places, signed, change, selected).await?));
+            }
+        }
         let planning = dead::plan(places, &signed.operator, &filter, change);
         let plan = during("choosing messages", planning).await?;
         if self.dry_run {
-            return Ok(plan.dry_run(change));
+            return Ok(Done::Each(plan.dry_run(change)));
         }
-        if self.ids.is_empty() && !self.yes && !plan.messages.is_empty() {
-            let messages = counted(plan.messages.len() as u64, "dead message");
-            let question = format!("{} {messages} ({})?", change.as_str(), one_line(&plan.selection));
-            if !confirm(&question)? {
-                return Err(Failure::new(Exit::Usage, "not confirmed; nothing was changed"));
-            }
+        if self.ids.is_empty() && !plan.messages.is_empty() {
+            self.ask(change, plan.messages.len() as u64, &plan.selection)?;
         }
         let decided = Counted::up_to(plan.messages.len() as u64, "decided");
         let progress = |so_far| decided.set("decided", so_far as u64);
-        Ok(plan.carry_out(places, signed, change, progress).await?)
+        Ok(Done::Each(plan.carry_out(places, signed, change, progress).await?))
+    }
+
+    /// Asks whether to decide about this many messages, unless that is confirmed already.
+    fn ask(&self, change: &Change, number: u64, selection: &str) -> Result<(), Failure> {
+        let messages = counted(number, "dead message");
+        let question = format!("{} {messages} ({})?", change.as_str(), one_line(selection));
+        if self.yes || confirm(&question)? {
+            return Ok(());
+        }
+        Err(Failure::new(Exit::Usage, "not confirmed; nothing was changed"))
     }
 }
 

@@ -2,6 +2,7 @@
 //! about them.
 
 mod arguments;
+mod bulk;
 mod decide;
 mod show;
 

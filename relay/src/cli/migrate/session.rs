@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use migrations::MigrateError;
+#[cfg(feature = "postgres")]
+use outbox::connect::answering;
 use outbox::connect::opened_when_free;
 use outbox_log::in_time;
 #[cfg(feature = "postgres")]
@@ -30,7 +32,8 @@ pub(super) fn failed(what: &str, error: sqlx::Error) -> Failure {
 
 #[cfg(feature = "postgres")]
 pub(super) async fn connected(options: PgConnectOptions, database: &str) -> Result<PgConnection, Failure> {
-    let failure = match in_time(CONNECT_TIMEOUT, options.connect()).await {
+    let opening = async { answering(&options).await.connect().await };
+    let failure = match in_time(CONNECT_TIMEOUT, opening).await {
         Ok(Ok(connection)) => return Ok(connection),
         Ok(Err(error)) => unconnected(&options, error),
         Err(late) => late,

@@ -12,12 +12,14 @@ use operate::{InboxConfig, PipelineConfig, Places};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::answer::Problem;
+use super::bulks::Bulks;
 use super::gate::gate;
 use super::guard::Hosts;
 use super::links::Links;
 use super::observe::Observer;
 use super::session::Cookie;
 use super::stream::{self, Streams};
+use super::surveys::Surveys;
 use super::users::Users;
 use super::{Own, login, pages};
 
@@ -45,6 +47,8 @@ pub(crate) struct App {
     /// The addresses of other places that a page links to.
     pub(crate) links: Links,
     pub(crate) streams: Streams,
+    pub(crate) bulks: Bulks,
+    pub(crate) surveys: Surveys,
     work: Semaphore,
 }
 
@@ -66,7 +70,20 @@ impl App {
         let Access { hosts, users, cookie } = access;
         let observer = Observer::new(pipelines.clone(), inboxes.clone());
         let work = Semaphore::new(WORK_MAX);
-        Self { pipelines, inboxes, own, hosts, users, cookie, observer, links, streams: Streams::new(), work }
+        Self {
+            pipelines,
+            inboxes,
+            own,
+            hosts,
+            users,
+            cookie,
+            observer,
+            links,
+            streams: Streams::new(),
+            bulks: Bulks::default(),
+            surveys: Surveys::default(),
+            work,
+        }
     }
 
     /// Waits for permission to query databases.
@@ -105,8 +122,8 @@ impl App {
 /// Returns the routes, all of them behind the gate.
 pub(crate) fn routes(app: Arc<App>) -> Router {
     use pages::{
-        audit, consumers, dead, decide, held, keys, message, messages, overview, pause, pipeline, sagas,
-        topics,
+        audit, consumers, dead, decide, decision, held, keys, message, messages, overview, pause, pipeline,
+        sagas, topics,
     };
     Router::new()
         .route("/", get(overview::show))
@@ -117,6 +134,8 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/dead", get(dead::show))
         .route("/dead/confirm", post(decide::confirm))
         .route("/dead/decide", post(decide::carry_out))
+        .route("/decision", get(decision::show))
+        .route("/decision/stop", post(decision::stop))
         .route("/message", get(message::show))
         .route("/message/payload", post(message::payload))
         .route("/pause", get(pause::ask).post(pause::pause))

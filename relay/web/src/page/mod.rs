@@ -16,6 +16,7 @@
 //! | `gate`, `guard` | the checks of each request; their decisions, pure |
 //! | `users`, `session`, `login` | the users, the cookie, the form |
 //! | `observe`, `beside`, `samples`, `plot` | shared queries of the databases, the last hour, plots |
+//! | `bulks`, `surveys` | decisions that this process carries out, counts of a moment ago |
 //! | `stream` | server-sent events |
 //! | `answer`, `fields`, `address` | errors, forms and addresses |
 //! | `context`, `layout`, `text` | the frame of every page, texts from outside |
@@ -28,6 +29,7 @@ mod address;
 mod answer;
 mod app;
 mod beside;
+mod bulks;
 mod context;
 mod fields;
 mod gate;
@@ -43,6 +45,7 @@ mod samples;
 mod serve;
 mod session;
 mod stream;
+mod surveys;
 mod text;
 mod tls;
 mod toned;

@@ -112,13 +112,12 @@ pub(crate) fn sentence(wait: &Wait) -> String {
         1 => format!("1 message is {state}"),
         number => format!("{least}{} messages are {state}", count(number)),
     };
+    let least = if cause.is_at_least { "≥ " } else { "" };
+    let counted = format!("{} ({least}{})", cause.text, count(cause.count));
     match cause.others {
+        0 if cause.is_at_least => format!("{subject}: {counted}"),
         0 => format!("{subject}: {}", cause.text),
-        others => {
-            let least = if cause.is_at_least { "≥ " } else { "" };
-            let others = several(others, "other cause");
-            format!("{subject}: {} ({least}{}), and {others}", cause.text, count(cause.count))
-        }
+        others => format!("{subject}: {counted}, and {}", several(others, "other cause")),
     }
 }
 
@@ -266,7 +265,10 @@ mod tests {
         shipping.causes = BTreeMap::from([("dead", cause.clone())]);
         let told = |status: &PipelineStatus| sentence(&sorted(status.waits())[0]);
         assert_eq!(told(&shipping), "2,009 messages are dead: no route (≥ 1,200), and 2 other causes");
-        shipping.causes.insert("dead", Cause { others: 0, ..cause });
+        // Others may be among the messages that were not looked at.
+        shipping.causes.insert("dead", Cause { others: 0, ..cause.clone() });
+        assert_eq!(told(&shipping), "2,009 messages are dead: no route (≥ 1,200)");
+        shipping.causes.insert("dead", Cause { others: 0, is_at_least: false, ..cause });
         assert_eq!(told(&shipping), "2,009 messages are dead: no route");
         shipping.causes.clear();
         assert!(told(&shipping).ends_with("requeue or discard them"));

@@ -5,7 +5,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use checker::LeaseEvent;
 use message::MessageId;
-use outbox_log::{Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, Fenced, Lease, LogError};
+use outbox_log::{
+    Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, Fenced, Lease, LogError, OtherHolder,
+};
 use tokio::time::Instant;
 
 use super::connection::Connection;
@@ -22,6 +24,11 @@ pub(super) struct SimulatedCheckpointStore {
 
 #[async_trait]
 impl CheckpointStore for SimulatedCheckpointStore {
+    async fn other_holder(&mut self) -> Result<Option<OtherHolder>, LogError> {
+        let process = self.connection.process;
+        self.connection.call(Call::Acquire, |state| state.other_holder(process)).await
+    }
+
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         let process = self.connection.process;
         let acquire = |state: &mut State| (state.acquire(process, ttl), state.outbox.history);
@@ -90,17 +97,21 @@ impl CheckpointStore for SimulatedCheckpointStore {
 }
 
 impl State {
+    fn other_holder(&self, process: ProcessId) -> Option<OtherHolder> {
+        let now = Instant::now();
+        let (holder, until) = self.outbox.relay.holder.filter(|(holder, _)| *holder != process)?;
+        let is_busy = until > now && !self.is_broken(Breakage::SharedLease);
+        is_busy.then(|| OtherHolder { holder: holder.to_string(), expires_in: until - now })
+    }
+
     fn acquire(&mut self, process: ProcessId, ttl: Duration) -> Acquired {
+        if let Some(OtherHolder { holder, expires_in }) = self.other_holder(process) {
+            return Acquired::Busy { holder, expires_in };
+        }
         let now = Instant::now();
         let is_shared = self.is_broken(Breakage::SharedLease);
         let relay = &mut self.outbox.relay;
         let before = relay.holder.filter(|(holder, _)| *holder != process);
-        if let Some((holder, until)) = before
-            && until > now
-            && !is_shared
-        {
-            return Acquired::Busy { holder: holder.to_string(), expires_in: until - now };
-        }
         if !is_shared || relay.epoch == 0 {
             relay.epoch += 1;
         }

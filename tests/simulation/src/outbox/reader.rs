@@ -17,7 +17,7 @@ use crate::breakage::Breakage;
 use crate::fault::{Call, Moment};
 use crate::world::State;
 
-/// A reader of the log. It reads nothing of another history than the one in which it was opened.
+/// A reader of the log. It reads nothing of another history than the one in which it began.
 pub(super) struct Reader(pub(super) Connection);
 
 impl Reader {
@@ -39,6 +39,11 @@ impl Reader {
 
 #[async_trait]
 impl LogReader for Reader {
+    async fn begin(&mut self) -> Result<(), LogError> {
+        self.0.history = self.0.call(Call::Stuck, |state| state.outbox.history).await?;
+        Ok(())
+    }
+
     async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError> {
         self.read(Call::Poll, Some(base), |state| state.next_difference(base)).await
     }

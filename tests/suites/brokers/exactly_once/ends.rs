@@ -22,7 +22,7 @@ use message::{
 };
 use outbox_log::{
     Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, Fenced, LogError, LogReader, LogStore,
-    RelayName,
+    OtherHolder, RelayName,
 };
 use tests::Failure;
 
@@ -142,6 +142,10 @@ impl LogStore for EndsDatabase {
         let inner = self.inner.checkpoint_store(relay, holder).await?;
         Ok(Box::new(EndsCheckpoints { inner, ends: self.ends.clone() }))
     }
+
+    async fn cause_of(&self, error: &LogError) -> Option<String> {
+        self.inner.cause_of(error).await
+    }
 }
 
 struct EndsCheckpoints {
@@ -151,6 +155,10 @@ struct EndsCheckpoints {
 
 #[async_trait]
 impl CheckpointStore for EndsCheckpoints {
+    async fn other_holder(&mut self) -> Result<Option<OtherHolder>, LogError> {
+        self.inner.other_holder().await
+    }
+
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         self.inner.acquire(ttl).await
     }

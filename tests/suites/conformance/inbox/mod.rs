@@ -19,6 +19,7 @@ mod held_keys;
 mod held_redrives;
 mod keep_alive;
 mod locks;
+mod many;
 mod metrics;
 mod minutes;
 mod moved;
@@ -50,6 +51,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         held_redrives::trials(),
         keep_alive::trials(),
         locks::trials(),
+        many::trials(),
         metrics::trials(),
         minutes::trials(),
         moved::trials(),

@@ -6,6 +6,7 @@ mod collations;
 mod concurrency;
 mod cost;
 mod decisions;
+mod desks;
 mod drift;
 mod grants;
 mod hardened;
@@ -33,6 +34,7 @@ pub(crate) mod support;
 mod tails;
 mod transaction_ids;
 pub(crate) mod unknown_commit;
+mod waits;
 mod withheld;
 
 use libtest_mimic::Trial;
@@ -46,6 +48,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         concurrency::trials(),
         cost::trials(),
         decisions::trials(),
+        desks::trials(),
         drift::trials(),
         grants::trials(),
         hardened::trials(),
@@ -73,6 +76,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         tails::trials(),
         transaction_ids::trials(),
         unknown_commit::trials(),
+        waits::trials(),
         withheld::trials(),
     ]
     .into_iter()

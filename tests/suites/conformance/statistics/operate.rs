@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use idempotency::{IdempotencyKeys, KeyId, KeyOptions};
 use inbox::reconcile::{self, Whose};
-use inbox::{DeadLetterId, DeadLetterQuery, Inbox, Signature};
+use inbox::{
+    DeadLetterId, DeadLetterQuery, FoundLetter, Inbox, LetterFilter, ManyDecided, RedriveOptions, SeenLetter,
+    Signature,
+};
 use outbox::Outbox;
 use saga::{Choice, Run, SagaId, SagaQuery, Sagas, State};
 use sqlx::{Connection as _, PgConnection, Postgres};
@@ -33,6 +36,14 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
             queries.push(DeadLetterQuery { consumer: consumer.clone(), resolved_too, ..Default::default() });
         }
     }
+    let filters = [
+        LetterFilter::default(),
+        LetterFilter {
+            consumer: Some(CONSUMER.parse()?),
+            reason: Some("poison".into()),
+            ..Default::default()
+        },
+    ];
     let some = "SELECT message_id::text FROM inbox_attempt /* the test */ LIMIT 10";
     let mut ids =
         database.texts(some).await?.iter().map(|id| id.parse()).collect::<Result<Vec<Uuid>, _>>()?;
@@ -51,6 +62,22 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
         drop(inbox.activity(Duration::from_secs(3_600)).await?);
         drop(inbox.decisions(many()).await?);
         drop(inbox.incomplete(many()).await?);
+        for filter in &filters {
+            drop(inbox.open_letters(filter, None, 50).await?);
+            let chosen = inbox.choose_letters(filter, None).await?.letters;
+            drop(inbox.survey(filter).await?);
+            inbox.now().await?;
+            let seen = |letter: &FoundLetter| SeenLetter {
+                id: letter.id,
+                reason: letter.reason,
+                deliveries: letter.deliveries,
+            };
+            let seen: Vec<SeenLetter> = chosen.iter().map(seen).take(50).collect();
+            let decided = ManyDecided { signature: signature(), id: Uuid::now_v7() };
+            drop(inbox.request_redrives(&seen, RedriveOptions::default(), &decided).await?);
+            drop(inbox.discard_all(&seen[..seen.len().min(5)], &decided).await?);
+            drop(inbox.decision(decided.id, filter.consumer.as_ref()).await?);
+        }
         drop(memory.page(Uuid::nil(), "", Uuid::max(), 100).await?);
         drop(memory.find(&ids).await?);
         drop(memory.unfinished(&ids).await?);

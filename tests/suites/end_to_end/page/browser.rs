@@ -99,7 +99,7 @@ async fn decides(stage: Stage) -> Outcome {
     browser.shows("Discard 4 messages?").await?;
     browser.fill("input[name=reason]", "sent by hand").await?;
     browser.press("form.card button.danger").await?;
-    browser.shows("4 of 4 done").await?;
+    browser.shows("4 of 4 messages discarded").await?;
     assert_eq!(served.workload.database.integer("SELECT count(*) FROM outbox_audit").await?, 4);
 
     let served = served.with_dead_more(4, 5).await?;

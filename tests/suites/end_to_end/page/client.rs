@@ -64,6 +64,19 @@ impl Client {
         Answer::read(&String::from_utf8_lossy(&answer))
     }
 
+    /// Sends a form that leads to another page, and returns that page with its address.
+    pub(crate) async fn follow(
+        &self,
+        path: &str,
+        fields: &[(&str, &str)],
+    ) -> Result<(String, Answer), Failure> {
+        let answer = self.post(path, fields).await?;
+        let address = answer.value("location").filter(|_| answer.status == 303);
+        let address = address.ok_or_else(|| format!("{path}: {} {}", answer.status, answer.body))?.to_owned();
+        let page = self.get(&address).await?;
+        Ok((address, page))
+    }
+
     /// Sends a request and leaves reading the response to the caller.
     pub(crate) async fn open(&self, method: &str, path: &str, body: &str) -> Result<TcpStream, Failure> {
         let mut stream = TcpStream::connect(&self.address).await?;
@@ -96,6 +109,11 @@ impl Answer {
         let field = format!("type=\"hidden\" name=\"{name}\" value=\"");
         let value = self.body.split(&*field).nth(1).and_then(|rest| rest.split('"').next());
         value.ok_or_else(|| format!("no field {name}: {}", self.body).into())
+    }
+
+    /// Returns the hidden fields by which a form about one place names its decision.
+    pub(crate) fn decision(&self) -> Result<[(&str, &str); 2], Failure> {
+        Ok([("decision", self.field("decision")?), ("at", self.field("at")?)])
     }
 
     /// Returns the value of a header.

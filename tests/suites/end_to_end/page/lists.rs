@@ -48,11 +48,7 @@ pub(crate) async fn pieces(stage: Stage) -> Outcome {
     assert!(some.contains("topic-7") && some.contains("rel=\"next\""), "{some}");
     assert_eq!(ann.get("/dead?from=outbox-9-dead-x").await?.status, 400);
     let asked = ann.post("/dead/confirm", &[("what", "requeue-all")]).await?;
-    assert!(
-        asked.body.contains("Requeue 500 messages?") && asked.body.contains("More messages match"),
-        "{}",
-        asked.body
-    );
+    assert!(asked.body.contains("Requeue 200,000 messages?"), "{}", asked.body);
     assert!(asked.body.len() < PAGE_BYTES_MAX);
     served.relay.stop().await
 }

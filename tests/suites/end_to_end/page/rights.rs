@@ -2,9 +2,12 @@
 
 use tests::{Outcome, Stage, eventually};
 
-use super::client::Client;
+use super::client::{Answer, Client};
 use super::surface::{CHANGES, READ};
 use super::{ANN, EVE, Served, USERS};
+
+/// An id of a decision that no form has.
+const ID: &str = "01a21987-9bca-7af8-8184-ba681445d351";
 
 /// Goal: a viewer can only look, and forged forms change nothing. Oracle: the answers, the parked
 /// messages, the pauses and the audits.
@@ -25,7 +28,7 @@ pub(crate) async fn viewer(stage: Stage) -> Outcome {
         assert!(answer.body.contains("eve has the role viewer and may not"), "{path}: {}", answer.body);
     }
     let rows = served.rows().await?;
-    let chosen = [("what", "discard"), ("row", &rows[0]), ("expected", "1"), ("reason", "forged")];
+    let chosen = [("what", "discard"), ("row", &rows[0]), ("decision", ID), ("reason", "forged")];
     assert_eq!(eve.post("/dead/decide", &chosen).await?.status, 403);
     assert_eq!((served.parked("dead").await?, served.audited().await?), (2, 0), "nothing was decided");
     assert_eq!(served.workload.database.integer("SELECT count(*) FROM outbox_pause").await?, 0);
@@ -45,34 +48,41 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
         ann.post("/dead/confirm", &[("what", "discard"), ("row", &rows[0]), ("row", &rows[1])]).await?;
     assert!(asked.status == 200 && asked.body.contains("Discard 2 messages?"), "{}", asked.body);
     assert_eq!(served.audited().await?, 0, "asking decides nothing");
-    let expected = asked.field("expected")?;
-    let chosen = [("what", "discard"), ("row", &rows[0]), ("row", &rows[1]), ("expected", expected)];
+    assert!(asked.body.contains(">Discard 2 messages</button>"), "{}", asked.body);
+    let chosen = [("what", "discard"), ("row", &rows[0]), ("row", &rows[1])];
+    let chosen = [&chosen[..], &asked.decision()?].concat();
     let silent = ann.post("/dead/decide", &chosen).await?;
     assert!(silent.status == 422 && silent.body.contains("why"), "{}", silent.body);
     let signed = [&chosen[..], &[("reason", "sent by hand")]].concat();
-    let done = ann.post("/dead/decide", &signed).await?;
-    assert!(done.status == 200 && done.body.contains("2 of 2 done"), "{}", done.body);
+    let (_, done) = ann.follow("/dead/decide", &signed).await?;
+    assert!(done.body.contains("2 of 2 messages discarded"), "{}", done.body);
 
     let which = [("what", "requeue-all"), ("topic", &*served.workload.topic)];
     let asked = ann.post("/dead/confirm", &which).await?;
-    let expected = asked.field("expected")?;
-    let all = [&which[..], &[("expected", expected), ("reason", "smaller now")]].concat();
-    // A different message replaces one of the four.
+    assert!(asked.body.contains(">Requeue 4 messages</button>"), "{}", asked.body);
+    let all = [&which[..], &asked.decision()?, &[("reason", "smaller now")]].concat();
+    // One of the four dies again meanwhile.
     let row = rows[5].split('/').nth(1).ok_or("a row without an id")?;
-    let moved = |from: &str, to: &str| format!("UPDATE outbox_exception SET id = {to} WHERE id = {from}");
-    let other = "1000000";
-    served.workload.database.execute(&moved(row, other)).await?;
-    let stale = ann.post("/dead/decide", &all).await?;
-    assert!(stale.status == 409 && stale.body.contains("4 messages match now"), "{}", stale.body);
-    served.workload.database.execute(&moved(other, row)).await?;
-    let done = ann.post("/dead/decide", &all).await?;
-    assert!(done.status == 200 && done.body.contains("4 of 4 done"), "{}", done.body);
+    let again = format!("UPDATE outbox_exception SET updated_at = clock_timestamp() WHERE id = {row}");
+    served.workload.database.execute(&again).await?;
+    let (address, done) = ann.follow("/dead/decide", &all).await?;
+    assert!(done.body.contains("3 of 3 messages requeued"), "{}", done.body);
+    assert!(done.body.contains("1 that were confirmed are left out"), "{}", done.body);
+    let back = format!("/dead?topic={}", served.workload.topic);
+    assert!(done.body.contains(&back), "the filter is kept: {}", done.body);
+    eventually("the result shows what died again", || async {
+        Ok(ann.get(&address).await?.body.contains("dead again").then_some(()))
+    })
+    .await?;
+    let audited = served.audited().await?;
+    let (same, _) = ann.follow("/dead/decide", &all).await?;
+    assert_eq!((same, served.audited().await?), (address, audited), "one form is one decision");
     let words = "SELECT DISTINCT actor || ':' || action || ':' || note || ':' || selection FROM outbox_audit ORDER BY 1";
     let told = served.workload.database.texts(words).await?;
     let topic = &served.workload.topic;
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told[0].starts_with("ann:discard:sent by hand:source=outbox id="), "{told:?}");
-    assert_eq!(told[1], format!("ann:requeue:smaller now:topic={topic}: 4 chosen"));
+    assert_eq!(told[1], format!("ann:requeue:smaller now:topic={topic}: 3 chosen"));
 
     let pause = [("pipeline", "orders"), ("scope", "key"), ("name", "key-9"), ("reason", "look first")];
     assert_eq!(ann.post("/pause", &pause).await?.status, 303);
@@ -99,10 +109,20 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
     }
     for broken in [
         &[("what", "discard")][..],
-        &[("what", "burn"), ("row", "outbox/1/orders"), ("expected", "1")],
-        &[("what", "discard"), ("row", "outbox/1/nobody"), ("expected", "1"), ("reason", "x")],
-        &[("what", "discard"), ("row", "../../etc"), ("expected", "1"), ("reason", "x")],
-        &[("what", "discard"), ("row", "outbox/99999/orders"), ("expected", "1"), ("reason", "x")],
+        &[("what", "discard"), ("row", "outbox/1/orders"), ("reason", "x")],
+        &[("what", "discard"), ("row", "outbox/1/orders"), ("decision", "1"), ("reason", "x")],
+        &[("what", "burn"), ("row", "outbox/1/orders"), ("decision", ID)],
+        &[("what", "discard"), ("row", "outbox/1/nobody"), ("decision", ID), ("reason", "x")],
+        &[("what", "discard"), ("row", "../../etc"), ("decision", ID), ("reason", "x")],
+        &[("what", "discard"), ("row", "outbox/99999/orders"), ("decision", ID), ("reason", "x")],
+        &[("what", "discard-all"), ("at", "outbox/x/1/0/orders"), ("decision", ID), ("reason", "x")],
+        &[("what", "discard-all"), ("decision", ID), ("reason", "nothing was shown")],
+        &[
+            ("what", "discard-all"),
+            ("at", "outbox/4000000000000000/6/0/orders"),
+            ("decision", ID),
+            ("reason", "other messages were shown"),
+        ],
     ] {
         let answer = ann.post("/dead/decide", broken).await?;
         assert!((400..500).contains(&answer.status), "{broken:?}: {}", answer.status);
@@ -153,9 +173,8 @@ pub(crate) async fn forged(stage: Stage) -> Outcome {
     assert_eq!((served.parked("dead").await?, served.audited().await?), (2, 0));
     let own = browser.with("Origin", &here).with("Sec-Fetch-Site", "same-origin");
     let asked = own.post("/dead/confirm", &[("what", "discard-all")]).await?;
-    let expected = asked.field("expected")?;
-    let all = [("what", "discard-all"), ("expected", expected), ("reason", "mine")];
-    assert_eq!(own.post("/dead/decide", &all).await?.status, 200, "the page's own form");
+    let all = [&[("what", "discard-all"), ("reason", "mine")][..], &asked.decision()?].concat();
+    assert_eq!(own.post("/dead/decide", &all).await?.status, 303, "the page's own form");
     served.relay.stop().await
 }
 
@@ -167,14 +186,21 @@ pub(crate) async fn two_operators(stage: Stage) -> Outcome {
     let row = served.rows().await?.remove(0);
     let ann = served.ann();
     let bob = Client::new(&served.address).with("Authorization", "Bearer token-of-bob-the-operator");
-    let asked = ann.post("/dead/confirm", &[("what", "discard"), ("row", &row)]).await?;
-    let expected = asked.field("expected")?;
-    let discard = [("what", "discard"), ("row", &*row), ("expected", expected), ("reason", "given up")];
-    let requeue = [("what", "requeue"), ("row", &*row), ("expected", expected), ("reason", "try again")];
-    let (one, other) = tokio::join!(ann.post("/dead/decide", &discard), bob.post("/dead/decide", &requeue));
-    let (one, other) = (one?, other?);
-    let done = [&one, &other].iter().filter(|it| it.body.contains("1 of 1 done")).count();
-    assert_eq!(done, 1, "{}\n{}", one.body, other.body);
+    let asked = [
+        ann.post("/dead/confirm", &[("what", "discard"), ("row", &row)]).await?,
+        bob.post("/dead/confirm", &[("what", "requeue"), ("row", &row)]).await?,
+    ];
+    let discard = [("what", "discard"), ("row", &*row), ("reason", "given up")];
+    let discard = [&discard[..], &asked[0].decision()?].concat();
+    let requeue = [("what", "requeue"), ("row", &*row), ("reason", "try again")];
+    let requeue = [&requeue[..], &asked[1].decision()?].concat();
+    let (one, other) =
+        tokio::join!(ann.follow("/dead/decide", &discard), bob.follow("/dead/decide", &requeue));
+    // The other one is refused, or its result says that nothing was changed.
+    let is_done = |it: &Result<(String, Answer), _>| {
+        it.as_ref().is_ok_and(|(_, page)| page.body.contains("1 of 1 messages"))
+    };
+    assert_eq!([is_done(&one), is_done(&other)].iter().filter(|done| **done).count(), 1);
     assert_eq!(served.workload.database.integer("SELECT count(*) FROM outbox_audit").await?, 1);
     served.relay.stop().await
 }

@@ -66,10 +66,14 @@ pub(crate) async fn hostile(stage: Stage) -> Outcome {
     assert!(ann.get("/held").await?.body.contains("&lt;script&gt;alert(1)"), "the name is shown");
     let which = [("what", "discard-all"), ("topic", HOSTILE)];
     let asked = ann.post("/dead/confirm", &which).await?;
-    let bulk = [&which[..], &[("reason", HOSTILE), ("expected", asked.field("expected")?)]].concat();
+    let bulk = [&which[..], &asked.decision()?, &[("reason", HOSTILE)]].concat();
     assert!(asked.status == 200 && !asked.body.contains("<script>alert"), "{}", asked.body);
-    let done = ann.post("/dead/decide", &bulk).await?;
-    assert!(done.body.contains("1 of 1 done") && !done.body.contains("<script>alert"), "{}", done.body);
+    let (_, done) = ann.follow("/dead/decide", &bulk).await?;
+    assert!(
+        done.body.contains("1 of 1 messages discarded") && !done.body.contains("<script>alert"),
+        "{}",
+        done.body
+    );
     served.relay.stop().await
 }
 
@@ -149,9 +153,10 @@ pub(crate) async fn one_picture(stage: Stage) -> Outcome {
     .await?;
     let ann = Client::new(&address).with("Authorization", &format!("Bearer {}", super::ANN));
     let asked = ann.post("/dead/confirm", &[("what", "discard-all")]).await?;
-    let expected = asked.field("expected")?;
-    let all = [("what", "discard-all"), ("expected", expected), ("reason", "given up")];
-    assert_eq!(ann.post("/dead/decide", &all).await?.status, 200, "a standby decides as well");
+    let all = [&[("what", "discard-all"), ("reason", "given up")][..], &asked.decision()?].concat();
+    let (address, _) = ann.follow("/dead/decide", &all).await?;
+    let result = served.eve().get(&address).await?.body;
+    assert!(result.contains("2 of 2 messages discarded"), "any process has the result: {result}");
     let audit = served.eve().get("/audit").await?.body;
     // A decision is one line, however many messages it is about.
     assert_eq!(audit.matches("given up").count(), 1, "{audit}");

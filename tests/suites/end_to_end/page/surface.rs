@@ -13,13 +13,14 @@ use super::client::{Answer, Client};
 use super::{ANN, EVE, SERVING, Served, USERS, config};
 
 /// Every address that is read with GET.
-pub(crate) const READ: [&str; 19] = [
+pub(crate) const READ: [&str; 20] = [
     "/",
     "/pipeline?name=orders",
     "/messages",
     "/topics",
     "/held",
     "/dead",
+    "/decision?id=01a21987-9bca-7af8-8184-ba681445d351",
     "/message?id=1",
     "/consumers",
     "/keys",
@@ -46,9 +47,18 @@ const KEY: [(&str, &str); 7] = [
 ];
 
 /// Every address that changes something, with valid fields.
-pub(crate) const CHANGES: [(&str, &[(&str, &str)]); 8] = [
+pub(crate) const CHANGES: [(&str, &[(&str, &str)]); 9] = [
     ("/dead/confirm", &[("what", "requeue-all")]),
-    ("/dead/decide", &[("what", "discard-all"), ("expected", "2"), ("reason", "forged")]),
+    (
+        "/dead/decide",
+        &[
+            ("what", "discard-all"),
+            ("decision", "01a21987-9bca-7af8-8184-ba681445d351"),
+            ("at", "outbox/4000000000000000/2/0/orders"),
+            ("reason", "forged"),
+        ],
+    ),
+    ("/decision/stop", &[("id", "01a21987-9bca-7af8-8184-ba681445d351")]),
     ("/message/payload", &[("id", "1"), ("reason", "forged")]),
     ("/pause", &[("pipeline", "orders"), ("scope", "pipeline"), ("reason", "forged")]),
     ("/resume", &[("pipeline", "orders"), ("scope", "pipeline"), ("reason", "forged")]),

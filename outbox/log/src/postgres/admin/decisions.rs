@@ -9,9 +9,7 @@ use sqlx::{Connection, Executor as _, PgConnection};
 use super::statements::{
     AUDIT, DISCARD, EDIT, LOCK_ENTRIES, LOCK_WAITING, LOOK_AT_ENTRIES, OVERDUE, REQUEUE, SET_DUE, Statements,
 };
-use crate::admin::decision::{
-    ChosenEntry, DecideError, Decision, EntryNow, OperatorDecision, TAKEN_FOR_CALLS, edited,
-};
+use crate::admin::decision::{Batch, ChosenEntry, DecideError, Decision, EntryNow, TAKEN_FOR_CALLS, edited};
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 use crate::{EntryId, LogError, RelayName};
 
@@ -20,22 +18,18 @@ impl PostgresLog {
     /// of this future also ends the transaction.
     pub(super) async fn carry_out(
         &self,
-        relay: &RelayName,
-        entries: &[ChosenEntry],
-        decree: &OperatorDecision,
+        connection: &mut PgConnection,
+        batch: Batch<'_>,
         is_committing: &AtomicBool,
     ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
+        let Batch { relay, entries, decree, .. } = batch;
         let failed = || LogError::during("carry out the decision");
-        let mut connection = self.admin().await?;
         let action = decree.decision.action();
-        let taken_until = if action.takes_retrying() {
-            self.take_waiting(&mut connection, relay, entries).await?
-        } else {
-            None
-        };
+        let taken_until =
+            if action.takes_retrying() { self.take_waiting(connection, relay, entries).await? } else { None };
         let mut tx = connection.begin().await.map_err(failed())?;
         tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
-        let found = self.lock(&mut tx, relay, entries, taken_until.as_deref()).await?;
+        let found = self.lock(&mut tx, batch, taken_until.as_deref()).await?;
         let verdicts: Vec<Result<(), DecideError>> =
             entries.iter().map(|entry| entry.verdict(relay, found.get(&entry.id.0), action)).collect();
         let accepted = entries.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_ok());
@@ -79,6 +73,7 @@ impl PostgresLog {
             .bind(accepted.iter().map(|entry| entry.message_id.as_str()).collect::<Vec<_>>())
             .bind(digests.0)
             .bind(digests.1)
+            .bind(batch.id())
             .execute(&mut *tx)
             .await
             .map_err(failed())?;
@@ -141,15 +136,15 @@ impl PostgresLog {
     }
 
     /// Returns the current state of the chosen entries. Locks those that are dead, and those that
-    /// were taken from the relay until `taken_until`.
+    /// were taken from the relay until `taken_until`. Dead ones that have changed since the
+    /// confirmation are left alone.
     async fn lock(
         &self,
         connection: &mut PgConnection,
-        relay: &RelayName,
-        entries: &[ChosenEntry],
+        batch: Batch<'_>,
         taken_until: Option<&str>,
     ) -> Result<HashMap<i64, EntryNow>, LogError> {
-        let mut ids: Vec<i64> = entries.iter().map(|entry| entry.id.0).collect();
+        let mut ids: Vec<i64> = batch.entries.iter().map(|entry| entry.id.0).collect();
         ids.sort_unstable();
         let mut found = HashMap::new();
         for (statement, is_locked) in [(LOCK_ENTRIES, true), (LOOK_AT_ENTRIES, false)] {
@@ -158,9 +153,9 @@ impl PostgresLog {
                 break;
             }
             let statement = self.render(statement);
-            let mut query = sqlx::query_as(&statement).bind(relay.as_str()).bind(missing);
+            let mut query = sqlx::query_as(&statement).bind(batch.relay.as_str()).bind(missing);
             if is_locked {
-                query = query.bind(taken_until);
+                query = query.bind(taken_until).bind(batch.as_of());
             }
             let rows: Vec<(i64, String, String)> =
                 query.fetch_all(&mut *connection).await.map_err(LogError::during("look at the entries"))?;

@@ -1,26 +1,26 @@
 //! Operators' queries and decisions, in PostgreSQL.
 
 mod decisions;
+mod desk;
 pub(super) mod statements;
 mod status;
-
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 #[cfg(feature = "testing")]
 use outbox::postgres::inventory::Listed;
-use sqlx::Executor as _;
+use sqlx::{Executor as _, PgConnection};
 use time::OffsetDateTime;
 
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
 use crate::admin::entry::{AuditRecord, ListedEntry};
 use crate::admin::status::{Blocker, Picture, RelayStatus};
-use crate::admin::{LogAdmin, Operation};
-use crate::failure::{in_time, within};
+use crate::admin::{Desk, LogAdmin, Operation};
+use crate::failure::within;
 use crate::postgres::brief::Brief;
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 use crate::tables::Signature;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
+use desk::PostgresDesk;
 #[cfg(feature = "testing")]
 use statements::Statements;
 
@@ -39,34 +39,43 @@ impl PostgresLog {
     /// Opens a session for queries, in a transaction that ends with it.
     pub(super) async fn look(&self) -> Result<Brief, LogError> {
         let mut connection = self.admin().await?;
-        let begin = async {
-            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED, READ ONLY").await?;
-            connection.execute(ONE_PLAN_HERE).await
-        };
-        begin.await.map_err(LogError::during("begin to look"))?;
+        begin_to_look(&mut connection).await?;
         Ok(connection)
     }
+}
+
+/// Begins a transaction for questions.
+async fn begin_to_look(connection: &mut PgConnection) -> Result<(), LogError> {
+    let begin = async {
+        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED, READ ONLY").await?;
+        connection.execute(ONE_PLAN_HERE).await
+    };
+    begin.await.map(drop).map_err(LogError::during("begin to look"))
 }
 
 #[async_trait]
 impl LogAdmin for PostgresLog {
     async fn relays(&self) -> Result<Vec<RelayStatus>, LogError> {
         let ask = async { self.status(&mut *self.look().await?, None).await };
-        within(self.options.call_timeout, ask).await
+        self.within(self.options.call_timeout, ask).await
     }
 
     async fn relay(&self, relay: &RelayName) -> Result<Option<RelayStatus>, LogError> {
         let ask = async { self.status(&mut *self.look().await?, Some(relay)).await };
-        Ok(within(self.options.call_timeout, ask).await?.pop())
+        Ok(self.within(self.options.call_timeout, ask).await?.pop())
     }
 
     async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
         let ask = async { self.read_blocker(&mut *self.look().await?).await };
-        within(self.options.call_timeout, ask).await
+        self.within(self.options.call_timeout, ask).await
     }
 
     async fn picture(&self, relay: &RelayName) -> Result<Picture, LogError> {
-        within(self.options.call_timeout, self.read_picture(relay)).await
+        self.within(self.options.call_timeout, self.read_picture(relay)).await
+    }
+
+    async fn lock_holder(&self) -> Result<Option<String>, LogError> {
+        self.asked_for_lock().await
     }
 
     async fn list(
@@ -92,15 +101,11 @@ impl LogAdmin for PostgresLog {
         entries: &[ChosenEntry],
         decree: OperatorDecision,
     ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
-        decree.check(entries.len())?;
-        let limit = self.options.call_timeout;
-        let is_committing = AtomicBool::new(false);
-        let done = self.carry_out(relay, entries, &decree, &is_committing);
-        match in_time(limit, done).await {
-            Ok(done) => done,
-            Err(late) if is_committing.load(Ordering::Relaxed) => Err(DecideError::Unknown(late)),
-            Err(late) => Err(late.into()),
-        }
+        self.desk(relay).decide(entries, &decree, None).await
+    }
+
+    fn desk(&self, relay: &RelayName) -> Box<dyn Desk> {
+        Box::new(PostgresDesk::new(self.clone(), relay.clone()))
     }
 
     async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {

@@ -89,13 +89,14 @@ migrations::statements! {
 }
 
 // $1 relay, $2 ids, ascending, so that two operators never deadlock. Entries that are not dead
-// belong to the relay, unless they were taken from it until $3. Each is looked up separately, here
-// and below.
+// belong to the relay, unless they were taken from it until $3. A confirmation for the moment $4,
+// if given, does not cover what died later. Each is looked up separately, here and below.
 pub(in crate::postgres) const LOCK_ENTRIES: &str = "
 SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
     SELECT id, state, message_id FROM {schema}outbox_exception
     WHERE relay = $1 AND shard = 0 AND id = chosen.id
-        AND (state = 'dead' OR state = 'retrying' AND due_at = $3::text::timestamptz) LIMIT 1 FOR UPDATE) AS e";
+        AND (state = 'dead' AND ($4::timestamptz IS NULL OR updated_at <= $4)
+            OR state = 'retrying' AND due_at = $3::text::timestamptz) LIMIT 1 FOR UPDATE) AS e";
 
 // $1 relay, $2 ids, $3 seconds: the entries that wait for a retry and for an operator, when each is
 // due, and until when it is taken.
@@ -163,8 +164,8 @@ WHERE ctid = c.place";
 
 pub(in crate::postgres) const AUDIT: &str = "
 INSERT INTO {schema}outbox_audit (actor, relay, action, note, selection, id, message_id, digest_before,
-    digest_after, fault, error)
-SELECT $1, $2, $3, $4, $5, d.id, d.message_id, d.digest_before, d.digest_after, e.fault, e.error
+    digest_after, fault, error, decision)
+SELECT $1, $2, $3, $4, $5, d.id, d.message_id, d.digest_before, d.digest_after, e.fault, e.error, $10::uuid
 FROM unnest($6::bigint[], $7::text[]::uuid[], $8::text[], $9::text[])
     WITH ORDINALITY AS d(id, message_id, digest_before, digest_after, place)
 LEFT JOIN LATERAL (SELECT fault, error FROM {schema}outbox_exception

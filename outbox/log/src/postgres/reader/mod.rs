@@ -38,7 +38,8 @@ pub(in crate::postgres) struct PgReader {
     tables: Arc<Tables<Postgres>>,
     questions: facts::Statements,
     call_timeout: Duration,
-    /// The run of the server in which this reader was opened. It reads nothing of another run.
+    /// The run of the server in which this reader was opened or has begun. It reads nothing of
+    /// another run.
     run: Option<String>,
     /// A requested base, and a later mark with no row between the two.
     advanced: Option<(Mark, PgMark)>,
@@ -116,6 +117,13 @@ fn rows_max(rows: usize) -> i64 {
 
 #[async_trait]
 impl LogReader for PgReader {
+    async fn begin(&mut self) -> Result<(), LogError> {
+        let asked = run(&mut self.connection, &self.statements);
+        self.run = within(self.call_timeout, asked).await?;
+        self.advanced = None;
+        Ok(())
+    }
+
     async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError> {
         self.difference_after(base).await
     }

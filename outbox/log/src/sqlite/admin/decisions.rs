@@ -1,10 +1,12 @@
 //! Carries out the decisions of operators.
 
+use migrations::query::micros_of;
 use sqlx::{Connection, SqliteConnection};
+use uuid::Uuid;
 
 use super::statements::SQL;
 use crate::admin::decision::{
-    ChosenEntry, Content, DecideError, Decision, EntryNow, OperatorDecision, TAKEN_FOR_CALLS, edited,
+    Batch, ChosenEntry, Content, DecideError, Decision, EntryNow, TAKEN_FOR_CALLS, edited,
 };
 use crate::sqlite::store::SqliteLog;
 use crate::{EntryId, ExceptionState, LogError, RelayName};
@@ -49,22 +51,25 @@ impl SqliteLog {
     /// Decides about one entry, in an open transaction.
     pub(super) async fn decide_one(
         connection: &mut SqliteConnection,
-        relay: &RelayName,
+        batch: Batch<'_>,
         entry: &ChosenEntry,
-        decree: &OperatorDecision,
         taken_until: Option<i64>,
     ) -> Result<Result<(), DecideError>, LogError> {
+        let Batch { relay, decree, .. } = batch;
         let failed = || LogError::during("carry out the decision");
         let id = entry.id;
-        let found: Option<(String, String, Option<i64>)> = sqlx::query_as(&SQL.found)
+        let found: Option<(String, String, Option<i64>, i64)> = sqlx::query_as(&SQL.found)
             .bind(relay.as_str())
             .bind(id.0)
             .fetch_optional(&mut *connection)
             .await
             .map_err(failed())?;
-        let found = found.map(|(state, message_id, due_at)| {
+        let as_of = batch.as_of().map(micros_of);
+        let found = found.map(|(state, message_id, due_at, updated_at)| {
             let is_taken = state == ExceptionState::Retrying.as_str() && taken_until.is_some();
-            let is_locked = state == ExceptionState::Dead.as_str() || is_taken && due_at == taken_until;
+            let is_dead = state == ExceptionState::Dead.as_str();
+            let is_locked =
+                is_dead && as_of.is_none_or(|as_of| updated_at <= as_of) || is_taken && due_at == taken_until;
             EntryNow { is_locked, state, message_id }
         });
         let action = decree.decision.action();
@@ -103,6 +108,7 @@ impl SqliteLog {
             .bind(digests.0)
             .bind(digests.1)
             .bind(&decree.selection)
+            .bind(batch.id().map(Uuid::hyphenated))
             .execute(connection)
             .await
             .map_err(failed())?;

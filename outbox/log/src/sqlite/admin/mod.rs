@@ -1,20 +1,21 @@
 //! Operators' queries and decisions, in SQLite.
 
 mod decisions;
+mod desk;
 mod statements;
 mod status;
 
 use async_trait::async_trait;
-use sqlx::Connection as _;
 use time::OffsetDateTime;
 
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
 use crate::admin::entry::{AuditRecord, ListedEntry};
 use crate::admin::status::{Blocker, Picture, RelayStatus};
-use crate::admin::{LogAdmin, Operation};
+use crate::admin::{Desk, LogAdmin, Operation};
 use crate::sqlite::store::SqliteLog;
 use crate::tables::Signature;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
+use desk::SqliteDesk;
 
 #[async_trait]
 impl LogAdmin for SqliteLog {
@@ -61,21 +62,11 @@ impl LogAdmin for SqliteLog {
         entries: &[ChosenEntry],
         decree: OperatorDecision,
     ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
-        decree.check(entries.len())?;
-        let failed = || LogError::during("carry out the decision");
-        let mut connection = self.connect().await?;
-        let taken_until = if decree.decision.action().takes_retrying() {
-            self.take_waiting(&mut connection, relay, entries).await?
-        } else {
-            None
-        };
-        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
-        let mut verdicts = Vec::with_capacity(entries.len());
-        for entry in entries {
-            verdicts.push(Self::decide_one(&mut tx, relay, entry, &decree, taken_until).await?);
-        }
-        tx.commit().await.map_err(failed())?;
-        Ok(verdicts)
+        self.desk(relay).decide(entries, &decree, None).await
+    }
+
+    fn desk(&self, relay: &RelayName) -> Box<dyn Desk> {
+        Box::new(SqliteDesk::new(self.clone(), relay.clone()))
     }
 
     async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {

@@ -18,7 +18,7 @@ migrations::statements! {
         SELECT (SELECT coalesce(max(id), 0) FROM outbox_message) - ?1, id, ({now} - enqueued_at) / 1e6
             FROM outbox_message WHERE id > ?1 ORDER BY id LIMIT 1";
     found = "
-        SELECT state, message_id, due_at FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
+        SELECT state, message_id, due_at, updated_at FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
     /// Finds an entry that waits for a retry and for an operator, with its due time.
     waiting = "
         SELECT due_at FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2
@@ -59,8 +59,8 @@ migrations::statements! {
             WHERE relay = ?1 AND shard = 0 AND id = ?2";
     audit = "
         INSERT INTO outbox_audit (actor, relay, id, message_id, action, note, digest_before, digest_after,
-            selection, fault, error)
-            SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, fault, error
+            selection, decision, fault, error)
+            SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, fault, error
             FROM outbox_exception WHERE relay = ?2 AND shard = 0 AND id = ?3";
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use message::loopback::is_loopback;
 use migrations::{Identifier, Line, Migrator};
-use outbox::connect::postgres_options;
+use outbox::connect::{answering, postgres_options};
 use outbox_log::LogError;
 use outbox_log::postgres::unconnected;
 use sqlx::postgres::{PgConnectOptions, PgRow, PgSslMode};
@@ -58,7 +58,8 @@ pub(in crate::doctor) async fn gather(
 }
 
 pub(super) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, Unreachable> {
-    let opened = timeout(TIME_LIMIT, options.connect()).await.map_err(|_| Unreachable::late())?;
+    let opening = async { answering(options).await.connect().await };
+    let opened = timeout(TIME_LIMIT, opening).await.map_err(|_| Unreachable::late())?;
     Ok(opened.map_err(|error| unconnected(options, error))?)
 }
 

@@ -103,11 +103,13 @@ fn of_pipeline(operator: &Operator, status: &PipelineStatus, wait: &Wait) -> Mar
     let name = status.pipeline.as_str();
     match wait.symptom {
         Symptom::Dead => {
-            // With one cause, all dead messages have it.
-            let error = wait.cause.as_ref().filter(|cause| cause.others > 0).map_or("", |cause| &cause.text);
-            let pairs = [("pipeline", name), ("error", error)];
+            // The buttons take the messages of the cause that the card names: others may have died
+            // since, or may not have been looked at.
+            let error = wait.cause.as_ref().map_or("", |cause| &cause.text);
+            let is_only = wait.cause.as_ref().is_none_or(|cause| cause.others == 0 && !cause.is_at_least);
+            let pairs = [("pipeline", name), ("error_like", error)];
             html! {
-                @if error.is_empty() { (show("/dead", &pairs, wait)) } @else {
+                @if is_only { (show("/dead", &pairs[..1], wait)) } @else {
                     a href=(with_query("/dead", &pairs)) { "Show these" }
                     (show("/dead", &pairs[..1], wait))
                 }
@@ -223,8 +225,16 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         let text = rendered(Role::Operator, &dead(2));
-        assert!(text.contains("error=no+route+for+%3Cqueue%3E") && text.contains("Show these"), "{text}");
-        assert!(text.contains("name=\"error\" value=\"no route for &lt;queue&gt;\""), "{text}");
+        assert!(
+            text.contains("error_like=no+route+for+%3Cqueue%3E") && text.contains("Show these"),
+            "{text}"
+        );
+        let button = "name=\"error_like\" value=\"no route for &lt;queue&gt;\"";
+        assert!(text.contains(button), "{text}");
+        let mut sampled = dead(0);
+        sampled.causes.values_mut().for_each(|cause| cause.is_at_least = true);
+        let text = rendered(Role::Operator, &sampled);
+        assert!(text.contains("Show these") && text.contains(button), "{text}");
     }
 
     #[test]

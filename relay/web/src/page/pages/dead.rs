@@ -7,7 +7,7 @@ use axum::extract::{Query, State};
 use axum::http::Uri;
 use maud::{Markup, html};
 use operate::Places;
-use operate::dead::{Bookmark, DeadMessage, DeadSource, Filter, Listed, States, page};
+use operate::dead::{Bookmark, DeadMessage, DeadSource, Filter, Listed, States, Total, page, survey};
 use operate::units::Time;
 use outbox_log::ExceptionState;
 
@@ -18,17 +18,19 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, badge, cell, count, may_decide, maybe, since, tone};
 use super::super::list::{Column, Kind, column, list};
+use super::causes::{causes, total_text};
 
 /// Messages per page.
 const ROWS: usize = 50;
 
 /// The fields of the filter, with their labels.
-const CONDITIONS: [(&str, &str); 8] = [
+const CONDITIONS: [(&str, &str); 9] = [
     ("topic", "Topic or queue"),
     ("key", "Ordering key"),
     ("kind", "Event type"),
     ("cause", "Cause"),
     ("error", "Error contains"),
+    ("error_like", "Error like, but for numbers"),
     ("pipeline", "Pipeline"),
     ("consumer", "Consumer"),
     ("older_than", "Older than (1h)"),
@@ -51,6 +53,7 @@ pub(crate) fn filter(fields: &Fields) -> Result<Filter, Problem> {
         kind: fields.given("kind"),
         cause: fields.given("cause"),
         error: fields.given("error"),
+        error_like: fields.given("error_like"),
         consumer: fields.read("consumer")?,
         older_than: fields.read::<Time>("older_than")?.map(|time| time.0),
         newer_than: fields.read::<Time>("newer_than")?.map(|time| time.0),
@@ -73,6 +76,13 @@ pub(crate) fn kept(fields: &Fields) -> Vec<(&'static str, String)> {
     names.filter_map(|name| Some((name, fields.given(name)?))).collect()
 }
 
+/// Renders the way back to the list, with the filter that it had.
+pub(super) fn back_to_list(fields: &Fields) -> Markup {
+    let kept = kept(fields);
+    let pairs: Vec<(&str, &str)> = kept.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    html! { a class="button" href=(with_query("/dead", &pairs)) { "Back to the list" } }
+}
+
 /// `GET /dead`.
 pub(crate) async fn show(
     Asker(operator): Asker,
@@ -92,12 +102,22 @@ pub(crate) async fn show(
     let turn = app.turn().await?;
     let places = places(&app, &query, &filter).await?;
     let listed = page(&places, &operator, &filter, states, from, ROWS).await;
+    let surveyed = match state.parse::<ExceptionState>() {
+        Ok(state @ (ExceptionState::Dead | ExceptionState::Retrying)) => {
+            let asked = format!("{state} {} {filter}", query.text("pipeline"));
+            let counting = Box::pin(survey(&places, &operator, &filter, state));
+            Some(app.surveys.get(asked, counting).await)
+        }
+        _ => None,
+    };
     places.close().await;
     drop(turn);
     let listed = listed?;
+    let surveyed = surveyed.transpose()?;
     let body = html! {
         (conditions(&query, &state))
         (away(&listed.away))
+        @if let Some(found) = &surveyed { (causes(&query, &state, found)) }
         @if listed.messages.is_empty() {
             @if listed.more {
                 p class="notice" { "No match yet: the list continues." }
@@ -107,7 +127,7 @@ pub(crate) async fn show(
         } @else if states == States::Dead && may_decide(&operator) {
             form method="post" action="/dead/confirm" id="choice" {
                 @for (name, value) in kept(&query) { input type="hidden" name=(name) value=(value); }
-                (actions())
+                (actions(surveyed.as_ref().map(|found| found.total)))
                 (table(&listed, true))
             }
         } @else {
@@ -142,15 +162,17 @@ fn conditions(query: &Fields, state: &str) -> Markup {
     }
 }
 
-fn actions() -> Markup {
+fn actions(total: Option<Total>) -> Markup {
+    let all =
+        total.map_or_else(|| String::from("all matching"), |total| format!("all {}", total_text(total)));
     html! {
         div class="bulk" role="group" aria-label="Requeue or discard messages" {
             label class="check" { input type="checkbox" id="choose-all" hidden; span id="choose-all-name" hidden { "All on this page" } }
             button name="what" value="requeue" { "Requeue selected…" }
             button name="what" value="discard" class="danger" { "Discard selected…" }
             span class="bulk-gap" {}
-            button name="what" value="requeue-all" { "Requeue all matching…" }
-            button name="what" value="discard-all" class="danger" { "Discard all matching…" }
+            button name="what" value="requeue-all" { "Requeue " (all) "…" }
+            button name="what" value="discard-all" class="danger" { "Discard " (all) "…" }
         }
     }
 }
@@ -203,7 +225,7 @@ fn row(message: &DeadMessage) -> Vec<Markup> {
         maybe(message.error.as_deref()),
         html! {
             @if is_again(message) { (tone("", "dead again")) } @else { (badge(message.state)) }
-            @if let Some(actor) = &message.redrive_requested_by { " redrive requested by " (cell(actor)) }
+            @if let Some(actor) = &message.redrive_requested_by { " requeue requested by " (cell(actor)) }
         },
         html! { (count(message.attempts.into())) },
         html! { (since(message.since)) @if is_again(message) { span class="faint" { " last " (since(message.changed_at)) } } },

@@ -1,41 +1,40 @@
 //! Requeueing and discarding: the affected messages first, then the decision.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Form;
 use axum::extract::State;
 use axum::http::StatusCode;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use axum::response::Redirect;
 use maud::{Markup, html};
 use message::shield;
-use operate::dead::{Change, DeadMessage, DeadSource, Decided, Filter, Plan, Report, plan_at_most};
+use operate::dead::{
+    self, AsOf, Change, DeadMessage, DeadSource, Moment, Progress, Selected, SelectedPart, States, decision,
+    select,
+};
 use operate::{OperateError, Operator, Places, Role, Signed};
-use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
 
+use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
-use super::super::fields::{Fields, moment};
+use super::super::bulks::{Begun, Running};
+use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, cell, count, maybe, signature, tone};
+use super::super::layout::{self, Frame, Tab, cell, count, maybe, maybe_since, signature};
 use super::super::list::{Column, Kind, column, list};
-use super::dead::{filter, kept, places, row_name};
+use super::choice::{Choice, choice, named};
+use super::dead::{back_to_list, kept};
 
-/// Maximum number of messages of one decision.
-const DECIDED_MAX: usize = 500;
 /// Maximum number of messages shown before a decision.
-const SHOWN_MAX: usize = 25;
+const SHOWN_MAX: usize = 10;
+/// Maximum number of places of one decision: the form has a moment of each.
+const PLACES_MAX: usize = 100;
+/// How long the answer waits for the end of a decision. Most have ended by then.
+const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The choice in a form.
-struct Choice {
-    change: Change,
-    /// Places, each with the filter for its messages.
-    parts: Vec<(Places, Filter)>,
-    is_all: bool,
-}
-
-/// `POST /dead/confirm`.
+/// `POST /dead/confirm`. Changes nothing.
 pub(crate) async fn confirm(
     Asker(operator): Asker,
     State(app): State<Arc<App>>,
@@ -44,80 +43,194 @@ pub(crate) async fn confirm(
     permit(&operator)?;
     let _turn = app.turn().await?;
     let Choice { change, parts, is_all } = choice(&app, &form).await?;
-    let mut plans = Vec::new();
+    let (mut selected, mut shown) = (Vec::new(), Vec::new());
     for (places, filter) in parts {
-        let found = plan_at_most(&places, &operator, &filter, &change, DECIDED_MAX).await;
+        let found = Box::pin(select(&places, &operator, &filter, &change, None)).await;
+        let first = dead::list(&places, &operator, &filter, States::Dead, SHOWN_MAX).await;
         places.close().await;
-        plans.push(found?);
+        selected.push(found?);
+        shown.extend(first?.messages);
     }
-    let verb = change.as_str();
-    let messages: Vec<&DeadMessage> = plans.iter().flat_map(|plan| &plan.messages).collect();
-    let noun = if messages.len() == 1 { "message" } else { "messages" };
-    let title = format!("{} {} {noun}?", capital(verb), count(messages.len() as u64));
+    shown.truncate(SHOWN_MAX);
+    let parts: Vec<&SelectedPart> = selected.iter().flat_map(|it| &it.parts).collect();
+    if parts.len() > PLACES_MAX {
+        let text = format!("these messages are of {} pipelines and consumers", parts.len());
+        let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text);
+        return Err(problem.with_help(format!("choose a pipeline: one step covers {PLACES_MAX} of them")));
+    }
+    let total: u64 = parts.iter().map(|part| part.count()).sum();
+    let step = messages(change.as_str(), total);
+    let title = format!("{step}?");
+    let away: Vec<OperateError> = selected.iter().flat_map(|it| it.away.clone()).collect();
     let body = html! {
-        @if messages.is_empty() {
+        @if total == 0 {
+            (layout::away(&away))
             p class="empty" { "No dead message matches anymore." }
-            p { a class="button" href="/dead" { "Back to the list" } }
+            p { (back_to_list(&form)) }
         } @else {
             form method="post" action="/dead/decide" class="card" {
                 input type="hidden" name="what" value=(form.text("what"));
-                input type="hidden" name="expected" value=(fingerprint(messages.iter().copied()));
+                input type="hidden" name="decision" value=(Uuid::now_v7());
+                @for part in &parts { input type="hidden" name="at" value=(part.moment()); }
                 @for (name, value) in kept(&form) { input type="hidden" name=(name) value=(value); }
-                @if !is_all { @for message in &messages { input type="hidden" name="row" value=(row_name(message)); } }
+                @if !is_all { @for row in form.all("row") { input type="hidden" name="row" value=(row); } }
+                @for told in &selected { p { "Messages: " (cell(&told.selection)) } }
                 p { (meaning(&change)) }
-                @if plans.iter().any(|plan| plan.more) {
-                    p class="notice" { "More messages match: these are the first " (count(DECIDED_MAX as u64)) ". The others are not changed: decide about them afterwards." }
-                }
-                @if matches!(change, Change::Requeue { .. }) && messages.iter().any(|it| it.source == DeadSource::Inbox) {
+                (left_out(&selected, &away))
+                @if matches!(change, Change::Requeue { .. }) && parts.iter().any(|it| it.source() == DeadSource::Inbox) {
                     label class="check" { input type="checkbox" name="accept_late" value="yes"; " Also apply messages older than the inbox's retention" }
                 }
-                (signature(&capital(verb), change == Change::Discard))
-                a class="button" href="/dead" { "Back" }
+                (signature(&step, change == Change::Discard))
+                (back_to_list(&form))
             }
-            (subjects(&messages))
+            @if parts.len() > 1 { (list("Places", &PLACES, parts.iter().map(|part| place(part)))) }
+            (subjects(&shown, total))
         }
     };
     Ok(Html(Frame::new(Tab::Dead, &title).page(&body)))
 }
 
-/// `POST /dead/decide`.
+/// Renders what the decision does not cover.
+fn left_out(selected: &[Selected], away: &[OperateError]) -> Markup {
+    let following: u64 = selected.iter().map(|it| it.following).sum();
+    html! {
+        @if selected.iter().any(|it| it.more) {
+            p class="notice" { "More messages match: these are the first " (count(dead::CHOSEN_MAX as u64)) ". The others are not changed: decide about them afterwards." }
+        }
+        @if following > 0 {
+            p { (count(following)) " held messages are left out: they follow by themselves after the ones before them." }
+        }
+        @if !away.is_empty() {
+            (layout::away(away))
+            p { "Messages of these places are not included." }
+        }
+    }
+}
+
+/// `POST /dead/decide`. Leads to the result. The same form sent twice is one decision.
 pub(crate) async fn carry_out(
     Asker(operator): Asker,
     State(app): State<Arc<App>>,
     Form(form): Form<Fields>,
-) -> Result<Html, Problem> {
+) -> Result<Redirect, Problem> {
     permit(&operator)?;
-    let reason = form.text("reason").to_owned();
-    let expected: String = form.need("expected")?;
-    let signed = Signed { operator: operator.clone(), reason };
-    let is_requeued = form.text("what").starts_with("requeue");
+    let id: Uuid = form.need("decision")?;
+    let signed = Signed { operator, reason: form.text("reason").to_owned() };
     // Work that has begun is completed even if the browser disconnects.
-    let reports = shield(async move {
-        let _turn = app.turn().await?;
-        let Choice { change, parts, .. } = choice(&app, &form).await?;
-        let mut plans: Vec<(Places, Plan)> = Vec::new();
-        for (places, filter) in parts {
-            let plan = plan_at_most(&places, &signed.operator, &filter, &change, DECIDED_MAX).await?;
-            plans.push((places, plan));
-        }
-        if fingerprint(plans.iter().flat_map(|(_, plan)| &plan.messages)) != expected {
-            let found: usize = plans.iter().map(|(_, plan)| plan.messages.len()).sum();
-            for (places, _) in plans {
-                places.close().await;
+    shield(async move { Box::pin(begin(&app, &form, signed, id)).await }).await
+}
+
+async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Result<Redirect, Problem> {
+    let turn = app.turn().await?;
+    let Choice { change, parts, .. } = choice(app, form).await?;
+    signed.check(change.as_str())?;
+    let moments: Result<Vec<Moment>, _> = form.all("at").map(str::parse::<Moment>).collect();
+    let moments = moments.map_err(Problem::bad)?;
+    let as_of: AsOf = moments.iter().cloned().collect();
+    let names = named(moments.iter().map(|moment| (moment.source(), moment.owner())));
+    let mut jobs = Vec::new();
+    for (places, filter) in parts {
+        if let Some(before) = decision(&places, &signed.operator, id).await?.decision {
+            if before.actor != signed.operator.name() {
+                return Err(Problem::conflict(format!("{} has sent this form", before.actor)));
             }
-            let text = format!("{found} messages match now, but they are not the ones that the form showed");
-            return Err(Problem::conflict(text).with_help("nothing was changed: check the list again"));
+            return Ok(Redirect::to(&result(id, form, &names)));
         }
-        let mut reports = Vec::new();
-        for (places, plan) in plans {
-            let report = plan.carry_out(&places, &signed, &change, |_| ()).await;
-            places.close().await;
-            reports.push(report?);
+        let selected = Box::pin(select(&places, &signed.operator, &filter, &change, Some(&as_of))).await?;
+        jobs.push(Job { places, selected });
+    }
+    drop(turn);
+    join(&mut jobs);
+    if jobs.iter().all(|job| job.selected.count() == 0) {
+        let text = "no message is as it was when the form was shown";
+        return Err(Problem::conflict(text).with_help("nothing was changed: check the list again"));
+    }
+    let running = match app.bulks.begin(id) {
+        Begun::New(running) => running,
+        Begun::Before => return Ok(Redirect::to(&result(id, form, &names))),
+        Begun::TooMany => {
+            let text = "two decisions about many messages are running: wait until one has ended";
+            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, text));
         }
-        Ok::<Vec<Report>, Problem>(reports)
-    })
-    .await?;
-    Ok(Html(Frame::new(Tab::Dead, "Decided").page(&outcome(&reports, is_requeued))))
+    };
+    let mut state = running.state.subscribe();
+    let address = result(id, form, &names);
+    let surveys = Arc::clone(app);
+    let of_work = Arc::clone(&running);
+    let work = tokio::spawn(async move { Box::pin(run(&of_work, jobs, &signed, &change, id)).await });
+    tokio::spawn(async move {
+        if work.await.is_err() {
+            let why = || Err(String::from("it ended unexpectedly: the log of the relay has the reason"));
+            running.state.send_modify(|bulk| {
+                bulk.ended.get_or_insert_with(why);
+            });
+        }
+        surveys.surveys.forget();
+    });
+    // Only a decision that takes longer shows its progress.
+    drop(tokio::time::timeout(PATIENCE, state.wait_for(|bulk| bulk.ended.is_some())).await);
+    Ok(Redirect::to(&address))
+}
+
+/// The messages of one choice, and their places.
+struct Job {
+    places: Places,
+    selected: Selected,
+}
+
+/// Gives the choices of one decision one selection: the filters, and the number of all messages.
+fn join(jobs: &mut [Job]) {
+    if jobs.len() < 2 {
+        return;
+    }
+    let total: u64 = jobs.iter().map(|job| job.selected.count()).sum();
+    let filter = |job: &Job| job.selected.selection.rsplit_once(": ").map(|(filter, _)| filter.to_owned());
+    let filters: Vec<String> = jobs.iter().filter_map(filter).collect();
+    let selection = format!("{}: {total} chosen", filters.join("; "));
+    for job in jobs {
+        job.selected.selection.clone_from(&selection);
+    }
+}
+
+/// Carries out a decision, and records its progress.
+async fn run(running: &Running, jobs: Vec<Job>, signed: &Signed, change: &Change, id: Uuid) {
+    let chosen: u64 = jobs.iter().map(|job| job.selected.count()).sum();
+    running.state.send_modify(|bulk| bulk.progress.chosen = chosen);
+    let (mut reports, mut before, mut refused) = (Vec::new(), 0, None);
+    for Job { places, selected } in jobs {
+        let of_job = selected.count();
+        let bulk = dead::Bulk { places: &places, signed, change, id, stop: &running.stop };
+        let told = |progress: Progress| {
+            let processed = before + progress.processed;
+            running.state.send_modify(|bulk| bulk.progress = Progress { processed, chosen });
+        };
+        let done = Box::pin(selected.carry_out(&bulk, told)).await;
+        places.close().await;
+        before += of_job;
+        match done {
+            Ok(report) => {
+                let is_over = report.stopped || report.error.is_some();
+                reports.push(report);
+                if is_over {
+                    break;
+                }
+            }
+            Err(error) => {
+                refused = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    running.state.send_modify(|bulk| bulk.ended = Some(refused.map_or(Ok(reports), Err)));
+}
+
+/// Returns the address of the result in these places, with the filter of the list.
+pub(super) fn result<S: AsRef<str>>(id: Uuid, form: &Fields, names: &[S]) -> String {
+    let (id, kept) = (id.to_string(), kept(form));
+    let mut pairs: Vec<(&str, &str)> = vec![("id", id.as_str()), ("what", form.text("what"))];
+    pairs.extend(names.iter().map(|name| ("in", name.as_ref())));
+    pairs.extend(kept.iter().map(|(name, value)| (*name, value.as_str())));
+    with_query("/decision", &pairs)
 }
 
 /// Returns early the error that `operate` would return later for each message.
@@ -125,95 +238,30 @@ fn permit(operator: &Operator) -> Result<(), OperateError> {
     operator.permit(Role::Operator, "decide about dead messages")
 }
 
-async fn choice(app: &App, form: &Fields) -> Result<Choice, Problem> {
-    form.check()?;
-    let (verb, is_all) = match form.text("what") {
-        what @ ("requeue" | "discard") => (what, false),
-        what => (what.strip_suffix("-all").unwrap_or_default(), true),
-    };
-    let change = match verb {
-        "requeue" => Change::Requeue { accept_late: form.text("accept_late") == "yes" },
-        "discard" => Change::Discard,
-        _ => return Err(Problem::bad("unknown action: use requeue or discard")),
-    };
-    if is_all {
-        let filter = filter(form)?;
-        let places = places(app, form, &filter).await?;
-        return Ok(Choice { change, parts: vec![(places, filter)], is_all });
-    }
-    Ok(Choice { change, parts: chosen(app, form).await?, is_all })
-}
-
-/// Returns the chosen rows by their owners: an id is valid only within one owner.
-async fn chosen(app: &App, form: &Fields) -> Result<Vec<(Places, Filter)>, Problem> {
-    let mut by_owner: BTreeMap<(DeadSource, String), Filter> = BTreeMap::new();
-    let mut rows = 0;
-    for row in form.all("row") {
-        rows += 1;
-        let mut parts = row.splitn(3, '/');
-        let (source, id, owner) = (parts.next(), parts.next(), parts.next());
-        let broken = || Problem::bad("a row of the form does not name a message: check the list again");
-        let source = source.and_then(|it| it.parse::<DeadSource>().ok()).ok_or_else(broken)?;
-        let id = id.and_then(|it| it.parse().ok()).ok_or_else(broken)?;
-        let filter = by_owner.entry((source, owner.unwrap_or_default().to_owned())).or_default();
-        filter.source = Some(source);
-        filter.ids.push(id);
-    }
-    if rows == 0 {
-        let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "no message is selected");
-        return Err(problem.with_help("select messages in the list first"));
-    }
-    if rows > DECIDED_MAX {
-        return Err(Problem::bad(format!("{rows} messages are selected; the maximum is {DECIDED_MAX}")));
-    }
-    let mut parts = Vec::new();
-    for ((source, owner), filter) in by_owner {
-        let places = match source {
-            DeadSource::Outbox => app.outboxes(app.pipeline(&owner)?.name.as_str())?,
-            DeadSource::Inbox if app.inboxes.iter().any(|inbox| inbox.consumer.as_str() == owner) => {
-                app.with_inboxes(Places::new(), &owner).await
-            }
-            DeadSource::Inbox => {
-                let text = format!("no inbox of {owner:?} is configured");
-                return Err(Problem::new(StatusCode::NOT_FOUND, text));
-            }
-        };
-        parts.push((places, filter));
-    }
-    Ok(parts)
-}
-
 fn meaning(change: &Change) -> &'static str {
     match change {
         Change::Discard => {
-            "They are discarded: they are not sent again, or never take effect. This cannot be undone."
+            "They are discarded: they are not sent again, or never take effect. This cannot be undone. What dies from now on is not part of it."
         }
-        _ => "They are retried: the relay publishes them, or their consumer runs its handler again.",
+        _ => {
+            "They are retried: the relay publishes them, or their consumer runs its handler again. What dies from now on is not part of it."
+        }
     }
 }
 
-/// Returns a digest of these messages in their order. It differs when one message replaces another.
-fn fingerprint<'a>(messages: impl IntoIterator<Item = &'a DeadMessage>) -> String {
-    let mut digest = Sha256::new();
-    for message in messages {
-        let message_id = message.message_id.as_deref().unwrap_or_default();
-        // A message that was requeued or edited and died again is a different one.
-        let changed_at = moment(message.changed_at);
-        for part in [message.source.as_str(), message.owner(), &message.id, message_id, &changed_at] {
-            // The length makes the encoding unambiguous.
-            digest.update((part.len() as u64).to_be_bytes());
-            digest.update(part.as_bytes());
-        }
-    }
-    URL_SAFE_NO_PAD.encode(digest.finalize())
+const PLACES: [Column; 3] =
+    [column("Of", Kind::Name), column("Messages", Kind::Number), column("Oldest", Kind::Time)];
+
+fn place(part: &SelectedPart) -> Vec<Markup> {
+    let owner = format!("{} {}", part.source(), part.owner());
+    vec![cell(&owner), html! { (count(part.count())) }, maybe_since(part.oldest)]
 }
 
-fn subjects(messages: &[&DeadMessage]) -> Markup {
+fn subjects(messages: &[DeadMessage], total: u64) -> Markup {
+    let shown = messages.len() as u64;
     html! {
-        (list("Messages", &SUBJECTS, messages.iter().take(SHOWN_MAX).map(|message| subject(message))))
-        @if messages.len() > SHOWN_MAX {
-            p class="faint" { "and " (count((messages.len() - SHOWN_MAX) as u64)) " more" }
-        }
+        (list("Messages", &SUBJECTS, messages.iter().map(subject)))
+        @if total > shown { p class="faint" { "and " (count(total - shown)) " more" } }
     }
 }
 
@@ -230,73 +278,24 @@ fn subject(message: &DeadMessage) -> Vec<Markup> {
     vec![cell(&message.topic), maybe(key), maybe(error), cell(message.owner()), cell(&message.id)]
 }
 
-const OUTCOMES: [Column; 6] = [
-    column("Topic", Kind::Name),
-    column("Key", Kind::Key),
-    column("Result", Kind::State),
-    column("Outcome", Kind::Why),
-    column("Of", Kind::Text),
-    column("Message", Kind::Text),
-];
-
-fn decided(message: &Decided) -> Vec<Markup> {
-    let result = match (message.done, message.is_unknown) {
-        (true, _) => tone("good", "done"),
-        (_, true) => tone("bad", "unknown"),
-        _ => tone("bad", "not done"),
-    };
-    vec![
-        cell(&message.topic),
-        maybe(message.key.as_deref()),
-        result,
-        cell(&message.outcome),
-        cell(&message.owner),
-        cell(&message.id),
-    ]
+/// Returns a verb with the number of its messages: `Requeue 2,009 messages`.
+pub(super) fn messages(verb: &str, number: u64) -> String {
+    let noun = if number == 1 { "message" } else { "messages" };
+    format!("{} {} {noun}", capital(verb), count(number))
 }
 
-fn outcome(reports: &[Report], is_requeued: bool) -> Markup {
-    let all: Vec<&Decided> = reports.iter().flat_map(|report| &report.messages).collect();
-    let done = all.iter().filter(|message| message.done).count();
-    let errors: Vec<OperateError> = reports.iter().filter_map(|report| report.error.clone()).collect();
-    html! {
-        p class="lead" { (count(done as u64)) " of " (count(all.len() as u64)) " done; all are recorded in the audit." }
-        @if is_requeued && done > 0 {
-            p { "A message that fails again returns to the list, with the time of its last change." }
-        }
-        (super::super::layout::away(&errors))
-        (list("Outcomes", &OUTCOMES, all.iter().map(|message| decided(message))))
-        p { a class="button" href="/dead" { "Back to the list" } }
-    }
-}
-
-fn capital(verb: &str) -> String {
+pub(super) fn capital(verb: &str) -> String {
     let mut chars = verb.chars();
     chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use operate::dead::sample::entry;
 
     #[test]
-    fn another_list_of_the_same_length_is_another_one() {
-        let asked = [entry(1), entry(2)];
-        let is_same = |now: &[DeadMessage]| fingerprint(&asked) == fingerprint(now);
-        assert!(is_same(&[entry(1), entry(2)]));
-        assert!(!is_same(&[entry(2), entry(3)]), "one has gone, and another one has come");
-        assert!(!is_same(&[entry(2), entry(1)]), "they would be decided about in another order");
-        let mut of_another = entry(2);
-        of_another.pipeline = Some("bills".into());
-        assert!(!is_same(&[entry(1), of_another]));
-        let mut died_again = entry(2);
-        died_again.changed_at += Duration::from_secs(1);
-        assert!(!is_same(&[entry(1), died_again]));
-        let mut with_another_id = entry(2);
-        with_another_id.message_id = None;
-        assert!(!is_same(&[entry(1), with_another_id]));
+    fn a_button_says_what_it_does() {
+        assert_eq!(messages("requeue", 1), "Requeue 1 message");
+        assert_eq!(messages("discard", 200_000), "Discard 200,000 messages");
     }
 }

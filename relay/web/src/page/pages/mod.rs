@@ -2,9 +2,12 @@
 
 pub(crate) mod audit;
 pub(crate) mod card;
+mod causes;
+mod choice;
 pub(crate) mod consumers;
 pub(crate) mod dead;
 pub(crate) mod decide;
+pub(crate) mod decision;
 pub(crate) mod held;
 pub(crate) mod keys;
 pub(crate) mod message;

@@ -247,17 +247,31 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     // All decisions are read, in the order of their messages, and each discarded entry is looked
     // up.
     add(Relay, "tables.list_discarded", "", PARKED / 3, 5 * PARKED, s("'main',0,100"));
+    let conditions = "NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL";
+    let all = "'orders','key-3','message','x','kind',0,3000000000000000,'2200-01-01'";
+    add(Relay, "tables.parked", "", 100, 0, format!("'main','held',0,100,{conditions},50"));
+    for (about, conditions) in [("", conditions), ("with every condition", all)] {
+        add(Relay, "tables.parked_stuck", about, 100, 0, format!("'main','dead',0,100,{conditions},50"));
+        add(Relay, "tables.choose", about, 100, 0, format!("'main','dead',0,100,{conditions}"));
+        add(Relay, "tables.total", about, 100, 0, format!("'main','dead',0,100,{conditions}"));
+        add(Relay, "tables.groups", about, 200, 0, format!("'main','dead',0,100,{conditions}"));
+    }
+    add(Relay, "tables.now", "", 1, 0, s(""));
+    let decision = "'0190b5a2-0000-7000-8000-0000000000d1'";
+    add(Relay, "tables.decision_head", "", 100, 0, format!("'main',{decision},100"));
+    add(Relay, "tables.decision_now", "", 100, 0, format!("'main',{decision},100"));
     add(Relay, "admin.digest", "", 1, 0, s("'main',4000"));
     for statement in ["admin.LOOK_AT_ENTRIES", "admin.REQUEUE", "admin.DISCARD"] {
         add(Relay, statement, "", 100, 0, format!("'main',{}", array(4_001..=4_100)));
     }
-    for statement in ["admin.LOCK_ENTRIES", "admin.SET_DUE"] {
-        add(Relay, statement, "", 100, 0, format!("'main',{},NULL", array(4_001..=4_100)));
+    add(Relay, "admin.SET_DUE", "", 100, 0, format!("'main',{},NULL", array(4_001..=4_100)));
+    for (about, as_of) in [("", "NULL"), ("confirmed", "'2200-01-01'")] {
+        add(Relay, "admin.LOCK_ENTRIES", about, 100, 0, format!("'main',{},NULL,{as_of}", array(4_001..=4_100)));
     }
     add(Relay, "admin.LOCK_WAITING", "", 100, 0, format!("'main',{},20", array(4_001..=4_100)));
     add(Relay, "admin.OVERDUE", "", 1, 0, s("ARRAY[1],ARRAY['2020-01-01']"));
     add(Relay, "admin.EDIT", "", 1, 0, s("'main',4000,'\\x01',NULL"));
-    add(Relay, "admin.AUDIT", "", 1, 0, format!("'ann','main','discard','test',NULL,ARRAY[4000],ARRAY[{one}],NULL,NULL"));
+    add(Relay, "admin.AUDIT", "", 1, 0, format!("'ann','main','discard','test',NULL,ARRAY[4000],ARRAY[{one}],NULL,NULL,NULL"));
     // Backwards from the last decision; those of other relays are skipped.
     add(Relay, "tables.decisions", "", 100, PARKED, s("'main',100"));
     add(Relay, "tables.operations", "", 100, PARKED, s("'main',100"));

@@ -59,8 +59,9 @@ async fn fill(db: &Database<Postgres>) {
         "outbox_parked (relay, id, content_type, payload, enqueued_at) SELECT 'main', id, content_type, payload, \
          enqueued_at FROM {parked}",
         "outbox_rebased (relay, id, message_id) SELECT 'main', id, message_id FROM {parked}",
-        "outbox_audit (actor, relay, id, message_id, action, note) SELECT 'ann', 'main', id, message_id, \
-         CASE id % 3 WHEN 0 THEN 'discard' WHEN 1 THEN 'edit' ELSE 'requeue' END, 'test' FROM {parked}",
+        "outbox_audit (actor, relay, id, message_id, action, note, decision) SELECT 'ann', 'main', id, message_id, \
+         CASE id % 3 WHEN 0 THEN 'discard' WHEN 1 THEN 'edit' ELSE 'requeue' END, 'test', \
+         '0190b5a2-0000-7000-8000-0000000000d1' FROM {parked}",
         "outbox_operation (actor, relay, action, selection, note) SELECT 'ann', 'main', 'pause', 'topic', 'test' \
          FROM {parked}",
     ] {

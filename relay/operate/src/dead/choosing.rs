@@ -1,0 +1,286 @@
+//! Chooses the messages of a decision, place by place.
+
+use std::collections::BTreeSet;
+
+use inbox::{Reason, SeenLetter};
+use outbox_log::admin::{ChosenEntry, Desk, ParkedQuery};
+use outbox_log::{EntryId, ExceptionState};
+
+use super::decide::Change;
+use super::filter::Filter;
+use super::message::{DeadMessage, DeadSource, Row};
+use super::moment::{AsOf, Matched, PlaceKey};
+use super::select::{CHOSEN_MAX, ChosenLetter, Selected, SelectedPart};
+use crate::error::{OperateError, OperateErrorKind};
+use crate::places::{InboxPlace, Places};
+
+/// One pass over the places of a decision.
+pub(super) struct Choosing<'a> {
+    filter: &'a Filter,
+    change: &'a Change,
+    as_of: Option<&'a AsOf>,
+    pub(super) parts: Vec<SelectedPart>,
+    /// The places that have answered.
+    answered: BTreeSet<PlaceKey>,
+    chosen: usize,
+    pub(super) more: bool,
+    following: u64,
+    changed: u64,
+}
+
+impl<'a> Choosing<'a> {
+    pub(super) fn new(filter: &'a Filter, change: &'a Change, as_of: Option<&'a AsOf>) -> Self {
+        Self {
+            filter,
+            change,
+            as_of,
+            parts: Vec::new(),
+            answered: BTreeSet::new(),
+            chosen: 0,
+            more: false,
+            following: 0,
+            changed: 0,
+        }
+    }
+
+    /// Chooses by the filter. Returns the errors of places that do not answer.
+    pub(super) async fn all(&mut self, places: &Places) -> Vec<OperateError> {
+        let mut away = places.away.clone();
+        let filter = self.filter;
+        for (number, place) in places.outboxes.iter().enumerate().filter(|_| filter.takes_outboxes()) {
+            let key = PlaceKey { source: DeadSource::Outbox, owner: place.pipeline.to_string() };
+            let mut desk = place.log.desk(&place.pipeline);
+            if let Err(error) = self.outbox(number, key, &mut *desk).await {
+                away.push(error.about(&place.pipeline));
+            }
+        }
+        for (number, place) in places.distinct_inboxes() {
+            if !filter.takes_inboxes() || !filter.takes_place(place) {
+                continue;
+            }
+            if let Err(error) = self.inbox(number, places).await {
+                away.push(error.about(place.name()));
+            }
+        }
+        away
+    }
+
+    async fn outbox(&mut self, place: usize, key: PlaceKey, desk: &mut dyn Desk) -> Result<(), OperateError> {
+        let at = match self.as_of {
+            Some(as_of) => match as_of.0.get(&key) {
+                Some(matched) => matched.at,
+                None => return Ok(()),
+            },
+            None => desk.now().await?,
+        };
+        let mut part = SelectedPart::new(place, key, at);
+        let (state, filter) = (ExceptionState::Dead, self.filter.of_outbox(Some(at)));
+        let mut query = ParkedQuery { state, after: EntryId::default(), entries_max: 0, filter };
+        loop {
+            let slice = desk.choose(&query).await?;
+            for found in slice.entries {
+                if !self.filter.takes_error(found.error.as_deref()) {
+                    continue;
+                }
+                if self.is_full() {
+                    self.add(part);
+                    return Ok(());
+                }
+                part.add_entry(found.chosen, found.created_at);
+            }
+            match slice.next {
+                Some(next) => query.after = next,
+                None => {
+                    self.add(part);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    async fn inbox(&mut self, number: usize, places: &Places) -> Result<(), OperateError> {
+        let Some(place) = places.inboxes.get(number) else { return Ok(()) };
+        let key = inbox_key(places, number);
+        let at = match self.as_of {
+            Some(as_of) => match as_of.0.get(&key) {
+                Some(matched) => matched.at,
+                None => return Ok(()),
+            },
+            None => place.database.now().await?,
+        };
+        let mut part = SelectedPart::new(number, key, at);
+        let filter = self.filter.of_inbox(place, Some(at));
+        let mut after = None;
+        loop {
+            let slice = place.database.choose_letters(&filter, after).await?;
+            for found in slice.letters {
+                if !self.filter.takes_error(found.error.as_deref()) {
+                    continue;
+                }
+                if found.reason == Reason::Held && matches!(self.change, Change::Requeue { .. }) {
+                    self.following += 1;
+                    continue;
+                }
+                if self.is_full() {
+                    self.add(part);
+                    return Ok(());
+                }
+                let seen = SeenLetter { id: found.id, reason: found.reason, deliveries: found.deliveries };
+                part.add_letter(ChosenLetter { seen, seq: found.seq }, found.dead_at);
+            }
+            match slice.next {
+                Some(next) => after = Some(next),
+                None => {
+                    self.add(part);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Chooses messages that were named by their ids. Their moment is that of their last change.
+    pub(super) fn named(&mut self, places: &Places, messages: &[DeadMessage]) {
+        for message in messages {
+            let key = match message.row {
+                Row::Outbox(..) => PlaceKey { source: message.source, owner: message.owner().to_owned() },
+                Row::Inbox(place, _) => inbox_key(places, place),
+            };
+            let at = match self.as_of {
+                Some(as_of) => match as_of.0.get(&key) {
+                    Some(matched) => matched.at,
+                    None => continue,
+                },
+                None => message.changed_at,
+            };
+            let index = match self.parts.iter().position(|part| part.key == key) {
+                Some(index) => index,
+                None => {
+                    let (Row::Outbox(place, _) | Row::Inbox(place, _)) = message.row;
+                    self.parts.push(SelectedPart::new(place, key, at));
+                    self.parts.len() - 1
+                }
+            };
+            let part = &mut self.parts[index];
+            part.matched.at = part.matched.at.max(at);
+            match message.row {
+                Row::Outbox(_, id) => {
+                    let message_id = message.message_id.clone().unwrap_or_default();
+                    part.add_entry(ChosenEntry { id, message_id }, message.since);
+                }
+                Row::Inbox(..) => {
+                    let Some(seen) = message.seen() else { continue };
+                    part.add_letter(ChosenLetter { seen, seq: message.seq }, message.since);
+                }
+            }
+        }
+    }
+
+    /// Compares with the confirmation. A message can match that did not when the operator looked,
+    /// although it is old enough: it was held and has failed since, or the transaction in which it
+    /// died had not been committed. What an operator has not seen is not decided about.
+    pub(super) fn check_confirmed(&mut self, away: &[OperateError]) -> Result<(), OperateError> {
+        let Some(as_of) = self.as_of else { return Ok(()) };
+        for (key, confirmed) in &as_of.0 {
+            let name = format!("{} {}", key.source, key.owner);
+            if !self.answered.contains(key) {
+                let why: Vec<String> = away.iter().map(ToString::to_string).collect();
+                let text = format!("{name} does not answer: {}", why.join("; "));
+                let error = OperateError::new(OperateErrorKind::Unavailable, text);
+                return Err(error.with_help("nothing was changed: list the messages again"));
+            }
+            let part = self.parts.iter().find(|part| part.key == *key);
+            let now = part.map_or(Matched::none(confirmed.at), |part| part.matched);
+            let is_fewer = now.count < confirmed.count && matches!(self.change, Change::Requeue { .. });
+            if !is_fewer && now != *confirmed {
+                let text = format!(
+                    "the messages of {name} have changed since they were shown: {} were confirmed, {} match now",
+                    confirmed.count, now.count
+                );
+                let error = OperateError::new(OperateErrorKind::Conflict, text);
+                return Err(error.with_help("nothing was changed: confirm the decision again"));
+            }
+            self.changed += confirmed.count - now.count;
+        }
+        Ok(())
+    }
+
+    fn is_full(&mut self) -> bool {
+        self.more |= self.chosen >= CHOSEN_MAX;
+        self.chosen = self.chosen.saturating_add(1);
+        self.more
+    }
+
+    fn add(&mut self, part: SelectedPart) {
+        self.answered.insert(part.key.clone());
+        if part.count() > 0 {
+            self.parts.push(part);
+        }
+    }
+
+    pub(super) fn done(mut self, away: Vec<OperateError>) -> Selected {
+        for part in &mut self.parts {
+            part.letters.sort_by_key(|letter| letter.seq);
+        }
+        let chosen: u64 = self.parts.iter().map(SelectedPart::count).sum();
+        let first = if self.more { "the first " } else { "" };
+        let selection = format!("{}: {first}{chosen} chosen", self.filter);
+        let Self { parts, more, following, changed, .. } = self;
+        Selected { selection, parts, more, following, changed, away }
+    }
+}
+
+/// Returns the key of an inbox. A consumer can have several databases, each with its own clock, and
+/// tenants with a place each.
+fn inbox_key(places: &Places, number: usize) -> PlaceKey {
+    let name = |place: &InboxPlace| place.name();
+    let owner = places.inboxes.get(number).map(name).unwrap_or_default();
+    let is_shared = places.inboxes.iter().filter(|place| name(place) == owner).count() > 1;
+    let Some(place) = places.inboxes.get(number).filter(|_| is_shared) else {
+        return PlaceKey { source: DeadSource::Inbox, owner };
+    };
+    let tenant = place.scope.as_ref().map(|tenant| format!(", tenant {}", tenant.as_str()));
+    let owner = format!("{owner} at {}{}", place.location, tenant.unwrap_or_default());
+    PlaceKey { source: DeadSource::Inbox, owner }
+}
+
+#[cfg(test)]
+mod tests {
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    #[test]
+    fn what_an_operator_has_not_seen_is_not_decided_about() {
+        let key = || PlaceKey { source: DeadSource::Outbox, owner: String::from("orders") };
+        let found = |ids: &[i64]| {
+            let mut part = SelectedPart::new(0, key(), OffsetDateTime::UNIX_EPOCH);
+            for id in ids {
+                let entry = ChosenEntry { id: EntryId(*id), message_id: String::new() };
+                part.add_entry(entry, OffsetDateTime::UNIX_EPOCH);
+            }
+            part
+        };
+        let confirmed: AsOf = [found(&[1, 2, 3]).moment()].into_iter().collect();
+        let filter = Filter::default();
+        let checked = |change: &Change, now: &[i64]| {
+            let mut choosing = Choosing::new(&filter, change, Some(&confirmed));
+            choosing.add(found(now));
+            choosing.check_confirmed(&[]).map(|()| choosing.changed)
+        };
+        let requeue = Change::Requeue { accept_late: false };
+        for change in [&requeue, &Change::Discard] {
+            assert_eq!(checked(change, &[3, 1, 2]).unwrap(), 0);
+            let refused = checked(change, &[1, 2, 4]).unwrap_err();
+            assert_eq!(refused.kind(), OperateErrorKind::Conflict);
+            let refused = checked(change, &[1, 2, 3, 4]).unwrap_err().to_string();
+            assert!(refused.contains("3 were confirmed, 4 match now"), "{refused}");
+        }
+        assert_eq!(checked(&requeue, &[2]).unwrap(), 2);
+        assert!(checked(&Change::Discard, &[2]).is_err(), "it cannot be undone");
+        let mut silent = Choosing::new(&filter, &requeue, Some(&confirmed));
+        let away = OperateError::new(OperateErrorKind::Unavailable, "connection refused");
+        let refused = silent.check_confirmed(&[away]).unwrap_err();
+        assert_eq!(refused.kind(), OperateErrorKind::Unavailable);
+        assert!(refused.to_string().contains("outbox orders does not answer: connection refused"));
+    }
+}

@@ -1,0 +1,176 @@
+//! The dead letters of a list.
+
+use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU32;
+
+use inbox::{DeadLetter, DeadLetterId, DeadLetterQuery, KnownState, LETTERS_LOOKED_AT_MAX};
+use outbox_log::ExceptionState;
+use uuid::Uuid;
+
+use super::super::decide::LOOK_BACK;
+use super::super::list::Bookmark;
+use super::super::message::{DeadMessage, Row};
+use super::Reading;
+use crate::error::OperateError;
+use crate::places::InboxPlace;
+
+/// Dead letters per read.
+const PAGE_LETTERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(499);
+
+/// Upper bound of the difference between clocks of producers and consumers.
+const CLOCK_SKEW_SECONDS: u64 = 86_400;
+
+/// Returns the place in the list of dead letters before which none concerns this message, from the
+/// time in its id.
+fn earliest(message_id: Uuid) -> Option<DeadLetterId> {
+    let (seconds, _) = message_id.get_timestamp()?.to_unix();
+    let millis = seconds.saturating_sub(CLOCK_SKEW_SECONDS).saturating_mul(1_000);
+    Some(DeadLetterId(Uuid::from_u128(u128::from(millis) << 80)))
+}
+
+impl Reading<'_> {
+    /// Reads the open dead letters that match.
+    async fn open_letters(
+        &mut self,
+        number: usize,
+        place: &InboxPlace,
+        mut after: Option<DeadLetterId>,
+        seen: &mut HashSet<DeadLetterId>,
+    ) -> Result<(), OperateError> {
+        if !self.filter.takes_place(place) {
+            return Ok(());
+        }
+        let conditions = self.filter.of_inbox(place, None);
+        let requested = requested(place).await;
+        loop {
+            let wanted = self.limit.saturating_sub(self.found.len());
+            let limit = u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, PAGE_LETTERS.get());
+            let slice = place.database.open_letters(&conditions, after, limit).await?;
+            let is_cut = slice.letters.len() >= limit as usize;
+            let looked_at = if is_cut || slice.next.is_none() {
+                slice.letters.len()
+            } else {
+                LETTERS_LOOKED_AT_MAX as usize
+            };
+            self.budget = self.budget.saturating_sub(looked_at);
+            for letter in slice.letters {
+                let id = letter.id;
+                let mut message = DeadMessage::of_letter(number, letter);
+                message.redrive_requested_by = requested.get(&id).cloned();
+                // The configuration may name one database several times.
+                if self.filter.takes_error(message.error.as_deref()) && seen.insert(id) {
+                    self.found.push(message);
+                }
+            }
+            let Some(next) = slice.next else { return Ok(()) };
+            if self.found.len() >= self.limit {
+                return Ok(());
+            }
+            if self.budget == 0 {
+                self.next = Some(Bookmark(Row::Inbox(number, next), ExceptionState::Dead));
+                return Ok(());
+            }
+            after = Some(next);
+        }
+    }
+
+    pub(super) async fn inbox(
+        &mut self,
+        number: usize,
+        place: &InboxPlace,
+        after: Option<DeadLetterId>,
+        seen: &mut HashSet<DeadLetterId>,
+    ) -> Result<(), OperateError> {
+        let Some(resolved_too) = self.states.of_inbox() else { return Ok(()) };
+        if self.filter.ids.is_empty() && !resolved_too {
+            return self.open_letters(number, place, after, seen).await;
+        }
+        let (filter, now) = (self.filter, self.now);
+        let consumer = place.consumer.as_ref().or(filter.consumer.as_ref()).cloned();
+        let requested = requested(place).await;
+        let found = &mut self.found;
+        let mut take = |letter: DeadLetter| {
+            let is_here = consumer.as_ref().is_none_or(|consumer| consumer.as_str() == letter.consumer)
+                && place.scope.as_ref().is_none_or(|scope| scope.as_str() == letter.tenant)
+                && (resolved_too || letter.resolved.is_none());
+            let id = letter.id;
+            let mut message = DeadMessage::of_letter(number, letter);
+            message.redrive_requested_by = requested.get(&id).cloned().filter(|_| message.is_dead());
+            // The configuration may name one database several times.
+            if is_here && filter.takes(&message, now) && seen.insert(id) {
+                found.push(message);
+            }
+            found.len()
+        };
+        let mut left = Vec::new();
+        for id in &filter.ids {
+            // Ids in an inbox are never numbers.
+            let Some(uuid) = id.uuid() else { continue };
+            if let Some(letter) = place.database.letter(DeadLetterId(uuid)).await? {
+                take(letter);
+                continue;
+            }
+            // It may be a message id, which leads to the message's open dead letters.
+            for known in place.database.known(uuid).await? {
+                let KnownState::Dead(id) = known.state else { continue };
+                if let Some(letter) = place.database.letter(id).await? {
+                    take(letter);
+                }
+            }
+            left.push(uuid);
+        }
+        if !filter.ids.is_empty() && left.is_empty() {
+            return Ok(());
+        }
+        let after = after.or_else(|| left.into_iter().map(earliest).min().flatten());
+        let mut query = DeadLetterQuery {
+            consumer: consumer.clone(),
+            resolved_too,
+            after,
+            limit: PAGE_LETTERS,
+            with_payloads: false,
+        };
+        loop {
+            let page = place.database.dead_letters(&query).await?;
+            let Some(last) = page.last().map(|letter| letter.id) else { return Ok(()) };
+            query.after = Some(last);
+            let is_last = page.len() < PAGE_LETTERS.get() as usize;
+            self.budget = self.budget.saturating_sub(page.len());
+            for letter in page {
+                if take(letter) >= self.limit {
+                    return Ok(());
+                }
+            }
+            if is_last {
+                return Ok(());
+            }
+            if self.budget == 0 {
+                self.next = Some(Bookmark(Row::Inbox(number, last), ExceptionState::Dead));
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Returns the authors of redrives that no consumer has carried out yet; empty if the decisions
+/// cannot be read.
+async fn requested(place: &InboxPlace) -> HashMap<DeadLetterId, String> {
+    let look_back = NonZeroU32::new(LOOK_BACK).unwrap_or(NonZeroU32::MIN);
+    let decisions = place.database.decisions(look_back).await.unwrap_or_default();
+    let open = decisions.into_iter().filter(|decision| decision.outcome.is_none());
+    open.map(|decision| (decision.dead_letter, decision.signature.actor)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dead_letters_about_a_message_are_looked_for_from_its_time_on() {
+        let message = "0190aaaa-0000-7000-8000-000000000001".parse().unwrap();
+        let from = earliest(message).unwrap().0;
+        let long_before: Uuid = "0190a000-0000-7000-8000-000000000001".parse().unwrap();
+        assert!(long_before < from && from < message);
+        assert_eq!(earliest("b4a0c3a6-0d6c-4c1e-9d57-0d3e0c4f1b2a".parse().unwrap()), None);
+    }
+}

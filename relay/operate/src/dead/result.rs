@@ -1,0 +1,256 @@
+//! The result of a decision about many messages, as the audits have it: the same for every process,
+//! also after the one that took the decision has ended.
+
+use std::collections::{BTreeMap, HashSet};
+
+use outbox_log::ExceptionState;
+use outbox_log::admin::DecisionRecord;
+use serde::Serialize;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::message::DeadSource;
+use crate::error::OperateError;
+use crate::operator::{Operator, Role};
+use crate::places::Places;
+use crate::seconds;
+
+/// A decision that was carried out, at least in part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    /// Its id.
+    pub id: Uuid,
+    /// `requeue` or `discard`.
+    pub action: &'static str,
+    /// The author.
+    pub actor: String,
+    /// The reason.
+    pub note: String,
+    /// The filter, and the number of messages that it chose.
+    pub selection: Option<String>,
+    /// Number of messages decided about.
+    pub done: u64,
+    /// The time of its first message.
+    #[serde(serialize_with = "seconds::serialize")]
+    pub first: OffsetDateTime,
+    /// The time of its last message until now.
+    #[serde(serialize_with = "seconds::serialize")]
+    pub last: OffsetDateTime,
+    /// Where its messages are now.
+    pub standing: Vec<Standing>,
+    /// The pipelines and consumers of its messages.
+    pub owners: Vec<String>,
+}
+
+/// A number of messages in the same situation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Standing {
+    /// The situation, such as `published` or `dead again`.
+    pub what: &'static str,
+    /// The number.
+    pub count: u64,
+    /// Whether there may be more: of very many messages, only some are looked up.
+    pub is_at_least: bool,
+}
+
+/// A decision, if any place has it, and the places that do not answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecisionFound {
+    /// The decision.
+    pub decision: Option<Decision>,
+    /// The errors of places that do not answer; their messages are missing.
+    pub away: Vec<OperateError>,
+}
+
+impl Decision {
+    /// Returns the number of messages that were chosen, if the selection has it.
+    #[must_use]
+    pub fn chosen(&self) -> Option<u64> {
+        chosen_of(self.selection.as_deref()?)
+    }
+}
+
+fn chosen_of(selection: &str) -> Option<u64> {
+    selection.strip_suffix(" chosen")?.rsplit(' ').next()?.parse().ok()
+}
+
+/// Returns the result of a decision about many messages. Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not read the audit. [`DecisionFound::away`] has the
+/// errors of unreachable databases.
+pub async fn decision(places: &Places, operator: &Operator, id: Uuid) -> Result<DecisionFound, OperateError> {
+    operator.permit(Role::Viewer, "read the audit")?;
+    let mut away = places.away.clone();
+    let mut sum = Sum { id, decision: None, standing: BTreeMap::new() };
+    for place in &places.outboxes {
+        match place.log.desk(&place.pipeline).decision(id).await {
+            Ok(Some(record)) => sum.outbox(place.pipeline.as_str(), &record),
+            Ok(None) => {}
+            Err(error) => away.push(OperateError::from(error).about(&place.pipeline)),
+        }
+    }
+    // The tenants of a consumer can have a place each; the audit of a database knows consumers.
+    let mut asked = HashSet::new();
+    for (_, place) in places.distinct_inboxes() {
+        if !asked.insert((&place.location, &place.consumer)) {
+            continue;
+        }
+        match place.database.decision(id, place.consumer.as_ref()).await {
+            Ok(Some(record)) => sum.inbox(&place.name(), &record),
+            Ok(None) => {}
+            Err(error) => away.push(error.about(place.name())),
+        }
+    }
+    Ok(DecisionFound { decision: sum.done(), away })
+}
+
+/// Adds up the places of a decision.
+struct Sum {
+    id: Uuid,
+    decision: Option<Decision>,
+    standing: BTreeMap<&'static str, Standing>,
+}
+
+/// The share of one place in a decision.
+struct Share<'a> {
+    source: DeadSource,
+    owner: &'a str,
+    actor: &'a str,
+    note: &'a str,
+    selection: Option<&'a str>,
+    is_discard: bool,
+    count: u64,
+    first: OffsetDateTime,
+    last: OffsetDateTime,
+}
+
+impl Sum {
+    fn add(&mut self, share: &Share<'_>) {
+        let decision = self.decision.get_or_insert_with(|| Decision {
+            id: self.id,
+            action: if share.is_discard { "discard" } else { "requeue" },
+            actor: share.actor.to_owned(),
+            note: share.note.to_owned(),
+            selection: share.selection.map(str::to_owned),
+            done: 0,
+            first: share.first,
+            last: share.last,
+            standing: Vec::new(),
+            owners: Vec::new(),
+        });
+        decision.done += share.count;
+        decision.first = decision.first.min(share.first);
+        decision.last = decision.last.max(share.last);
+        decision.owners.push(format!("{} {}", share.source, share.owner));
+    }
+
+    fn count(&mut self, what: &'static str, count: u64, is_at_least: bool) {
+        let standing = self.standing.entry(what).or_insert(Standing { what, count: 0, is_at_least });
+        standing.count += count;
+        standing.is_at_least |= is_at_least;
+    }
+
+    fn outbox(&mut self, owner: &str, record: &DecisionRecord) {
+        let is_discard = record.action == "discard";
+        self.add(&Share {
+            source: DeadSource::Outbox,
+            owner,
+            actor: &record.actor,
+            note: &record.note,
+            selection: record.selection.as_deref(),
+            is_discard,
+            count: record.count,
+            first: record.first,
+            last: record.last,
+        });
+        let looked_up: u64 = record.now.iter().map(|standing| standing.count).sum();
+        for standing in &record.now {
+            let what = if is_discard { "discarded" } else { requeued(standing.state) };
+            self.count(what, standing.count, looked_up < record.count);
+        }
+    }
+
+    fn inbox(&mut self, owner: &str, record: &inbox::LetterDecision) {
+        self.add(&Share {
+            source: DeadSource::Inbox,
+            owner,
+            actor: &record.signature.actor,
+            note: &record.signature.note,
+            selection: record.signature.selection.as_deref(),
+            is_discard: record.action == inbox::Action::Discard,
+            count: record.count,
+            first: record.first,
+            last: record.last,
+        });
+        for (what, count) in [("waiting for its consumer", record.waiting), ("failed again", record.failed)] {
+            if count > 0 {
+                self.count(what, count, false);
+            }
+        }
+        for closed in &record.closed {
+            let what = match closed.resolution {
+                inbox::Resolution::Discarded => "discarded",
+                inbox::Resolution::Duplicate => "had taken effect before",
+                _ => "took effect",
+            };
+            self.count(what, closed.count, false);
+        }
+    }
+
+    fn done(self) -> Option<Decision> {
+        let standing = self.standing.into_values().collect();
+        self.decision.map(|decision| Decision { standing, ..decision })
+    }
+}
+
+/// Returns where a requeued entry is.
+fn requeued(state: Option<ExceptionState>) -> &'static str {
+    match state {
+        // A discard by a later decision leaves the outbox as well.
+        None => "published, or decided about again",
+        Some(ExceptionState::Dead) => "dead again",
+        Some(ExceptionState::Discarded) => "discarded since",
+        Some(_) => "on its way",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_log::admin::StandingCount;
+
+    use super::*;
+
+    fn record(now: Vec<StandingCount>) -> DecisionRecord {
+        DecisionRecord {
+            actor: String::from("ann"),
+            action: String::from("requeue"),
+            note: String::from("prices are back"),
+            selection: Some(String::from("topic=orders: 2009 chosen")),
+            count: 10,
+            first: OffsetDateTime::UNIX_EPOCH,
+            last: OffsetDateTime::UNIX_EPOCH + time::Duration::SECOND,
+            now,
+        }
+    }
+
+    #[test]
+    fn the_places_of_a_decision_are_one_result() {
+        let mut sum = Sum { id: Uuid::nil(), decision: None, standing: BTreeMap::new() };
+        let state = |state, count| StandingCount { state, count };
+        sum.outbox("orders", &record(vec![state(None, 7), state(Some(ExceptionState::Dead), 3)]));
+        sum.outbox("bills", &record(vec![state(None, 4), state(Some(ExceptionState::Retrying), 1)]));
+        let decision = sum.done().unwrap();
+        assert_eq!((decision.done, decision.chosen(), decision.action), (20, Some(2_009), "requeue"));
+        assert_eq!(decision.owners, ["outbox orders", "outbox bills"]);
+        let told: Vec<_> = decision.standing.iter().map(|it| (it.what, it.count, it.is_at_least)).collect();
+        assert_eq!(
+            told,
+            [
+                ("dead again", 3, false),
+                ("on its way", 1, true),
+                ("published, or decided about again", 11, true)
+            ]
+        );
+    }
+}

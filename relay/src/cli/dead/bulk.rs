@@ -1,0 +1,128 @@
+//! Decisions about more messages than fit a table: in parts, with progress, and with a summary.
+
+use operate::dead::{Bulk, BulkReport, Change, Selected};
+use operate::{Places, Signed};
+use uuid::Uuid;
+
+use super::super::exit::Exit;
+use super::super::failure::Failure;
+use super::super::output::{Format, counted, one_line};
+use super::super::progress::Counted;
+use super::super::replay::stop;
+
+/// Refusals that are printed in a summary.
+const SHOWN_MAX: usize = 10;
+
+/// Carries out a decision. The first Ctrl-C stops it after the transaction that is running.
+pub(super) async fn carry_out(
+    places: &Places,
+    signed: &Signed,
+    change: &Change,
+    selected: Selected,
+) -> Result<BulkReport, Failure> {
+    let stop = stop()?;
+    let decided = Counted::up_to(selected.count(), "decided");
+    let bulk = Bulk { places, signed, change, id: Uuid::now_v7(), stop: &stop };
+    let progress = |progress: operate::dead::Progress| decided.set("decided", progress.processed);
+    Ok(Box::pin(selected.carry_out(&bulk, progress)).await?)
+}
+
+/// Prints the outcome. What stopped the decision, or was refused, ends the command.
+pub(super) fn told(report: BulkReport, format: Format) -> Result<Exit, Failure> {
+    format.print(&report, text)?;
+    let left = report.left();
+    if report.stopped {
+        let text = format!("stopped: {} were not reached", counted(left, "message"));
+        return Err(Failure::with_help(Exit::Unavailable, text, "run the same command again for the rest"));
+    }
+    if let Some(error) = report.error {
+        let error = match (left, report.unknown) {
+            (0, 0) => error,
+            _ => error.with_help("list the messages again, and run the same command for the rest"),
+        };
+        return Err(error.into());
+    }
+    if report.refused > 0 {
+        let text = format!("{} had changed", counted(report.refused, "message"));
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    Ok(Exit::Success)
+}
+
+fn text(report: &BulkReport) -> String {
+    let chosen = counted(report.chosen, "message");
+    let selection = one_line(&report.selection);
+    let mut lines = match report.decision {
+        None => vec![format!("would {} {chosen} ({selection})", report.action)],
+        Some(id) => {
+            let verb = if report.action == "discard" { "discarded" } else { "requeued" };
+            vec![format!("{verb} {} of {chosen} ({selection})", report.done), format!("decision {id}")]
+        }
+    };
+    let not_reached = if report.dry_run { 0 } else { report.left() };
+    for (number, what) in [
+        (report.following, "held: they follow automatically once the messages before them took effect"),
+        (report.requested_before, "requested before"),
+        (report.refused, "left as they are: they had changed"),
+        (report.unknown, "with an unknown outcome: list the messages again"),
+        (not_reached, "not reached"),
+    ] {
+        if number > 0 {
+            lines.push(format!("{number} {what}"));
+        }
+    }
+    for refusal in report.refusals.iter().take(SHOWN_MAX) {
+        lines.push(format!("  {} of {}: {}", refusal.id, one_line(&refusal.owner), one_line(&refusal.why)));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use operate::dead::Refusal;
+
+    use super::*;
+
+    #[test]
+    fn a_summary_says_what_was_not_done() {
+        let refusal = Refusal {
+            source: operate::dead::DeadSource::Outbox,
+            owner: String::from("orders"),
+            id: String::from("41"),
+            why: String::from("it is changing"),
+        };
+        let report = BulkReport {
+            decision: Some(Uuid::nil()),
+            action: "requeue",
+            selection: String::from("topic=orders: 2009 chosen"),
+            chosen: 2_009,
+            done: 1_000,
+            requested_before: 0,
+            refused: 1,
+            changed: 0,
+            following: 12,
+            dry_run: false,
+            unknown: 0,
+            refusals: vec![refusal],
+            stopped: true,
+            error: None,
+        };
+        let text = text(&report);
+        for line in [
+            "requeued 1000 of 2009 messages (topic=orders: 2009 chosen)",
+            "1 left as they are: they had changed",
+            "1008 not reached",
+            "12 held: they follow automatically once the messages before them took effect",
+            "  41 of orders: it is changing",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}: {text}");
+        }
+        let dry = BulkReport { decision: None, dry_run: true, done: 0, refused: 0, ..report };
+        let text = super::text(&BulkReport { refusals: Vec::new(), ..dry });
+        assert!(
+            text.starts_with("would requeue 2009 messages (topic=orders: 2009 chosen)\n12 held"),
+            "{text}"
+        );
+        assert!(!text.contains("not reached") && !text.contains("decision"), "{text}");
+    }
+}

@@ -1,0 +1,104 @@
+//! Decisions about many messages that this process carries out. What they have changed is in the
+//! audits; here is only what is running, and why something was refused.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use operate::dead::{BulkReport, Progress};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Maximum decisions that run at once; each has a session in each database.
+const RUNNING_MAX: usize = 2;
+/// How long the refusals of a decision that has ended are known.
+const KEPT_FOR: Duration = Duration::from_secs(600);
+
+/// The state of a decision in this process.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Bulk {
+    pub(crate) progress: Progress,
+    /// Whether an operator has asked to stop it.
+    pub(crate) is_stopping: bool,
+    /// The reports of its parts, or the reason why it ended early; `None` while it is running.
+    pub(crate) ended: Option<Result<Vec<BulkReport>, String>>,
+}
+
+/// A decision of this process.
+pub(crate) struct Running {
+    pub(crate) state: watch::Sender<Bulk>,
+    pub(crate) stop: CancellationToken,
+    begun: Instant,
+}
+
+/// The decisions of this process.
+#[derive(Default)]
+pub(crate) struct Bulks(Mutex<HashMap<Uuid, Arc<Running>>>);
+
+/// The outcome of beginning a decision.
+pub(crate) enum Begun {
+    /// It may run.
+    New(Arc<Running>),
+    /// It is running, or has run.
+    Before,
+    /// Too many are running.
+    TooMany,
+}
+
+impl Bulks {
+    /// Begins a decision, unless it has begun.
+    pub(crate) fn begin(&self, id: Uuid) -> Begun {
+        let mut bulks = self.lock();
+        let is_over = |bulk: &Running| bulk.state.borrow().ended.is_some();
+        bulks.retain(|_, bulk| !is_over(bulk) || bulk.begun.elapsed() < KEPT_FOR);
+        if bulks.contains_key(&id) {
+            return Begun::Before;
+        }
+        if bulks.values().filter(|bulk| !is_over(bulk)).count() >= RUNNING_MAX {
+            return Begun::TooMany;
+        }
+        let state = watch::Sender::new(Bulk::default());
+        let running = Arc::new(Running { state, stop: CancellationToken::new(), begun: Instant::now() });
+        bulks.insert(id, Arc::clone(&running));
+        Begun::New(running)
+    }
+
+    /// Returns the state of a decision, if this process has begun it.
+    pub(crate) fn get(&self, id: Uuid) -> Option<Bulk> {
+        self.lock().get(&id).map(|running| running.state.borrow().clone())
+    }
+
+    /// Stops a decision after the part that is being decided. Returns whether this process runs it.
+    pub(crate) fn stop(&self, id: Uuid) -> bool {
+        let Some(running) = self.lock().get(&id).cloned() else { return false };
+        running.stop.cancel();
+        running.state.send_modify(|bulk| bulk.is_stopping = true);
+        running.state.borrow().ended.is_none()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Uuid, Arc<Running>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_begins_once_and_few_run_at_a_time() {
+        let bulks = Bulks::default();
+        let [one, other, third] = [1, 2, 3].map(Uuid::from_u128);
+        let Begun::New(running) = bulks.begin(one) else { panic!("the first one") };
+        assert!(matches!(bulks.begin(one), Begun::Before));
+        assert!(matches!(bulks.begin(other), Begun::New(_)));
+        assert!(matches!(bulks.begin(third), Begun::TooMany));
+        assert!(bulks.stop(one) && running.stop.is_cancelled());
+        running.state.send_modify(|bulk| bulk.ended = Some(Ok(Vec::new())));
+        assert!(!bulks.stop(one), "it has ended");
+        assert!(matches!(bulks.begin(one), Begun::Before), "it is not run again");
+        assert!(matches!(bulks.begin(third), Begun::New(_)));
+        assert!(bulks.get(one).is_some_and(|bulk| bulk.is_stopping) && bulks.get(Uuid::nil()).is_none());
+    }
+}

@@ -1,0 +1,117 @@
+//! The number of messages that match, and their causes, above a list.
+
+use maud::{Markup, html};
+use operate::dead::{CauseGroup, Surveyed, Total};
+
+use super::super::address::with_query;
+use super::super::fields::Fields;
+use super::super::layout::{cell, count, maybe, since};
+use super::super::list::{Column, Kind, column, list};
+use super::dead::kept;
+
+/// Causes that are shown at once.
+const SHOWN: usize = 5;
+/// Maximum causes of a page.
+const CAUSES_MAX: usize = 100;
+
+/// Returns a number of messages: `2,009`, or `≥ 1,000,000` where not all were counted.
+pub(super) fn total_text(total: Total) -> String {
+    let least = if total.is_at_least { "≥ " } else { "" };
+    format!("{least}{}", count(total.number))
+}
+
+const COLUMNS: [Column; 6] = [
+    column("Cause", Kind::Why),
+    column("Topic", Kind::Name),
+    column("Messages", Kind::Number),
+    column("First", Kind::Time),
+    column("Last", Kind::Time),
+    column("Show", Kind::Act),
+];
+
+/// Renders the number of messages, and their causes if there are several.
+pub(super) fn causes(query: &Fields, state: &str, found: &Surveyed) -> Markup {
+    let Surveyed { total, causes, .. } = found;
+    let rows = |groups: &[CauseGroup]| {
+        let rows: Vec<_> = groups.iter().map(|group| row(query, state, group)).collect();
+        list("Causes", &COLUMNS, rows)
+    };
+    let first = causes.len().min(SHOWN);
+    let others = &causes[first..causes.len().min(CAUSES_MAX)];
+    html! {
+        @if total.number > 0 {
+            p class="lead" id="total" {
+                (total_text(*total)) " " (if total.number == 1 { "message" } else { "messages" })
+                @if causes.len() > 1 { ", " (count(causes.len() as u64)) " causes" }
+            }
+        }
+        @if causes.len() > 1 {
+            (rows(&causes[..first]))
+            @if !others.is_empty() {
+                details id="other-causes" {
+                    summary { (count(others.len() as u64)) " other causes" }
+                    (rows(others))
+                }
+            }
+        }
+    }
+}
+
+fn row(query: &Fields, state: &str, group: &CauseGroup) -> Vec<Markup> {
+    let cause = Some(group.cause.as_str()).filter(|cause| !cause.is_empty());
+    let kept: Vec<_> =
+        kept(query).into_iter().filter(|(name, _)| !matches!(*name, "topic" | "error_like")).collect();
+    let mut pairs: Vec<(&str, &str)> = kept.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let state = if state == "dead" { "" } else { state };
+    pairs.extend([("topic", group.topic.as_str()), ("error_like", group.cause.as_str()), ("state", state)]);
+    vec![
+        maybe(cause),
+        cell(&group.topic),
+        html! { (total_text(group.total)) },
+        since(group.first),
+        since(group.last),
+        // No filter leaves only messages without an error.
+        html! { @if cause.is_some() { a href=(with_query("/dead", &pairs)) { "Show" } } },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use operate::dead::Total;
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    fn group(cause: &str, number: u64) -> CauseGroup {
+        CauseGroup {
+            cause: cause.to_owned(),
+            topic: String::from("orders"),
+            total: Total { number, is_at_least: false },
+            first: OffsetDateTime::UNIX_EPOCH,
+            last: OffsetDateTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn each_cause_leads_to_its_messages() {
+        let total = Total { number: 2_009, is_at_least: false };
+        let causes = vec![group("larger than # takes", 2_000), group("no route", 9)];
+        let found = Surveyed { total, causes, away: Vec::new() };
+        let text = super::causes(&Fields::default(), "dead", &found).into_string();
+        assert!(text.contains("2,009 messages, 2 causes"), "{text}");
+        assert!(text.contains("href=\"/dead?topic=orders&amp;error_like=larger+than+%23+takes\""), "{text}");
+    }
+
+    #[test]
+    fn a_page_stays_short_however_many_causes_there_are() {
+        let causes = (0..5_000).map(|n| group(&format!("cause {}", "x".repeat(n % 150)), 1)).collect();
+        let total = Total { number: 1_000_000, is_at_least: true };
+        let text = super::causes(&Fields::default(), "dead", &Surveyed { total, causes, away: Vec::new() });
+        let text = text.into_string();
+        assert!(
+            text.contains("≥ 1,000,000 messages, 5,000 causes") && text.len() < 100_000,
+            "{}",
+            text.len()
+        );
+    }
+}
