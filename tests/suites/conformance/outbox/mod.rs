@@ -33,6 +33,7 @@ pub(crate) mod support;
 mod tails;
 mod transaction_ids;
 pub(crate) mod unknown_commit;
+mod wire;
 mod withheld;
 
 use libtest_mimic::Trial;
@@ -73,6 +74,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         tails::trials(),
         transaction_ids::trials(),
         unknown_commit::trials(),
+        wire::trials(),
         withheld::trials(),
     ]
     .into_iter()
