@@ -231,9 +231,10 @@ impl Cluster {
         let output = suite.output().await?;
         let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         if !output.status.success() || told.contains(" ok. 0 passed") {
-            return Err(format!("{filter} on {}: {told}", self.url()).into());
+            return Err(format!("{filter} on {}:\n{}", self.url(), set_off(&told)).into());
         }
-        eprintln!("{}", told.lines().find(|line| line.starts_with("test result")).unwrap_or_default());
+        let result = told.lines().find(|line| line.starts_with("test result")).unwrap_or_default();
+        eprintln!("{}", set_off(result));
         Ok(())
     }
 
@@ -328,6 +329,12 @@ pub fn free_port() -> Result<u16, Failure> {
         (0..len).map(|_| NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(first) % len + PORTS.start);
     let mut free = ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
     Ok(free.next().ok_or("no port is free")?)
+}
+
+/// Puts a mark before each line of the output of another run of tests. Without it, the task runner
+/// would count that run's results as those of this one, and take its report for this one's.
+fn set_off(output: &str) -> String {
+    output.lines().map(|line| format!("    | {line}\n")).collect()
 }
 
 /// Runs a program to its end.

@@ -1,9 +1,11 @@
 //! A test with a deadline, an orderly end, and an honest listing when a backend is missing.
 
+use std::collections::HashSet;
 use std::error::Error;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 pub use conformance::{Failure, Outcome};
@@ -36,11 +38,20 @@ where
     let name = name.into();
     match missing(needs) {
         None => Trial::test(name.clone(), move || attend(&name, body)),
-        Some(reason) if all_are_required() => {
-            Trial::test(name, move || Err(Failed::from(format!("required, but {reason}"))))
-        }
-        Some(reason) => Trial::test(format!("{name} [{reason}]"), || Ok(())).with_ignored_flag(true),
+        Some(reason) => cannot_run(name, &reason),
     }
+}
+
+/// Lists a test as ignored, with the reason why it cannot run on this machine in its name. With
+/// `OUTBOX_REQUIRE=all` it fails instead.
+#[must_use]
+pub fn cannot_run(name: impl Into<String>, reason: &str) -> Trial {
+    let name = name.into();
+    if all_are_required() {
+        let problem = format!("required, but {reason}");
+        return Trial::test(name, || Err(Failed::from(problem)));
+    }
+    Trial::test(format!("{name} [{reason}]"), || Ok(())).with_ignored_flag(true)
 }
 
 /// Marks tests that take long, wait for a clock or need more than the four servers. `cargo xtask
@@ -52,6 +63,21 @@ pub fn at_night(trials: Vec<Trial>) -> Vec<Trial> {
 
 /// The mark of tests of the night.
 const NIGHT: &str = "night";
+
+/// The names of this binary's tests of the night, which have a longer time limit however they were
+/// selected.
+static NIGHT_NAMES: OnceLock<HashSet<String>> = OnceLock::new();
+
+fn names_at_night(trials: &[Trial]) -> HashSet<String> {
+    let at_night = trials.iter().filter(|trial| trial.kind() == NIGHT);
+    at_night.map(|trial| trial.name().to_owned()).collect()
+}
+
+/// Returns the time limit of the test with this name.
+fn deadline(name: &str, at_night: Option<&HashSet<String>>) -> Duration {
+    let is_night = at_night.is_some_and(|names| names.contains(name));
+    if is_night { DEADLINE_AT_NIGHT } else { DEADLINE }
+}
 
 /// The variable that selects the tests: `gate` or `night`. Unset, all tests run.
 const CASES: &str = "OUTBOX_CASES";
@@ -81,6 +107,7 @@ fn run_on(trials: Vec<Trial>, threads: usize) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(threads);
     let cases = std::env::var(CASES).ok();
+    let _ = NIGHT_NAMES.set(names_at_night(&trials));
     let trials = trials.into_iter().filter(|trial| is_asked_for(cases.as_deref(), trial.kind())).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     if let Err(problems) = copies::clean_up() {
@@ -94,8 +121,7 @@ fn attend<F: Future<Output = Outcome>>(name: &str, body: impl FnOnce(Stage) -> F
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stage = Stage::new(name)?;
-        let is_night = std::env::var(CASES).is_ok_and(|cases| cases == NIGHT);
-        let deadline = if is_night { DEADLINE_AT_NIGHT } else { DEADLINE };
+        let deadline = deadline(name, NIGHT_NAMES.get());
         let body = AssertUnwindSafe(body(stage.clone())).catch_unwind();
         let verdict = match tokio::time::timeout(deadline, body).await {
             Ok(Ok(Ok(()))) => Ok(()),
@@ -141,5 +167,14 @@ mod tests {
         assert_eq!(asked(Some("gate")), ["a"]);
         assert_eq!(asked(Some("night")), ["b"]);
         assert_eq!(asked(None), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_test_of_the_night_has_its_time_limit_however_it_was_selected() {
+        let names = names_at_night(&[
+            Trial::test("a", || Ok(())),
+            at_night(vec![Trial::test("b", || Ok(()))]).remove(0),
+        ]);
+        assert_eq!(["a", "b"].map(|name| deadline(name, Some(&names))), [DEADLINE, DEADLINE_AT_NIGHT]);
     }
 }

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod documented_commands;
+mod labels;
 mod packaging;
 
 use std::collections::BTreeSet;

@@ -11,8 +11,10 @@ use message::{Connector, Fault, FaultScope};
 use tests::{Backend, Failure, Outcome, trial};
 use tokio::net::TcpListener;
 
-/// Connect timeout in these cases.
+/// Connect timeout against a server that says nothing.
 const TIMEOUT: Duration = Duration::from_millis(1_000);
+/// Connect timeout against a server that refuses: only a failing test reaches it.
+const PATIENCE: Duration = Duration::from_secs(120);
 const PASSWORD: &str = "wr0ng-s3cret";
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -64,26 +66,26 @@ async fn wrong_credentials(connector: Arc<dyn Connector>) -> Outcome {
     Ok(())
 }
 
-fn millis() -> u64 {
-    u64::try_from(TIMEOUT.as_millis()).unwrap_or(u64::MAX)
+fn millis(timeout: Duration) -> u64 {
+    u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn silent_kafka(port: u16) -> Made {
     let mut config = kafka::Config::new([format!("127.0.0.1:{port}")]);
-    config.connect_timeout_ms = millis();
+    config.connect_timeout_ms = millis(TIMEOUT);
     Ok(Arc::new(kafka::Connector::new(config)?))
 }
 
 fn silent_rabbitmq(port: u16) -> Made {
-    let config =
-        rabbitmq::Config::new(format!("amqp://guest:guest@127.0.0.1:{port}")).connect_timeout_ms(millis());
+    let config = rabbitmq::Config::new(format!("amqp://guest:guest@127.0.0.1:{port}"));
+    let config = config.connect_timeout_ms(millis(TIMEOUT));
     Ok(Arc::new(rabbitmq::Connector::new(&config)?))
 }
 
 fn silent_sqs(port: u16) -> Made {
     let config = crate::sqs::config(format!("http://127.0.0.1:{port}"))
-        .connect_timeout_ms(millis())
-        .request_timeout_ms(millis())
+        .connect_timeout_ms(millis(TIMEOUT))
+        .request_timeout_ms(millis(TIMEOUT))
         .attempts(1);
     Ok(Arc::new(sqs::Connector::new(&config)?))
 }
@@ -94,14 +96,15 @@ fn sasl_kafka() -> Made {
     let servers = Backend::Kafka.address()?;
     let settings = serde_json::json!({
         "bootstrap_servers": servers.split(',').collect::<Vec<_>>(),
-        "connect_timeout_ms": millis(),
+        "connect_timeout_ms": millis(PATIENCE),
         "sasl": { "username": "relay", "password": PASSWORD },
     });
     Ok(Arc::new(kafka::Connector::new(serde_json::from_value(settings)?)?))
 }
 
 fn wrong_rabbitmq() -> Made {
-    let mut config = rabbitmq::Config::new(without_user(&Backend::Rabbitmq.address()?)?);
+    let config = rabbitmq::Config::new(without_user(&Backend::Rabbitmq.address()?)?);
+    let mut config = config.connect_timeout_ms(millis(PATIENCE));
     config.username = Some(String::from("relay"));
     config.password = Some(String::from(PASSWORD).into());
     Ok(Arc::new(rabbitmq::Connector::new(&config)?))

@@ -9,6 +9,7 @@ use tests::databases::Database;
 use tests::relay_process::Config;
 use tests::{Backend, Failure, Outcome, RelayProcess, Stage, brokers, eventually, trial};
 use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
 
 const RELAY: &str = "orders";
 const KEYS: u32 = 40;
@@ -17,6 +18,10 @@ const WAITING: i64 = 10_000;
 /// New messages in each transaction.
 const BATCH: i64 = 20;
 const BETWEEN_BATCHES: Duration = Duration::from_millis(20);
+/// New messages between two looks at the number of held ones: what is written in a second.
+const BETWEEN_LOOKS: i64 = 1_000;
+/// Maximum time until none is held. Only a failing test reaches it.
+const PATIENCE: Duration = Duration::from_secs(240);
 /// Maximum rows of `outbox_parked` read for each message. The copy of a message is searched for,
 /// read back and removed.
 const READ_EACH: i64 = 10;
@@ -27,23 +32,28 @@ const READ: &str = "SELECT sum(idx_tup_read)::bigint + (SELECT seq_tup_read FROM
 
 pub(crate) fn trials() -> Vec<Trial> {
     let needs = [Backend::Postgres, Backend::Kafka];
-    let trials = ["3s", "15s"].map(|lease_ttl| {
-        let name =
-            format!("a_topic_that_comes_late_catches_up_without_statistics/postgres/kafka/{lease_ttl}");
-        trial(name, &needs, move |stage| catches_up(stage, lease_ttl))
-    });
-    trials.into()
+    let mut trials = Vec::new();
+    for lease_ttl in ["3s", "15s"] {
+        for commit_ms in [0, 10] {
+            let name = "a_topic_that_comes_late_catches_up_without_statistics/postgres/kafka";
+            let name = format!("{name}/{lease_ttl}/commits_of_{commit_ms}_ms");
+            trials.push(trial(name, &needs, move |stage| catches_up(stage, lease_ttl, commit_ms)));
+        }
+    }
+    trials
 }
 
 /// Goal: messages that waited for a topic are published while new messages of their keys arrive,
-/// although the server planned every statement for empty tables. Oracle: the held messages reach 0
-/// while messages are still written; each message is in the topic once; the epoch of the lease,
-/// which each grant raises; the server's count of parked rows that were read.
-async fn catches_up(stage: Stage, lease_ttl: &str) -> Outcome {
+/// although the server planned every statement for empty tables. Oracle: once the number of held
+/// messages has fallen, it grows from no look to the next, and reaches 0 while messages are still
+/// written; each message is in the topic once; the epoch of the lease, which each grant raises; the
+/// server's count of parked rows that were read.
+async fn catches_up(stage: Stage, lease_ttl: &str, commit_ms: u32) -> Outcome {
     let broker = brokers::open(Backend::Kafka).await?;
     let topic = broker.topic_name(&stage, "late");
     let database = Database::<Postgres>::migrated(&stage).await?;
     never_analyse(&database).await?;
+    commit_slowly(&database, commit_ms).await?;
     let config = Config::write(&stage, RELAY, &database.relay_url()?, broker.as_ref(), "")?;
     let text = std::fs::read_to_string(config.path())?;
     let text = text.replace("lease_ttl = \"3s\"", &format!("lease_ttl = {lease_ttl:?}"));
@@ -57,26 +67,26 @@ async fn catches_up(stage: Stage, lease_ttl: &str) -> Outcome {
     .await?;
 
     let (over, mut is_over) = watch::channel(false);
+    let (progress, written) = watch::channel(WAITING);
     let producing = tokio::spawn({
         let (database, topic) = (database.clone(), topic.clone());
         async move {
-            let mut written = WAITING;
+            let mut pace = tokio::time::interval(BETWEEN_BATCHES);
+            pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while !*is_over.borrow_and_update() {
+                let written = *progress.borrow();
                 append(&database, &topic, written, BATCH).await?;
-                written += BATCH;
-                tokio::time::sleep(BETWEEN_BATCHES).await;
+                progress.send_replace(written + BATCH);
+                pace.tick().await;
             }
-            Ok::<_, Failure>(written)
+            Ok::<_, Failure>(*progress.borrow())
         }
     });
     broker.create_topic(&stage, &topic).await?;
-    let caught_up = eventually("nothing is held any more", || async {
-        Ok((database.integer(HELD).await? == 0).then_some(()))
-    })
-    .await;
+    let looks = look_until_none_is_held(&database, written).await;
     over.send_replace(true);
     let written = producing.await??;
-    caught_up?;
+    let looks = looks?;
 
     let records = broker.drain(&topic, usize::try_from(written)?).await?;
     let different: HashSet<_> = records.iter().map(|record| &record.payload[..]).collect();
@@ -91,9 +101,58 @@ async fn catches_up(stage: Stage, lease_ttl: &str) -> Outcome {
     })
     .await?;
     let read = database.integer(READ).await?;
-    eprintln!("{written} messages, {read} rows of outbox_parked read");
+    eprintln!("{written} messages, {read} rows of outbox_parked read; held at each look: {looks:?}");
     assert!(read <= READ_EACH * written, "{written} messages: {read} rows of outbox_parked read");
     Ok(())
+}
+
+/// Counts the held messages whenever a number of new ones has been written, until none is held.
+/// Begins when their number falls for the first time: until then the topic is still blocked, and
+/// new messages are held as well. Returns the number at each look.
+///
+/// # Errors
+/// The number grew between two looks, or some are still held after a long time.
+async fn look_until_none_is_held(
+    database: &Database<Postgres>,
+    mut written: watch::Receiver<i64>,
+) -> Result<Vec<i64>, Failure> {
+    let looking = async {
+        let mut last = 0;
+        loop {
+            let held = database.integer(HELD).await?;
+            if held < last {
+                last = held;
+                break;
+            }
+            last = held;
+            tokio::time::sleep(BETWEEN_BATCHES).await;
+        }
+        let mut looks = vec![last];
+        while last > 0 {
+            let next = *written.borrow() + BETWEEN_LOOKS;
+            written.wait_for(|written| *written >= next).await?;
+            let held = database.integer(HELD).await?;
+            looks.push(held);
+            if held > last {
+                return Err(format!("held messages became more again: {looks:?}").into());
+            }
+            last = held;
+        }
+        Ok::<_, Failure>(looks)
+    };
+    tokio::time::timeout(PATIENCE, looking).await.map_err(|_| "messages are still held")?
+}
+
+/// Makes every commit of new sessions wait for this long before it is synced.
+async fn commit_slowly(database: &Database<Postgres>, commit_ms: u32) -> Outcome {
+    let delay = commit_ms * 1_000;
+    let set = format!(
+        "DO $$ BEGIN \
+            EXECUTE format('ALTER DATABASE %I SET commit_delay = {delay}', current_database()); \
+            EXECUTE format('ALTER DATABASE %I SET commit_siblings = 0', current_database()); \
+         END $$"
+    );
+    database.execute(&set).await
 }
 
 /// Turns autovacuum off: it could update the statistics at any time.

@@ -104,6 +104,7 @@ fn of_the_gate() -> Vec<Trial> {
 fn of_the_night() -> Vec<Trial> {
     let mut trials = Vec::new();
     everywhere! { trials:
+        delivery::a_scheduled_message_delays_no_other_and_is_not_late,
         leadership::a_stopped_leader_is_replaced_and_changes_nothing,
         verify::a_quiet_system_is_proven_and_each_damage_is_named,
         verify::a_running_system_gives_no_false_alarm,

@@ -6,8 +6,8 @@ use std::process::{ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use libtest_mimic::{Failed, Trial};
-use tests::backends::all_are_required;
+use libtest_mimic::Trial;
+use tests::trial::cannot_run;
 use tests::{Failure, Outcome, Stage};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -42,14 +42,7 @@ pub(crate) fn python() -> OsString {
 }
 
 fn where_found(is_there: bool, reason: &str, name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
-    let reason = reason.to_owned();
-    if is_there {
-        made(name)
-    } else if all_are_required() {
-        Trial::test(name, move || Err(Failed::from(reason)))
-    } else {
-        Trial::test(format!("{name} [{reason}]"), || Ok(())).with_ignored_flag(true)
-    }
+    if is_there { made(name) } else { cannot_run(name, reason) }
 }
 
 /// A running example. Dropping it kills the process.

@@ -87,7 +87,42 @@ fn remedy(error: &io::Error) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
+
+    /// Goal: silent connections keep no client out that asks for something. Oracle: it is answered,
+    /// although none of them reaches its lifetime.
+    #[tokio::test]
+    async fn one_that_asks_is_answered_beside_silent_ones() {
+        const BOUNDS: Bounds = Bounds {
+            connections_max: 4,
+            per_peer_max: Some(2),
+            counts_loopback: true,
+            may_cut_answers: true,
+            lifetime: Duration::from_secs(3_600),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let answer = |mut stream: TcpStream, admitted: Arc<Admitted>| async move {
+            if stream.read_u8().await.is_ok() {
+                admitted.heard();
+                stream.write_all(b"alive").await.unwrap();
+            }
+        };
+        let serving = tokio::spawn(serve(listener, "a test", BOUNDS, answer));
+        let mut silent = Vec::new();
+        for _ in 0..20 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut probe = TcpStream::connect(address).await.unwrap();
+        probe.write_u8(b'?').await.unwrap();
+        let mut answer = String::new();
+        let answered = tokio::time::timeout(Duration::from_secs(60), probe.read_to_string(&mut answer));
+        answered.await.unwrap().unwrap();
+        assert_eq!(answer, "alive");
+        serving.abort();
+    }
 
     #[test]
     fn failures_are_reported_at_an_interval_with_their_number() {

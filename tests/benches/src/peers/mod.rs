@@ -107,7 +107,8 @@ fn report(found: &[Found], messages: u32) -> Report {
     let ours = found.iter().find(|one| one.peer == Peer::Toolkit).map_or(&[][..], |one| &one.rates);
     report.table(
         format!(
-            "a backlog of {messages} × 256 B to Kafka; sixteen writers with pauses inside their transactions"
+            "a backlog of {messages} × 256 B to Kafka; sixteen writers with pauses inside their transactions{}",
+            left_out()
         ),
         [
             "relay",
@@ -141,6 +142,15 @@ fn report(found: &[Found], messages: u32) -> Report {
         report.at_most("put out of order by this toolkit", 0.0, seen.disordered as f64);
     }
     report
+}
+
+/// Names the peer that this run had to leave out, if any.
+fn left_out() -> String {
+    if debezium::jars().is_some() {
+        return String::new();
+    }
+    let variable = harness::connect::JARS_VARIABLE;
+    format!("; NOT MEASURED: Debezium ({variable} is not set, or the server's wal_level is not logical)")
 }
 
 async fn rate(

@@ -4,7 +4,6 @@
 
 use std::error::Error;
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::inbox::broker::Broker;
@@ -24,9 +23,6 @@ use tokio::task::JoinHandle;
 cases! { "inbox/runner":
     every {
         events_reach_the_function_of_their_kind,
-        a_batch_function_gets_events_that_follow_each_other,
-        the_event_on_which_a_batch_function_fails_dies_alone,
-        a_batch_function_that_hangs_is_ended_as_one_call,
         a_function_sees_attempt_tenant_and_times,
         unknown_kinds_are_refused_by_default,
         unknown_kinds_are_skipped_on_demand,
@@ -69,7 +65,7 @@ async fn bill<DB: TestDatabase>(tx: &mut Tx<DB>, placed: Placed) -> Result<(), H
     note::<DB>(tx, format!("bill {}", placed.order)).await
 }
 
-async fn refund<DB: TestDatabase>(
+pub(super) async fn refund<DB: TestDatabase>(
     tx: &mut Tx<DB>,
     cancelled: Cancelled,
     received: &Received,
@@ -164,88 +160,8 @@ async fn events_reach_the_function_of_their_kind<DB: TestDatabase>(database: &Da
     assert_eq!(dead(&inbox).await.len(), 0);
 }
 
-async fn bill_all<DB: TestDatabase>(tx: &mut Tx<DB>, placed: Vec<Placed>) -> Result<(), HandlerError> {
-    let orders: Vec<_> = placed.iter().map(|placed| placed.order.to_string()).collect();
-    note::<DB>(tx, format!("bill {}", orders.join(" "))).await
-}
-
-async fn bill_most<DB: TestDatabase>(
-    tx: &mut Tx<DB>,
-    placed: Vec<Placed>,
-    received: &[Received],
-) -> Result<(), HandlerError> {
-    assert_eq!(placed.len(), received.len());
-    for Placed { order } in &placed {
-        note::<DB>(tx, format!("bill {order}")).await?;
-    }
-    if placed.iter().any(|placed| placed.order == 5) {
-        Err(HandlerError::retry("one of them is not for us"))
-    } else {
-        Ok(())
-    }
-}
-
 pub(super) fn placed(order: u32) -> Message {
     event("order.placed", &format!(r#"{{"order":{order}}}"#))
-}
-
-async fn a_batch_function_gets_events_that_follow_each_other<DB: TestDatabase>(database: &Database<DB>) {
-    let inbox = database.inbox().await;
-    let again = placed(3);
-    let broker = Broker::new([
-        placed(1),
-        placed(2),
-        again.clone(),
-        event("order.cancelled", r#"{"order":2}"#),
-        again,
-        placed(4),
-        placed(5),
-    ]);
-    let builder = base(&inbox, &broker).on_batch(bill_all::<DB>).on(refund::<DB>);
-    run_until_drained(builder.batch(NonZeroUsize::new(50).unwrap()), &broker).await;
-    assert_eq!(effects(database).await, ["bill 1 2 3", "bill 4 5", "refund 2 of orders"]);
-}
-
-async fn the_event_on_which_a_batch_function_fails_dies_alone<DB: TestDatabase>(database: &Database<DB>) {
-    let inbox = database.inbox().await;
-    let broker = Broker::new((1..=9).map(placed));
-    let builder = base(&inbox, &broker).on_batch(bill_most::<DB>).attempts_max(3);
-    run_until_drained(builder.batch(NonZeroUsize::new(50).unwrap()), &broker).await;
-    let expected: Vec<String> = [1, 2, 3, 4, 6, 7, 8, 9].map(|order| format!("bill {order}")).into();
-    assert_eq!(effects(database).await, expected);
-    let [letter] = &dead(&inbox).await[..] else { panic!("one") };
-    assert_eq!((letter.reason, letter.attempts), (Reason::Poison, 3));
-    assert!(letter.error.contains("not for us"), "{}", letter.error);
-}
-
-/// The guard of a call that never returns. When it is dropped, it records how long the call has
-/// run.
-struct Hung(Instant, &'static OnceLock<Duration>);
-
-impl Drop for Hung {
-    fn drop(&mut self) {
-        let _ = self.1.set(self.0.elapsed());
-    }
-}
-
-/// Goal: a batch in one call has the same time limit as any other call. Oracle: the time at which
-/// the call was dropped.
-async fn a_batch_function_that_hangs_is_ended_as_one_call<DB: TestDatabase>(database: &Database<DB>) {
-    static CALLS: OnceLock<Duration> = OnceLock::new();
-    async fn hang_once<DB: TestDatabase>(_tx: &mut Tx<DB>, _placed: Vec<Placed>) -> Result<(), HandlerError> {
-        if CALLS.get().is_none() {
-            let _hung = Hung(Instant::now(), &CALLS);
-            std::future::pending::<()>().await;
-        }
-        Ok(())
-    }
-    let inbox = database.inbox().await;
-    let broker = Broker::new((1..=40).map(placed));
-    let limit = Duration::from_millis(500);
-    let builder = base(&inbox, &broker).on_batch(hang_once::<DB>).handler_timeout(limit);
-    run_until_drained(builder.batch(NonZeroUsize::new(40).unwrap()), &broker).await;
-    let took = *CALLS.get().unwrap();
-    assert!(took < 20 * limit, "the batch was ended after {took:?}");
 }
 
 async fn a_function_sees_attempt_tenant_and_times<DB: TestDatabase>(database: &Database<DB>) {
@@ -312,16 +228,19 @@ async fn skipped_kinds_do_not_wait_behind_a_dead_letter<DB: TestDatabase>(databa
 
 async fn unknown_kinds_are_held_on_demand<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
-    let broker = Broker::new([event("order.placed", r#"{"order":1}"#)]);
+    let messages = [event("order.placed", r#"{"order":1}"#), event("order.cancelled", r#"{"order":7}"#)];
+    let broker = Broker::new(messages);
     let old = base(&inbox, &broker).on(refund::<DB>).unknown_kinds(UnknownKinds::Hold).attempts_max(1);
-    let (stop, running) = start(old);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (stop, running) = start(old.concurrency(NonZeroUsize::MIN));
+    // Its one worker has looked at the first message when it has handled the second one.
+    broker.settled_at_least(1).await;
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
-    assert_eq!((effects(database).await.len(), dead(&inbox).await.len()), (0, 0));
+    assert_eq!(effects(database).await, ["refund 7 of orders"]);
+    assert!(dead(&inbox).await.is_empty());
     let new = base(&inbox, &broker).on(bill::<DB>);
     run_until_drained(new, &broker).await;
-    assert_eq!(effects(database).await, ["bill 1"]);
+    assert_eq!(effects(database).await, ["bill 1", "refund 7 of orders"]);
 }
 
 async fn json_that_does_not_fit_is_rejected_without_its_values<DB: TestDatabase>(database: &Database<DB>) {
@@ -382,29 +301,38 @@ async fn a_foreign_message_takes_effect_once<DB: TestDatabase>(database: &Databa
 /// effect would never happen.
 async fn a_redrive_waits_for_a_process_that_knows_the_kind<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
-    let broker = Broker::new([event("order.placed", r#"{"order":1}"#)]);
-    run_until_drained(base(&inbox, &broker).on(refund::<DB>), &broker).await;
-    let letter = dead(&inbox).await[0].id;
+    let messages = [event("order.placed", r#"{"order":1}"#), event("order.cancelled", r#"{"order":7}"#)];
+    let broker = Broker::new(messages);
+    run_until_drained(base(&inbox, &broker).on_message("other", raw::<DB>), &broker).await;
     let signature = Signature {
         actor: String::from("ann"),
         note: String::from("the new version is there"),
         selection: None,
     };
-    inbox.request_redrive(letter, RedriveOptions::default(), &signature).await.unwrap();
+    let mut letters = dead(&inbox).await;
+    letters.sort_by_key(|letter| letter.kind.as_deref() != Some("order.placed"));
+    for letter in &letters {
+        inbox.request_redrive(letter.id, RedriveOptions::default(), &signature).await.unwrap();
+    }
     let often = Some(Duration::from_millis(10));
     let old = base(&inbox, &broker).on(refund::<DB>).unknown_kinds(UnknownKinds::Skip);
     let (stop, running) = start(old.redrive_interval(often));
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // It looks at requests in their order, so it has seen the first one when it carries out this.
+    tests::eventually("the request of its kind is carried out", async || {
+        Ok((effects(database).await == ["refund 7 of orders"]).then_some(()))
+    })
+    .await
+    .unwrap();
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
-    assert_eq!((effects(database).await.len(), dead(&inbox).await.len()), (0, 1));
+    assert_eq!((effects(database).await.len(), dead(&inbox).await.len()), (1, 1));
     let (stop, running) = start(base(&inbox, &broker).on(bill::<DB>).redrive_interval(often));
     while !dead(&inbox).await.is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
-    assert_eq!(effects(database).await, ["bill 1"]);
+    assert_eq!(effects(database).await, ["bill 1", "refund 7 of orders"]);
 }
 
 /// Goal: requests that this process cannot carry out do not hide later ones.

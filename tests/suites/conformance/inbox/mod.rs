@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
 
+mod batch_functions;
 pub(crate) mod broker;
 mod chunks;
 mod consumer;
@@ -37,6 +38,7 @@ use time::OffsetDateTime;
 
 pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
     [
+        batch_functions::trials(),
         chunks::trials(),
         consumer::trials(),
         copies::trials(),

@@ -171,31 +171,45 @@ async fn a_process_that_has_not_begun_yet_is_not_counted_as_ended_on_postgres(da
     let handler = Long { begun: Arc::new(watch::channel(0).0), may_end: Arc::new(watch::channel(false).0) };
     let mut begun = handler.begun.subscribe();
 
-    // The slow process has one connection, which it must share.
+    // Once the slow process has noted the message, it waits for its one connection.
+    let (waits, may_begin) = (Arc::new(watch::channel(false).0), Arc::new(watch::channel(false).0));
+    let mut waiting = waits.subscribe();
+    let slow = PgPoolOptions::new().max_connections(1).acquire_timeout(Duration::from_secs(600));
+    let slow = slow.before_acquire({
+        let (admin, may_begin) = (database.admin.clone(), Arc::clone(&may_begin));
+        move |_, _| {
+            let (admin, waits, may_begin) = (admin.clone(), Arc::clone(&waits), Arc::clone(&may_begin));
+            Box::pin(async move {
+                if !ends_in(&admin).await.is_empty() {
+                    waits.send_replace(true);
+                    drop(may_begin.subscribe().wait_for(|may_begin| *may_begin).await);
+                }
+                Ok(true)
+            })
+        }
+    });
     let connect = (*database.pool.connect_options()).clone();
-    let slow = PgPoolOptions::new().max_connections(1).connect_with(connect).await.unwrap();
-    let slow_inbox = Inbox::<Postgres>::open(slow.clone(), database.options()).await.unwrap();
-    let before_it_notes = slow.acquire().await.unwrap();
+    let slow = slow.connect_with(connect).await.unwrap();
+    let slow_inbox = Inbox::<Postgres>::open(slow, database.options()).await.unwrap();
     let slow_process = process(&slow_inbox, &broker, &handler);
-    broker.subscribed_at_least(1).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let before_it_begins = tokio::spawn(async move { slow.acquire().await });
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    drop(before_it_notes);
-    let before_it_begins = before_it_begins.await.unwrap().unwrap();
+    waiting.wait_for(|waits| *waits).await.unwrap();
     assert_eq!(ends_in(&database.admin).await, [0], "it has noted the message");
 
     let other_process = process(&inbox, &broker, &handler);
     broker.subscribed_at_least(2).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    // It has asked for the message, and found it in hand, when it handles the next one.
+    broker.send(Ok(message("beside")));
+    broker.settled_at_least(1).await;
     assert_eq!(ends_in(&database.admin).await, [0], "it has not begun yet");
-    drop(before_it_begins);
+    may_begin.send_replace(true);
     begun.wait_for(|begun| *begun == 1).await.unwrap();
     assert_eq!(ends_in(&database.admin).await, [0], "it handles the message");
 
     handler.may_end.send_replace(true);
     broker.drained().await;
-    assert_eq!(<Postgres as TestDatabase>::effects(&database.pool, "billing").await, ["moves"]);
+    let mut effects = <Postgres as TestDatabase>::effects(&database.pool, "billing").await;
+    effects.sort_unstable();
+    assert_eq!(effects, ["beside", "moves"]);
     none_in_hand(&database.admin).await;
     [slow_process, other_process].iter().for_each(JoinHandle::abort);
 }

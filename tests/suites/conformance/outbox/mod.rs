@@ -35,6 +35,7 @@ mod tails;
 mod transaction_ids;
 pub(crate) mod unknown_commit;
 mod waits;
+mod wire;
 mod withheld;
 
 use libtest_mimic::Trial;
@@ -77,6 +78,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         transaction_ids::trials(),
         unknown_commit::trials(),
         waits::trials(),
+        wire::trials(),
         withheld::trials(),
     ]
     .into_iter()

@@ -38,15 +38,15 @@ cases! { "outbox/rows":
     }
 }
 
-const MIB: usize = 1 << 20;
-const LIMIT: PageLimit = PageLimit {
+pub(super) const MIB: usize = 1 << 20;
+pub(super) const LIMIT: PageLimit = PageLimit {
     row: RowLimit::of(SizeLimit { destination: "the test", message_bytes_max: MIB }),
     bytes_max: 2 * MIB,
     ..SMALL
 };
 
 /// Returns an SQL expression for a payload of zeros.
-fn zeros<DB: TestDialect>(bytes: usize) -> String {
+pub(super) fn zeros<DB: TestDialect>(bytes: usize) -> String {
     match DB::NAME {
         "SQLite" => format!("zeroblob({bytes})"),
         _ => format!("decode(repeat('00', {bytes}), 'hex')"),
@@ -61,13 +61,13 @@ fn headers<DB: TestDialect>(bytes: usize) -> String {
     }
 }
 
-async fn insert<DB: TestDialect>(db: &Database<DB>, columns: &str, values: &str) {
+pub(super) async fn insert<DB: TestDialect>(db: &Database<DB>, columns: &str, values: &str) {
     db.produce(&format!("INSERT INTO outbox_message ({columns}) VALUES ({values})")).await;
 }
 
 /// Writes six rows. Three are too large: one by its payload, one by its headers, and one by both,
 /// with a payload far above the limit.
-async fn write_large<DB: TestDialect>(db: &Database<DB>) {
+pub(super) async fn write_large<DB: TestDialect>(db: &Database<DB>) {
     let (small, few) = (zeros::<DB>(10), headers::<DB>(10));
     let (payload, long) = (zeros::<DB>(3 * MIB), headers::<DB>(3 * MIB));
     for (key, headers, payload) in [
@@ -83,12 +83,12 @@ async fn write_large<DB: TestDialect>(db: &Database<DB>) {
     insert(db, "topic, key, headers, payload", &format!("'orders', 'e', {long}, {huge}")).await;
 }
 
-fn problem(entry: &Entry) -> Option<&str> {
+pub(super) fn problem(entry: &Entry) -> Option<&str> {
     entry.message.as_ref().err().map(|invalid| invalid.problem.as_str())
 }
 
 /// Checks the problem reported for each row of [`write_large`], by the row's id.
-fn check_large<'e>(entries: impl IntoIterator<Item = &'e Entry>) {
+pub(super) fn check_large<'e>(entries: impl IntoIterator<Item = &'e Entry>) {
     let mut seen = 0;
     for entry in entries {
         seen += 1;
@@ -136,7 +136,7 @@ fn parked(entry: &Entry, state: ExceptionState) -> ExceptionChange {
 }
 
 /// Parks the whole log and moves the cursor behind it.
-async fn park_all<DB: TestDialect>(
+pub(super) async fn park_all<DB: TestDialect>(
     db: &Database<DB>,
     state: impl Fn(&Entry) -> ExceptionState,
 ) -> (Lease, Cursor, Vec<Entry>) {
@@ -150,7 +150,7 @@ async fn park_all<DB: TestDialect>(
     (lease, follower.cursor(), entries)
 }
 
-async fn due(reader: &mut Box<dyn LogReader>, limit: PageLimit) -> Vec<Exception> {
+pub(super) async fn due(reader: &mut Box<dyn LogReader>, limit: PageLimit) -> Vec<Exception> {
     let (mut exceptions, mut after) = (Vec::new(), None);
     loop {
         let page = reader.read_due(after, limit).await.unwrap();
@@ -164,7 +164,7 @@ async fn due(reader: &mut Box<dyn LogReader>, limit: PageLimit) -> Vec<Exception
     }
 }
 
-async fn held(reader: &mut Box<dyn LogReader>, keys: &[&str], limit: PageLimit) -> Vec<Exception> {
+pub(super) async fn held(reader: &mut Box<dyn LogReader>, keys: &[&str], limit: PageLimit) -> Vec<Exception> {
     let ask = |key: &&str| HeldAsk { queue: QueueName::of("orders", Some(key)), from: EntryId(0) };
     let mut asks: Vec<HeldAsk> = keys.iter().map(ask).collect();
     let mut exceptions = Vec::new();
@@ -188,7 +188,7 @@ async fn held(reader: &mut Box<dyn LogReader>, keys: &[&str], limit: PageLimit) 
     exceptions
 }
 
-fn entries(exceptions: &[Exception]) -> impl Iterator<Item = &Entry> {
+pub(super) fn entries(exceptions: &[Exception]) -> impl Iterator<Item = &Entry> {
     exceptions.iter().map(|exception| &exception.entry)
 }
 

@@ -6,6 +6,7 @@ mod bad_input;
 mod calls;
 mod crashes;
 mod lost_commits;
+mod metrics;
 mod operators;
 mod replies;
 mod retention;
@@ -34,9 +35,19 @@ use tokio_util::sync::CancellationToken;
 /// Makes one trial for each case and database.
 macro_rules! saga_cases {
     ($suite:literal: $($case:ident),* $(,)?) => {
-        saga_cases! { $suite: $($case),*; postgres {} postgres_at_night {} }
+        saga_cases! { $suite: $($case),*; postgres {} postgres_at_night {} every_at_night {} }
     };
     ($suite:literal: $($case:ident),*; postgres { $($postgres:ident),* } postgres_at_night { $($night:ident),* }) => {
+        saga_cases! {
+            $suite: $($case),*;
+            postgres { $($postgres),* } postgres_at_night { $($night),* } every_at_night {}
+        }
+    };
+    ($suite:literal: $($case:ident),*;
+        postgres { $($postgres:ident),* }
+        postgres_at_night { $($night:ident),* }
+        every_at_night { $($every_night:ident),* }
+    ) => {
         pub(super) fn trials() -> Vec<libtest_mimic::Trial> {
             let mut trials = vec![
                 $(
@@ -47,6 +58,14 @@ macro_rules! saga_cases {
             ];
             trials.extend(trial::at_night(vec![
                 $(super::case::<sqlx::Postgres, _>($suite, stringify!($night), async |db| $night(db).await),)*
+                $(
+                    super::case::<sqlx::Postgres, _>($suite, stringify!($every_night), async |db| {
+                        $every_night(db).await
+                    }),
+                    super::case::<sqlx::Sqlite, _>($suite, stringify!($every_night), async |db| {
+                        $every_night(db).await
+                    }),
+                )*
             ]));
             trials
         }
@@ -60,6 +79,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         calls::trials(),
         crashes::trials(),
         lost_commits::trials(),
+        metrics::trials(),
         operators::trials(),
         replies::trials(),
         retention::trials(),

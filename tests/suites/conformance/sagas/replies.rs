@@ -14,7 +14,6 @@ saga_cases! { "saga/replies":
     a_reply_for_another_step_while_the_saga_goes_to_wait_runs_nothing,
     a_reply_before_a_cancellation_reaches_the_undo,
     a_reply_keeps_every_digit,
-    a_saga_that_waits_is_not_kept_by_a_late_renewal,
     a_second_reply_is_suppressed,
     a_reply_for_another_step_wakes_nobody,
     a_late_reply_goes_to_its_handler,
@@ -26,6 +25,7 @@ saga_cases! { "saga/replies":
     a_transaction_that_was_ended_keeps_no_reply;
     postgres { a_reply_with_an_old_snapshot_of_its_step_is_a_conflict }
     postgres_at_night {}
+    every_at_night { a_saga_that_waits_is_not_kept_by_a_late_renewal }
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -10,7 +10,7 @@ saga_cases! { "saga/workers":
     a_paused_worker_changes_nothing_after_its_lease,
     a_worker_whose_saga_was_taken_commits_no_step,
     a_paused_worker_does_not_call_after_its_lease,
-    a_living_worker_keeps_a_long_step,
+    a_living_worker_renews_its_lease,
     another_worker_goes_on_after_a_crash,
     what_ends_its_workers_is_stuck,
     what_was_stored_ends_the_failures_before_it,
@@ -23,6 +23,7 @@ saga_cases! { "saga/workers":
         a_database_host_that_is_gone_stops_no_worker,
         long_steps_that_use_up_the_pool_cost_no_lease
     }
+    every_at_night { a_living_worker_keeps_a_long_step }
 }
 
 async fn no_saga_is_run_by_two_at_once<DB: Tables>(db: Database<DB>) {
@@ -160,6 +161,37 @@ async fn a_paused_worker_does_not_call_after_its_lease<DB: Tables>(db: Database<
     go_on.notify_one();
     worker.stop().await;
     assert_eq!(bank.account("checkout/a/charge").charges, 0);
+}
+
+/// Goal: a saga stays with its worker while a call runs. Oracle: the end of the lease moves while
+/// another worker polls, and the saga was claimed once. The lease is long, so that only a worker
+/// that does not renew it loses it.
+async fn a_living_worker_renews_its_lease<DB: Tables>(db: Database<DB>) {
+    const ENDS: &str = "SELECT CAST(wake_at AS text) FROM saga";
+    let began = Arc::new(Notify::new());
+    let goes_on = Arc::new(Notify::new());
+    let (there, on) = (Arc::clone(&began), Arc::clone(&goes_on));
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.call("slow", async |_| {
+            there.notify_one();
+            on.notified().await;
+            Ok(())
+        })
+        .await
+    });
+    let (sagas, worker) = begun(&db, code, 0).await;
+    let other = Worker::of(&sagas);
+    began.notified().await;
+    let claimed = db.texts(ENDS).await.unwrap();
+    eventually("the lease is renewed", async || Ok((db.texts(ENDS).await? != claimed).then_some(())))
+        .await
+        .unwrap();
+    goes_on.notify_one();
+    finished(&sagas, "a").await;
+    for worker in [worker, other] {
+        worker.stop().await;
+    }
+    assert_eq!(show(&sagas, "a").await.0.outline.epoch, 1, "nobody else took it");
 }
 
 async fn a_living_worker_keeps_a_long_step<DB: Tables>(db: Database<DB>) {

@@ -15,9 +15,19 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("setup/init_writes_nothing_that_does_not_work/sqlite", &[], init_writes_nothing),
         trial("setup/check_tells_a_mistake_from_an_outage/postgres/kafka", &kafka, check_tells),
         trial("setup/every_setting_is_shown_with_its_origin", &[], every_setting),
-        trial("setup/the_configuration_is_where_packages_put_it", &[], default_places),
+        where_no_package_is("setup/the_configuration_is_where_packages_put_it"),
         trial("setup/man_pages_and_completions_name_every_command", &[], man_pages),
     ]
+}
+
+/// The configuration of an installed package.
+const INSTALLED: &str = "/etc/relay/relay.toml";
+
+fn where_no_package_is(name: &str) -> Trial {
+    if std::path::Path::new(INSTALLED).exists() {
+        return trial::cannot_run(name, &format!("a relay is installed: {INSTALLED} exists"));
+    }
+    trial(name, &[], default_places)
 }
 
 /// Goal: a new user gets a file that works, and never loses one. Oracle: `relay check` of the file;
@@ -106,9 +116,6 @@ async fn every_setting(stage: Stage) -> Outcome {
 /// Goal: a user who names no file learns where the relay looked for one. Oracle: the error, in a
 /// folder without a file, where no package is installed.
 async fn default_places(_: Stage) -> Outcome {
-    if std::path::Path::new("/etc/relay/relay.toml").exists() {
-        return Ok(());
-    }
     for command in [&["status"][..], &["run"], &["config", "check"]] {
         let parts = ["neither relay.toml nor /etc/relay/relay.toml", "--config FILE", "RELAY_CONFIG"];
         Ran::of(command).await?.refused(2, &parts)?;

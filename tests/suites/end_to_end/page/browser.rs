@@ -21,31 +21,33 @@ pub(crate) const PAGES: [&str; 10] = [
     "/audit",
 ];
 
-/// Returns the trials. Without a browser they are listed as ignored.
-pub(crate) fn trials() -> Vec<Trial> {
-    if !driver::is_there() || !access::is_there() {
-        let name = "the_page_in_a_browser [OUTBOX_CHROMEDRIVER or OUTBOX_AXE is not set]";
-        return vec![Trial::test(name, || Ok(())).with_ignored_flag(true)];
+/// Returns a trial in a browser. Without one, or without axe-core, the trial cannot run.
+fn in_browser<F>(name: &str, body: impl FnOnce(Stage) -> F + Send + 'static) -> Trial
+where
+    F: Future<Output = Outcome>,
+{
+    if driver::is_there() && access::is_there() {
+        trial(name, &[Backend::Postgres], body)
+    } else {
+        trial::cannot_run(name, "OUTBOX_CHROMEDRIVER or OUTBOX_AXE is not set")
     }
-    let needs = [Backend::Postgres];
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("an_operator_follows_and_decides_in_a_browser", &needs, decides),
-        trial("an_operator_decides_about_keys_in_a_browser", &needs, decisions::keys),
-        trial("an_operator_decides_about_sagas_in_a_browser", &needs, decisions::sagas),
-        trial("a_viewer_sees_no_button_in_a_browser", &needs, viewer),
-        trial("the_page_reads_without_scripts", &needs, without_scripts),
-        trial("everybody_can_read_the_page/light", &needs, access::light),
-        trial("everybody_can_read_the_page/dark", &needs, access::dark),
-        trial("everybody_can_read_the_page/widths", &needs, access::widths),
-        trial("the_page_needs_no_mouse", &needs, access::keyboard),
+        in_browser("an_operator_follows_and_decides_in_a_browser", decides),
+        in_browser("an_operator_decides_about_keys_in_a_browser", decisions::keys),
+        in_browser("an_operator_decides_about_sagas_in_a_browser", decisions::sagas),
+        in_browser("a_viewer_sees_no_button_in_a_browser", viewer),
+        in_browser("the_page_reads_without_scripts", without_scripts),
+        in_browser("everybody_can_read_the_page/light", access::light),
+        in_browser("everybody_can_read_the_page/dark", access::dark),
+        in_browser("everybody_can_read_the_page/widths", access::widths),
+        in_browser("the_page_needs_no_mouse", access::keyboard),
+        in_browser("trouble_comes_first/phone", front::phone),
+        in_browser("trouble_comes_first/looks", front::looks),
+        in_browser("a_page_without_its_server_says_so", front::gone),
     ]
-    .into_iter()
-    .chain(trial::at_night(vec![
-        trial("trouble_comes_first/phone", &needs, front::phone),
-        trial("trouble_comes_first/looks", &needs, front::looks),
-        trial("a_page_without_its_server_says_so", &needs, front::gone),
-    ]))
-    .collect()
 }
 
 /// Starts a browser that is logged in and shows the pipelines.
