@@ -12,6 +12,7 @@ use crate::entry::EntryId;
 use crate::exception::{ExceptionChange, Parked};
 use crate::failure::gone;
 use crate::lease::{Acquired, Fenced, Lease, OtherHolder, RelayName};
+use crate::sqlite::file::OpenedFile;
 use crate::sqlite::mark::id_of;
 use crate::sqlite::statements::SQL;
 use crate::watch::Watch;
@@ -22,6 +23,7 @@ const ACQUIRE_ATTEMPTS: usize = 3;
 
 pub(super) struct SqliteCheckpointStore {
     pub(super) connection: SqliteConnection,
+    pub(super) file: OpenedFile,
     pub(super) relay: RelayName,
     pub(super) holder: String,
     pub(super) watch: Watch<i64>,
@@ -93,6 +95,8 @@ fn unparked(parked: &Parked, error: sqlx::Error) -> LogError {
 #[async_trait]
 impl CheckpointStore for SqliteCheckpointStore {
     async fn other_holder(&mut self) -> Result<Option<OtherHolder>, LogError> {
+        // The lease in a file that was replaced protects nothing.
+        self.file.check()?;
         let found = sqlx::query_as(&SQL.holder)
             .bind(self.relay.as_str())
             .fetch_optional(&mut self.connection)
@@ -153,6 +157,7 @@ impl CheckpointStore for SqliteCheckpointStore {
     }
 
     async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError> {
+        self.file.check()?;
         let done = sqlx::query(&SQL.renew)
             .bind(self.relay.as_str())
             .bind(epoch)

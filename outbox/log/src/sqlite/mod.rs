@@ -7,6 +7,7 @@
 mod admin;
 mod checkpoint_store;
 mod entries;
+mod file;
 mod fragments;
 mod mark;
 pub(crate) mod options;

@@ -12,6 +12,7 @@ use sqlx::{ConnectOptions, Sqlite, SqliteConnection};
 use crate::address::Address;
 use crate::failure::within;
 use crate::sqlite::checkpoint_store::SqliteCheckpointStore;
+use crate::sqlite::file::OpenedFile;
 use crate::sqlite::options::in_memory;
 use crate::sqlite::reader::SqliteReader;
 use crate::sqlite::tables;
@@ -97,9 +98,11 @@ impl LogStore for SqliteLog {
         relay: &RelayName,
         holder: &str,
     ) -> Result<Box<dyn CheckpointStore>, LogError> {
+        let file = OpenedFile::about_to_open(self.connect.get_filename());
         let connection = self.connect().await?;
         Ok(Box::new(SqliteCheckpointStore {
             connection,
+            file,
             relay: relay.clone(),
             holder: holder.to_owned(),
             watch: Watch::default(),

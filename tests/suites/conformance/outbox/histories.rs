@@ -46,6 +46,7 @@ cases! { "outbox/histories":
     on_sqlite {
         a_file_whose_ids_were_set_back_is_refused_with_what_to_run,
         no_message_is_parked_under_the_id_of_another_one_of_a_file,
+        a_file_that_another_one_replaced_is_led_no_longer,
     }
 }
 
@@ -702,4 +703,41 @@ async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run(db: &Databas
     assert_eq!(db.number(withdrawn).await, 1);
     let (_, cursor) = granted(&mut checkpoint_store).await;
     assert_eq!(keys(&Follower::new(db.reader().await, cursor).all().await), ["10", "11"]);
+}
+
+/// Goal: neither leader nor standby stays at a file that was removed, and the next term reads the
+/// file that took its place. Oracle: the errors; the entries that the next term reads.
+async fn a_file_that_another_one_replaced_is_led_no_longer(db: &Database<Sqlite>) {
+    db.enqueue(orders(0..2)).await;
+    let mut leader = db.checkpoint_store("a").await;
+    let (lease, cursor) = granted(&mut leader).await;
+    let mut standby = db.checkpoint_store("b").await;
+    let mut follower = Follower::new(db.reader().await, cursor);
+    assert_eq!(follower.all().await.len(), 2);
+    assert_eq!(leader.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+    assert_eq!(leader.renew(lease.epoch, TTL).await.unwrap(), Fenced::Held);
+
+    let directory = db.directory.as_ref().unwrap().path();
+    let [file, copy] = ["outbox.db", "copy.db"].map(|name| directory.join(name));
+    db.run(&format!("VACUUM INTO '{}'", copy.display())).await;
+    for name in ["outbox.db", "outbox.db-wal", "outbox.db-shm"] {
+        _ = std::fs::remove_file(directory.join(name));
+    }
+    std::fs::rename(&copy, &file).unwrap();
+    let services = outbox::pool::<Sqlite>(&db.url).await.unwrap();
+    let mut tx = db.outbox.begin(&services).await.unwrap();
+    tx.enqueue_batch(orders(2..4)).await.unwrap();
+    tx.commit().await.unwrap();
+    services.close().await;
+
+    let refused = leader.renew(lease.epoch, TTL).await.unwrap_err();
+    assert!(refused.to_string().contains("outbox.db was replaced by another file"), "{refused}");
+    assert_eq!(refused.fault(), message::Fault::Broker, "the next term may lead: {refused}");
+    let refused = standby.other_holder().await.unwrap_err();
+    assert!(refused.to_string().contains("was replaced by another file"), "{refused}");
+
+    let mut next = db.checkpoint_store("a").await;
+    let (lease, cursor) = granted(&mut next).await;
+    assert_eq!(keys(&Follower::new(db.reader().await, cursor).all().await), ["2", "3"]);
+    assert_eq!(next.renew(lease.epoch, TTL).await.unwrap(), Fenced::Held);
 }
