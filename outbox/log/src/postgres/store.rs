@@ -288,12 +288,14 @@ fn warn_if_exposed(connect: &PgConnectOptions, origin: &str) {
     }
 }
 
-/// Sets parameters of the session. Each is bound as a value, never part of a statement's text.
+/// Sets parameters of the session, but for those that the server's version does not have. Each is
+/// bound as a value, never part of a statement's text.
 async fn configure(connection: &mut PgConnection, parameters: &[(&str, String)]) -> Result<(), LogError> {
     let names: Vec<&str> = parameters.iter().map(|(name, _)| *name).collect();
     let values: Vec<&str> = parameters.iter().map(|(_, value)| value.as_str()).collect();
     sqlx::query(
-        "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS p(name, value)",
+        "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS p(name, value)
+         WHERE current_setting(name, true) IS NOT NULL",
     )
     .bind(names)
     .bind(values)
@@ -314,6 +316,15 @@ fn one_plan() -> Vec<(&'static str, String)> {
     off.chain([("plan_cache_mode", String::from("force_generic_plan"))]).collect()
 }
 
+/// Returns the parameters of a session that a relay keeps open: its plans, and no limit for idle
+/// sessions (PostgreSQL 14). Such a limit is meant for forgotten sessions of services. The relay's
+/// session rests from one renewal of the lease to the next, and each would find it ended.
+fn kept_open() -> Vec<(&'static str, String)> {
+    let mut parameters = one_plan();
+    parameters.push(("idle_session_timeout", String::from("0")));
+    parameters
+}
+
 fn millis(limit: Duration) -> String {
     limit.as_millis().to_string()
 }
@@ -326,7 +337,7 @@ impl LogStore for PostgresLog {
 
     async fn reader(&self, relay: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
         let mut connection = self.connect(&process_name("reads", relay)).await?;
-        configure(&mut connection, &one_plan()).await?;
+        configure(&mut connection, &kept_open()).await?;
         let sql = Sql {
             statements: self.statements.clone(),
             questions: facts::Statements::new(self.options.schema.as_ref()),
@@ -344,7 +355,7 @@ impl LogStore for PostgresLog {
     ) -> Result<Box<dyn CheckpointStore>, LogError> {
         // The application name until it takes the lease, so that `admin` can count it.
         let mut connection = self.connect(&process_name("standby", relay)).await?;
-        let mut parameters = one_plan();
+        let mut parameters = kept_open();
         parameters.extend([
             ("lock_timeout", millis(self.options.call_timeout / 2)),
             ("idle_in_transaction_session_timeout", millis(self.options.call_timeout)),

@@ -33,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(on("an_outbox_works_in_latin1"), needs, latin1),
         trial(on("consumers_are_refused_what_cannot_hold_others_texts"), needs, refused_encodings),
         trial(on("sql_ascii_takes_utf8"), needs, sql_ascii),
+        trial(on("a_limit_for_idle_sessions_ends_no_lease"), needs, limited_idle_sessions),
     ]
 }
 
@@ -146,6 +147,27 @@ async fn read_only_by_default(stage: Stage) -> Outcome {
     assert_eq!(store.checkpoint(epoch, &cursor, &[]).await?, Fenced::Held);
     let retention = outbox_log::retention::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
     retention.expire(Duration::from_secs(3_600)).await?;
+    Ok(())
+}
+
+/// Goal: a limit for idle sessions that is shorter than a renewal of the lease does not end the
+/// sessions of the relay. Oracle: lease and reader after a rest of several limits.
+async fn limited_idle_sessions(stage: Stage) -> Outcome {
+    let db = Database::<Postgres>::migrated(&stage).await?;
+    let version = db.integer("SELECT current_setting('server_version_num')::bigint").await?;
+    if version < 140_000 {
+        eprintln!("not run: idle_session_timeout exists since PostgreSQL 14");
+        return Ok(());
+    }
+    let (name, user) = (db.name()?, Role::Relay.user());
+    db.execute(&format!("ALTER ROLE {user} IN DATABASE {name} SET idle_session_timeout = '300ms'")).await?;
+    let mut store = store(&db).await?;
+    let (epoch, cursor) = lead(&mut store).await?;
+    let log = outbox_log::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
+    let mut reader = log.reader(&relay()).await?;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(store.renew(epoch, TTL).await?, Fenced::Held);
+    reader.next_difference(&cursor.base).await?;
     Ok(())
 }
 

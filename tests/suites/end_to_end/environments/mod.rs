@@ -4,6 +4,7 @@
 mod private;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use idempotency::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use libtest_mimic::Trial;
@@ -50,6 +51,11 @@ const fn made(name: &'static str, create: &'static str) -> Environment {
 const fn narrow(name: &'static str, create: &'static str) -> Environment {
     Environment { name, create, settings: &[], has_every_line: false }
 }
+
+/// The lease where idle sessions are limited. It is renewed every 3 s, so the session of the lease
+/// rests for longer than the limit.
+const LEASE: &str = "lease_ttl = \"9s\"";
+const RENEWED_WITHIN: Duration = Duration::from_secs(4);
 
 /// Each setting alone, so that a failure names its cause. Limits are as tight as a careful
 /// administrator sets them.
@@ -112,6 +118,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 impl Environment {
+    fn limits_idle_sessions(&self) -> bool {
+        self.settings.iter().any(|(setting, _)| *setting == "idle_session_timeout")
+    }
+
     async fn database(&self, stage: &Stage) -> Result<Database<Postgres>, Failure> {
         let database = Database::<Postgres>::empty_with(stage, self.create).await?;
         let version = database.integer("SELECT current_setting('server_version_num')::bigint").await?;
@@ -143,7 +153,11 @@ async fn runs(stage: Stage, environment: &Environment, broker: Arc<dyn Broker>) 
     let workload = Workload::<Postgres>::on(&stage, environment.database(&stage).await?, broker).await?;
     let database = &workload.database;
     workload.place_many(3, ORDERS).await?;
-    let config = Config::write(&stage, "orders", &database.relay_url()?, workload.broker.as_ref(), "")?;
+    let mut config = Config::write(&stage, "orders", &database.relay_url()?, workload.broker.as_ref(), "")?;
+    if environment.limits_idle_sessions() {
+        let text = std::fs::read_to_string(config.path())?.replace("lease_ttl = \"3s\"", LEASE);
+        config = Config::text(&stage, &text)?;
+    }
     let relay = RelayProcess::start(&stage, &config)?;
     if !environment.has_every_line {
         let records = workload.broker.drain(&workload.topic, ORDERS).await?;
@@ -152,8 +166,11 @@ async fn runs(stage: Stage, environment: &Environment, broker: Arc<dyn Broker>) 
     }
     let consumer = workload.consume().await?;
     workload.settled().await?;
-    if environment.settings.iter().any(|(setting, _)| *setting == "idle_session_timeout") {
+    if environment.limits_idle_sessions() {
         rested(database).await?;
+        tokio::time::sleep(RENEWED_WITHIN).await;
+        let terms = database.integer("SELECT epoch FROM outbox_relay").await?;
+        assert_eq!(terms, 1, "the server ended the session of the lease");
     }
     workload.place_many(3, ORDERS).await?;
     workload.settled().await?;
