@@ -39,10 +39,14 @@ impl OpenedFile {
         let path = self.path.display();
         let reason = match identity(&self.path) {
             Ok(Some(found)) if found != opened => {
-                format!("{path} was replaced by another file: the relay closes the old one and opens the new one")
+                format!(
+                    "{path} was replaced by another file: the relay closes the old one and opens the new one"
+                )
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                format!("{path} was removed while the relay had it open: put the file back, or another one in its place")
+                format!(
+                    "{path} was removed while the relay had it open: put the file back, or another one in its place"
+                )
             }
             _ => return Ok(()),
         };
