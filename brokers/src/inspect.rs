@@ -14,6 +14,8 @@ pub struct BrokerFacts<D> {
     pub nodes: Option<usize>,
     /// The broker's clock, if it reports the time.
     pub clock: Option<ClockReading>,
+    /// The alarms of its servers during which it accepts no messages, if it reports them.
+    pub alarms: Option<Vec<String>>,
     /// The topics asked about, in the order of the request.
     pub topics: Vec<Inspected<D>>,
 }

@@ -74,7 +74,7 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<T
     let names = topics.to_vec();
     let find = move |cluster: &Metadata| names.into_iter().map(|topic| find(cluster, topic)).collect();
     let Asked { brokers, topics, .. } = ask(config, find).await?;
-    Ok(BrokerFacts { version: None, nodes: Some(brokers.len()), clock: None, topics })
+    Ok(BrokerFacts { version: None, nodes: Some(brokers.len()), clock: None, alarms: None, topics })
 }
 
 /// Asks the cluster about the topics that `select` finds in it, and about their settings.

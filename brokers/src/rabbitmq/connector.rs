@@ -1,6 +1,6 @@
 //! Opens publishing sessions.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,6 +9,7 @@ use lapin::options::ExchangeDeclareOptions;
 use lapin::types::{FieldTable, ShortString};
 use message::{PublishError, Publisher, Receipts};
 
+use super::alarms::BLOCKED;
 use super::backlog::Backlog;
 use super::config::{Config, Unroutable, invalid};
 use super::connection::Connection;
@@ -39,6 +40,8 @@ pub struct Connector {
     payload_bytes_max: usize,
     window_messages_max: usize,
     confirm_timeout: Duration,
+    /// Those of the current session.
+    opened: Mutex<Vec<Weak<Connection>>>,
 }
 
 impl Connector {
@@ -61,6 +64,7 @@ impl Connector {
             payload_bytes_max: config.payload_bytes_max,
             window_messages_max: config.window_messages_max,
             confirm_timeout: Duration::from_millis(config.confirm_timeout_ms),
+            opened: Mutex::default(),
         })
     }
 
@@ -91,6 +95,8 @@ impl message::Connector for Connector {
         for _ in 0..self.connections {
             connections.push(Arc::new(self.endpoint.open("publisher").await?));
         }
+        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) =
+            connections.iter().map(Arc::downgrade).collect();
         let frame_bytes_max = connections.iter().filter_map(|connection| connection.frame_bytes_max()).min();
         if let Some(connection) = connections.first() {
             self.endpoint.in_time(self.check_exchange(connection)).await?;
@@ -119,5 +125,12 @@ impl message::Connector for Connector {
         }
         let batch_len = self.window_messages_max * WINDOWS_PER_TOPIC * connections.len();
         Ok(Box::new(RabbitmqPublisher::new(receipts, session, lanes, connections, batch_len)))
+    }
+
+    /// Reports an alarm, during which the broker confirms nothing.
+    fn last_error(&self) -> Option<String> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_blocked = opened.iter().filter_map(Weak::upgrade).any(|connection| connection.is_blocked());
+        is_blocked.then(|| String::from(BLOCKED))
     }
 }

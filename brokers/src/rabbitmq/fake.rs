@@ -131,17 +131,28 @@ mod tests {
     }
 
     /// Goal: an alarm that lasts longer than the confirm timeout costs neither session nor copies.
-    /// Oracle: the receipt; how often the broker received the message.
+    /// It is told while it lasts.
+    /// Oracle: the receipt; how often the broker received the message; the error of the client.
     #[tokio::test]
     async fn an_alarm_collects_no_copies() {
         let (url, published, _told) = broker().await;
         let password = Some(String::from("x").into());
         let config = Config { confirm_timeout_ms: CONFIRM_TIMEOUT_MS, password, ..Config::new(url) };
         let (receipts, mut received) = Receipts::channel();
-        let mut publisher = Connector::new(&config).unwrap().connect(receipts).await.unwrap();
+        let connector = Connector::new(&config).unwrap();
+        let mut publisher = connector.connect(receipts).await.unwrap();
+        assert_eq!(connector.last_error(), None);
         let message = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "{}");
         publisher.submit(vec![Submission { ticket: Ticket(1), message: message.into() }]).await;
+        let told = loop {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            if let Some(told) = connector.last_error() {
+                break told;
+            }
+        };
+        assert!(told.contains("blocks publishers (memory or disk alarm)"), "{told}");
         received.recv().await.unwrap().outcome.unwrap();
+        assert_eq!(connector.last_error(), None, "the alarm is over");
         assert_eq!(published.load(Ordering::Relaxed), 1);
     }
 

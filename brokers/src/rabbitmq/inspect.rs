@@ -48,6 +48,8 @@ pub struct QueueSettings {
     pub transient: bool,
     /// Whether the number or the bytes of its messages are bounded.
     pub bounded: bool,
+    /// How full it is, if it has reached a bound: `9 of 9 messages`.
+    pub full: Option<String>,
     /// `overflow`; without it, the broker uses `drop-head`.
     pub overflow: Option<String>,
     /// `delivery-limit` of a quorum queue; -1 for none.
@@ -91,7 +93,7 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<T
         inspected.push(Inspected { topic: topic.clone(), facts });
     }
     connection.say_goodbye(Instant::now() + GOODBYE).await;
-    Ok(BrokerFacts { version: None, nodes: None, clock: None, topics: inspected })
+    Ok(BrokerFacts { version: None, nodes: None, clock: None, alarms: None, topics: inspected })
 }
 
 /// Declares passively. An error closes the channel, so each query has its own.

@@ -12,6 +12,7 @@ use lapin::{Channel, Error};
 use message::{Fault, FaultScope, PublishError, Topic};
 use tokio::time::Instant;
 
+use super::alarms::BLOCKED;
 use super::backlog::Backlog;
 use super::config::Unroutable;
 use super::confirm::{self, Break, RecordOutcome};
@@ -190,9 +191,7 @@ impl Lane {
             }
             left = if self.connection.is_blocked() { timeout } else { left - slice };
             if left == timeout && !is_told {
-                tracing::warn!(
-                    "rabbitmq blocks publishers (memory or disk alarm); waiting until the alarm ends"
-                );
+                tracing::warn!("{BLOCKED}; waiting until the alarm ends");
                 is_told = true;
             }
         }

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use url::Url;
 
+use super::alarms::{Node, alarms};
 use super::config::{Config, invalid};
 use super::endpoint::Endpoint;
 use super::inspect::{QueueFacts, QueueSettings, TopicFacts};
@@ -77,6 +78,8 @@ struct Queue {
     #[serde(default)]
     effective_policy_definition: Value,
     members: Option<Vec<String>>,
+    messages_ready: Option<u64>,
+    message_bytes_ready: Option<u64>,
 }
 
 impl Management {
@@ -113,6 +116,7 @@ impl Management {
             version: overview.rabbitmq_version.map(|version| format!("RabbitMQ {version}")),
             nodes: None,
             clock,
+            alarms: self.get::<Vec<Node>>(&["nodes"])?.0.map(|nodes| alarms(&nodes)),
             topics: topics.iter().map(look).collect(),
         })
     }
@@ -336,6 +340,16 @@ impl Queue {
         }
     }
 
+    /// Returns how full it is, if it has reached a bound. Only messages that no consumer has count.
+    fn full(&self) -> Option<String> {
+        let of = |bound: &str, ready: Option<u64>, unit: &str| {
+            let (max, ready) = (u64::try_from(self.number(bound)?).ok()?, ready?);
+            (ready >= max).then(|| format!("{ready} of {max} {unit}"))
+        };
+        of("max-length", self.messages_ready, "messages")
+            .or_else(|| of("max-length-bytes", self.message_bytes_ready, "bytes"))
+    }
+
     fn millis(&self, name: &str) -> Option<Duration> {
         self.number(name)?.try_into().ok().map(Duration::from_millis)
     }
@@ -358,6 +372,7 @@ impl From<Queue> for QueueFacts {
             durable: queue.durable,
             transient: queue.auto_delete || queue.exclusive,
             bounded: queue.value("max-length").is_some() || queue.value("max-length-bytes").is_some(),
+            full: queue.full(),
             overflow: overflow.and_then(Value::as_str).map(str::to_owned),
             delivery_limit: queue.number("delivery-limit"),
             dead_letter_exchange: queue.text("dead-letter-exchange"),
@@ -444,6 +459,25 @@ mod tests {
         assert_eq!((settings.delivery_limit, settings.members), (Some(5), Some(2)));
         assert_eq!(settings.overflow.as_deref(), Some("reject-publish"));
         assert!(settings.bounded && settings.durable && !settings.transient);
+        assert_eq!(settings.full, None, "how many it has is unknown");
+    }
+
+    #[test]
+    fn a_queue_is_full_at_the_bound_that_applies() {
+        for (max, ready, full) in [(9, 8, None), (9, 9, Some("9 of 9 messages")), (12, 11, None)] {
+            let queue = serde_json::json!({
+                "name": "orders", "durable": true, "arguments": {"x-max-length": 12},
+                "effective_policy_definition": {"max-length": max}, "messages_ready": ready,
+            });
+            let queue: Queue = serde_json::from_value(queue).unwrap();
+            assert_eq!(queue.full().as_deref(), full, "{max} {ready}");
+        }
+        let queue = serde_json::json!({
+            "name": "orders", "durable": true, "arguments": {"x-max-length-bytes": 100},
+            "messages_ready": 3, "message_bytes_ready": 120,
+        });
+        let queue: Queue = serde_json::from_value(queue).unwrap();
+        assert_eq!(queue.full().as_deref(), Some("120 of 100 bytes"));
     }
 
     #[test]

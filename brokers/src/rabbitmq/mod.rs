@@ -22,6 +22,7 @@
 //! | `fault.rs` | classifies the client's errors |
 //! | `inspect.rs` | the broker's answers about its queues, for `relay doctor` |
 //! | `management.rs` | the management API: settings of queues, which AMQP does not report |
+//! | `alarms.rs` | alarms during which no server accepts messages |
 //! | `admin.rs` | [`Admin`]: queues and exchanges for tests, examples and the demo |
 //!
 //! # Publishing
@@ -77,6 +78,7 @@
 //!   [`PAYLOAD_LOG_TARGET`].
 
 mod admin;
+mod alarms;
 mod backlog;
 mod config;
 mod confirm;

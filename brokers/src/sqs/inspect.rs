@@ -78,7 +78,7 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<Q
         let facts = look(&client, &queues, queues.of(topic)).await;
         inspected.push(Inspected { topic: topic.clone(), facts });
     }
-    Ok(BrokerFacts { version: None, nodes: None, clock: None, topics: inspected })
+    Ok(BrokerFacts { version: None, nodes: None, clock: None, alarms: None, topics: inspected })
 }
 
 async fn look(client: &Client, queues: &Queues, queue: &str) -> Result<QueueFacts, InspectError> {

@@ -100,9 +100,10 @@ impl BrokerSession {
         }
     }
 
-    /// Returns the last error of the open session's client, if that is recent.
-    pub(crate) fn last_error(&self) -> Option<String> {
-        self.connector.last_error()
+    /// Returns the reported problem of a session that is open but gets no confirmations, with the
+    /// last error of its client, if that is recent.
+    pub(crate) fn silence(&self) -> String {
+        silent(self.connector.last_error())
     }
 
     /// Returns whether a session is open and not closing.
@@ -226,4 +227,25 @@ async fn run(
         }
     }
     publisher.close(Duration::ZERO).await;
+}
+
+/// A broker that throttles a client answers late and reports nothing, so a quota is named too.
+fn silent(error: Option<String>) -> String {
+    let told = error.map(|error| format!(": {error}")).unwrap_or_default();
+    format!(
+        "the broker confirms nothing although messages are in flight{told}; check the broker, its logs, its quotas for \
+         this client (Kafka: producer_byte_rate), and the network in between"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_broker_is_told_with_what_its_client_knows_and_with_quotas() {
+        let told = silent(Some(String::from("rabbitmq blocks publishers")));
+        assert!(told.contains("in flight: rabbitmq blocks publishers; check the broker"), "{told}");
+        assert!(silent(None).contains("in flight; check the broker, its logs, its quotas"));
+    }
 }

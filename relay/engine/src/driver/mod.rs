@@ -71,16 +71,6 @@ pub(crate) struct Lead {
 /// Interval between checks for pauses, short enough that a pause takes effect within a second.
 const PAUSE_LOOK_INTERVAL: Duration = Duration::from_millis(400);
 
-/// Returns the reported problem of a session that is open but gets no confirmations, with the last
-/// error of its client.
-fn silent(error: Option<String>) -> String {
-    let told = error.map(|error| format!(": {error}")).unwrap_or_default();
-    format!(
-        "the broker confirms nothing although messages are in flight{told}; check the broker, its logs, and the network \
-         in between"
-    )
-}
-
 /// Number of checks for silent destinations within `silent_after`.
 const SILENCE_LOOKS: u32 = 20;
 
@@ -320,7 +310,7 @@ impl Driver {
             match event {
                 Event::Session(News::Silent(lasts)) => {
                     let since = OffsetDateTime::now_utc() - *lasts;
-                    let reason = silent(self.broker_session.last_error());
+                    let reason = self.broker_session.silence();
                     let trouble = BrokerTrouble::of(&reason, true, since);
                     self.trouble.send_replace(Some(trouble));
                 }

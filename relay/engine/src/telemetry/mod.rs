@@ -274,7 +274,7 @@ impl Telemetry {
                 Event::Session(News::Silent(silent)) => {
                     let seconds = silent.as_secs();
                     warn!(relay = %self.relay, destination = %self.destination, seconds,
-                        "the broker confirms nothing although messages are in flight; they keep waiting: check the broker's logs");
+                        "the broker confirms nothing although messages are in flight; they keep waiting: check the broker's logs and its quotas");
                 }
                 Event::Session(News::Answers) => {
                     info!(relay = %self.relay, destination = %self.destination, "messages are confirmed again");

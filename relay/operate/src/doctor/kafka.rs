@@ -268,7 +268,7 @@ mod tests {
         let topic = String::from("orders");
         let recorded = recorded.map(|count| (topic.clone(), count)).into_iter().collect();
         let topics = vec![Inspected { topic, facts: Ok(facts) }];
-        let facts = BrokerFacts { version: None, nodes: Some(3), clock: None, topics };
+        let facts = BrokerFacts { version: None, nodes: Some(3), clock: None, alarms: None, topics };
         check(&facts, &Config::new(["127.0.0.1:9092"]), &recorded)
     }
 

@@ -19,7 +19,7 @@ const DELIVERIES_MIN: i64 = 20;
 pub(crate) fn check(facts: &BrokerFacts<TopicFacts>) -> Vec<Finding> {
     let version = facts.version.as_deref();
     let server = version.map(|version| Finding::pass("server", "broker", version));
-    let mut findings: Vec<Finding> = server.into_iter().collect();
+    let mut findings: Vec<Finding> = server.into_iter().chain(alarms(facts.alarms.as_deref())).collect();
     for Inspected { topic, facts } in &facts.topics {
         let subject = format!("topic {topic}");
         match facts {
@@ -35,6 +35,16 @@ pub(crate) fn check(facts: &BrokerFacts<TopicFacts>) -> Vec<Finding> {
         }
     }
     findings
+}
+
+fn alarms(raised: Option<&[String]>) -> Option<Finding> {
+    let raised = raised?;
+    if raised.is_empty() {
+        return Some(Finding::pass("alarms", "broker", "none"));
+    }
+    let remedy = "the broker accepts no messages until the alarms end, and nothing is lost: free memory or disk \
+                  space of these servers, or let consumers catch up";
+    Some(Finding::fail("alarms", "broker", raised.join(", "), remedy).because_unavailable(true))
 }
 
 /// Returns how long the queues can redeliver a message.
@@ -144,7 +154,13 @@ fn overflow(subject: &str, settings: &QueueSettings) -> Finding {
         let remedy = "a full queue drops confirmed messages: set overflow=reject-publish";
         (CheckState::Fail, remedy.to_owned())
     });
-    Finding::unless("overflow", subject, format!("bounded, overflow={overflow}"), problem)
+    let refuses = settings.full.as_deref().filter(|_| problem.is_none()).map(|_| {
+        let remedy = "it refuses messages, so the topic waits, also for the other queues of its exchange: let \
+                      its consumer catch up, raise the limit, or unbind it";
+        (CheckState::Warn, remedy.to_owned())
+    });
+    let full = settings.full.as_ref().map(|full| format!(", full: {full}")).unwrap_or_default();
+    Finding::unless("overflow", subject, format!("bounded, overflow={overflow}{full}"), problem.or(refuses))
 }
 
 fn deliveries(subject: &str, settings: &QueueSettings, version: Option<&str>) -> Finding {
@@ -234,15 +250,34 @@ mod tests {
     }
 
     #[test]
+    fn an_alarm_fails_and_names_its_server() {
+        let found =
+            |alarms: &[&str]| alarms_of(&alarms.iter().map(|alarm| (*alarm).to_owned()).collect::<Vec<_>>());
+        assert_eq!(found(&[]).state, CheckState::Pass);
+        let raised = found(&["rabbit@a: disk alarm"]);
+        assert_eq!((raised.state, raised.measured.as_str()), (CheckState::Fail, "rabbit@a: disk alarm"));
+        assert_eq!(alarms(None), None, "AMQP does not tell");
+    }
+
+    fn alarms_of(raised: &[String]) -> Finding {
+        alarms(Some(raised)).unwrap()
+    }
+
+    #[test]
     fn each_setting_that_risks_messages_is_told() {
         use CheckState::{Fail, Warn};
         type Break = fn(&mut QueueSettings);
-        let table: [(&str, CheckState, Break); 10] = [
+        let table: [(&str, CheckState, Break); 11] = [
             ("queue-type", Warn, |queue| queue.kind = String::from("classic")),
             ("queue-type", Warn, |queue| queue.members = Some(1)),
             ("durability", Fail, |queue| queue.durable = false),
             ("durability", Fail, |queue| queue.transient = true),
             ("overflow", Fail, |queue| queue.bounded = true),
+            ("overflow", Warn, |queue| {
+                queue.bounded = true;
+                queue.overflow = Some(String::from("reject-publish"));
+                queue.full = Some(String::from("9 of 9 messages"));
+            }),
             ("delivery-limit", Fail, |queue| queue.dead_letter_exchange = None),
             ("delivery-limit", Warn, |queue| queue.delivery_limit = Some(3)),
             ("dead-letters", Fail, |queue| {

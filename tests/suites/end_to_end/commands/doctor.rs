@@ -442,6 +442,7 @@ async fn what_is_wrong_in_rabbitmq(stage: Stage) -> Outcome {
     let report = Report::of(&config, &topics).await?;
     report.has("server", "pass", "RabbitMQ");
     report.has("clock", "pass", "broker");
+    report.has("alarms", "pass", "broker");
     report.has("durability", "fail", &transient);
     report.has("queue-type", "warn", "classic");
     report.has("overflow", "fail", &bounded);
