@@ -1,4 +1,4 @@
-//! Names the session whose lock keeps the relay waiting.
+//! Names the session whose lock keeps the relay waiting, or the standby that its commits wait for.
 //!
 //! Server and network are fine then, and an error that only states the time would send operators
 //! there. Asked in a session of its own, because those that wait cannot ask, and without a read of
@@ -52,6 +52,23 @@ WHERE h.name IS NOT NULL AND a.pid <> pg_backend_pid()
 ORDER BY EXISTS (SELECT FROM locks AS x WHERE x.pid = a.pid AND NOT x.granted), a.xact_start, a.pid, h.name
 LIMIT 1";
 
+/// Commits that wait for a synchronous standby. They have their locks until it answers, so their
+/// sessions would be named as the cause. The server shows a role its own sessions, and those of
+/// others with `pg_read_all_stats`.
+const UNREPLICATED: &str = "
+SET LOCAL statement_timeout = '3s';
+SELECT count(*), coalesce(current_setting('synchronous_standby_names', true), '')
+FROM pg_stat_activity WHERE wait_event = 'SyncRep' HAVING count(*) > 0";
+
+/// Tells why commits wait.
+fn unreplicated(commits: i64, names: &str) -> String {
+    let wait = if commits == 1 { "1 commit waits" } else { &format!("{commits} commits wait") };
+    format!(
+        "{wait} for the synchronous standby (synchronous_standby_names = {names:?}), with their locks: let it connect \
+         again, or take its name out of that setting"
+    )
+}
+
 /// A session that holds a lock.
 #[derive(Debug, Clone, PartialEq)]
 struct LockHolder {
@@ -90,12 +107,13 @@ impl PostgresLog {
         }
     }
 
-    /// Returns the session whose lock has caused the error, as a text with the remedy.
+    /// Returns the standby or the session whose lock has caused the error, as a text with the remedy.
     pub(super) async fn lock_in_the_way(&self, error: &LogError) -> Option<String> {
         if waited_too_long(error) { self.asked_for_lock().await.ok()? } else { None }
     }
 
-    /// Returns the session that locks a table of the outbox, as a text with the remedy.
+    /// Returns the standby that commits wait for, or the session that locks a table of the outbox,
+    /// as a text with the remedy.
     pub(super) async fn asked_for_lock(&self) -> Result<Option<String>, LogError> {
         let asked = Box::pin(async {
             let connect = self.connect_options()?.application_name("relay locks");
@@ -103,6 +121,12 @@ impl PostgresLog {
             let mut session = Brief::new(opened);
             let failed = || LogError::during("find out who holds a lock");
             // In the simple protocol, so that nothing is prepared in a pooler's session.
+            let waiting = sqlx::raw_sql(UNREPLICATED).fetch_optional(&mut *session).await.map_err(failed())?;
+            if let Some(row) = waiting {
+                let commits = row.try_get(0).map_err(failed())?;
+                let names: String = row.try_get(1).map_err(failed())?;
+                return Ok(Some(unreplicated(commits, &names)));
+            }
             let asked = sqlx::raw_sql(&self.render(HOLDER)).fetch_optional(&mut *session);
             let row = asked.await.map_err(failed())?;
             let Some(row) = row else { return Ok(None) };
@@ -155,6 +179,14 @@ mod tests {
         assert!(remedy.contains("pg_terminate_backend") && !remedy.contains('7'), "{remedy}");
         let hidden = LockHolder { seconds: None, ..holder };
         assert!(!hidden.to_string().contains("since"), "{hidden}");
+    }
+
+    #[test]
+    fn a_standby_is_named_by_the_setting_that_requires_it() {
+        let one = unreplicated(1, "FIRST 1 (b)");
+        assert!(one.starts_with("1 commit waits for the synchronous standby"), "{one}");
+        assert!(one.contains("synchronous_standby_names = \"FIRST 1 (b)\""), "{one}");
+        assert!(unreplicated(2, "").starts_with("2 commits wait "));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Checks of open and prepared transactions and replication slots, which hold rows and history
-//! back. Pure.
+//! Checks of open and prepared transactions, replication slots and standbys, which hold rows,
+//! history and commits back. Pure.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const SLOT_LOG_WARN: u64 = 1 << 30;
 const SLOT_TRANSACTIONS_WARN: u64 = 200_000_000;
 
 pub(super) fn check(facts: &PostgresFacts) -> Vec<Finding> {
-    vec![transactions(facts), prepared(facts), slots(facts)]
+    vec![transactions(facts), prepared(facts), standby(facts), slots(facts)]
 }
 
 fn transactions(facts: &PostgresFacts) -> Finding {
@@ -86,6 +86,25 @@ fn prepared(facts: &PostgresFacts) -> Finding {
             Finding::unless(check, DATABASE, measured, problem)
         }
     }
+}
+
+fn standby(facts: &PostgresFacts) -> Finding {
+    let check = "synchronous-standby";
+    let names = facts.standby_names.trim();
+    if names.is_empty() {
+        return Finding::pass(check, DATABASE, "commits wait for none");
+    }
+    let named = format!("synchronous_standby_names = {names:?}");
+    if facts.standbys > 0 {
+        return Finding::pass(check, DATABASE, format!("{named}, connected: {}", facts.standbys));
+    }
+    if !facts.sees_sessions {
+        let remedy = format!("GRANT pg_read_all_stats TO {}, which shows the standbys", quoted(&facts.role));
+        return Finding::unknown(check, DATABASE, named, remedy);
+    }
+    let remedy = "every commit waits, with its locks, until such a standby connects: start it, or take its name \
+                  out of the setting";
+    Finding::fail(check, DATABASE, format!("{named}, and none of them is connected"), remedy)
 }
 
 fn slots(facts: &PostgresFacts) -> Finding {

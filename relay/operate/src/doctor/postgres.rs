@@ -244,6 +244,8 @@ pub(crate) mod tests {
             isolation_of_others: Vec::new(),
             unsafe_settings: Vec::new(),
             asynchronous: Vec::new(),
+            standby_names: String::new(),
+            standbys: 0,
             transactions: Vec::new(),
             prepared: Vec::new(),
             slots: Vec::new(),
@@ -271,9 +273,9 @@ pub(crate) mod tests {
 
     #[test]
     fn each_fact_that_is_wrong_has_its_check() {
-        use CheckState::{Fail, Pass, Warn};
+        use CheckState::{Fail, Pass, Unknown, Warn};
         type Break = fn(&mut PostgresFacts);
-        let table: [(&str, CheckState, Break); 24] = [
+        let table: [(&str, CheckState, Break); 27] = [
             ("tls", Fail, |facts| facts.cipher = None),
             ("tls", Warn, |facts| facts.verified = false),
             ("server", Fail, |facts| facts.version_number = 120_000),
@@ -296,6 +298,15 @@ pub(crate) mod tests {
             ("durability", Fail, |facts| facts.unsafe_settings = vec![("fsync", String::from("off"))]),
             ("durability", Warn, |facts| {
                 facts.asynchronous = vec![String::from("shop: synchronous_commit=off")];
+            }),
+            ("synchronous-standby", Fail, |facts| facts.standby_names = String::from("b")),
+            ("synchronous-standby", Pass, |facts| {
+                facts.standby_names = String::from("b");
+                facts.standbys = 1;
+            }),
+            ("synchronous-standby", Unknown, |facts| {
+                facts.standby_names = String::from("b");
+                facts.sees_sessions = false;
             }),
             ("logged", Fail, |facts| facts.unlogged = vec![String::from("public.outbox_message_2")]),
             ("outboxes", Warn, |facts| facts.other_outboxes = vec![other("shop", None)]),

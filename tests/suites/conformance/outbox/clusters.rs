@@ -69,7 +69,39 @@ pub(crate) fn trials() -> Vec<Trial> {
             &NEEDS,
             a_late_row_is_found_without_walking_the_log,
         ),
+        trial(
+            name("a_synchronous_standby_that_is_gone_is_named"),
+            &NEEDS,
+            a_synchronous_standby_that_is_gone_is_named,
+        ),
     ]
+}
+
+/// Goal: where commits wait for a standby that is not connected, that is the cause, and not a
+/// session which waits as well. Oracle: the cause, before and after the name is removed.
+async fn a_synchronous_standby_that_is_gone_is_named(stage: Stage) -> Outcome {
+    let cluster = Cluster::start(&stage, &[]).await?;
+    let db = database(&cluster).await;
+    let late = LogError::Timeout { waited: Duration::from_secs(1) };
+    assert_eq!(db.log.cause_of(&late).await, None);
+    let require = |names: &str| format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'");
+    cluster.execute(&require("gone")).await?;
+    cluster.execute("SELECT pg_reload_conf()").await?;
+    let named = async {
+        let cause = eventually("a commit waits", || async { Ok(db.log.cause_of(&late).await) }).await?;
+        cluster.execute(&require("")).await?;
+        cluster.execute("SELECT pg_reload_conf()").await?;
+        Ok::<_, tests::Failure>(cause)
+    };
+    // Its grant returns when the name is removed.
+    let (leader, cause) = tokio::join!(Leader::of(&db.log), named);
+    drop(leader);
+    let cause = cause?;
+    assert!(cause.contains(" for the synchronous standby (synchronous_standby_names"), "{cause}");
+    assert!(cause.contains("synchronous_standby_names = \"gone\""), "{cause}");
+    assert_eq!(db.log.cause_of(&late).await, None);
+    db.close().await;
+    Ok(())
 }
 
 async fn a_late_row_is_found_without_walking_the_log(stage: Stage) -> Outcome {

@@ -91,6 +91,10 @@ pub(crate) struct PostgresFacts {
     pub(crate) unsafe_settings: Vec<(&'static str, String)>,
     /// Roles and databases whose commits do not wait for the disk.
     pub(crate) asynchronous: Vec<String>,
+    /// `synchronous_standby_names`; empty if commits wait for no standby.
+    pub(crate) standby_names: String,
+    /// Number of connected standbys that commits wait for, as far as the role sees them.
+    pub(crate) standbys: i64,
     /// Open transactions, oldest first, at most ten.
     pub(crate) transactions: Vec<OpenTransaction>,
     /// Prepared transactions, oldest first, at most ten.

@@ -146,6 +146,8 @@ async fn ask(
         isolation: get(&row, "isolation")?,
         isolation_of_others: texts(&rows(connection, None, ISOLATION).await?)?,
         unsafe_settings,
+        standby_names: get(&row, "standby_names")?,
+        standbys: get(&row, "standbys")?,
         asynchronous: texts(&rows(connection, None, ASYNCHRONOUS).await?)?,
         transactions: transactions(&rows(connection, None, TRANSACTIONS).await?)?,
         prepared: prepared(&rows(connection, None, PREPARED).await?)?,

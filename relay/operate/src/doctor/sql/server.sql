@@ -12,5 +12,7 @@ SELECT version() AS version,
     current_setting('fsync') AS fsync,
     current_setting('full_page_writes') AS full_page_writes,
     current_setting('synchronous_commit') AS synchronous_commit,
+    coalesce(current_setting('synchronous_standby_names', true), '') AS standby_names,
+    (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')) AS standbys,
     pg_database_size(current_database()) AS database_bytes,
     extract(epoch FROM clock_timestamp())::double precision AS clock
