@@ -16,11 +16,22 @@ pub(crate) fn gone(id: EntryId, message_id: MessageId) -> String {
     format!("the entry {id} with the message id {message_id} was read by the relay, and is not in this log")
 }
 
+/// The remedy for SQLite's answer that another connection writes.
+const LOCKED: &str =
+    "a producer keeps a transaction open that has written, or a tool does (a shell, a backup): let it end";
+
+/// Returns the texts of an error and its causes, with the remedy if the error itself gives no hint.
+fn told(error: &sqlx::Error) -> String {
+    let told = error_text::chain(error);
+    let is_locked = error.as_database_error().is_some_and(|error| error.message() == "database is locked");
+    if is_locked { format!("{told}: {LOCKED}") } else { told }
+}
+
 impl LogError {
     /// Makes a function for `map_err`. `what` names the operation that failed.
     pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |error| {
-            let told = error_text::chain(&error);
+            let told = told(&error);
             let reason = format!("it could not {what}: {told}");
             match (&error, SqlErrorKind::of(&error)) {
                 (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_), _) => {
@@ -88,4 +99,31 @@ pub(crate) async fn within<T>(
     call: impl Future<Output = Result<T, LogError>>,
 ) -> Result<T, LogError> {
     in_time(limit, call).await?
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use sqlx::sqlite::SqliteConnectOptions;
+    use sqlx::{ConnectOptions as _, Executor as _};
+
+    use super::*;
+
+    /// Goal: a file that another connection writes to is told with the remedy. Oracle: the error of
+    /// a second writer.
+    #[tokio::test]
+    async fn a_locked_file_is_told_with_the_remedy() {
+        let file = std::env::temp_dir().join(format!("locked-{}.db", std::process::id()));
+        let options =
+            SqliteConnectOptions::new().filename(&file).create_if_missing(true).busy_timeout(Duration::ZERO);
+        let mut producer = options.connect().await.unwrap();
+        producer.execute("BEGIN IMMEDIATE").await.unwrap();
+        let mut relay = options.connect().await.unwrap();
+        let refused =
+            relay.execute("BEGIN IMMEDIATE").await.map(drop).map_err(LogError::during("renew the lease"));
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("database is locked: a producer keeps a transaction open"), "{text}");
+        drop((producer, relay));
+        std::fs::remove_file(file).unwrap();
+    }
 }
