@@ -100,6 +100,9 @@ pub struct PipelineStatus {
     /// The age of the oldest message that the relay has not passed.
     #[serde(skip)]
     pub oldest_unread_age_seconds: Option<f64>,
+    /// How long a lease lasts, according to the configuration.
+    #[serde(skip)]
+    pub lease_ttl: Option<Duration>,
     /// The reason why nothing more is known.
     #[serde(skip)]
     pub error: Option<OperateError>,
@@ -222,7 +225,8 @@ async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
             let paused = pauses.into_iter().map(|pause| PauseLine::of(&pipeline.name, pause)).collect();
             let status = PipelineStatus::of(name, relay, blocker).with(&segments);
             let causes = causes(&errors, &status.exceptions);
-            PipelineStatus { is_transactional, paused, problem, causes, processes, ..status }
+            let lease_ttl = Some(pipeline.settings.lease_ttl);
+            PipelineStatus { is_transactional, paused, problem, causes, processes, lease_ttl, ..status }
         }
         Err(error) => PipelineStatus {
             state: PipelineState::Unknown,
@@ -313,6 +317,7 @@ impl PipelineStatus {
             history_age_seconds: None,
             history_bytes: None,
             history_held_back_by: None,
+            lease_ttl: None,
             error: None,
         }
     }
@@ -334,6 +339,15 @@ impl PipelineStatus {
     #[must_use]
     pub fn parked(&self, state: ExceptionState) -> u64 {
         self.exceptions.get(state.as_str()).copied().unwrap_or_default()
+    }
+
+    /// Returns whether messages wait for a relay to lead, for longer than a lease lasts: after that
+    /// time a standby would have taken over.
+    #[must_use]
+    pub fn is_left_alone(&self) -> bool {
+        let nobody_leads = matches!(self.state, PipelineState::Idle | PipelineState::Expired);
+        let lease = self.lease_ttl.unwrap_or_default().as_secs_f64();
+        nobody_leads && self.oldest_pending_age_seconds.is_some_and(|age| age > lease)
     }
 
     /// Returns the number of messages that do not flow: held, retrying or dead ones. Messages on

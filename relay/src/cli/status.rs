@@ -77,11 +77,13 @@ fn show(shown: &[PipelineStatus], format: Format) -> Result<Exit, Failure> {
 }
 
 /// Returns the exit code. Messages on their way or scheduled for later are no failure; a broker
-/// without a session is one.
+/// without a session is one, and messages that wait although no relay leads.
 fn exit(shown: &PipelineStatus) -> Exit {
     match &shown.error {
         Some(error) => Failure::from(error.clone()).exit(),
-        None if shown.stuck() > 0 || shown.broker_error.is_some() => Exit::Unavailable,
+        None if shown.stuck() > 0 || shown.broker_error.is_some() || shown.is_left_alone() => {
+            Exit::Unavailable
+        }
         None => Exit::Success,
     }
 }
@@ -257,6 +259,27 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
             ),
             "{text}"
         );
+    }
+
+    #[test]
+    fn messages_that_nobody_leads_for_are_a_failure() {
+        let shown = |state: PipelineState, age: Option<f64>| PipelineStatus {
+            state,
+            oldest_pending_age_seconds: age,
+            lease_ttl: Some(Duration::from_secs(15)),
+            ..healthy("orders")
+        };
+        for (state, age, expected) in [
+            (PipelineState::Expired, Some(16.0), Exit::Unavailable),
+            (PipelineState::Idle, Some(16.0), Exit::Unavailable),
+            // A standby or the next process may come.
+            (PipelineState::Idle, Some(14.0), Exit::Success),
+            (PipelineState::Idle, None, Exit::Success),
+            (PipelineState::Leading, Some(16.0), Exit::Success),
+            (PipelineState::New, Some(16.0), Exit::Success),
+        ] {
+            assert_eq!(exit(&shown(state, age)), expected, "{state} {age:?}");
+        }
     }
 
     #[test]
