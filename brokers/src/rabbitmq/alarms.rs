@@ -13,7 +13,7 @@ pub(super) struct Node {
     disk_free_alarm: bool,
 }
 
-/// What a publisher says while the broker blocks it.
+/// The text while the broker blocks publishers.
 pub(super) const BLOCKED: &str = "rabbitmq blocks publishers (memory or disk alarm)";
 
 /// Names each alarm with its server.

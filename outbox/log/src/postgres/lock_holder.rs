@@ -107,13 +107,13 @@ impl PostgresLog {
         }
     }
 
-    /// Returns the standby or the session whose lock has caused the error, as a text with the remedy.
+    /// Returns the standby or the lock that has caused the error, as a text with the remedy.
     pub(super) async fn lock_in_the_way(&self, error: &LogError) -> Option<String> {
         if waited_too_long(error) { self.asked_for_lock().await.ok()? } else { None }
     }
 
-    /// Returns the standby that commits wait for, or the session that locks a table of the outbox,
-    /// as a text with the remedy.
+    /// Returns the standby that commits wait for, or the session that locks a table of the outbox, as a
+    /// text with the remedy.
     pub(super) async fn asked_for_lock(&self) -> Result<Option<String>, LogError> {
         let asked = Box::pin(async {
             let connect = self.connect_options()?.application_name("relay locks");

@@ -1,13 +1,14 @@
-//! The file behind a connection. A connection keeps the file that it opened, even after that one was
-//! removed and another one stands under its name. Producers that connect later write into the other.
+//! The file behind a connection. A connection keeps the file that it opened, even after that one
+//! was removed and another one stands under its name. Producers that connect later write into the
+//! other.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::LogError;
 
-/// What tells two files apart, whatever their names. The number of a file that is open is not given
-/// to another one.
+/// The numbers that tell two files apart, whatever their names. Those of a file that is open are
+/// not given to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,
