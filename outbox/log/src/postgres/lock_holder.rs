@@ -112,8 +112,8 @@ impl PostgresLog {
         if waited_too_long(error) { self.asked_for_lock().await.ok()? } else { None }
     }
 
-    /// Returns the standby that commits wait for, or the session that locks a table of the outbox, as a
-    /// text with the remedy.
+    /// Returns the standby that commits wait for, or the session that locks a table of the outbox,
+    /// as a text with the remedy.
     pub(super) async fn asked_for_lock(&self) -> Result<Option<String>, LogError> {
         let asked = Box::pin(async {
             let connect = self.connect_options()?.application_name("relay locks");
