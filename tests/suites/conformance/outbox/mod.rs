@@ -18,6 +18,7 @@ mod pauses;
 mod pictures;
 mod plans;
 mod producer;
+mod reconciling;
 mod replays;
 mod restore;
 mod retention;
@@ -59,6 +60,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         pictures::trials(),
         plans::trials(),
         producer::trials(),
+        reconciling::trials(),
         replays::trials(),
         restore::trials(),
         retention::trials(),
