@@ -16,9 +16,18 @@ migrations::statements! {
         waits_for_the_disk = migrations::waits_for_the_disk!();
         // Columns are named, without a star: otherwise PostgreSQL refuses a prepared statement once
         // a migration has added a column.
-        letter = "id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
-            headers::text AS headers, traceparent, tracestate, octet_length(payload)::bigint AS payload_bytes,
-            reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq";
+        letter = "{letter_rest}, key, headers::text AS headers";
+        letter_rest = "id, consumer, scope, subject, fingerprint, message_id, topic, kind, source, time, content_type,
+            traceparent, tracestate, octet_length(payload)::bigint AS payload_bytes, reason, error, attempts, deliveries,
+            origin, dead_at, resolution, resolved_at, seq";
+        // A dead letter of a list. A delivery may have megabytes of headers, and a malformed one a
+        // key of any length.
+        listed = "{letter_rest}, CASE WHEN $4 THEN key ELSE {brief_key} END AS key,
+            CASE WHEN $4 THEN headers::text ELSE {header_names} END AS headers,
+            CASE WHEN $4 THEN payload ELSE '' END AS payload";
+        brief_key = "CASE WHEN length(key) > 1024 THEN left(key, 1024) || '...' ELSE key END";
+        header_names = "(SELECT coalesce(jsonb_agg(jsonb_build_array(left(h.pair ->> 0, 255), '')), '[]')::text
+            FROM (SELECT pair FROM jsonb_array_elements(headers) AS e (pair) LIMIT 100) AS h)";
         // Whether a dead letter takes the newest failure of its delivery. If its tenant was
         // unknown, `held` is an improvement, because it can then be redriven.
         tells_anew = "d.resolution IS NULL AND d.reason <> 'held'
@@ -214,7 +223,7 @@ migrations::statements! {
     lock_others = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE consumer = $1 AND scope = $2 \
         AND subject = $3 AND id <> $4 AND resolution IS DISTINCT FROM 'discarded' ORDER BY seq FOR UPDATE";
     /// Includes closed dead letters. No id is nil.
-    dead_letters = "SELECT {letter}, CASE WHEN $4 THEN payload ELSE '' END AS payload FROM {schema}inbox_dead_letter \
+    dead_letters = "SELECT {listed} FROM {schema}inbox_dead_letter \
         WHERE ($1::text IS NULL OR consumer = $1) AND id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') \
         ORDER BY id LIMIT $3";
     /// Goes from consumer to consumer by the index of open dead letters, so that closed ones cost
@@ -225,7 +234,7 @@ migrations::statements! {
         SELECT n.consumer FROM whose AS w CROSS JOIN LATERAL (SELECT consumer FROM {schema}inbox_dead_letter AS d \
             WHERE d.resolution IS NULL AND d.consumer > w.name ORDER BY d.consumer LIMIT 1) AS n \
         WHERE $1::text IS NULL) \
-        SELECT {letter}, CASE WHEN $4 THEN payload ELSE '' END AS payload FROM whose AS w CROSS JOIN LATERAL ( \
+        SELECT {listed} FROM whose AS w CROSS JOIN LATERAL ( \
             SELECT d.* FROM {schema}inbox_dead_letter AS d WHERE d.consumer = w.name AND d.resolution IS NULL \
             AND d.id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') ORDER BY d.id LIMIT $3) AS l \
         ORDER BY id LIMIT $3";

@@ -5,14 +5,18 @@ migrations::statements! {
         // The clock is that of the machine: a SQLite file has no server.
         now = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
         // Columns are named: a star would also read columns that a later migration adds.
-        letter_head = "id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, \
-            time, content_type, headers, traceparent, tracestate";
-        letter_tail = "octet_length(payload) AS payload_bytes, reason, error, attempts, deliveries, origin, \
-            dead_at, resolution, resolved_at, seq";
-        letter = "{letter_head}, payload, {letter_tail}";
+        letter = "{letter_rest}, key, headers, payload";
+        letter_rest = "id, consumer, scope, subject, fingerprint, message_id, topic, kind, source, time, \
+            content_type, traceparent, tracestate, octet_length(payload) AS payload_bytes, reason, error, \
+            attempts, deliveries, origin, dead_at, resolution, resolved_at, seq";
+        // As on PostgreSQL.
+        brief_key = "CASE WHEN length(key) > 1024 THEN substr(key, 1, 1024) || '...' ELSE key END";
+        header_names = "(SELECT coalesce(json_group_array(json_array(substr(h.value ->> 0, 1, 255), '')), '[]') \
+            FROM (SELECT value FROM json_each(headers) LIMIT 100) AS h)";
         // Filters of the list; a missing consumer or id is null.
-        listed = "SELECT {letter_head}, CASE WHEN $4 THEN payload ELSE x'' END AS payload, {letter_tail} \
-            FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) AND ({with_closed} \
+        listed = "SELECT {letter_rest}, CASE WHEN $4 THEN key ELSE {brief_key} END AS key, \
+            CASE WHEN $4 THEN headers ELSE {header_names} END AS headers, \
+            CASE WHEN $4 THEN payload ELSE x'' END AS payload FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) AND ({with_closed} \
             OR resolution IS NULL) AND ($2 IS NULL OR id > $2) ORDER BY id LIMIT $3";
         // Whether a dead letter takes over the newest failure of its delivery, as on PostgreSQL.
         tells_anew = "d.resolution IS NULL AND d.reason <> 'held' \

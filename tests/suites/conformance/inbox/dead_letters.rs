@@ -18,6 +18,7 @@ cases! { "inbox/dead_letters":
     every {
         a_dead_letter_holds_the_whole_message,
         a_dead_letter_is_stored_once_and_its_deliveries_are_counted,
+        a_list_without_payloads_is_small_however_large_the_dead_letters_are,
         malformed_deliveries_of_one_payload_are_dead_letters_of_their_own,
         equal_arrivals_are_dead_letters_of_their_own_and_one_counts_a_redelivery,
         a_letter_that_dies_again_tells_what_happened_last,
@@ -115,6 +116,41 @@ async fn a_dead_letter_is_stored_once_and_its_deliveries_are_counted<DB: TestDat
     assert!(rest.len() == 1 && rest[0].id > id);
     let nobody = DeadLetterQuery { consumer: Some(consumer("nobody")), ..DeadLetterQuery::default() };
     assert!(inbox.dead_letters(&nobody).await.unwrap().is_empty());
+}
+
+/// Goal: a list of 500 dead letters is not 500 sets of headers and keys of any length. Oracle: the
+/// bytes of what the list has of a dead letter, and its whole text when it is read whole.
+async fn a_list_without_payloads_is_small_however_large_the_dead_letters_are<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let small = Malformed {
+        problem: String::from("no id"),
+        topic: String::from("orders"),
+        key: Some(String::from("é")),
+        payload: b"{}".as_slice().into(),
+        ..Malformed::default()
+    };
+    let headers = (0..200).map(|n| pair(&format!("name-{n}"), &"x".repeat(10_000))).collect();
+    store_malformed(&inbox, Malformed { key: Some("é".repeat(100_000)), headers, ..small.clone() }).await;
+    store_malformed(&inbox, small).await;
+    for resolved_too in [false, true] {
+        let query = DeadLetterQuery { resolved_too, ..DeadLetterQuery::default() };
+        let [large, _] = &inbox.dead_letters(&query).await.unwrap()[..] else { panic!("two") };
+        let bytes = |letter: &DeadLetter| {
+            let headers = letter.headers.iter().map(|(name, value)| name.len() + value.len());
+            letter.key.as_ref().map_or(0, String::len) + headers.sum::<usize>()
+        };
+        assert!(bytes(large) > 2_000_000, "read whole: {}", bytes(large));
+        let query = DeadLetterQuery { with_payloads: false, ..query };
+        let [large, small] = &inbox.dead_letters(&query).await.unwrap()[..] else { panic!("two") };
+        assert!(bytes(large) < 4_000, "{}", bytes(large));
+        let key = large.key.as_deref().unwrap();
+        assert!(key.starts_with("éé") && key.ends_with("é...") && key.chars().count() == 1_027);
+        assert_eq!(large.headers.len(), 100);
+        assert_eq!(large.headers[1], pair("name-1", ""));
+        assert_eq!((small.key.as_deref(), small.headers.len()), (Some("é"), 0));
+    }
 }
 
 /// Returns a delivery of a queue whose broker assigns neither an id nor a position.

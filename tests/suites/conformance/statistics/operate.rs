@@ -30,7 +30,9 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
     let mut queries = Vec::new();
     for consumer in [None, Some(CONSUMER.parse()?)] {
         for resolved_too in [false, true] {
-            queries.push(DeadLetterQuery { consumer: consumer.clone(), resolved_too, ..Default::default() });
+            let query = DeadLetterQuery { consumer: consumer.clone(), resolved_too, ..Default::default() };
+            queries.push(DeadLetterQuery { with_payloads: false, ..query.clone() });
+            queries.push(query);
         }
     }
     let some = "SELECT message_id::text FROM inbox_attempt /* the test */ LIMIT 10";
