@@ -238,6 +238,12 @@ migrations::statements! {
             SELECT d.* FROM {schema}inbox_dead_letter AS d WHERE d.consumer = w.name AND d.resolution IS NULL \
             AND d.id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') ORDER BY d.id LIMIT $3) AS l \
         ORDER BY id LIMIT $3";
+    /// Those of one delivery, the open ones first. In the order of subjects, which only the index
+    /// of them has: a table that the planner takes for empty costs nothing by any index. `$4` is
+    /// false.
+    dead_letters_of = "SELECT {listed} FROM (SELECT * FROM {schema}inbox_dead_letter \
+        WHERE subject BETWEEN $1 AND $1 ORDER BY subject OFFSET 0) AS d \
+        WHERE ($2::text IS NULL OR consumer = $2) ORDER BY resolution IS NOT NULL, seq DESC LIMIT $3";
     insert_dead = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source, \
         canonical_fingerprint) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (message_id, consumer, scope) DO NOTHING \
         RETURNING {session}";

@@ -14,9 +14,10 @@ migrations::statements! {
         header_names = "(SELECT coalesce(json_group_array(json_array(substr(h.value ->> 0, 1, 255), '')), '[]') \
             FROM (SELECT value FROM json_each(headers) LIMIT 100) AS h)";
         // Filters of the list; a missing consumer or id is null.
-        listed = "SELECT {letter_rest}, CASE WHEN $4 THEN key ELSE {brief_key} END AS key, \
+        brief = "SELECT {letter_rest}, CASE WHEN $4 THEN key ELSE {brief_key} END AS key, \
             CASE WHEN $4 THEN headers ELSE {header_names} END AS headers, \
-            CASE WHEN $4 THEN payload ELSE x'' END AS payload FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) AND ({with_closed} \
+            CASE WHEN $4 THEN payload ELSE x'' END AS payload FROM inbox_dead_letter";
+        listed = "{brief} WHERE ($1 IS NULL OR consumer = $1) AND ({with_closed} \
             OR resolution IS NULL) AND ($2 IS NULL OR id > $2) ORDER BY id LIMIT $3";
         // Whether a dead letter takes over the newest failure of its delivery, as on PostgreSQL.
         tells_anew = "d.resolution IS NULL AND d.reason <> 'held' \
@@ -158,6 +159,8 @@ migrations::statements! {
     lock_others = "SELECT {letter} FROM inbox_dead_letter WHERE consumer = $1 AND scope = $2 \
         AND subject = $3 AND id <> $4 AND resolution IS NOT 'discarded' ORDER BY seq";
     dead_letters(with_closed = "true") = "{listed}";
+    dead_letters_of = "{brief} WHERE subject = $1 AND ($2 IS NULL OR consumer = $2) \
+        ORDER BY resolution IS NOT NULL, seq DESC LIMIT $3";
     open_dead_letters(with_closed = "false") = "{listed}";
     insert_dead = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, dead_letter, \
         source, canonical_fingerprint) SELECT $1, $2, $3, $4, $5, $6, $7 WHERE $1 >= (SELECT id_floor \

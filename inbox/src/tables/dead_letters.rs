@@ -3,14 +3,19 @@
 use message::{Fingerprint, MessageId};
 use migrations::query::{Query, Row};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::{Tables, stored};
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery};
 use crate::dialect::{Dialect, Key};
+use crate::name::ConsumerName;
 use crate::reason::Resolution;
 use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
+
+/// Maximum dead letters of one delivery that are read.
+const LETTERS_OF_DELIVERY_MAX: u32 = 1_000;
 
 impl<DB: Dialect> Tables<DB> {
     /// Stores a dead letter, or counts one more delivery of it. Returns its id.
@@ -97,6 +102,24 @@ impl<DB: Dialect> Tables<DB> {
             .bind(query.after.map(|id| id.0))
             .bind(query.limit.get())
             .bind(query.with_payloads)
+            .rows(connection)
+            .await?;
+        letters(&found)
+    }
+
+    /// Reads the dead letters of a delivery, the open ones first, the newest first of each kind,
+    /// with what a list without payloads has.
+    pub(crate) async fn dead_letters_of(
+        &self,
+        connection: &mut DB::Connection,
+        subject: Uuid,
+        consumer: Option<&ConsumerName>,
+    ) -> Result<Vec<DeadLetter>> {
+        let found = Query::<DB>::new(&self.shared.dead_letters_of)
+            .bind(subject)
+            .bind(consumer.map(ConsumerName::as_str))
+            .bind(LETTERS_OF_DELIVERY_MAX)
+            .bind(false)
             .rows(connection)
             .await?;
         letters(&found)

@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use inbox::{
-    Activity, DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store, Inbox, InboxOptions,
-    Known, RedriveOptions, Redriven, Requested, Signature,
+    Activity, ConsumerName, DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store, Inbox,
+    InboxOptions, Known, RedriveOptions, Redriven, Requested, Signature,
 };
 use migrations::{Dialect, Identifier};
 #[cfg(feature = "postgres")]
@@ -126,6 +126,15 @@ impl InboxDatabase {
         query: &DeadLetterQuery,
     ) -> Result<Vec<DeadLetter>, OperateError> {
         self.answer(on!(self, inbox => inbox.dead_letters(query)))
+    }
+
+    /// Returns the dead letters of a message without their payloads, the open ones first.
+    pub(crate) async fn letters_of(
+        &self,
+        message_id: Uuid,
+        consumer: Option<&ConsumerName>,
+    ) -> Result<Vec<DeadLetter>, OperateError> {
+        self.answer(on!(self, inbox => inbox.dead_letters_of(message_id, consumer)))
     }
 
     /// Returns a dead letter with its payload.

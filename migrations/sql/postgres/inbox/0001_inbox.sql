@@ -284,7 +284,7 @@ CREATE INDEX inbox_dead_letter_key_idx ON {schema}inbox_dead_letter (consumer, s
 -- Serves the search for held messages whose turn it is.
 CREATE INDEX inbox_dead_letter_held_idx ON {schema}inbox_dead_letter (consumer, scope, topic, key, seq)
     WHERE resolution IS NULL AND reason = 'held';
--- Serves `relay verify`, which asks about many messages.
+-- Serves questions about single messages, and `relay verify`, which asks about many.
 CREATE INDEX inbox_dead_letter_subject_idx ON {schema}inbox_dead_letter (subject);
 -- Serves the purge of what was resolved long ago.
 CREATE INDEX inbox_dead_letter_resolved_at_idx ON {schema}inbox_dead_letter (resolved_at)

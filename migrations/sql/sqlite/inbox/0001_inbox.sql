@@ -138,6 +138,8 @@ CREATE INDEX inbox_dead_letter_key_idx ON inbox_dead_letter (consumer, scope, to
 -- Serves the search for held messages whose turn it is.
 CREATE INDEX inbox_dead_letter_held_idx ON inbox_dead_letter (consumer, scope, topic, key, seq)
     WHERE resolution IS NULL AND reason = 'held';
+-- Serves questions about single messages, and `relay verify`, which asks about many.
+CREATE INDEX inbox_dead_letter_subject_idx ON inbox_dead_letter (subject);
 -- Serves the purge of what was resolved long ago.
 CREATE INDEX inbox_dead_letter_resolved_at_idx ON inbox_dead_letter (resolved_at) WHERE resolution IS NOT NULL;
 

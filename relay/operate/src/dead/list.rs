@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::ops::Bound;
 use std::str::FromStr;
 
-use inbox::{DeadLetter, DeadLetterId, DeadLetterQuery, KnownState};
+use inbox::{DeadLetter, DeadLetterId, DeadLetterQuery};
 use outbox_log::entries::EntryRef;
 use outbox_log::{EntryId, ExceptionState};
 use time::OffsetDateTime;
@@ -135,7 +135,7 @@ pub async fn show(
     filter: &Filter,
 ) -> Result<Vec<DeadMessage>, OperateError> {
     operator.permit(Role::Viewer, "view parked messages")?;
-    let Listed { messages, away, next, .. } = find(places, filter, States::Any, usize::MAX).await;
+    let Listed { messages, away, .. } = find(places, filter, States::Any, usize::MAX).await;
     let missing: Vec<String> = filter
         .ids
         .iter()
@@ -147,44 +147,19 @@ pub async fn show(
         Some(error) => Err(error),
         None => {
             let text = format!("not parked: {}", missing.join(", "));
-            let help = match next {
-                Some(_) => NOT_ALL_LOOKED_AT,
-                None => {
-                    "it was published, or was never here; `relay dead list` shows dead messages, and with --state other parked ones"
-                }
-            };
+            let help = "it was published, or was never here; `relay dead list` shows dead messages, and with --state other parked ones";
             Err(OperateError::refused(text, help))
         }
     }
 }
 
-/// Finds at most `limit` messages in all places. Given ids are looked up. Dead letters that no
-/// index finds by them are searched in a bounded number of rows; [`Listed::next`] shows that there
-/// are others.
+/// Finds at most `limit` messages in all places. Given ids are looked up.
 pub(crate) async fn find(places: &Places, filter: &Filter, states: States, limit: usize) -> Listed {
     Reading::new(filter, states, limit, usize::MAX).all(places, None).await
 }
 
 /// Maximum number of rows read for one page, however many match the filter.
 const SCANNED_MAX: usize = 10_000;
-
-/// Maximum number of dead letters searched for closed ones of a message: no index finds these.
-pub(crate) const NAMED_SCANNED_MAX: usize = 5_000;
-
-/// Upper bound of the difference between clocks of producers and consumers.
-const CLOCK_SKEW_SECONDS: u64 = 86_400;
-
-/// Returns the place in the list of dead letters before which none concerns this message, from the
-/// time in its id.
-fn earliest(message_id: Uuid) -> Option<DeadLetterId> {
-    let (seconds, _) = message_id.get_timestamp()?.to_unix();
-    let millis = seconds.saturating_sub(CLOCK_SKEW_SECONDS).saturating_mul(1_000);
-    Some(DeadLetterId(Uuid::from_u128(u128::from(millis) << 80)))
-}
-
-/// The help for an id that was not found in an incomplete search.
-pub(crate) const NOT_ALL_LOOKED_AT: &str =
-    "there are too many dead letters to search for a message id: give the id of the dead letter";
 
 /// Returns the start and the number of rows for reading the ids from `first` to `last`.
 fn up_to(first: EntryId, last: EntryId) -> (EntryId, u32) {
@@ -281,10 +256,6 @@ impl<'a> Reading<'a> {
                 Some((at, id)) if number == at => Some(id),
                 _ => None,
             };
-            if !filter.ids.is_empty() {
-                // Each inbox is searched for the ids, regardless of the rows of the others.
-                self.budget = NAMED_SCANNED_MAX;
-            }
             let first = Bookmark(Row::Inbox(number, DeadLetterId(Uuid::nil())), ExceptionState::Dead);
             if self.states.of_inbox().is_some() && self.ends_before(first) {
                 break;
@@ -401,7 +372,6 @@ impl<'a> Reading<'a> {
             }
             found.len()
         };
-        let mut left = Vec::new();
         for id in &filter.ids {
             // Ids in an inbox are never numbers.
             let Some(uuid) = id.uuid() else { continue };
@@ -409,19 +379,15 @@ impl<'a> Reading<'a> {
                 take(letter);
                 continue;
             }
-            // It may be a message id, which leads to the message's open dead letters.
-            for known in place.database.known(uuid).await? {
-                let KnownState::Dead(id) = known.state else { continue };
-                if let Some(letter) = place.database.letter(id).await? {
-                    take(letter);
-                }
+            let mut letters = place.database.letters_of(uuid, consumer.as_ref()).await?;
+            letters.sort_by_key(|letter| letter.id);
+            for letter in letters {
+                take(letter);
             }
-            left.push(uuid);
         }
-        if !filter.ids.is_empty() && left.is_empty() {
+        if !filter.ids.is_empty() {
             return Ok(());
         }
-        let after = after.or_else(|| left.into_iter().map(earliest).min().flatten());
         let mut query = DeadLetterQuery {
             consumer: consumer.clone(),
             resolved_too,
@@ -479,15 +445,6 @@ mod tests {
         assert!(reading.ends_before(other) && reading.ends_before(inbox));
         assert_eq!(reading.next, Some(other), "the first place that was not looked at");
         assert_eq!(inbox.to_string().parse(), Ok(inbox));
-    }
-
-    #[test]
-    fn dead_letters_about_a_message_are_looked_for_from_its_time_on() {
-        let message = "0190aaaa-0000-7000-8000-000000000001".parse().unwrap();
-        let from = earliest(message).unwrap().0;
-        let long_before: Uuid = "0190a000-0000-7000-8000-000000000001".parse().unwrap();
-        assert!(long_before < from && from < message);
-        assert_eq!(earliest("b4a0c3a6-0d6c-4c1e-9d57-0d3e0c4f1b2a".parse().unwrap()), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::decide::Change;
 use super::filter::{Filter, MessageRef};
-use super::list::{Listed, NOT_ALL_LOOKED_AT, States, find};
+use super::list::{Listed, States, find};
 use super::message::{DeadMessage, DeadSource, Row};
 use super::outcome::outcome;
 use crate::error::{OperateError, OperateErrorKind};
@@ -64,7 +64,7 @@ pub async fn plan_at_most(
 ) -> Result<Plan, OperateError> {
     operator.permit(Role::Viewer, "view parked messages")?;
     let found = find(places, filter, States::Dead, limit.saturating_add(1)).await;
-    let Listed { mut messages, away, next, .. } = found;
+    let Listed { mut messages, away, .. } = found;
     if let Some(error) = OperateError::all_of(away) {
         if places.count() == 1 {
             return Err(error);
@@ -75,8 +75,7 @@ pub async fn plan_at_most(
     if change.takes_retrying() {
         add_waiting(places, filter, &mut messages).await;
     }
-    let help = if next.is_some() { NOT_ALL_LOOKED_AT } else { NOT_DEAD };
-    check_named(places, filter, &messages, help).await?;
+    check_named(places, filter, &messages).await?;
     let more = messages.len() > limit;
     messages.truncate(limit);
     if more {
@@ -126,12 +125,7 @@ async fn add_waiting(places: &Places, filter: &Filter, messages: &mut Vec<DeadMe
 }
 
 /// Returns an error for ids that name no message to decide about, or several.
-async fn check_named(
-    places: &Places,
-    filter: &Filter,
-    found: &[DeadMessage],
-    help: &str,
-) -> Result<(), OperateError> {
+async fn check_named(places: &Places, filter: &Filter, found: &[DeadMessage]) -> Result<(), OperateError> {
     let mut missing = Vec::new();
     for id in &filter.ids {
         let named: Vec<&DeadMessage> = found.iter().filter(|message| id.names(message)).collect();
@@ -170,7 +164,7 @@ async fn check_named(
     }
     let text = format!("not dead: {}", told.join(", "));
     let kind = if others.is_empty() { OperateErrorKind::Refused } else { OperateErrorKind::Conflict };
-    Err(OperateError::new(kind, text).with_help(help))
+    Err(OperateError::new(kind, text).with_help(NOT_DEAD))
 }
 
 /// Returns the last decision about an entry that is no longer dead, and the entry's state.

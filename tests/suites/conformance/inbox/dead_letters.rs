@@ -19,6 +19,7 @@ cases! { "inbox/dead_letters":
         a_dead_letter_holds_the_whole_message,
         a_dead_letter_is_stored_once_and_its_deliveries_are_counted,
         a_list_without_payloads_is_small_however_large_the_dead_letters_are,
+        a_message_leads_to_all_its_dead_letters,
         malformed_deliveries_of_one_payload_are_dead_letters_of_their_own,
         equal_arrivals_are_dead_letters_of_their_own_and_one_counts_a_redelivery,
         a_letter_that_dies_again_tells_what_happened_last,
@@ -151,6 +152,29 @@ async fn a_list_without_payloads_is_small_however_large_the_dead_letters_are<DB:
         assert_eq!(large.headers[1], pair("name-1", ""));
         assert_eq!((small.key.as_deref(), small.headers.len()), (Some("é"), 0));
     }
+}
+
+/// Goal: the history of a message has its dead letters, also closed ones and those that the guard
+/// refused, however many others there are. Oracle: the ids as they were stored and closed.
+async fn a_message_leads_to_all_its_dead_letters<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let one = message("one");
+    let discarded = store_dead_letter(&inbox, &one, Reason::Poison).await;
+    inbox.discard(discarded, &signature()).await.unwrap();
+    let again = store_dead_letter(&inbox, &one, Reason::Poison).await;
+    let refused = message("another payload").with_id(one.id);
+    let refused = store_dead_letter(&inbox, &refused, Reason::KeyReused).await;
+    store_dead_letter(&inbox, &message("other"), Reason::Poison).await;
+    let of = async |id, consumer: Option<&ConsumerName>| {
+        let letters = inbox.dead_letters_of(id, consumer).await.unwrap();
+        assert!(letters.iter().all(|letter| letter.payload.is_empty() && letter.payload_bytes > 0));
+        letters.iter().map(|letter| letter.id).collect::<Vec<_>>()
+    };
+    let id = one.id.as_uuid();
+    assert_eq!(of(id, None).await, [refused, again, discarded], "open ones first");
+    assert_eq!(of(id, Some(&billing())).await, [refused, again, discarded]);
+    assert_eq!(of(id, Some(&consumer("shipping"))).await, []);
+    assert_eq!(of(uuid::Uuid::now_v7(), None).await, []);
 }
 
 /// Returns a delivery of a queue whose broker assigns neither an id nor a position.

@@ -48,6 +48,7 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
         }
         for id in &ids {
             drop(inbox.known(*id).await?);
+            drop(inbox.dead_letters_of(*id, None).await?);
             drop(inbox.dead_letter_by_id(DeadLetterId(*id)).await?);
         }
         drop(inbox.activity(Duration::from_secs(3_600)).await?);
