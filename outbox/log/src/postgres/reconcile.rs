@@ -105,6 +105,15 @@ impl Passed {
         Ok(Self::new(PgMark::read(&cursor.base)?, head, after))
     }
 
+    /// Returns the id up to which rows lie that are passed here and not at an earlier cursor. While
+    /// the base stays, only the open part of its difference is read: without this bound, a question
+    /// about that part would read the whole backlog behind it.
+    pub(super) fn ends_at(&self, earlier: &Self) -> i64 {
+        let is_same_base =
+            self.base.floor == earlier.base.floor && self.base.snapshot == earlier.base.snapshot;
+        if is_same_base { self.after } else { i64::MAX }
+    }
+
     /// Begins a query of a statement whose first parameters are a relay and the rows that it has
     /// passed.
     pub(super) fn query<'q>(

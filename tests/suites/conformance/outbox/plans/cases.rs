@@ -272,8 +272,10 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "entries.select", "unread", 100, 0, format!("{cursor},{PARKED},{LOG},NULL,NULL,NULL,NULL,NULL,100,NULL"));
     add(Relay, "entries.select", "parked", 100, 0, format!("{cursor},0,{LOG},NULL,NULL,NULL,NULL,NULL,100,NULL"));
     add(Relay, "entries.select", "by ids", 100, 0, format!("{cursor},0,{LOG},{},NULL,NULL,NULL,NULL,100,{}", array(4_001..=4_100), some(&f.parked)));
-    add(Relay, "entries.passed_between", "", 100, LOG, format!("{cursor},{base},{},{flight},NULL,0,{},100,{}", PARKED - MANY, PARKED - MANY, PARKED - MANY));
-    add(Relay, "entries.passed_between", "an open difference that is almost read", MANY, 0, format!("'main',{base},{PARKED},{now},{LOG},{base},{PARKED},{flight},{now},{},0,100,{}", LOG - 100, LOG - 100));
+    add(Relay, "entries.passed_between", "", 100, LOG, format!("{cursor},{base},{},{flight},NULL,0,{},100,{},{}", PARKED - MANY, PARKED - MANY, PARKED - MANY, i64::MAX));
+    add(Relay, "entries.passed_between", "an open difference that is almost read", MANY, 0, format!("'main',{base},{PARKED},{now},{LOG},{base},{PARKED},{flight},{now},{},0,100,{},{LOG}", LOG - 100, LOG - 100));
+    // The difference has a backlog of thousands, and few of them were passed since.
+    add(Relay, "entries.passed_between", "an open difference that has begun", 100, 0, format!("'main',{base},{PARKED},{now},{},{base},{PARKED},'{{}}',{now},{PARKED},0,1000,{PARKED},{}", PARKED + 100, PARKED + 100));
     add(Relay, "entries.contents", "", 100, 0, format!("{},{},1000000,1000000", array(4_001..=4_100), some(&f.parked)));
     add(Relay, "tables.payload", "", 1, 0, format!("'main',4001,{one},1000000"));
     add(Relay, "entries.lag", "", MANY, 0, format!("{cursor},{flight},{MANY},{MANY},{}", PARKED + MANY));
