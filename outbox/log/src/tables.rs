@@ -312,14 +312,16 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(|row| rows::operation(row).map_err(failed())).collect()
     }
 
-    /// Reads decisions about entries, latest first.
+    /// Reads decisions about entries below a number, latest first.
     pub(crate) async fn decisions(
         &self,
         connection: &mut DB::Connection,
         relay: &RelayName,
+        before: i64,
         records_max: u32,
     ) -> Result<Vec<AuditRecord>, LogError> {
-        let query = Query::<DB>::new(&self.texts.decisions).bind(relay.as_str()).bind(records_max);
+        let query = Query::<DB>::new(&self.texts.decisions).bind(relay.as_str());
+        let query = query.bind(records_max).bind(before);
         let found = query.rows(connection).await.map_err(LogError::during("list decisions"))?;
         found.iter().map(|row| rows::decision(row).map_err(LogError::during("read a decision"))).collect()
     }

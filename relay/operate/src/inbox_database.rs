@@ -186,6 +186,14 @@ impl InboxDatabase {
         self.answer(on!(self, inbox => inbox.decisions(limit)))
     }
 
+    pub(crate) async fn decisions_before(
+        &self,
+        before: i64,
+        limit: NonZeroU32,
+    ) -> Result<Vec<Decision>, OperateError> {
+        self.answer(on!(self, inbox => inbox.decisions_before(before, limit)))
+    }
+
     pub(crate) async fn request_redrive(
         &self,
         id: DeadLetterId,

@@ -141,7 +141,7 @@ impl LogAdmin for OneRelay {
         unreachable!("the monitor decides nothing")
     }
 
-    async fn audit(&self, _: &RelayName, _: u32) -> Result<Vec<AuditRecord>, LogError> {
+    async fn audit_before(&self, _: &RelayName, _: i64, _: u32) -> Result<Vec<AuditRecord>, LogError> {
         unreachable!("the monitor asks for no decisions")
     }
 

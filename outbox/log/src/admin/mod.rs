@@ -103,7 +103,21 @@ pub trait LogAdmin: Send + Sync + 'static {
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`].
-    async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError>;
+    async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {
+        self.audit_before(relay, i64::MAX, records_max).await
+    }
+
+    /// Returns up to `records_max` decisions about a relay's entries with numbers below `before`,
+    /// latest first.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn audit_before(
+        &self,
+        relay: &RelayName,
+        before: i64,
+        records_max: u32,
+    ) -> Result<Vec<AuditRecord>, LogError>;
 
     /// Returns the pauses in force, in the order of scopes.
     ///

@@ -143,10 +143,11 @@ migrations::statements! {
     operations = "
         SELECT at, actor, action, selection, note FROM {schema}outbox_operation WHERE relay = $1
         ORDER BY seq DESC LIMIT $2";
+    /// $3 before this sequence number.
     decisions = "
-        SELECT at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
+        SELECT seq, at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
             selection, error
-        FROM {schema}outbox_audit WHERE relay = $1 ORDER BY seq DESC LIMIT $2";
+        FROM {schema}outbox_audit WHERE relay = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2";
 }
 
 pub(super) fn texts(schema: Option<&Identifier>) -> Texts {

@@ -10,9 +10,11 @@
 //! | `decide` | [`Change`], [`Report`]: a decision carried out |
 //! | `outcome` | the state of an entry after a decision |
 //! | `audit` | [`audit()`]: the decisions |
+//! | `audit_lines` | combines the rows of an audit into lines |
 //! | `sample` (tests) | a message to show |
 
 mod audit;
+mod audit_lines;
 pub(crate) mod decide;
 mod filter;
 pub(crate) mod list;

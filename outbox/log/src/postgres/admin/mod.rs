@@ -103,8 +103,13 @@ impl LogAdmin for PostgresLog {
         }
     }
 
-    async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {
-        let ask = async { self.tables.decisions(&mut *self.look().await?, relay, records_max).await };
+    async fn audit_before(
+        &self,
+        relay: &RelayName,
+        before: i64,
+        records_max: u32,
+    ) -> Result<Vec<AuditRecord>, LogError> {
+        let ask = async { self.tables.decisions(&mut *self.look().await?, relay, before, records_max).await };
         within(self.options.call_timeout, ask).await
     }
 

@@ -78,8 +78,13 @@ impl LogAdmin for SqliteLog {
         Ok(verdicts)
     }
 
-    async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {
-        self.tables.decisions(&mut self.connect().await?, relay, records_max).await
+    async fn audit_before(
+        &self,
+        relay: &RelayName,
+        before: i64,
+        records_max: u32,
+    ) -> Result<Vec<AuditRecord>, LogError> {
+        self.tables.decisions(&mut self.connect().await?, relay, before, records_max).await
     }
 
     async fn pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError> {
