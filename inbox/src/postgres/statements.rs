@@ -220,7 +220,7 @@ migrations::statements! {
         ORDER BY deliveries, seq LIMIT 1";
     dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1";
     lock_dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";
-    lock_others = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE consumer = $1 AND scope = $2 \
+    lock_others = "SELECT id, resolution IS NOT NULL AS is_closed FROM {schema}inbox_dead_letter WHERE consumer = $1 AND scope = $2 \
         AND subject = $3 AND id <> $4 AND resolution IS DISTINCT FROM 'discarded' ORDER BY seq FOR UPDATE";
     /// Includes closed dead letters. No id is nil.
     dead_letters = "SELECT {listed} FROM {schema}inbox_dead_letter \

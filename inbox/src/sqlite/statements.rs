@@ -156,7 +156,7 @@ migrations::statements! {
     dead_letter = "SELECT {letter} FROM inbox_dead_letter WHERE id = $1";
     /// A writing transaction excludes all others.
     lock_dead_letter = "SELECT {letter} FROM inbox_dead_letter WHERE id = $1";
-    lock_others = "SELECT {letter} FROM inbox_dead_letter WHERE consumer = $1 AND scope = $2 \
+    lock_others = "SELECT id, resolution IS NOT NULL AS is_closed FROM inbox_dead_letter WHERE consumer = $1 AND scope = $2 \
         AND subject = $3 AND id <> $4 AND resolution IS NOT 'discarded' ORDER BY seq";
     dead_letters(with_closed = "true") = "{listed}";
     dead_letters_of = "{brief} WHERE subject = $1 AND ($2 IS NULL OR consumer = $2) \

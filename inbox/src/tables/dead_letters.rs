@@ -77,16 +77,24 @@ impl<DB: Dialect> Tables<DB> {
         found.as_ref().map(rows::letter).transpose()
     }
 
-    /// Reads the dead letters of a message other than `id` that were not discarded, in the order of
-    /// their arrival. Prevents others from resolving them until the transaction ends.
+    /// Locks the dead letters of a message other than `id` that were not discarded: prevents others
+    /// from resolving them until the transaction ends. Returns the closed ones, in the order of
+    /// their arrival.
     pub(crate) async fn lock_others(
         &self,
         connection: &mut DB::Connection,
         key: Key<'_>,
         id: DeadLetterId,
-    ) -> Result<Vec<DeadLetter>> {
+    ) -> Result<Vec<DeadLetterId>> {
         let query = Query::<DB>::new(&self.shared.lock_others).bind(key.consumer).bind(key.tenant);
-        letters(&query.bind(key.id).bind(id.0).rows(connection).await?)
+        let others = query.bind(key.id).bind(id.0).rows(connection).await?;
+        let mut closed = Vec::new();
+        for other in &others {
+            if other.get("is_closed")? {
+                closed.push(rows::letter_id(other)?);
+            }
+        }
+        Ok(closed)
     }
 
     /// Reads the dead letters that match a query, oldest first.

@@ -27,6 +27,7 @@ cases! { "inbox/dead_letters":
         a_redrive_applies_once,
         a_late_message_is_redriven_only_when_accepted_and_only_once,
         a_late_message_with_several_dead_letters_takes_effect_once,
+        a_late_redrive_reads_only_dead_letters_that_record_an_effect,
         a_failed_redrive_leaves_the_dead_letter_open,
         what_cannot_be_redriven_is_refused_and_can_be_discarded,
         a_dead_letter_stops_further_copies_until_it_is_redriven,
@@ -387,6 +388,27 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
 /// Goal: a message that was sent again with other bytes, and is too old for an inbox row, takes
 /// effect once, even if both dead letters are redriven at the same moment. Another payload under
 /// its id stays refused. Oracle: the effects and the resolutions.
+/// Goal: a late redrive does not load every other dead letter of its message, with its payload.
+/// Oracle: the redrive succeeds although the other one, which is open, cannot be read.
+async fn a_late_redrive_reads_only_dead_letters_that_record_an_effect<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
+    let billing = billing();
+    let redrive = async |id| inbox.redrive(&billing, id, &WORKS, accept).await;
+    let first = message_of(inbox.window().now - Duration::from_secs(90 * 86_400), "first");
+    let id = store_dead_letter(&inbox, &first, Reason::TooOld).await;
+    let other = message("other").with_id(first.id);
+    store_dead_letter(&inbox, &other, Reason::KeyReused).await;
+    let mut admin = database.admin.acquire().await.unwrap();
+    let spoil = "UPDATE inbox_dead_letter SET headers = '5' WHERE reason = 'key_reused'";
+    DB::sql(&mut admin, spoil).await.unwrap();
+    assert_eq!(redrive(id).await.unwrap(), Redriven::Now(Resolution::AppliedLate));
+    assert!(inbox.dead_letters(&DeadLetterQuery::default()).await.is_err(), "it cannot be read");
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 1);
+}
+
 async fn a_late_message_with_several_dead_letters_takes_effect_once<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
