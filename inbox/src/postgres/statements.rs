@@ -34,7 +34,7 @@ migrations::statements! {
             AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope')
             AND (EXCLUDED.reason <> 'held' OR d.reason = 'no_scope')";
         // A dead letter that holds its key, because its message may still take effect. A single
-        // chunk cannot.
+        // chunk cannot. The index of keys has this condition, up to the headers, in the same words.
         holds = "resolution IS NULL AND key IS NOT NULL AND message_id IS NOT NULL
             AND reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held')
             AND NOT headers @? '$[*][0] ? (@ == \"ce_chunkindex\")'";
