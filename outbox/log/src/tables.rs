@@ -9,6 +9,7 @@ use migrations::Statement;
 use migrations::query::Query;
 use sqlx::{Connection as _, SqlSafeStr as _, SqlStr};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::admin::status::ParkedSummary;
 use crate::admin::{AuditRecord, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, ListedEntry, Operation};
@@ -35,6 +36,7 @@ pub(crate) struct Texts {
     pub(crate) list_held: Statement,
     /// Relay, above this id, rows.
     pub(crate) list_discarded: Statement,
+    pub(crate) discarded_of: Statement,
     /// Relay, id, message id, maximum bytes of a payload to read.
     pub(crate) payload: Statement,
     /// Relay.
@@ -66,6 +68,7 @@ macro_rules! texts_of {
             list_stuck,
             list_held,
             list_discarded,
+            discarded_of,
             payload,
             pauses,
             paused_scopes,
@@ -84,6 +87,7 @@ macro_rules! texts_of {
             list_stuck,
             list_held,
             list_discarded,
+            discarded_of,
             payload,
             pauses,
             paused_scopes,
@@ -186,6 +190,18 @@ impl<DB: Dialect> Tables<DB> {
             _ => of_relay(&self.texts.list).bind(state.as_str()),
         };
         let query = query.bind(after.0).bind(entries_max);
+        let found = query.rows(connection).await.map_err(LogError::during("list entries"))?;
+        found.iter().map(|row| rows::listed(row).map_err(LogError::during("read an entry"))).collect()
+    }
+
+    /// Lists the discarded entries of these messages.
+    pub(crate) async fn discarded(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        message_ids: &[Uuid],
+    ) -> Result<Vec<ListedEntry>, LogError> {
+        let query = Query::<DB>::new(&self.texts.discarded_of).bind(relay.as_str()).bind(message_ids);
         let found = query.rows(connection).await.map_err(LogError::during("list entries"))?;
         found.iter().map(|row| rows::listed(row).map_err(LogError::during("read an entry"))).collect()
     }

@@ -24,6 +24,7 @@ use tests::counters::Emitted;
 use time::OffsetDateTime;
 use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 /// Number of schedules, in which each metric of the engine is emitted.
 const SCHEDULES: u64 = 60;
@@ -125,6 +126,10 @@ impl LogAdmin for OneRelay {
         _: EntryId,
         _: u32,
     ) -> Result<Vec<ListedEntry>, LogError> {
+        unreachable!("the monitor lists nothing")
+    }
+
+    async fn discarded(&self, _: &RelayName, _: &[Uuid]) -> Result<Vec<ListedEntry>, LogError> {
         unreachable!("the monitor lists nothing")
     }
 

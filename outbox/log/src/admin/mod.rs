@@ -22,6 +22,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use message::Source;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 pub use decision::{Action, ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision, WITHDRAWN_BY};
 pub use entry::{AuditRecord, ListedEntry};
@@ -75,6 +76,13 @@ pub trait LogAdmin: Send + Sync + 'static {
         after: EntryId,
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError>;
+
+    /// Returns the discarded entries of these messages, in the order of ids. The cost does not
+    /// depend on the number of other decisions.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn discarded(&self, relay: &RelayName, message_ids: &[Uuid]) -> Result<Vec<ListedEntry>, LogError>;
 
     /// Returns up to `entries_max` held entries, in no order: those of the first queues in the
     /// order of their names. The cost does not depend on the number of other parked entries.

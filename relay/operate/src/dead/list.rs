@@ -320,15 +320,30 @@ impl<'a> Reading<'a> {
     /// Looks up the entries that the filter names, without reading the rows between distant ones.
     async fn named(&mut self, number: usize, place: &OutboxPlace) -> Result<(), OperateError> {
         let mut wanted = BTreeSet::new();
+        let mut message_ids = BTreeSet::new();
+        let has_discarded = self.states.of_outbox().contains(&ExceptionState::Discarded);
         for id in &self.filter.ids {
-            wanted.extend(id.place().map(EntryId));
-            if let Some(uuid) = id.uuid() {
-                let found = place.entries.find(&place.pipeline, EntryRef::MessageId(uuid)).await?;
-                wanted.extend(found.into_iter().map(|entry| entry.id));
+            let at = id.place().map(EntryId);
+            wanted.extend(at);
+            let by_place = at.filter(|_| has_discarded).map(EntryRef::Id);
+            let Some(which) = id.uuid().map(EntryRef::MessageId).or(by_place) else { continue };
+            for entry in place.entries.find(&place.pipeline, which).await? {
+                wanted.insert(entry.id);
+                message_ids.extend(Uuid::parse_str(&entry.message_id));
             }
         }
         let Some(last) = wanted.last().copied() else { return Ok(()) };
         for state in self.states.of_outbox() {
+            if state == ExceptionState::Discarded {
+                let message_ids: Vec<Uuid> = message_ids.iter().copied().collect();
+                let entries = place.log.discarded(&place.pipeline, &message_ids).await?;
+                let messages = entries
+                    .into_iter()
+                    .map(|entry| DeadMessage::of_entry(number, place.pipeline.as_str(), state, entry));
+                let (filter, now) = (self.filter, self.now);
+                self.found.extend(messages.filter(|message| filter.takes(message, now)));
+                continue;
+            }
             let mut next = wanted.first().copied();
             while let Some(first) = next.filter(|_| !self.is_full()) {
                 let (before, limit) = up_to(first, last);

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use outbox::postgres::inventory::Listed;
 use sqlx::Executor as _;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
 use crate::admin::entry::{AuditRecord, ListedEntry};
@@ -78,6 +79,11 @@ impl LogAdmin for PostgresLog {
     ) -> Result<Vec<ListedEntry>, LogError> {
         let ask =
             async { self.tables.list(&mut *self.look().await?, relay, state, after, entries_max).await };
+        within(self.options.call_timeout, ask).await
+    }
+
+    async fn discarded(&self, relay: &RelayName, message_ids: &[Uuid]) -> Result<Vec<ListedEntry>, LogError> {
+        let ask = async { self.tables.discarded(&mut *self.look().await?, relay, message_ids).await };
         within(self.options.call_timeout, ask).await
     }
 

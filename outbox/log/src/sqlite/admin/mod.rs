@@ -7,6 +7,7 @@ mod status;
 use async_trait::async_trait;
 use sqlx::Connection as _;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
 use crate::admin::entry::{AuditRecord, ListedEntry};
@@ -49,6 +50,10 @@ impl LogAdmin for SqliteLog {
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError> {
         self.tables.list(&mut self.connect().await?, relay, state, after, entries_max).await
+    }
+
+    async fn discarded(&self, relay: &RelayName, message_ids: &[Uuid]) -> Result<Vec<ListedEntry>, LogError> {
+        self.tables.discarded(&mut self.connect().await?, relay, message_ids).await
     }
 
     async fn held(&self, relay: &RelayName, entries_max: u32) -> Result<Vec<ListedEntry>, LogError> {

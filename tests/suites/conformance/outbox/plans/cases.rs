@@ -245,6 +245,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     // All decisions are read, in the order of their messages, and each discarded entry is looked
     // up.
     add(Relay, "tables.list_discarded", "", PARKED / 3, 5 * PARKED, s("'main',0,100"));
+    add(Relay, "tables.discarded_of", "", 100, 0, format!("'main',{}", some(&f.parked)));
     add(Relay, "admin.digest", "", 1, 0, s("'main',4000"));
     for statement in ["admin.LOOK_AT_ENTRIES", "admin.REQUEUE", "admin.DISCARD"] {
         add(Relay, statement, "", 100, 0, format!("'main',{}", array(4_001..=4_100)));
