@@ -23,8 +23,8 @@ migrations::statements! {
         tells_anew = "d.resolution IS NULL AND d.reason <> 'held' \
             AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
             AND (EXCLUDED.reason <> 'held' OR d.reason = 'no_scope')";
-        // The condition for a dead letter that holds its key, as on PostgreSQL. The index of keys has
-        // it too, up to the headers, in the same words.
+        // The condition for a dead letter that holds its key, as on PostgreSQL. The index of keys
+        // has it too, up to the headers, in the same words.
         holds = "d.resolution IS NULL AND d.key IS NOT NULL AND d.message_id IS NOT NULL \
             AND d.reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held') AND NOT EXISTS \
             (SELECT 1 FROM json_each(d.headers) AS h WHERE h.value ->> 0 = 'ce_chunkindex')";

@@ -78,8 +78,8 @@ async fn however_many_there_are(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a batch that forgets does not walk the keys that wait for an operator, which are older than
-/// all others and stay. Oracle: the server's count of entries that were read from the index.
+/// Goal: a batch that forgets does not walk the keys that wait for an operator, which are older
+/// than all others and stay. Oracle: the server's count of entries that were read from the index.
 async fn however_many_wait(stage: Stage) -> Outcome {
     let db = database::<Postgres>(&stage).await;
     db.execute("ALTER TABLE idempotency_key SET (autovacuum_enabled = false)").await?;
