@@ -164,11 +164,12 @@ migrations::statements! {
         WHERE {held} AND state = 'undoing'";
     /// Locks the saga's row first, so that a worker that begins to wait at this moment sees the
     /// count. Wakes the saga only if it waits for this step: waking another step would use up its
-    /// attempts without a pause.
+    /// attempts without a pause. The commit waits for the disk, because whoever brought the reply
+    /// is told next that it is kept, and does not bring it again.
     announce_reply = "UPDATE {schema}saga SET replies = replies + 1, \
             wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL AND waits_for = $3 THEN clock_timestamp() \
                 ELSE wake_at END \
-        WHERE type = $1 AND id = $2 AND state = 'running' RETURNING secret";
+        WHERE type = $1 AND id = $2 AND state = 'running' AND {waits_for_the_disk} RETURNING secret";
     state = "SELECT state, secret FROM {schema}saga WHERE type = $1 AND id = $2";
     has_reply = "SELECT EXISTS (SELECT FROM {schema}saga_reply WHERE type = $1 AND id = $2 AND step = $3) AS is_kept";
     /// Locks the row: above read committed a step that has timed out since the snapshot is a
