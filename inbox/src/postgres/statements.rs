@@ -28,6 +28,11 @@ migrations::statements! {
         brief_key = "CASE WHEN length(key) > 1024 THEN left(key, 1024) || '...' ELSE key END";
         header_names = "(SELECT coalesce(jsonb_agg(jsonb_build_array(left(h.pair ->> 0, 255), '')), '[]')::text
             FROM (SELECT pair FROM jsonb_array_elements(headers) AS e (pair) LIMIT 100) AS h)";
+        // A dead letter that is decided about: nothing reads the key and headers of a delivery that
+        // is no message.
+        in_list = "{letter_rest}, {brief_key} AS key, {header_names} AS headers, ''::bytea AS payload";
+        in_hand = "{letter_rest}, CASE WHEN message_id IS NULL THEN {brief_key} ELSE key END AS key,
+            CASE WHEN message_id IS NULL THEN '[]' ELSE headers::text END AS headers, ''::bytea AS payload";
         // Whether a dead letter takes the newest failure of its delivery. If its tenant was
         // unknown, `held` is an improvement, because it can then be redriven.
         tells_anew = "d.resolution IS NULL AND d.reason <> 'held'
@@ -271,7 +276,7 @@ migrations::statements! {
         found AS MATERIALIZED (SELECT open.id AS chosen FROM walk AS open WHERE {matches}
             ORDER BY open.id LIMIT $13::bigint)
         SELECT s.seen_to, s.scanned, l.* FROM {walk_end} AS s LEFT JOIN (
-            SELECT {letter}, ''::bytea AS payload FROM found CROSS JOIN LATERAL (
+            SELECT {in_list} FROM found CROSS JOIN LATERAL (
                 SELECT * FROM {schema}inbox_dead_letter AS d WHERE d.id = found.chosen LIMIT 1) AS d) AS l ON true
         ORDER BY l.id";
     /// The next open dead letters that match, as far as a decision needs them.
@@ -293,7 +298,7 @@ migrations::statements! {
             UNION ({of_consumer} ORDER BY d.id DESC LIMIT $3::bigint)) AS l) AS open
         WHERE {matches} GROUP BY 1, 2, 3";
     /// $1 ids, ascending.
-    lock_letters = "SELECT {letter}, ''::bytea AS payload FROM UNNEST($1::uuid[]) AS u (chosen) CROSS JOIN LATERAL (
+    lock_letters = "SELECT {in_hand} FROM UNNEST($1::uuid[]) AS u (chosen) CROSS JOIN LATERAL (
         SELECT * FROM {schema}inbox_dead_letter AS d WHERE d.id = u.chosen LIMIT 1 FOR UPDATE) AS d";
     /// A request that is open stays as it is. A decision that is sent again makes no second one.
     note_requests = "INSERT INTO {schema}inbox_audit (actor, note, dead_letter, consumer, action, accept_late,

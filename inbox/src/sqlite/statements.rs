@@ -13,6 +13,11 @@ migrations::statements! {
         brief_key = "CASE WHEN length(key) > 1024 THEN substr(key, 1, 1024) || '...' ELSE key END";
         header_names = "(SELECT coalesce(json_group_array(json_array(substr(h.value ->> 0, 1, 255), '')), '[]') \
             FROM (SELECT value FROM json_each(headers) LIMIT 100) AS h)";
+        // A dead letter of a list, and one that is decided about: a delivery that is no message may
+        // have a key and headers of any length, and nothing reads them then.
+        in_list = "{letter_rest}, {brief_key} AS key, {header_names} AS headers, x'' AS payload";
+        in_hand = "{letter_rest}, CASE WHEN message_id IS NULL THEN {brief_key} ELSE key END AS key, \
+            CASE WHEN message_id IS NULL THEN '[]' ELSE headers END AS headers, x'' AS payload";
         // Filters of the list; a missing consumer or id is null.
         brief = "SELECT {letter_rest}, CASE WHEN $4 THEN key ELSE {brief_key} END AS key, \
             CASE WHEN $4 THEN headers ELSE {header_names} END AS headers, \
@@ -176,7 +181,7 @@ migrations::statements! {
         ORDER BY resolution IS NOT NULL, seq DESC LIMIT $3";
     open_dead_letters(with_closed = "false") = "{listed}";
     open_letters = "{walk} SELECT s.seen_to, s.scanned, l.* FROM {walk_end} AS s LEFT JOIN \
-        (SELECT {letter_head}, x'' AS payload, {letter_tail} FROM inbox_dead_letter WHERE id IN \
+        (SELECT {in_list} FROM inbox_dead_letter WHERE id IN \
         (SELECT open.id FROM walk AS open WHERE {matches} ORDER BY open.id LIMIT $13)) AS l ON true ORDER BY l.id";
     choose_letters = "{walk} SELECT s.seen_to, s.scanned, l.id, l.seq, l.consumer, l.topic, l.reason, \
         l.deliveries, l.dead_at, l.error FROM {walk_end} AS s LEFT JOIN (SELECT open.id, open.seq, open.consumer, open.topic, \
@@ -188,7 +193,7 @@ migrations::statements! {
         min(open.dead_at) AS first, max(open.dead_at) AS last \
         FROM (SELECT * FROM ({walked} ORDER BY id LIMIT $3) \
         UNION SELECT * FROM ({walked} ORDER BY id DESC LIMIT $3)) AS open WHERE {matches} GROUP BY 1, 2, 3";
-    lock_letters = "SELECT {letter_head}, x'' AS payload, {letter_tail} FROM inbox_dead_letter \
+    lock_letters = "SELECT {in_hand} FROM inbox_dead_letter \
         WHERE id IN (SELECT value FROM json_each($1))";
     note_requests = "INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, accept_late, \
         selection, decision) SELECT $1, $2, d.id, d.consumer, 'redrive', $3, $4, $5 FROM inbox_dead_letter AS d \
