@@ -3,6 +3,7 @@
 use std::fmt;
 
 use message::{TEXT_BYTES_MAX, check_name, check_signature};
+use serde::{Serialize, Serializer};
 use time::OffsetDateTime;
 
 use crate::error::LogError;
@@ -35,8 +36,9 @@ pub enum PauseScope {
 }
 
 impl PauseScope {
-    /// Returns the word that the database stores.
-    pub(crate) fn kind(&self) -> &'static str {
+    /// Returns the word for its kind that the database stores: `pipeline`, `topic` or `key`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
         match self {
             Self::Pipeline => "pipeline",
             Self::Topic(_) => "topic",
@@ -45,7 +47,8 @@ impl PauseScope {
     }
 
     /// Returns the name of the topic or key; empty for the pipeline.
-    pub(crate) fn name(&self) -> &str {
+    #[must_use]
+    pub fn name(&self) -> &str {
         match self {
             Self::Pipeline => "",
             Self::Topic(name) | Self::Key(name) => name,
@@ -85,6 +88,13 @@ impl fmt::Display for PauseScope {
             Self::Topic(name) => write!(f, "topic {name}"),
             Self::Key(name) => write!(f, "key {name}"),
         }
+    }
+}
+
+/// As `pipeline`, `topic …` or `key …`.
+impl Serialize for PauseScope {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

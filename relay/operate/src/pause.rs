@@ -19,8 +19,8 @@ use super::seconds;
 pub struct PauseLine {
     /// The pipeline.
     pub pipeline: String,
-    /// `pipeline`, `topic …` or `key …`.
-    pub paused: String,
+    /// The scope that is paused.
+    pub paused: PauseScope,
     /// The author.
     pub actor: String,
     /// The reason.
@@ -34,7 +34,7 @@ impl PauseLine {
     pub(crate) fn of(pipeline: &RelayName, pause: Pause) -> Self {
         Self {
             pipeline: pipeline.to_string(),
-            paused: pause.scope.to_string(),
+            paused: pause.scope,
             actor: pause.actor,
             reason: pause.reason,
             since: pause.since,
@@ -76,7 +76,7 @@ pub async fn pause(places: &Places, signed: &Signed, scope: &PauseScope) -> Resu
         if place.log.pause(&place.pipeline, scope, actor, reason).await.map_err(|e| about(place, e.into()))? {
             continue;
         }
-        let text = match in_force(place).await?.into_iter().find(|line| line.paused == scope.to_string()) {
+        let text = match in_force(place).await?.into_iter().find(|line| line.paused == *scope) {
             Some(line) => format!(
                 "{scope} is already paused by {} since {}: {:?}",
                 line.actor,
@@ -115,12 +115,12 @@ pub async fn resume(
             continue;
         }
         let lines = in_force(place).await?;
-        if let Some(line) = lines.iter().find(|line| line.paused == scope.to_string()) {
+        if let Some(line) = lines.iter().find(|line| line.paused == *scope) {
             let text = format!("{scope} was paused again by {}: {}", line.actor, line.reason);
             let error = OperateError::new(OperateErrorKind::Conflict, text);
             return Err(about(place, error.with_help("it stays paused: check the new pause")));
         }
-        let others: Vec<String> = lines.into_iter().map(|line| line.paused).collect();
+        let others: Vec<String> = lines.into_iter().map(|line| line.paused.to_string()).collect();
         let others = if others.is_empty() { String::from("nothing") } else { others.join(", ") };
         let error = OperateError::new(OperateErrorKind::Conflict, format!("{scope} is not paused"));
         return Err(about(place, error.with_help(format_args!("currently paused: {others}"))));

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, try_join};
+use message::Fault;
 use outbox_log::admin::{
-    self, Blocker, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, Picture, Process, RelayStatus,
+    self, Blocker, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, ParkedCount, Picture, Process, RelayStatus,
 };
 use outbox_log::retention::{self, HeldBack, Segment};
 use outbox_log::{BrokerTrouble, ExceptionState, LogError};
@@ -73,15 +74,15 @@ pub struct PipelineStatus {
     #[serde(skip)]
     pub retries_wait_for_operator: bool,
     /// Parked messages, by state.
-    pub exceptions: BTreeMap<&'static str, u64>,
+    pub exceptions: BTreeMap<ExceptionState, u64>,
     /// Whether these are lower bounds: more messages are parked than the [`COUNTED_MAX`] that are
     /// counted.
     pub exceptions_are_at_least: bool,
     /// The time since the first message of each state was parked, for states with messages.
-    pub exceptions_age_seconds: BTreeMap<&'static str, f64>,
+    pub exceptions_age_seconds: BTreeMap<ExceptionState, f64>,
     /// The most frequent error of the messages of a state, for states in which messages have one.
     #[serde(skip)]
-    pub causes: BTreeMap<&'static str, Cause>,
+    pub causes: BTreeMap<ExceptionState, Cause>,
     /// The pauses in force, with author and reason.
     pub paused: Vec<PauseLine>,
     /// The error that keeps every message of the current or last leader from the broker.
@@ -238,15 +239,15 @@ async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
 /// the state than were looked at.
 fn causes(
     errors: &[CountedError],
-    exceptions: &BTreeMap<&'static str, u64>,
-) -> BTreeMap<&'static str, Cause> {
+    exceptions: &BTreeMap<ExceptionState, u64>,
+) -> BTreeMap<ExceptionState, Cause> {
     let looked_at = 2 * u64::from(ERRORS_LOOKED_AT);
     let states = [ExceptionState::Dead, ExceptionState::Retrying];
     let causes = states.into_iter().filter_map(|state| {
         let of_state = errors.iter().filter(|counted| counted.state == state);
         let counted = of_state.map(|counted| (counted.error.clone(), counted.count));
-        let is_sample = exceptions.get(state.as_str()).is_some_and(|count| *count > looked_at);
-        Some((state.as_str(), Cause::of(counted, is_sample)?))
+        let is_sample = exceptions.get(&state).is_some_and(|count| *count > looked_at);
+        Some((state, Cause::of(counted, is_sample)?))
     });
     causes.collect()
 }
@@ -333,7 +334,7 @@ impl PipelineStatus {
     /// Returns the number of parked messages in a state.
     #[must_use]
     pub fn parked(&self, state: ExceptionState) -> u64 {
-        self.exceptions.get(state.as_str()).copied().unwrap_or_default()
+        self.exceptions.get(&state).copied().unwrap_or_default()
     }
 
     /// Returns the number of messages that do not flow: held, retrying or dead ones. Messages on
@@ -347,8 +348,8 @@ impl PipelineStatus {
 
 /// Returns whether messages are retried although an operator is at fault.
 fn has_retries_for_operator(relay: &RelayStatus) -> bool {
-    let operator = message::Fault::Operator.as_str();
-    relay.parked.iter().any(|of| of.state == ExceptionState::Retrying && of.cause == operator && of.count > 0)
+    let by_operator = |of: &ParkedCount| of.cause == Some(Fault::Operator) && of.count > 0;
+    relay.parked.iter().any(|of| of.state == ExceptionState::Retrying && by_operator(of))
 }
 
 /// Returns whether the parked messages of a relay were not all counted.
@@ -357,10 +358,10 @@ fn is_cut(relay: &RelayStatus) -> bool {
 }
 
 /// Returns the time since the first message of each state was parked.
-fn ages(relay: &RelayStatus) -> BTreeMap<&'static str, f64> {
+fn ages(relay: &RelayStatus) -> BTreeMap<ExceptionState, f64> {
     let mut ages = BTreeMap::new();
     for parked in &relay.parked {
-        let age: &mut f64 = ages.entry(parked.state.as_str()).or_default();
+        let age: &mut f64 = ages.entry(parked.state).or_default();
         *age = age.max(parked.longest.as_secs_f64());
     }
     ages

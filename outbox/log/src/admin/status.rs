@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use message::Fault;
 use time::OffsetDateTime;
 
 use crate::{BrokerTrouble, Cursor, EntryId, ExceptionState, Pause};
@@ -31,7 +32,7 @@ pub struct RelayStatus {
     /// The entries that are not settled yet.
     pub backlog: Backlog,
     /// Number of parked entries by state, counted up to [`COUNTED_MAX`] in total.
-    pub exceptions: BTreeMap<&'static str, u64>,
+    pub exceptions: BTreeMap<ExceptionState, u64>,
     /// The same count by state and cause.
     pub parked: Vec<ParkedCount>,
 }
@@ -45,8 +46,9 @@ pub const COUNTED_MAX: u32 = 1_000_000;
 pub struct ParkedCount {
     /// The state.
     pub state: ExceptionState,
-    /// The party at fault: `broker`, `message` or `operator`; `none` for entries that only wait.
-    pub cause: &'static str,
+    /// The party at fault; `None` for entries that only wait, and for a party that this build does
+    /// not know.
+    pub cause: Option<Fault>,
     /// Number of entries.
     pub count: u64,
     /// How long the first of them has been dead or discarded; for other states, how long it has
@@ -189,7 +191,7 @@ pub(crate) struct Counted {
 #[derive(Debug, Default)]
 pub(crate) struct ParkedSummary {
     /// Number by state; zero for a state without entries.
-    pub(crate) exceptions: BTreeMap<&'static str, u64>,
+    pub(crate) exceptions: BTreeMap<ExceptionState, u64>,
     pub(crate) parked: Vec<ParkedCount>,
     /// The number that wait to leave.
     pub(crate) waiting: u64,
@@ -203,20 +205,15 @@ impl ParkedSummary {
     /// Sums up the groups. Leaves out states that this build does not know.
     pub(crate) fn of(groups: Vec<Counted>) -> Self {
         use ExceptionState::{Dead, Discarded, Held, Retrying, Scheduled};
-        let exceptions = [Scheduled, Retrying, Held, Dead, Discarded].map(|state| (state.as_str(), 0)).into();
+        let exceptions = [Scheduled, Retrying, Held, Dead, Discarded].map(|state| (state, 0)).into();
         let mut summary = Self { exceptions, ..Self::default() };
         for group in groups {
             let Ok(state) = group.state.parse::<ExceptionState>() else { continue };
             let count = group.entries;
             let id = group.first;
             let longest = span(group.longest);
-            *summary.exceptions.entry(state.as_str()).or_default() += count;
-            let cause = match group.fault.as_deref() {
-                Some("broker") => "broker",
-                Some("message") => "message",
-                Some("operator") => "operator",
-                _ => "none",
-            };
+            *summary.exceptions.entry(state).or_default() += count;
+            let cause = group.fault.as_deref().and_then(Fault::from_word);
             match summary.parked.iter_mut().find(|known| (known.state, known.cause) == (state, cause)) {
                 Some(known) => {
                     known.count += count;
@@ -277,12 +274,12 @@ mod tests {
             row("unknown", None, false, 9, 4),
         ]);
         assert_eq!(summary.waiting, 184 + 3 + 4);
-        assert_eq!(summary.exceptions["retrying"], 3);
-        assert_eq!(summary.exceptions["scheduled"], 9);
-        assert_eq!(summary.exceptions["discarded"], 0);
+        assert_eq!(summary.exceptions[&ExceptionState::Retrying], 3);
+        assert_eq!(summary.exceptions[&ExceptionState::Scheduled], 9);
+        assert_eq!(summary.exceptions[&ExceptionState::Discarded], 0);
         assert!(summary.parked.contains(&ParkedCount {
             state: ExceptionState::Dead,
-            cause: "message",
+            cause: Some(Fault::Message),
             count: 3,
             longest: Duration::from_secs(3),
         }));

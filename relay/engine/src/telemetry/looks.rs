@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use message::Fault;
 use metrics::{Gauge, gauge};
 use outbox_log::admin::{Blocker, CursorHistory, RelayStatus};
 use outbox_log::{ExceptionState, LogError, RelayName};
@@ -21,7 +22,7 @@ pub struct Looks {
     checkpoint_age: Gauge,
     held_back_seconds: Gauge,
     held_back_pid: Gauge,
-    parked: HashMap<(ExceptionState, &'static str), Gauge>,
+    parked: HashMap<(ExceptionState, Option<Fault>), Gauge>,
     /// The open transaction that held rows back at the last look.
     sighted: Option<Sighted>,
     /// The history that was reported last.
@@ -118,7 +119,7 @@ impl Looks {
     fn parked(&mut self, status: &RelayStatus) {
         // States without an entry are reported as 0: an alert needs a series that already exists.
         for state in [ExceptionState::Held, ExceptionState::Retrying, ExceptionState::Dead] {
-            self.parked.entry((state, "none")).or_insert_with(|| parked(&self.relay, state, "none"));
+            self.parked.entry((state, None)).or_insert_with(|| parked(&self.relay, state, None));
         }
         self.parked.values().for_each(|gauge| gauge.set(0.0));
         for found in &status.parked {
@@ -162,7 +163,8 @@ impl Looks {
     }
 }
 
-fn parked(relay: &Arc<str>, state: ExceptionState, cause: &'static str) -> Gauge {
+fn parked(relay: &Arc<str>, state: ExceptionState, cause: Option<Fault>) -> Gauge {
+    let cause = cause.map_or("none", Fault::as_str);
     gauge!("relay_parked_messages", "relay" => Arc::clone(relay), "state" => state.as_str(), "cause" => cause)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_log::ExceptionState;
+use outbox_log::{ExceptionState, PauseScope};
 use time::OffsetDateTime;
 
 use super::{OpenTransaction, PipelineState, PipelineStatus, Symptom};
@@ -49,7 +49,7 @@ impl PipelineStatus {
             || self.cursor_is_of_this_server == Some(false)
             || self.held_back_by.is_some()
             || self.broker_error.is_some()
-            || self.paused.iter().any(|pause| pause.paused == "pipeline");
+            || self.paused.iter().any(|pause| pause.paused == PauseScope::Pipeline);
         // Parked messages wait for something else. Without them, the oldest message may be due.
         let is_parked = self.parked(ExceptionState::Held) + self.parked(ExceptionState::Retrying) > 0;
         let age = if is_parked { self.oldest_unread_age_seconds } else { self.oldest_pending_age_seconds };
@@ -128,7 +128,7 @@ impl PipelineStatus {
             (Symptom::Retrying, ExceptionState::Retrying, "retrying: they failed and will be retried"),
         ] {
             let passes = symptom == Symptom::Retrying && !self.retries_wait_for_operator;
-            let lasts = self.exceptions_age_seconds.get(state.as_str()).copied();
+            let lasts = self.exceptions_age_seconds.get(&state).copied();
             let number = self.parked(state);
             let why = match number {
                 0 => continue,
@@ -136,7 +136,7 @@ impl PipelineStatus {
                 number => format!("{least}{number} messages are {text}"),
             };
             let count = Some(Count { number, is_at_least: self.exceptions_are_at_least });
-            let cause = self.causes.get(state.as_str()).cloned();
+            let cause = self.causes.get(&state).cloned();
             waits.push(Wait { count, cause, ..Wait::new(symptom, passes, lasts, why) });
         }
         if let Some(reason) = &self.history_held_back_by {
@@ -173,6 +173,8 @@ fn of_one(text: &str) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
+    use ExceptionState::{Dead, Held, Scheduled};
+
     use super::super::BrokerError;
     use super::*;
 
@@ -191,8 +193,8 @@ mod tests {
             state: Some(blocker.1.into()),
             age_seconds: Some(90.0),
         });
-        status.exceptions = BTreeMap::from([("dead", 1), ("held", 12), ("scheduled", 3)]);
-        status.exceptions_age_seconds = BTreeMap::from([("dead", 3_600.0), ("scheduled", 9.0)]);
+        status.exceptions = BTreeMap::from([(Dead, 1), (Held, 12), (Scheduled, 3)]);
+        status.exceptions_age_seconds = BTreeMap::from([(Dead, 3_600.0), (Scheduled, 9.0)]);
         let told: Vec<String> = status.waits().iter().map(Wait::told).collect();
         assert_eq!(told.len(), 4, "{told:?}");
         assert!(told[0].contains("host-1") && told[0].ends_with("for 2m5s"), "{told:?}");
@@ -255,12 +257,12 @@ mod tests {
         let mut late = PipelineStatus {
             oldest_pending_age_seconds: Some(90.0),
             oldest_unread_age_seconds: Some(40.0),
-            exceptions: BTreeMap::from([("dead", 1)]),
+            exceptions: BTreeMap::from([(Dead, 1)]),
             ..status
         };
         assert!(behind(&late), "one that is dead does not explain why others wait");
         assert!(late.waits()[0].told().ends_with("for 1m30s"), "{:?}", late.waits());
-        late.exceptions = BTreeMap::from([("held", 1)]);
+        late.exceptions = BTreeMap::from([(Held, 1)]);
         assert!(late.waits()[0].told().ends_with("for 40s"), "{:?}", late.waits());
         late.oldest_unread_age_seconds = None;
         assert!(!behind(&late), "the one that is held is the oldest");

@@ -537,7 +537,7 @@ async fn status_tells_holder_backlog_and_exceptions<DB: TestDialect>(db: &Databa
     assert!(holder.name == "a" && holder.expires_in.unwrap() <= TTL);
     assert_eq!(status.backlog.entries_max, 5);
     assert_eq!(status.backlog.oldest.unwrap().0, EntryId(1));
-    assert_eq!((status.exceptions["dead"], status.exceptions["held"]), (1, 0));
+    assert_eq!((status.exceptions[&ExceptionState::Dead], status.exceptions[&ExceptionState::Held]), (1, 0));
 
     let mut follower = Follower::new(db.reader().await, cursor);
     follower.limit.entries_max = 2;

@@ -182,6 +182,7 @@ mod tests {
     use super::*;
     use operate::Role as Right;
     use operate::status::PipelineState;
+    use outbox_log::ExceptionState;
     use time::OffsetDateTime;
 
     #[test]
@@ -189,7 +190,7 @@ mod tests {
         let long = "n".repeat(50);
         let status = |index: usize| PipelineStatus {
             state: PipelineState::Leading,
-            exceptions: BTreeMap::from([("dead", (index % 2) as u64)]),
+            exceptions: BTreeMap::from([(ExceptionState::Dead, (index % 2) as u64)]),
             ..PipelineStatus::of(&format!("{long}-{index:05}"), None, None)
         };
         let hour =
