@@ -1,6 +1,7 @@
 //! The status of each pipeline from its database: the leader, waiting and parked messages, and what
 //! holds rows back.
 
+mod blocker;
 mod state;
 mod symptom;
 mod waits;
@@ -88,7 +89,8 @@ pub struct PipelineStatus {
     /// The error that keeps every message of the current or last leader from the broker.
     pub broker_error: Option<BrokerError>,
     /// The open transaction whose rows cannot be read yet.
-    pub held_back_by: Option<OpenTransaction>,
+    #[serde(serialize_with = "blocker::serialize")]
+    pub held_back_by: Option<Blocker>,
     /// The age of the oldest entry in the outbox, published or not.
     pub history_age_seconds: Option<f64>,
     /// The size of the outbox.
@@ -135,20 +137,6 @@ impl From<BrokerTrouble> for BrokerError {
     fn from(BrokerTrouble { error, passes, since, .. }: BrokerTrouble) -> Self {
         Self { error, passes, since }
     }
-}
-
-/// The open transaction whose rows cannot be read yet.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OpenTransaction {
-    /// The server process; 0 for a prepared transaction, which has none.
-    pub pid: i32,
-    /// The application name of its client; the name of a prepared transaction.
-    pub application_name: String,
-    /// `active`, `idle in transaction`, …, or `prepared`; `None` where the server hides it.
-    pub state: Option<String>,
-    /// The time since it began; `None` where the server hides it, because the login lacks
-    /// `pg_read_all_stats`.
-    pub age_seconds: Option<f64>,
 }
 
 /// A hundred years.
@@ -305,12 +293,7 @@ impl PipelineStatus {
             exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
             causes: BTreeMap::new(),
             paused: Vec::new(),
-            held_back_by: blocker.map(|blocker| OpenTransaction {
-                pid: blocker.pid,
-                application_name: blocker.application_name,
-                state: blocker.state,
-                age_seconds: seconds(blocker.age),
-            }),
+            held_back_by: blocker,
             history_age_seconds: None,
             history_bytes: None,
             history_held_back_by: None,

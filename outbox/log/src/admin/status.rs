@@ -155,20 +155,59 @@ impl Backlog {
 
 /// An open transaction that has written to the outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blocker {
-    /// The server process; 0 for a prepared transaction, which has none.
-    pub pid: i32,
-    /// The transaction's id. It differs for the next transaction of the same process.
-    pub transaction: String,
-    /// The name that the client gave itself; of a prepared transaction, the one to commit or roll
-    /// back.
-    pub application_name: String,
-    /// `active`, `idle in transaction`, …, or `prepared`; `None` where the server hides it, like
-    /// the age.
-    pub state: Option<String>,
-    /// How long the transaction has been open or prepared; `None` where the server hides it. Only
-    /// members of `pg_read_all_stats` see sessions of other roles.
-    pub age: Option<Duration>,
+pub enum Blocker {
+    /// The transaction of a session.
+    Session {
+        /// The server process.
+        pid: i32,
+        /// The transaction's id. It differs for the next transaction of the same process.
+        transaction: String,
+        /// The name that the client gave itself.
+        application_name: String,
+        /// `active`, `idle in transaction`, …; `None` where the server hides it, like the age.
+        state: Option<String>,
+        /// How long the transaction has been open; `None` where the server hides it. Only members
+        /// of `pg_read_all_stats` see sessions of other roles.
+        age: Option<Duration>,
+    },
+    /// A prepared transaction, which has no server process.
+    Prepared {
+        /// The name by which it is committed or rolled back.
+        name: String,
+        /// The transaction's id.
+        transaction: String,
+        /// How long it has been prepared.
+        age: Duration,
+    },
+}
+
+impl Blocker {
+    /// Returns the server process; `None` for a prepared transaction.
+    #[must_use]
+    pub fn pid(&self) -> Option<i32> {
+        match self {
+            Self::Session { pid, .. } => Some(*pid),
+            Self::Prepared { .. } => None,
+        }
+    }
+
+    /// Returns the transaction's id.
+    #[must_use]
+    pub fn transaction(&self) -> &str {
+        match self {
+            Self::Session { transaction, .. } | Self::Prepared { transaction, .. } => transaction,
+        }
+    }
+
+    /// Returns how long the transaction has been open or prepared; `None` where the server hides
+    /// it.
+    #[must_use]
+    pub fn age(&self) -> Option<Duration> {
+        match self {
+            Self::Session { age, .. } => *age,
+            Self::Prepared { age, .. } => Some(*age),
+        }
+    }
 }
 
 /// A group of parked entries as the database counts them.

@@ -3,7 +3,8 @@
 use maud::{Markup, html};
 use operate::Operator;
 use operate::pause::PauseLine;
-use operate::status::{OpenTransaction, PipelineStatus, Symptom, Wait};
+use operate::status::{PipelineStatus, Symptom, Wait};
+use outbox_log::admin::Blocker;
 use time::OffsetDateTime;
 
 use super::super::address::with_query;
@@ -123,7 +124,7 @@ fn of_pipeline(operator: &Operator, status: &PipelineStatus, wait: &Wait) -> Mar
             html! { @if let Some(pause) = pause { (resume(name, pause)) } }
         }
         Symptom::RowsHeldBack => match &status.held_back_by {
-            Some(OpenTransaction { pid, .. }) if *pid != 0 => {
+            Some(Blocker::Session { pid, .. }) => {
                 html! { code { "SELECT pg_terminate_backend(" (pid) ")" } }
             }
             _ => html! {},
