@@ -1,6 +1,7 @@
 //! Pauses that operators have set.
 
 use std::fmt;
+use std::time::Duration;
 
 use message::{TEXT_BYTES_MAX, check_name, check_signature};
 use serde::{Serialize, Serializer};
@@ -109,4 +110,6 @@ pub struct Pause {
     pub reason: String,
     /// When it was set, by the database's clock.
     pub since: OffsetDateTime,
+    /// Time since then, by the same clock.
+    pub age: Duration,
 }

@@ -4,6 +4,8 @@
 //! second. Messages of a paused topic or key are held. The order of keys is kept, so later messages
 //! of a key wait behind a held one, whatever their topic.
 
+use std::time::Duration;
+
 use outbox_log::entries::Selection;
 use outbox_log::{EntryId, LogError, Pause, PauseScope, RelayName};
 use serde::Serialize;
@@ -28,6 +30,9 @@ pub struct PauseLine {
     /// The time since which it is paused, by the database's clock.
     #[serde(serialize_with = "seconds::serialize")]
     pub since: OffsetDateTime,
+    /// Time since then, by the same clock.
+    #[serde(skip)]
+    pub age: Duration,
 }
 
 impl PauseLine {
@@ -38,6 +43,7 @@ impl PauseLine {
             actor: pause.actor,
             reason: pause.reason,
             since: pause.since,
+            age: pause.age,
         }
     }
 

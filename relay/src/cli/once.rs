@@ -223,6 +223,7 @@ mod tests {
             actor: String::from("ann"),
             reason: String::from("a test"),
             since: time::OffsetDateTime::UNIX_EPOCH,
+            age: Duration::ZERO,
         };
         let topic = [pause(PauseScope::Topic(String::from("t")))];
         let held = Left { held: 2, is_paused: true, ..Left::default() };

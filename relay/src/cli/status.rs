@@ -272,6 +272,7 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
             actor: String::from("ann"),
             reason: String::from("the broker\nis repaired"),
             since: time::OffsetDateTime::now_utc(),
+            age: Duration::ZERO,
         };
         let pauses = [key("it's 7"), PauseScope::Pipeline, key("a\nb")].map(pause).to_vec();
         let lines = reasons(&PipelineStatus { paused: pauses, ..healthy("orders") }, None);

@@ -95,8 +95,7 @@ impl PipelineStatus {
             add(Symptom::BrokerRefuses, refusal.passes, Some(lasts), refusal.why());
         }
         for pause in &self.paused {
-            let since = (OffsetDateTime::now_utc() - pause.since).as_seconds_f64();
-            add(Symptom::Paused, false, Some(since), pause.told());
+            add(Symptom::Paused, false, Some(pause.age.as_secs_f64()), pause.told());
         }
         if let Some(blocker) = &self.held_back_by {
             let passes = matches!(blocker, Blocker::Session { .. });
