@@ -51,6 +51,12 @@ pub struct InspectError {
 }
 
 impl InspectError {
+    /// Returns the remedy with which the reason ends; `None` if there is none.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        message::error_text::remedy(&self.reason)
+    }
+
     /// Returns an error that an operator has to fix.
     #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
     pub(crate) fn operator(reason: impl Into<String>) -> Self {

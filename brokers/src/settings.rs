@@ -11,6 +11,12 @@ pub struct InvalidSetting {
 }
 
 impl InvalidSetting {
+    /// Returns the remedy with which the problem ends; `None` if there is none.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        message::error_text::remedy(&self.problem)
+    }
+
     /// Creates the report of a problem with one setting.
     pub(crate) fn new(setting: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { setting: setting.into(), problem: problem.into() }

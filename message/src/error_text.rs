@@ -29,13 +29,13 @@ fn plain(text: &str) -> &str {
     }
 }
 
-/// Splits the text of an error at its last semicolon into problem and remedy; `None` without a
-/// semicolon. Connection errors of databases and brokers put the remedy there, and name no server,
-/// user or file in it.
+/// Returns the remedy with which a reason ends: the part after its last semicolon. For the methods
+/// of errors whose reasons are written in this form. Everyone else asks the error, which knows
+/// whether its text is a reason.
 #[doc(hidden)]
 #[must_use]
-pub fn remedy(text: &str) -> Option<(&str, &str)> {
-    text.rsplit_once("; ")
+pub fn remedy(reason: &str) -> Option<&str> {
+    reason.rsplit_once("; ").map(|(_, remedy)| remedy)
 }
 
 /// Cuts a text to `bytes_max` bytes at a character boundary, and replaces NUL characters, which

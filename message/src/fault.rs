@@ -30,6 +30,15 @@ pub enum FaultScope {
 }
 
 impl Fault {
+    /// All parties.
+    pub const ALL: [Self; 3] = [Self::Broker, Self::Message, Self::Operator];
+
+    /// Returns the party that [`Fault::as_str`] names so.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|fault| fault.as_str() == word)
+    }
+
     /// Returns the lower-case word for logs and tables.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
+use crate::error_text;
 use crate::fault::{Fault, FaultScope};
 use crate::message::Message;
 
@@ -170,7 +171,8 @@ pub struct PublishError {
 
 impl PublishError {
     /// Makes an error. Its reason is in lower case, names the value and the limit, says what to do,
-    /// and holds no secret and no payload.
+    /// and holds no secret and no payload. The remedy follows a semicolon at its end, and names no
+    /// server, user or file.
     #[must_use]
     pub fn new(fault: Fault, scope: FaultScope, reason: impl Into<String>) -> Self {
         Self { fault, scope, reason: reason.into(), is_contained: false, is_final: false, source: None }
@@ -244,6 +246,13 @@ impl PublishError {
     #[must_use]
     pub fn fault(&self) -> Fault {
         self.fault
+    }
+
+    /// Returns the remedy with which the reason ends; `None` if there is none. It names no server,
+    /// user or file.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        error_text::remedy(&self.reason)
     }
 
     /// Returns the reach of the failure.

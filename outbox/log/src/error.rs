@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use message::Fault;
+use message::{Fault, error_text};
 use migrations::{MigrateError, SchemaError};
 
 /// Why the log could not be read or written.
@@ -23,7 +23,7 @@ pub enum LogError {
     /// The operator must act: wrong credentials, missing privileges, a schema that does not fit.
     #[error("{reason}")]
     Operator {
-        /// The problem and the remedy.
+        /// The problem and, after a semicolon at the end, the remedy.
         reason: String,
         /// The underlying error.
         #[source]
@@ -54,6 +54,17 @@ impl LogError {
         match self {
             Self::Unavailable { .. } | Self::Timeout { .. } => Fault::Broker,
             Self::Operator { .. } | Self::Corrupt { .. } => Fault::Operator,
+        }
+    }
+
+    /// Returns the remedy with which the reason ends; `None` if there is none. It names no server,
+    /// user or file, which not every reader may know. Stored state that cannot be read has none:
+    /// its text quotes the database.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        match self {
+            Self::Unavailable { reason, .. } | Self::Operator { reason, .. } => error_text::remedy(reason),
+            Self::Timeout { .. } | Self::Corrupt { .. } => None,
         }
     }
 
@@ -99,6 +110,19 @@ mod tests {
     use migrations::Line;
 
     use super::*;
+    use crate::ExceptionState;
+
+    #[test]
+    fn a_text_that_quotes_the_database_has_no_remedy() {
+        let unread = ExceptionState::stored("half; done").unwrap_err();
+        assert!(matches!(unread, LogError::Corrupt { .. }) && unread.to_string().contains("; "), "{unread}");
+        assert_eq!(unread.remedy(), None);
+        let refused = LogError::operator("db.example refused (a; b); write the right password");
+        assert_eq!(refused.remedy(), Some("write the right password"));
+        let away = LogError::Unavailable { reason: String::from("no answer"), source: None };
+        let explained = away.caused_by(Some(String::from("t is locked by session 7; end it")));
+        assert_eq!(explained.remedy(), Some("end it"));
+    }
 
     #[test]
     fn only_another_build_or_product_is_final() {

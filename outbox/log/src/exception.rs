@@ -1,10 +1,12 @@
 //! Entries that did not leave on the first attempt. Only these get a row of their own.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use message::Fault;
+use serde::{Serialize, Serializer};
 
 use crate::entry::{Entry, EntryId};
 use crate::error::LogError;
@@ -36,6 +38,26 @@ impl ExceptionState {
             Self::Dead => "dead",
             Self::Discarded => "discarded",
         }
+    }
+}
+
+/// The order of the words: every output lists states in it.
+impl Ord for ExceptionState {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
+impl PartialOrd for ExceptionState {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// As its word.
+impl Serialize for ExceptionState {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
     }
 }
 

@@ -1,8 +1,10 @@
 //! Pauses that operators have set.
 
 use std::fmt;
+use std::time::Duration;
 
 use message::{TEXT_BYTES_MAX, check_name, check_signature};
+use serde::{Serialize, Serializer};
 use time::OffsetDateTime;
 
 use crate::error::LogError;
@@ -35,8 +37,9 @@ pub enum PauseScope {
 }
 
 impl PauseScope {
-    /// Returns the word that the database stores.
-    pub(crate) fn kind(&self) -> &'static str {
+    /// Returns the word for its kind that the database stores: `pipeline`, `topic` or `key`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
         match self {
             Self::Pipeline => "pipeline",
             Self::Topic(_) => "topic",
@@ -45,7 +48,8 @@ impl PauseScope {
     }
 
     /// Returns the name of the topic or key; empty for the pipeline.
-    pub(crate) fn name(&self) -> &str {
+    #[must_use]
+    pub fn name(&self) -> &str {
         match self {
             Self::Pipeline => "",
             Self::Topic(name) | Self::Key(name) => name,
@@ -88,6 +92,13 @@ impl fmt::Display for PauseScope {
     }
 }
 
+/// As `pipeline`, `topic …` or `key …`.
+impl Serialize for PauseScope {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 /// A pause with its author and reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pause {
@@ -99,4 +110,6 @@ pub struct Pause {
     pub reason: String,
     /// When it was set, by the database's clock.
     pub since: OffsetDateTime,
+    /// Time since then, by the same clock.
+    pub age: Duration,
 }

@@ -14,6 +14,7 @@ use crate::admin::{
 use crate::dialect::Dialect;
 use crate::entries::lag::Lagging;
 use crate::entries::{FoundEntry, HeldBehind, Labels, ParkedState, SelectedEntry, Standing, StoredPayload};
+use crate::row::wait;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, text};
 
 /// Reads a text that may not be UTF-8, for display to an operator.
@@ -64,6 +65,7 @@ pub(crate) fn pause<DB: Dialect>(row: &Row<DB>) -> Result<Pause, LogError> {
         actor: row.get("actor").map_err(failed())?,
         reason: row.get("reason").map_err(failed())?,
         since: time(row, "paused_at").map_err(failed())?,
+        age: wait(row.get("age").map_err(failed())?).unwrap_or_default(),
     })
 }
 

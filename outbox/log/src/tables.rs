@@ -201,12 +201,12 @@ impl<DB: Dialect> Tables<DB> {
         &self,
         connection: &mut DB::Connection,
         relay: &RelayName,
-        exceptions: &BTreeMap<&'static str, u64>,
+        exceptions: &BTreeMap<ExceptionState, u64>,
     ) -> Result<Vec<CountedError>, LogError> {
         let failed = || LogError::during("count the errors");
         let mut counted = Vec::new();
         for state in [ExceptionState::Dead, ExceptionState::Retrying] {
-            if exceptions.get(state.as_str()).is_none_or(|count| *count == 0) {
+            if exceptions.get(&state).is_none_or(|count| *count == 0) {
                 continue;
             }
             let query = Query::<DB>::new(&self.texts.errors).bind(relay.as_str()).bind(state.as_str());

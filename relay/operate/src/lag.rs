@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use outbox_log::ExceptionState;
 use outbox_log::entries::UNREAD_COUNTED_MAX;
 use serde::Serialize;
 
@@ -22,7 +23,7 @@ pub struct LagLine {
     /// topics, [`UNREAD_COUNTED_MAX`].
     pub unread_is_at_least: bool,
     /// Parked messages, by their state.
-    pub parked: BTreeMap<&'static str, u64>,
+    pub parked: BTreeMap<ExceptionState, u64>,
     /// The age of the oldest message that should have left: unread, held or retrying since it was
     /// enqueued, scheduled since it was due. The same as in the status.
     pub oldest_age_seconds: Option<f64>,

@@ -4,6 +4,8 @@
 //! second. Messages of a paused topic or key are held. The order of keys is kept, so later messages
 //! of a key wait behind a held one, whatever their topic.
 
+use std::time::Duration;
+
 use outbox_log::entries::Selection;
 use outbox_log::{EntryId, LogError, Pause, PauseScope, RelayName};
 use serde::Serialize;
@@ -19,8 +21,8 @@ use super::seconds;
 pub struct PauseLine {
     /// The pipeline.
     pub pipeline: String,
-    /// `pipeline`, `topic …` or `key …`.
-    pub paused: String,
+    /// The scope that is paused.
+    pub paused: PauseScope,
     /// The author.
     pub actor: String,
     /// The reason.
@@ -28,16 +30,20 @@ pub struct PauseLine {
     /// The time since which it is paused, by the database's clock.
     #[serde(serialize_with = "seconds::serialize")]
     pub since: OffsetDateTime,
+    /// Time since then, by the same clock.
+    #[serde(skip)]
+    pub age: Duration,
 }
 
 impl PauseLine {
     pub(crate) fn of(pipeline: &RelayName, pause: Pause) -> Self {
         Self {
             pipeline: pipeline.to_string(),
-            paused: pause.scope.to_string(),
+            paused: pause.scope,
             actor: pause.actor,
             reason: pause.reason,
             since: pause.since,
+            age: pause.age,
         }
     }
 
@@ -76,7 +82,7 @@ pub async fn pause(places: &Places, signed: &Signed, scope: &PauseScope) -> Resu
         if place.log.pause(&place.pipeline, scope, actor, reason).await.map_err(|e| about(place, e.into()))? {
             continue;
         }
-        let text = match in_force(place).await?.into_iter().find(|line| line.paused == scope.to_string()) {
+        let text = match in_force(place).await?.into_iter().find(|line| line.paused == *scope) {
             Some(line) => format!(
                 "{scope} is already paused by {} since {}: {:?}",
                 line.actor,
@@ -115,12 +121,12 @@ pub async fn resume(
             continue;
         }
         let lines = in_force(place).await?;
-        if let Some(line) = lines.iter().find(|line| line.paused == scope.to_string()) {
+        if let Some(line) = lines.iter().find(|line| line.paused == *scope) {
             let text = format!("{scope} was paused again by {}: {}", line.actor, line.reason);
             let error = OperateError::new(OperateErrorKind::Conflict, text);
             return Err(about(place, error.with_help("it stays paused: check the new pause")));
         }
-        let others: Vec<String> = lines.into_iter().map(|line| line.paused).collect();
+        let others: Vec<String> = lines.into_iter().map(|line| line.paused.to_string()).collect();
         let others = if others.is_empty() { String::from("nothing") } else { others.join(", ") };
         let error = OperateError::new(OperateErrorKind::Conflict, format!("{scope} is not paused"));
         return Err(about(place, error.with_help(format_args!("currently paused: {others}"))));

@@ -1,6 +1,7 @@
 //! The status of each pipeline from its database: the leader, waiting and parked messages, and what
 //! holds rows back.
 
+mod blocker;
 mod state;
 mod symptom;
 mod waits;
@@ -9,8 +10,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, try_join};
+use message::Fault;
 use outbox_log::admin::{
-    self, Blocker, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, Picture, Process, RelayStatus,
+    self, Blocker, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, ParkedCount, Picture, Process, RelayStatus,
 };
 use outbox_log::retention::{self, HeldBack, Segment};
 use outbox_log::{BrokerTrouble, ExceptionState, LogError};
@@ -73,21 +75,22 @@ pub struct PipelineStatus {
     #[serde(skip)]
     pub retries_wait_for_operator: bool,
     /// Parked messages, by state.
-    pub exceptions: BTreeMap<&'static str, u64>,
+    pub exceptions: BTreeMap<ExceptionState, u64>,
     /// Whether these are lower bounds: more messages are parked than the [`COUNTED_MAX`] that are
     /// counted.
     pub exceptions_are_at_least: bool,
     /// The time since the first message of each state was parked, for states with messages.
-    pub exceptions_age_seconds: BTreeMap<&'static str, f64>,
+    pub exceptions_age_seconds: BTreeMap<ExceptionState, f64>,
     /// The most frequent error of the messages of a state, for states in which messages have one.
     #[serde(skip)]
-    pub causes: BTreeMap<&'static str, Cause>,
+    pub causes: BTreeMap<ExceptionState, Cause>,
     /// The pauses in force, with author and reason.
     pub paused: Vec<PauseLine>,
     /// The error that keeps every message of the current or last leader from the broker.
     pub broker_error: Option<BrokerError>,
     /// The open transaction whose rows cannot be read yet.
-    pub held_back_by: Option<OpenTransaction>,
+    #[serde(serialize_with = "blocker::serialize")]
+    pub held_back_by: Option<Blocker>,
     /// The age of the oldest entry in the outbox, published or not.
     pub history_age_seconds: Option<f64>,
     /// The size of the outbox.
@@ -137,20 +140,6 @@ impl From<BrokerTrouble> for BrokerError {
     fn from(BrokerTrouble { error, passes, since, .. }: BrokerTrouble) -> Self {
         Self { error, passes, since }
     }
-}
-
-/// The open transaction whose rows cannot be read yet.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OpenTransaction {
-    /// The server process; 0 for a prepared transaction, which has none.
-    pub pid: i32,
-    /// The application name of its client; the name of a prepared transaction.
-    pub application_name: String,
-    /// `active`, `idle in transaction`, …, or `prepared`; `None` where the server hides it.
-    pub state: Option<String>,
-    /// The time since it began; `None` where the server hides it, because the login lacks
-    /// `pg_read_all_stats`.
-    pub age_seconds: Option<f64>,
 }
 
 /// A hundred years.
@@ -242,15 +231,15 @@ async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
 /// the state than were looked at.
 fn causes(
     errors: &[CountedError],
-    exceptions: &BTreeMap<&'static str, u64>,
-) -> BTreeMap<&'static str, Cause> {
+    exceptions: &BTreeMap<ExceptionState, u64>,
+) -> BTreeMap<ExceptionState, Cause> {
     let looked_at = 2 * u64::from(ERRORS_LOOKED_AT);
     let states = [ExceptionState::Dead, ExceptionState::Retrying];
     let causes = states.into_iter().filter_map(|state| {
         let of_state = errors.iter().filter(|counted| counted.state == state);
         let counted = of_state.map(|counted| (counted.error.clone(), counted.count));
-        let is_sample = exceptions.get(state.as_str()).is_some_and(|count| *count > looked_at);
-        Some((state.as_str(), Cause::of(counted, is_sample)?))
+        let is_sample = exceptions.get(&state).is_some_and(|count| *count > looked_at);
+        Some((state, Cause::of(counted, is_sample)?))
     });
     causes.collect()
 }
@@ -308,12 +297,7 @@ impl PipelineStatus {
             exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
             causes: BTreeMap::new(),
             paused: Vec::new(),
-            held_back_by: blocker.map(|blocker| OpenTransaction {
-                pid: blocker.pid,
-                application_name: blocker.application_name,
-                state: blocker.state,
-                age_seconds: seconds(blocker.age),
-            }),
+            held_back_by: blocker,
             history_age_seconds: None,
             history_bytes: None,
             history_held_back_by: None,
@@ -338,7 +322,7 @@ impl PipelineStatus {
     /// Returns the number of parked messages in a state.
     #[must_use]
     pub fn parked(&self, state: ExceptionState) -> u64 {
-        self.exceptions.get(state.as_str()).copied().unwrap_or_default()
+        self.exceptions.get(&state).copied().unwrap_or_default()
     }
 
     /// Returns whether messages wait for a relay to lead, for longer than a lease lasts: after that
@@ -361,8 +345,8 @@ impl PipelineStatus {
 
 /// Returns whether messages are retried although an operator is at fault.
 fn has_retries_for_operator(relay: &RelayStatus) -> bool {
-    let operator = message::Fault::Operator.as_str();
-    relay.parked.iter().any(|of| of.state == ExceptionState::Retrying && of.cause == operator && of.count > 0)
+    let by_operator = |of: &ParkedCount| of.cause == Some(Fault::Operator) && of.count > 0;
+    relay.parked.iter().any(|of| of.state == ExceptionState::Retrying && by_operator(of))
 }
 
 /// Returns whether the parked messages of a relay were not all counted.
@@ -371,10 +355,10 @@ fn is_cut(relay: &RelayStatus) -> bool {
 }
 
 /// Returns the time since the first message of each state was parked.
-fn ages(relay: &RelayStatus) -> BTreeMap<&'static str, f64> {
+fn ages(relay: &RelayStatus) -> BTreeMap<ExceptionState, f64> {
     let mut ages = BTreeMap::new();
     for parked in &relay.parked {
-        let age: &mut f64 = ages.entry(parked.state.as_str()).or_default();
+        let age: &mut f64 = ages.entry(parked.state).or_default();
         *age = age.max(parked.longest.as_secs_f64());
     }
     ages

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use operate::Places;
 use operate::lag::{LagLine, lag};
+use outbox_log::ExceptionState::{self, Dead, Held, Retrying, Scheduled};
 
 use super::config::ConfigFile;
 use super::dead::viewer;
@@ -46,15 +47,15 @@ impl Lag {
 
 fn text(lines: &[LagLine]) -> String {
     let rows = lines.iter().map(|line| {
-        let parked = |state: &str| line.parked.get(state).copied().unwrap_or_default().to_string();
+        let parked = |state: ExceptionState| line.parked.get(&state).copied().unwrap_or_default().to_string();
         [
             line.pipeline.clone(),
             line.topic.clone(),
             if line.unread_is_at_least { format!("≥ {}", line.unread) } else { line.unread.to_string() },
-            parked("held"),
-            parked("retrying"),
-            parked("scheduled"),
-            parked("dead"),
+            parked(Held),
+            parked(Retrying),
+            parked(Scheduled),
+            parked(Dead),
             or_dash(line.oldest_age_seconds.map(|seconds| age(Duration::from_secs_f64(seconds)))),
         ]
     });

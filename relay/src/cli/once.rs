@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use message::Fault;
+use outbox_log::ExceptionState::{self, Dead, Discarded, Held, Retrying, Scheduled};
 use outbox_log::admin::{LogAdmin, ParkedCount, RelayStatus};
-use outbox_log::{ExceptionState, LogError, Pause, PauseScope, RelayName};
+use outbox_log::{LogError, Pause, PauseScope, RelayName};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
@@ -113,11 +114,11 @@ async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
 /// Counts the messages that stay. Returns `None` while more may leave by itself: the log is not
 /// read to its end, a message is retried, or messages are held without a dead one or a pause.
 fn left(relay: &RelayStatus, pauses: &[Pause]) -> Option<Left> {
-    let count = |state: &str| relay.exceptions.get(state).copied().unwrap_or_default();
+    let count = |state: ExceptionState| relay.exceptions.get(&state).copied().unwrap_or_default();
     let left = Left {
-        dead: count("dead"),
-        held: count("held"),
-        scheduled: count("scheduled"),
+        dead: count(Dead),
+        held: count(Held),
+        scheduled: count(Scheduled),
         blocked: 0,
         is_paused: !pauses.is_empty(),
     };
@@ -125,7 +126,7 @@ fn left(relay: &RelayStatus, pauses: &[Pause]) -> Option<Left> {
         return Some(left);
     }
     let moves = relay.backlog.oldest.is_some()
-        || count("retrying") + count("discarded") > 0
+        || count(Retrying) + count(Discarded) > 0
         || (left.held > 0 && left.dead == 0 && !left.is_paused);
     (!moves).then_some(left)
 }
@@ -133,16 +134,15 @@ fn left(relay: &RelayStatus, pauses: &[Pause]) -> Option<Left> {
 /// Counts the messages that are left if no message is retried except those that wait for an
 /// operator.
 fn blocked(relay: &RelayStatus) -> Option<Left> {
-    let count = |state: &str| relay.exceptions.get(state).copied().unwrap_or_default();
-    let by_operator = |parked: &&ParkedCount| {
-        parked.state == ExceptionState::Retrying && parked.cause == Fault::Operator.as_str()
-    };
+    let count = |state: ExceptionState| relay.exceptions.get(&state).copied().unwrap_or_default();
+    let by_operator =
+        |parked: &&ParkedCount| parked.state == Retrying && parked.cause == Some(Fault::Operator);
     let blocked: u64 = relay.parked.iter().filter(by_operator).map(|parked| parked.count).sum();
-    let moves = relay.backlog.oldest.is_some() || count("retrying") > blocked || count("discarded") > 0;
+    let moves = relay.backlog.oldest.is_some() || count(Retrying) > blocked || count(Discarded) > 0;
     (blocked > 0 && !moves).then(|| Left {
-        dead: count("dead"),
-        held: count("held"),
-        scheduled: count("scheduled"),
+        dead: count(Dead),
+        held: count(Held),
+        scheduled: count(Scheduled),
         blocked,
         is_paused: false,
     })
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    fn relay(oldest: Option<u64>, exceptions: &[(&'static str, u64)]) -> RelayStatus {
+    fn relay(oldest: Option<u64>, exceptions: &[(ExceptionState, u64)]) -> RelayStatus {
         RelayStatus {
             relay: String::from("orders"),
             epoch: 1,
@@ -182,27 +182,27 @@ mod tests {
     fn only_what_leaves_by_itself_is_waited_for() {
         assert_eq!(left(&relay(None, &[]), &[]), Some(Left::default()));
         assert_eq!(left(&relay(Some(1), &[]), &[]), None);
-        assert_eq!(left(&relay(None, &[("retrying", 1)]), &[]), None);
-        assert_eq!(left(&relay(None, &[("discarded", 1)]), &[]), None);
+        assert_eq!(left(&relay(None, &[(Retrying, 1)]), &[]), None);
+        assert_eq!(left(&relay(None, &[(Discarded, 1)]), &[]), None);
         // A topic that an operator must repair holds its messages as well.
-        assert_eq!(left(&relay(None, &[("held", 2)]), &[]), None);
+        assert_eq!(left(&relay(None, &[(Held, 2)]), &[]), None);
         let parked = Left { dead: 1, held: 2, scheduled: 3, ..Left::default() };
-        assert_eq!(left(&relay(None, &[("dead", 1), ("held", 2), ("scheduled", 3)]), &[]), Some(parked));
+        assert_eq!(left(&relay(None, &[(Dead, 1), (Held, 2), (Scheduled, 3)]), &[]), Some(parked));
     }
 
     #[test]
     fn what_only_an_operator_can_free_is_not_waited_for_without_end() {
         let parked = |cause, count| ParkedCount {
-            state: ExceptionState::Retrying,
-            cause,
+            state: Retrying,
+            cause: Some(cause),
             count,
             longest: Duration::ZERO,
         };
-        let mut relay = relay(None, &[("retrying", 2), ("held", 3)]);
-        relay.parked = vec![parked("operator", 2)];
+        let mut relay = relay(None, &[(Retrying, 2), (Held, 3)]);
+        relay.parked = vec![parked(Fault::Operator, 2)];
         assert_eq!(blocked(&relay), Some(Left { blocked: 2, held: 3, ..Left::default() }));
         assert!(blocked(&relay).is_some_and(Left::needs_an_operator));
-        relay.parked = vec![parked("operator", 1), parked("broker", 1)];
+        relay.parked = vec![parked(Fault::Operator, 1), parked(Fault::Broker, 1)];
         assert_eq!(blocked(&relay), None, "the broker may come back");
         relay.exceptions.clear();
         relay.parked.clear();
@@ -223,10 +223,11 @@ mod tests {
             actor: String::from("ann"),
             reason: String::from("a test"),
             since: time::OffsetDateTime::UNIX_EPOCH,
+            age: Duration::ZERO,
         };
         let topic = [pause(PauseScope::Topic(String::from("t")))];
         let held = Left { held: 2, is_paused: true, ..Left::default() };
-        assert_eq!(left(&relay(None, &[("held", 2)]), &topic), Some(held));
+        assert_eq!(left(&relay(None, &[(Held, 2)]), &topic), Some(held));
         assert_eq!(left(&relay(Some(1), &[]), &topic), None, "other topics flow");
         let all = [pause(PauseScope::Pipeline)];
         assert!(left(&relay(Some(1), &[]), &all).is_some_and(|left| left.is_paused));

@@ -165,7 +165,7 @@ impl Run {
             };
             let reason = preflight::told(candidate, &error);
             error!(relay = %candidate.name, "refused and not retried; other pipelines run: {reason}");
-            ready.pipeline.report_refusal(reason);
+            ready.pipeline.report_refusal(reason, &error);
             prepared.refused.push(ready);
         }
         Ok(prepared)

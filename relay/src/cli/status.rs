@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use operate::status::{PipelineStatus, Symptom, Wait, status};
 use operate::units::Time;
+use outbox_log::PauseScope;
 
 use super::config::ConfigFile;
 use super::dead::viewer;
@@ -179,21 +180,23 @@ fn next(pipeline: &str, wait: &Wait) -> Option<String> {
 }
 
 /// Returns the command that ends a pause.
-fn resume(pipeline: &str, paused: &str) -> Option<String> {
+fn resume(pipeline: &str, paused: &PauseScope) -> Option<String> {
     // A command with escaped characters would name something else.
-    if one_line(paused) != paused {
+    if let PauseScope::Topic(name) | PauseScope::Key(name) = paused
+        && one_line(name) != *name
+    {
         return None;
     }
     // A key that begins with a dash has to stand in one word with its option.
     let dashed;
-    let scope = match paused.split_once(' ') {
-        Some(("key", key)) if key.starts_with('-') => {
+    let scope = match paused {
+        PauseScope::Key(key) if key.starts_with('-') => {
             dashed = format!("--key={key}");
             vec![dashed.as_str()]
         }
-        Some(("topic", topic)) => vec!["--topic", topic],
-        Some(("key", key)) => vec!["--key", key],
-        _ => vec!["--all"],
+        PauseScope::Topic(topic) => vec!["--topic", topic.as_str()],
+        PauseScope::Key(key) => vec!["--key", key.as_str()],
+        PauseScope::Pipeline => vec!["--all"],
     };
     let words = [&["resume"][..], &scope[..], &["--pipeline", pipeline, "--note", "WHY"]].concat();
     Some(hint::command(&words))
@@ -205,6 +208,7 @@ mod tests {
 
     use operate::pause::PauseLine;
     use operate::status::PipelineState;
+    use outbox_log::ExceptionState::{Dead, Held};
 
     use super::*;
 
@@ -226,8 +230,8 @@ mod tests {
             backlog_entries_max: Some(2_050),
             oldest_pending_id: Some(7),
             oldest_pending_age_seconds: Some(25_380.0),
-            exceptions: BTreeMap::from([("dead", 2_009), ("held", 41)]),
-            exceptions_age_seconds: BTreeMap::from([("dead", 25_380.0), ("held", 25_380.0)]),
+            exceptions: BTreeMap::from([(Dead, 2_009), (Held, 41)]),
+            exceptions_age_seconds: BTreeMap::from([(Dead, 25_380.0), (Held, 25_380.0)]),
             ..healthy("shipping")
         }
     }
@@ -284,14 +288,16 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
 
     #[test]
     fn a_pause_comes_with_the_command_that_ends_it() {
-        let pause = |paused: &str| PauseLine {
+        let key = |key: &str| PauseScope::Key(key.to_owned());
+        let pause = |paused| PauseLine {
             pipeline: String::from("orders"),
-            paused: paused.to_owned(),
+            paused,
             actor: String::from("ann"),
             reason: String::from("the broker\nis repaired"),
             since: time::OffsetDateTime::now_utc(),
+            age: Duration::ZERO,
         };
-        let pauses = ["key it's 7", "pipeline", "key a\nb"].map(pause).to_vec();
+        let pauses = [key("it's 7"), PauseScope::Pipeline, key("a\nb")].map(pause).to_vec();
         let lines = reasons(&PipelineStatus { paused: pauses, ..healthy("orders") }, None);
         assert_eq!(lines.len(), 5, "{lines:?}");
         assert!(
@@ -305,7 +311,7 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         let words = shlex::split(&lines[1]).unwrap();
         assert_eq!(words[3], "it's 7");
         assert_eq!(
-            resume("orders", "key -7").unwrap(),
+            resume("orders", &key("-7")).unwrap(),
             "relay resume '--key=-7' --pipeline orders --note WHY"
         );
         assert_eq!(lines[3], "  relay resume --all --pipeline orders --note WHY");

@@ -54,11 +54,15 @@ impl Watched {
             Role::Standby { .. } => told("standby", true),
             Role::Leading { .. } => told("leading", true),
             Role::Stopped => told("stopped", false),
-            Role::Refused { reason } => (format!("refused and not retried: {}", remedy(reason)), false),
-            Role::Waiting { fault, reason } => {
+            Role::Refused { remedy, .. } => {
+                (format!("refused and not retried: {}", shown(remedy.as_deref())), false)
+            }
+            Role::Waiting { fault, remedy, .. } => {
                 let is_short = self.waiting_since.is_none_or(|since| since.elapsed() < unready_after);
                 match fault {
-                    Fault::Operator => (format!("an operator must act: {}", remedy(reason)), is_short),
+                    Fault::Operator => {
+                        (format!("an operator must act: {}", shown(remedy.as_deref())), is_short)
+                    }
                     _ => told("waiting for the database or the broker", is_short),
                 }
             }
@@ -69,10 +73,10 @@ impl Watched {
 /// Maximum size of a shown remedy in bytes.
 const REMEDY_BYTES_MAX: usize = 300;
 
-/// Returns the remedy with which errors of databases and brokers end.
-fn remedy(reason: &str) -> String {
-    match error_text::remedy(reason) {
-        Some((_, remedy)) => error_text::storable(remedy, REMEDY_BYTES_MAX).replace(char::is_control, " "),
+/// Returns the remedy in one line.
+fn shown(remedy: Option<&str>) -> String {
+    match remedy {
+        Some(remedy) => error_text::storable(remedy, REMEDY_BYTES_MAX).replace(char::is_control, " "),
         None => String::from("the log and `relay check` show the reason"),
     }
 }
@@ -163,7 +167,8 @@ mod tests {
         assert!(after(Role::Standby { holder: String::from("another") }, short).await.0);
         assert!(!after(Role::Starting, short).await.0);
         assert!(!after(Role::Stopped, short).await.0);
-        let (is_ready, text) = after(Role::Refused { reason: String::from("too new") }, short).await;
+        let (is_ready, text) =
+            after(Role::Refused { reason: String::from("too new"), remedy: None }, short).await;
         assert!(!is_ready && text.contains("not retried") && !text.contains("too new"), "{text}");
     }
 
@@ -193,15 +198,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_database_that_is_away_for_too_long_makes_unready() {
-        let role = Role::Waiting { fault: Fault::Broker, reason: String::from("away") };
+        let waiting = |fault, reason: &str, remedy: Option<&str>| Role::Waiting {
+            fault,
+            reason: reason.to_owned(),
+            remedy: remedy.map(str::to_owned),
+        };
+        let role = waiting(Fault::Broker, "away", None);
         assert!(after(role.clone(), Duration::from_secs(29)).await.0);
         let (is_ready, text) = after(role, Duration::from_secs(31)).await;
         assert!(!is_ready && !text.contains("away"), "{text}");
-        let role = Role::Waiting { fault: Fault::Operator, reason: String::from("no marks") };
+        let role = waiting(Fault::Operator, "no marks; index 7", None);
         let (is_ready, text) = after(role, Duration::from_secs(31)).await;
         assert!(!is_ready && text.contains("operator must act: the log and `relay check`"), "{text}");
-        let reason = String::from("db.example refused; write the right\npassword into the file");
-        let role = Role::Waiting { fault: Fault::Operator, reason };
+        let remedy = "write the right\npassword into the file";
+        let role = waiting(Fault::Operator, &format!("db.example refused; {remedy}"), Some(remedy));
         let (_, text) = after(role, Duration::from_secs(31)).await;
         assert_eq!(text, "orders: an operator must act: write the right password into the file\n");
     }

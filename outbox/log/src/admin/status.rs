@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use message::Fault;
 use time::OffsetDateTime;
 
 use crate::{BrokerTrouble, Cursor, EntryId, ExceptionState, Pause};
@@ -31,7 +32,7 @@ pub struct RelayStatus {
     /// The entries that are not settled yet.
     pub backlog: Backlog,
     /// Number of parked entries by state, counted up to [`COUNTED_MAX`] in total.
-    pub exceptions: BTreeMap<&'static str, u64>,
+    pub exceptions: BTreeMap<ExceptionState, u64>,
     /// The same count by state and cause.
     pub parked: Vec<ParkedCount>,
 }
@@ -45,8 +46,9 @@ pub const COUNTED_MAX: u32 = 1_000_000;
 pub struct ParkedCount {
     /// The state.
     pub state: ExceptionState,
-    /// The party at fault: `broker`, `message` or `operator`; `none` for entries that only wait.
-    pub cause: &'static str,
+    /// The party at fault; `None` for entries that only wait, and for a party that this build does
+    /// not know.
+    pub cause: Option<Fault>,
     /// Number of entries.
     pub count: u64,
     /// How long the first of them has been dead or discarded; for other states, how long it has
@@ -153,20 +155,59 @@ impl Backlog {
 
 /// An open transaction that has written to the outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blocker {
-    /// The server process; 0 for a prepared transaction, which has none.
-    pub pid: i32,
-    /// The transaction's id. It differs for the next transaction of the same process.
-    pub transaction: String,
-    /// The name that the client gave itself; of a prepared transaction, the one to commit or roll
-    /// back.
-    pub application_name: String,
-    /// `active`, `idle in transaction`, …, or `prepared`; `None` where the server hides it, like
-    /// the age.
-    pub state: Option<String>,
-    /// How long the transaction has been open or prepared; `None` where the server hides it. Only
-    /// members of `pg_read_all_stats` see sessions of other roles.
-    pub age: Option<Duration>,
+pub enum Blocker {
+    /// The transaction of a session.
+    Session {
+        /// The server process.
+        pid: i32,
+        /// The transaction's id. It differs for the next transaction of the same process.
+        transaction: String,
+        /// The name that the client gave itself.
+        application_name: String,
+        /// `active`, `idle in transaction`, …; `None` where the server hides it, like the age.
+        state: Option<String>,
+        /// How long the transaction has been open; `None` where the server hides it. Only members
+        /// of `pg_read_all_stats` see sessions of other roles.
+        age: Option<Duration>,
+    },
+    /// A prepared transaction, which has no server process.
+    Prepared {
+        /// The name by which it is committed or rolled back.
+        name: String,
+        /// The transaction's id.
+        transaction: String,
+        /// How long it has been prepared.
+        age: Duration,
+    },
+}
+
+impl Blocker {
+    /// Returns the server process; `None` for a prepared transaction.
+    #[must_use]
+    pub fn pid(&self) -> Option<i32> {
+        match self {
+            Self::Session { pid, .. } => Some(*pid),
+            Self::Prepared { .. } => None,
+        }
+    }
+
+    /// Returns the transaction's id.
+    #[must_use]
+    pub fn transaction(&self) -> &str {
+        match self {
+            Self::Session { transaction, .. } | Self::Prepared { transaction, .. } => transaction,
+        }
+    }
+
+    /// Returns how long the transaction has been open or prepared; `None` where the server hides
+    /// it.
+    #[must_use]
+    pub fn age(&self) -> Option<Duration> {
+        match self {
+            Self::Session { age, .. } => *age,
+            Self::Prepared { age, .. } => Some(*age),
+        }
+    }
 }
 
 /// A group of parked entries as the database counts them.
@@ -189,7 +230,7 @@ pub(crate) struct Counted {
 #[derive(Debug, Default)]
 pub(crate) struct ParkedSummary {
     /// Number by state; zero for a state without entries.
-    pub(crate) exceptions: BTreeMap<&'static str, u64>,
+    pub(crate) exceptions: BTreeMap<ExceptionState, u64>,
     pub(crate) parked: Vec<ParkedCount>,
     /// The number that wait to leave.
     pub(crate) waiting: u64,
@@ -203,20 +244,15 @@ impl ParkedSummary {
     /// Sums up the groups. Leaves out states that this build does not know.
     pub(crate) fn of(groups: Vec<Counted>) -> Self {
         use ExceptionState::{Dead, Discarded, Held, Retrying, Scheduled};
-        let exceptions = [Scheduled, Retrying, Held, Dead, Discarded].map(|state| (state.as_str(), 0)).into();
+        let exceptions = [Scheduled, Retrying, Held, Dead, Discarded].map(|state| (state, 0)).into();
         let mut summary = Self { exceptions, ..Self::default() };
         for group in groups {
             let Ok(state) = group.state.parse::<ExceptionState>() else { continue };
             let count = group.entries;
             let id = group.first;
             let longest = span(group.longest);
-            *summary.exceptions.entry(state.as_str()).or_default() += count;
-            let cause = match group.fault.as_deref() {
-                Some("broker") => "broker",
-                Some("message") => "message",
-                Some("operator") => "operator",
-                _ => "none",
-            };
+            *summary.exceptions.entry(state).or_default() += count;
+            let cause = group.fault.as_deref().and_then(Fault::from_word);
             match summary.parked.iter_mut().find(|known| (known.state, known.cause) == (state, cause)) {
                 Some(known) => {
                     known.count += count;
@@ -277,12 +313,12 @@ mod tests {
             row("unknown", None, false, 9, 4),
         ]);
         assert_eq!(summary.waiting, 184 + 3 + 4);
-        assert_eq!(summary.exceptions["retrying"], 3);
-        assert_eq!(summary.exceptions["scheduled"], 9);
-        assert_eq!(summary.exceptions["discarded"], 0);
+        assert_eq!(summary.exceptions[&ExceptionState::Retrying], 3);
+        assert_eq!(summary.exceptions[&ExceptionState::Scheduled], 9);
+        assert_eq!(summary.exceptions[&ExceptionState::Discarded], 0);
         assert!(summary.parked.contains(&ParkedCount {
             state: ExceptionState::Dead,
-            cause: "message",
+            cause: Some(Fault::Message),
             count: 3,
             longest: Duration::from_secs(3),
         }));

@@ -16,7 +16,7 @@ pub struct TopicLag {
     /// Entries that the relay has not passed, counted up to [`UNREAD_COUNTED_MAX`] over all topics.
     pub unread: u64,
     /// Number of parked entries by state.
-    pub parked: BTreeMap<&'static str, u64>,
+    pub parked: BTreeMap<ExceptionState, u64>,
     /// How long the oldest entry has waited to leave: unread, held and retrying ones since they
     /// were enqueued, scheduled ones since they were due.
     pub oldest: Option<Duration>,
@@ -46,7 +46,7 @@ pub(crate) fn by_topic(groups: Vec<Lagging>) -> Vec<TopicLag> {
                 true
             }
             Some(Ok(state)) => {
-                *lag.parked.entry(state.as_str()).or_default() += count;
+                *lag.parked.entry(state).or_default() += count;
                 is_due || matches!(state, ExceptionState::Held | ExceptionState::Retrying)
             }
             Some(Err(_)) => false,
@@ -80,9 +80,15 @@ mod tests {
             due(30.0),
         ]);
         assert_eq!(lags.iter().map(|lag| lag.topic.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
-        assert_eq!((lags[2].parked["scheduled"], lags[2].oldest), (5, Some(Duration::from_secs(30))));
+        assert_eq!(
+            (lags[2].parked[&ExceptionState::Scheduled], lags[2].oldest),
+            (5, Some(Duration::from_secs(30)))
+        );
         assert_eq!((lags[0].unread, lags[0].oldest), (0, Some(Duration::from_secs(70))));
-        assert_eq!(lags[0].parked, BTreeMap::from([("held", 4), ("retrying", 1)]));
+        assert_eq!(
+            lags[0].parked,
+            BTreeMap::from([(ExceptionState::Held, 4), (ExceptionState::Retrying, 1)])
+        );
         assert_eq!((lags[1].unread, lags[1].oldest), (2, Some(Duration::from_secs(5))));
     }
 }

@@ -187,7 +187,8 @@ migrations::statements! {
                 WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p) AS stored
         ORDER BY nth LIMIT 1";
     pauses = "
-        SELECT kind, name, actor, reason, paused_at
+        SELECT kind, name, actor, reason, paused_at,
+            extract(epoch FROM clock_timestamp() - paused_at)::float8 AS age
         FROM {schema}outbox_pause WHERE relay = $1 ORDER BY kind, name";
     paused_scopes = "SELECT kind, name FROM {schema}outbox_pause WHERE relay = $1";
     /// $1 relay, $2 maximum rows to count.

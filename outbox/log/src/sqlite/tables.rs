@@ -131,7 +131,7 @@ migrations::statements! {
             WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2 AND e.message_id = ?3)
         ORDER BY nth LIMIT 1";
     pauses = "
-        SELECT kind, name, actor, reason, paused_at
+        SELECT kind, name, actor, reason, paused_at, ({now} - paused_at) / 1e6 AS age
         FROM outbox_pause WHERE relay = ?1 ORDER BY kind, name";
     paused_scopes = "SELECT kind, name FROM outbox_pause WHERE relay = ?1";
     /// ?1 relay, ?2 maximum rows to count.

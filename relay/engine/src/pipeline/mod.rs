@@ -116,9 +116,9 @@ impl Pipeline {
         self.status.subscribe()
     }
 
-    /// Reports that the pipeline was refused before it ran.
-    pub fn report_refusal(&self, reason: String) {
-        self.enter(Role::Refused { reason });
+    /// Reports that the pipeline was refused before it ran, for the reason of an error.
+    pub fn report_refusal(&self, reason: String, error: &LogError) {
+        self.enter(Role::Refused { reason, remedy: error.remedy().map(str::to_owned) });
     }
 
     /// Reports that a bug in this program has ended the pipeline: how many times in a row, and the
@@ -129,7 +129,7 @@ impl Pipeline {
             return;
         };
         crate::telemetry::pipeline_fault(&self.name);
-        let role = Role::Waiting { fault: Fault::Operator, reason };
+        let role = Role::Waiting { fault: Fault::Operator, reason, remedy: None };
         self.status.send_replace(Status { role, faults });
     }
 
@@ -198,7 +198,8 @@ impl Pipeline {
     }
 
     fn wait_because(&self, error: &LogError) {
-        self.enter(Role::Waiting { fault: error.fault(), reason: error.to_string() });
+        let remedy = error.remedy().map(str::to_owned);
+        self.enter(Role::Waiting { fault: error.fault(), reason: error.to_string(), remedy });
     }
 
     /// Runs one term, from asking for the lease to losing it.

@@ -24,12 +24,17 @@ pub enum Role {
         fault: Fault,
         /// The problem, and what to do about it.
         reason: String,
+        /// The part of the reason that says what to do, if it has one. It names no server, user or
+        /// file, which not every reader may know.
+        remedy: Option<String>,
     },
     /// It does not run, and waiting does not help: it needs another build of this program, or
     /// another database.
     Refused {
         /// The problem, and what to do about it.
         reason: String,
+        /// As that of [`Role::Waiting`].
+        remedy: Option<String>,
     },
     /// Stopped on request.
     Stopped,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use message::Fault;
 use metrics::{Gauge, gauge};
 use outbox_log::admin::{Blocker, CursorHistory, RelayStatus};
 use outbox_log::{ExceptionState, LogError, RelayName};
@@ -21,7 +22,7 @@ pub struct Looks {
     checkpoint_age: Gauge,
     held_back_seconds: Gauge,
     held_back_pid: Gauge,
-    parked: HashMap<(ExceptionState, &'static str), Gauge>,
+    parked: HashMap<(ExceptionState, Option<Fault>), Gauge>,
     /// The open transaction that held rows back at the last look.
     sighted: Option<Sighted>,
     /// The history that was reported last.
@@ -39,7 +40,7 @@ struct HistoryLabels {
 /// An open transaction, and when the relay first saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Sighted {
-    pid: i32,
+    pid: Option<i32>,
     transaction: String,
     at: Instant,
 }
@@ -48,11 +49,10 @@ impl Sighted {
     /// Returns the transaction that is seen now. If it is the same as before, it keeps its first
     /// time.
     fn of(blocker: &Blocker, before: Option<Self>) -> Self {
-        let is_same =
-            |it: &Self| it.pid == blocker.pid && it.transaction.as_str() == blocker.transaction.as_str();
+        let is_same = |it: &Self| it.pid == blocker.pid() && it.transaction == blocker.transaction();
         before.filter(is_same).unwrap_or_else(|| Self {
-            pid: blocker.pid,
-            transaction: blocker.transaction.clone(),
+            pid: blocker.pid(),
+            transaction: blocker.transaction().to_owned(),
             at: Instant::now(),
         })
     }
@@ -60,7 +60,7 @@ impl Sighted {
     /// Returns how long the transaction has been open. Where the server hides that, returns the
     /// time since the relay first saw it: an alert on the age still fires, one look later.
     fn age(&self, blocker: &Blocker) -> Duration {
-        blocker.age.unwrap_or_else(|| self.at.elapsed())
+        blocker.age().unwrap_or_else(|| self.at.elapsed())
     }
 }
 
@@ -100,7 +100,7 @@ impl Looks {
         self.sighted = blocker.map(|blocker| Sighted::of(blocker, self.sighted.take()));
         let held_back = blocker.zip(self.sighted.as_ref()).map(|(blocker, sighted)| sighted.age(blocker));
         self.held_back_seconds.set(held_back.map_or(0.0, |age| age.as_secs_f64()));
-        self.held_back_pid.set(blocker.map_or(0.0, |blocker| f64::from(blocker.pid)));
+        self.held_back_pid.set(blocker.and_then(Blocker::pid).map_or(0.0, f64::from));
         let Some(status) = status else { return };
         self.backlog.set(status.backlog.waiting_max() as f64);
         let oldest = status.backlog.oldest_waiting();
@@ -118,7 +118,7 @@ impl Looks {
     fn parked(&mut self, status: &RelayStatus) {
         // States without an entry are reported as 0: an alert needs a series that already exists.
         for state in [ExceptionState::Held, ExceptionState::Retrying, ExceptionState::Dead] {
-            self.parked.entry((state, "none")).or_insert_with(|| parked(&self.relay, state, "none"));
+            self.parked.entry((state, None)).or_insert_with(|| parked(&self.relay, state, None));
         }
         self.parked.values().for_each(|gauge| gauge.set(0.0));
         for found in &status.parked {
@@ -162,7 +162,8 @@ impl Looks {
     }
 }
 
-fn parked(relay: &Arc<str>, state: ExceptionState, cause: &'static str) -> Gauge {
+fn parked(relay: &Arc<str>, state: ExceptionState, cause: Option<Fault>) -> Gauge {
+    let cause = cause.map_or("none", Fault::as_str);
     gauge!("relay_parked_messages", "relay" => Arc::clone(relay), "state" => state.as_str(), "cause" => cause)
 }
 
@@ -172,7 +173,7 @@ mod tests {
 
     fn blocker(pid: i32, transaction: &str, age: Option<Duration>) -> Blocker {
         let transaction = transaction.to_owned();
-        Blocker { pid, transaction, application_name: String::from("batch"), state: None, age }
+        Blocker::Session { pid, transaction, application_name: String::from("batch"), state: None, age }
     }
 
     #[tokio::test(start_paused = true)]

@@ -75,7 +75,7 @@ pub async fn examine(
         Ok(found) => found,
         Err(_) => {
             let measured = format!("no answer within {} s", BROKER_TIME_LIMIT.as_secs());
-            (vec![failed("broker", &measured, true)], Vec::new())
+            (vec![failed("broker", &measured, None, true)], Vec::new())
         }
     };
     let is_reached =
@@ -102,7 +102,7 @@ async fn database(pipeline: &PipelineConfig) -> (Vec<Finding>, Vec<String>) {
     let url = match pipeline.database.url() {
         Ok(url) => url,
         Err(error) => {
-            return (vec![failed("database", &error.to_string(), false)], Vec::new());
+            return (vec![failed("database", &error.to_string(), error.remedy(), false)], Vec::new());
         }
     };
     let url = url.expose_secret();
@@ -133,15 +133,15 @@ async fn database(pipeline: &PipelineConfig) -> (Vec<Finding>, Vec<String>) {
         Err(Unreachable { reason, is_handed_on: true, .. }) => {
             (vec![reached(url), super::common::handed_on(reason)], Vec::new())
         }
-        Err(Unreachable { mut reason, unavailable, .. }) => {
+        Err(mut error) => {
             // The text of the log's own errors names the lock already.
-            if unavailable
-                && !reason.contains("is locked by")
+            if error.unavailable
+                && !error.reason.contains("is locked by")
                 && let Some(holder) = lock_holder(pipeline).await
             {
-                reason = format!("{reason}: {holder}");
+                error.reason = format!("{}: {holder}", error.reason);
             }
-            (vec![failed("database", &reason, unavailable)], Vec::new())
+            (vec![failed("database", &error.reason, error.remedy(), error.unavailable)], Vec::new())
         }
     }
 }
@@ -158,7 +158,7 @@ async fn grants(pipeline: &PipelineConfig, names: &facts::RoleNames) -> Vec<Find
     let examined = timeout(DATABASE_TIME_LIMIT, examine_grants(&pipeline.database, names)).await;
     examined.unwrap_or_else(|_| {
         let measured = format!("no answer within {} s", DATABASE_TIME_LIMIT.as_secs());
-        vec![failed("database", &measured, true)]
+        vec![failed("database", &measured, None, true)]
     })
 }
 
@@ -323,6 +323,6 @@ fn with_broker<D>(told: &brokers::BrokerFacts<D>, findings: Vec<Finding>) -> Vec
 async fn unreachable(pipeline: &PipelineConfig, error: &brokers::InspectError) -> Finding {
     match reach_broker(pipeline).await {
         finding if finding.state == CheckState::Fail => finding,
-        _ => failed("broker", &error.reason, error.fault == message::Fault::Broker),
+        _ => failed("broker", &error.reason, error.remedy(), error.fault == message::Fault::Broker),
     }
 }

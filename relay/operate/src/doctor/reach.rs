@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use message::{Fault, Receipts, error_text};
+use message::{Fault, Receipts};
 #[cfg(feature = "postgres")]
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
@@ -56,12 +56,15 @@ pub async fn reach_database(pipeline: &PipelineConfig) -> Finding {
     let options = pipeline.database.options().clone();
     let store = match outbox_log::open(pipeline.database.address(), pipeline.source.clone(), options) {
         Ok(store) => store,
-        Err(error) => return failed("database", &error.to_string(), error.fault() == Fault::Broker),
+        Err(error) => {
+            return failed("database", &error.to_string(), error.remedy(), error.fault() == Fault::Broker);
+        }
     };
     match timeout(TIME_LIMIT, store.reader(&pipeline.name)).await {
         Ok(Ok(_)) => Finding::pass(CHECK, "database", store.origin()),
         Ok(Err(error)) => {
-            failed("database", &format!("{}: {error}", store.origin()), error.fault() == Fault::Broker)
+            let told = format!("{}: {error}", store.origin());
+            failed("database", &told, error.remedy(), error.fault() == Fault::Broker)
         }
         Err(_) => late("database", store.origin()),
     }
@@ -72,14 +75,15 @@ pub async fn reach_database(pipeline: &PipelineConfig) -> Finding {
 pub async fn reach_broker(pipeline: &PipelineConfig) -> Finding {
     let connector = match pipeline.broker.connector() {
         Ok(connector) => connector,
-        Err(error) => return failed("broker", &error.to_string(), false),
+        Err(error) => return failed("broker", &error.to_string(), error.remedy(), false),
     };
     // Nothing is submitted, so no receipt arrives.
     let (receipts, _unused) = Receipts::channel();
     match timeout(TIME_LIMIT, connector.connect(receipts)).await {
         Ok(Ok(_)) => Finding::pass(CHECK, "broker", connector.destination()),
         Ok(Err(error)) => {
-            failed("broker", &format!("{}: {error}", connector.destination()), error.fault() == Fault::Broker)
+            let told = format!("{}: {error}", connector.destination());
+            failed("broker", &told, error.remedy(), error.fault() == Fault::Broker)
         }
         Err(_) => late("broker", connector.destination()),
     }
@@ -99,21 +103,23 @@ pub async fn reach_inbox(inbox: &InboxConfig) -> Finding {
     }
 }
 
-/// Returns the finding for a failed connection. Errors of databases and brokers end with the remedy
-/// if the cause is known.
-pub(super) fn failed(subject: &str, told: &str, unavailable: bool) -> Finding {
-    let (measured, remedy) = match error_text::remedy(told) {
-        Some(parts) => parts,
-        None if unavailable => (told, "check the server and the network in between"),
-        None => (told, "correct the setting that the error names, or the file or server that it refers to"),
-    };
+/// Returns the finding for a failed connection. `told` ends with the error, and the error with the
+/// remedy if it has one.
+pub(super) fn failed(subject: &str, told: &str, remedy: Option<&str>, unavailable: bool) -> Finding {
+    let without = |remedy: &str| told.strip_suffix(remedy)?.strip_suffix("; ");
+    let measured = remedy.and_then(without).unwrap_or(told);
+    let remedy = remedy.unwrap_or(if unavailable {
+        "check the server and the network in between"
+    } else {
+        "correct the setting that the error names, or the file or server that it refers to"
+    });
     let waits = if unavailable { "; the relay keeps waiting for it" } else { "" };
     Finding::fail(CHECK, subject, measured, format!("{remedy}{waits}")).because_unavailable(unavailable)
 }
 
 fn late(subject: &str, place: &str) -> Finding {
     let measured = format!("{place}: no answer within {} s", TIME_LIMIT.as_secs());
-    failed(subject, &measured, true)
+    failed(subject, &measured, None, true)
 }
 
 #[cfg(test)]
@@ -133,7 +139,8 @@ mod tests {
             ),
             ("no answer within 30 s", true, "no answer within 30 s", "check the server"),
         ] {
-            let finding = failed("broker", told, unavailable);
+            let error = message::PublishError::session_lost(told);
+            let finding = failed("broker", told, error.remedy(), unavailable);
             assert_eq!((finding.measured.as_str(), finding.unavailable), (measured, unavailable));
             assert!(finding.remedy.is_some_and(|told| told.starts_with(remedy)), "{told}");
         }

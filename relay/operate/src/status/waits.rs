@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use outbox_log::ExceptionState;
+use outbox_log::admin::Blocker;
+use outbox_log::{ExceptionState, PauseScope};
 use time::OffsetDateTime;
 
-use super::{OpenTransaction, PipelineState, PipelineStatus, Symptom};
+use super::{PipelineState, PipelineStatus, Symptom};
 use crate::cause::Cause;
 use crate::seconds::age;
 
@@ -49,7 +50,7 @@ impl PipelineStatus {
             || self.cursor_is_of_this_server == Some(false)
             || self.held_back_by.is_some()
             || self.broker_error.is_some()
-            || self.paused.iter().any(|pause| pause.paused == "pipeline");
+            || self.paused.iter().any(|pause| pause.paused == PauseScope::Pipeline);
         // Parked messages wait for something else. Without them, the oldest message may be due.
         let is_parked = self.parked(ExceptionState::Held) + self.parked(ExceptionState::Retrying) > 0;
         let age = if is_parked { self.oldest_unread_age_seconds } else { self.oldest_pending_age_seconds };
@@ -95,24 +96,12 @@ impl PipelineStatus {
             add(Symptom::BrokerRefuses, refusal.passes, Some(lasts), refusal.why());
         }
         for pause in &self.paused {
-            let since = (OffsetDateTime::now_utc() - pause.since).as_seconds_f64();
-            add(Symptom::Paused, false, Some(since), pause.told());
+            add(Symptom::Paused, false, Some(pause.age.as_secs_f64()), pause.told());
         }
-        if let Some(OpenTransaction { pid: 0, application_name, age_seconds, .. }) = &self.held_back_by {
-            let quoted = application_name.replace('\'', "''");
-            let text = format!(
-                "a prepared transaction has written rows that cannot be read yet: COMMIT PREPARED or ROLLBACK \
-                 PREPARED '{quoted}', as its coordinator decided"
-            );
-            add(Symptom::RowsHeldBack, false, *age_seconds, text);
-        } else if let Some(OpenTransaction { pid, application_name, state, age_seconds }) = &self.held_back_by
-        {
-            let state = state.as_deref().unwrap_or(AGE_HIDDEN);
-            let text = format!(
-                "an open transaction has written rows that cannot be read yet: process {pid}, \
-                 {application_name:?}, {state}"
-            );
-            add(Symptom::RowsHeldBack, true, *age_seconds, text);
+        if let Some(blocker) = &self.held_back_by {
+            let passes = matches!(blocker, Blocker::Session { .. });
+            let age = blocker.age().map(|age| age.as_secs_f64());
+            add(Symptom::RowsHeldBack, passes, age, held_back(blocker));
         }
         if let Some(age) = self.behind_seconds() {
             let text = "messages wait for the leader to publish them: it is behind, or its broker is unavailable or slow";
@@ -129,7 +118,7 @@ impl PipelineStatus {
             (Symptom::Retrying, ExceptionState::Retrying, "retrying: they failed and will be retried"),
         ] {
             let passes = symptom == Symptom::Retrying && !self.retries_wait_for_operator;
-            let lasts = self.exceptions_age_seconds.get(state.as_str()).copied();
+            let lasts = self.exceptions_age_seconds.get(&state).copied();
             let number = self.parked(state);
             let why = match number {
                 0 => continue,
@@ -137,7 +126,7 @@ impl PipelineStatus {
                 number => format!("{least}{number} messages are {text}"),
             };
             let count = Some(Count { number, is_at_least: self.exceptions_are_at_least });
-            let cause = self.causes.get(state.as_str()).cloned();
+            let cause = self.causes.get(&state).cloned();
             waits.push(Wait { count, cause, ..Wait::new(symptom, passes, lasts, why) });
         }
         if let Some(reason) = &self.history_held_back_by {
@@ -165,6 +154,26 @@ impl Wait {
     }
 }
 
+/// Returns the sentence about a transaction that holds rows back.
+fn held_back(blocker: &Blocker) -> String {
+    match blocker {
+        Blocker::Prepared { name, .. } => {
+            let quoted = name.replace('\'', "''");
+            format!(
+                "a prepared transaction has written rows that cannot be read yet: COMMIT PREPARED or ROLLBACK \
+                 PREPARED '{quoted}', as its coordinator decided"
+            )
+        }
+        Blocker::Session { pid, application_name, state, .. } => {
+            let state = state.as_deref().unwrap_or(AGE_HIDDEN);
+            format!(
+                "an open transaction has written rows that cannot be read yet: process {pid}, \
+                 {application_name:?}, {state}"
+            )
+        }
+    }
+}
+
 /// Returns the text about several messages as one about a single message.
 fn of_one(text: &str) -> String {
     text.replace("them", "it").replace("they", "it")
@@ -173,6 +182,8 @@ fn of_one(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+
+    use ExceptionState::{Dead, Held, Scheduled};
 
     use super::super::BrokerError;
     use super::*;
@@ -185,15 +196,17 @@ mod tests {
         status.state = PipelineState::Expired;
         status.holder = Some(String::from("host-1"));
         status.checkpoint_age_seconds = Some(125.0);
-        let blocker = ("report", "idle in transaction");
-        status.held_back_by = Some(OpenTransaction {
+        let lasting = Duration::from_secs(90);
+        let session = |state: Option<&str>, age| Blocker::Session {
             pid: 7,
-            application_name: blocker.0.into(),
-            state: Some(blocker.1.into()),
-            age_seconds: Some(90.0),
-        });
-        status.exceptions = BTreeMap::from([("dead", 1), ("held", 12), ("scheduled", 3)]);
-        status.exceptions_age_seconds = BTreeMap::from([("dead", 3_600.0), ("scheduled", 9.0)]);
+            transaction: String::from("100"),
+            application_name: String::from("report"),
+            state: state.map(str::to_owned),
+            age,
+        };
+        status.held_back_by = Some(session(Some("idle in transaction"), Some(lasting)));
+        status.exceptions = BTreeMap::from([(Dead, 1), (Held, 12), (Scheduled, 3)]);
+        status.exceptions_age_seconds = BTreeMap::from([(Dead, 3_600.0), (Scheduled, 9.0)]);
         let told: Vec<String> = status.waits().iter().map(Wait::told).collect();
         assert_eq!(told.len(), 4, "{told:?}");
         assert!(told[0].contains("host-1") && told[0].ends_with("for 2m5s"), "{told:?}");
@@ -205,19 +218,12 @@ mod tests {
         let capped = PipelineStatus { exceptions_are_at_least: true, ..status.clone() };
         assert!(capped.waits()[3].why.starts_with("≥ 12 messages are"), "{:?}", capped.waits());
         assert_eq!(status.stuck(), 13);
-        let hidden =
-            OpenTransaction { pid: 7, application_name: blocker.0.into(), state: None, age_seconds: None };
-        status.held_back_by = Some(hidden);
+        status.held_back_by = Some(session(None, None));
         let told = status.waits()[1].told();
         assert!(told.ends_with("\"report\", age hidden (needs pg_read_all_stats)"), "{told}");
 
-        let prepared = OpenTransaction {
-            pid: 0,
-            application_name: String::from("order-7"),
-            state: Some(String::from("prepared")),
-            age_seconds: Some(90.0),
-        };
-        status.held_back_by = Some(prepared);
+        let (name, transaction) = (String::from("order-7"), String::from("101"));
+        status.held_back_by = Some(Blocker::Prepared { name, transaction, age: lasting });
         let told = status.waits()[1].told();
         assert!(told.contains("ROLLBACK PREPARED 'order-7'") && told.ends_with("for 1m30s"), "{told}");
     }
@@ -256,12 +262,12 @@ mod tests {
         let mut late = PipelineStatus {
             oldest_pending_age_seconds: Some(90.0),
             oldest_unread_age_seconds: Some(40.0),
-            exceptions: BTreeMap::from([("dead", 1)]),
+            exceptions: BTreeMap::from([(Dead, 1)]),
             ..status
         };
         assert!(behind(&late), "one that is dead does not explain why others wait");
         assert!(late.waits()[0].told().ends_with("for 1m30s"), "{:?}", late.waits());
-        late.exceptions = BTreeMap::from([("held", 1)]);
+        late.exceptions = BTreeMap::from([(Held, 1)]);
         assert!(late.waits()[0].told().ends_with("for 40s"), "{:?}", late.waits());
         late.oldest_unread_age_seconds = None;
         assert!(!behind(&late), "the one that is held is the oldest");

@@ -206,9 +206,10 @@ mod tests {
     use super::*;
     use operate::cause::Cause;
     use operate::status::PipelineState;
+    use outbox_log::ExceptionState::{self, Dead, Held, Retrying};
     use std::collections::BTreeMap;
 
-    fn status(name: &str, state: PipelineState, parked: &[(&'static str, u64)]) -> PipelineStatus {
+    fn status(name: &str, state: PipelineState, parked: &[(ExceptionState, u64)]) -> PipelineStatus {
         PipelineStatus {
             state,
             exceptions: parked.iter().copied().collect(),
@@ -221,10 +222,10 @@ mod tests {
     fn the_worst_is_first() {
         let all = [
             status("quiet", PipelineState::Leading, &[]),
-            status("again", PipelineState::Leading, &[("retrying", 5)]),
+            status("again", PipelineState::Leading, &[(Retrying, 5)]),
             status("away", PipelineState::Unknown, &[]),
-            status("young", PipelineState::Leading, &[("dead", 1)]),
-            status("old", PipelineState::Leading, &[("dead", 9)]),
+            status("young", PipelineState::Leading, &[(Dead, 1)]),
+            status("old", PipelineState::Leading, &[(Dead, 9)]),
             status("alone", PipelineState::Idle, &[]),
         ];
         let mut subjects: Vec<Subject<'_>> = all.iter().map(|it| Subject::pipeline(it, None)).collect();
@@ -238,7 +239,7 @@ mod tests {
     #[test]
     fn one_sentence_says_who_needs_an_operator() {
         let all = [
-            status("shipping", PipelineState::Leading, &[("dead", 2_009), ("held", 41)]),
+            status("shipping", PipelineState::Leading, &[(Dead, 2_009), (Held, 41)]),
             status("orders", PipelineState::Leading, &[]),
             status("away", PipelineState::Unknown, &[]),
         ];
@@ -254,21 +255,21 @@ mod tests {
             of(&all[1..2], 2),
             "The pipeline publishes. Nothing waits for you. 2 databases do not answer."
         );
-        let retrying = [status("orders", PipelineState::Leading, &[("retrying", 1)])];
+        let retrying = [status("orders", PipelineState::Leading, &[(Retrying, 1)])];
         assert_eq!(of(&retrying, 0), "Nothing needs you; 1 part waits.");
     }
 
     #[test]
     fn messages_are_told_with_their_most_frequent_error() {
-        let mut shipping = status("shipping", PipelineState::Leading, &[("dead", 2_009)]);
+        let mut shipping = status("shipping", PipelineState::Leading, &[(Dead, 2_009)]);
         let cause = Cause { text: String::from("no route"), count: 1_200, is_at_least: true, others: 2 };
-        shipping.causes = BTreeMap::from([("dead", cause.clone())]);
+        shipping.causes = BTreeMap::from([(Dead, cause.clone())]);
         let told = |status: &PipelineStatus| sentence(&sorted(status.waits())[0]);
         assert_eq!(told(&shipping), "2,009 messages are dead: no route (≥ 1,200), and 2 other causes");
         // Others may be among the messages that were not looked at.
-        shipping.causes.insert("dead", Cause { others: 0, ..cause.clone() });
+        shipping.causes.insert(Dead, Cause { others: 0, ..cause.clone() });
         assert_eq!(told(&shipping), "2,009 messages are dead: no route (≥ 1,200)");
-        shipping.causes.insert("dead", Cause { others: 0, is_at_least: false, ..cause });
+        shipping.causes.insert(Dead, Cause { others: 0, is_at_least: false, ..cause });
         assert_eq!(told(&shipping), "2,009 messages are dead: no route");
         shipping.causes.clear();
         assert!(told(&shipping).ends_with("requeue or discard them"));

@@ -7,7 +7,7 @@ use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use outbox::NewMessage;
-use outbox_log::admin::{self, ChosenEntry, DecideError, Decision, OperatorDecision};
+use outbox_log::admin::{self, Blocker, ChosenEntry, DecideError, Decision, OperatorDecision};
 use outbox_log::read_only::ReadOnly;
 use outbox_log::reconcile::{self, Stage};
 use outbox_log::{
@@ -537,7 +537,7 @@ async fn status_tells_holder_backlog_and_exceptions<DB: TestDialect>(db: &Databa
     assert!(holder.name == "a" && holder.expires_in.unwrap() <= TTL);
     assert_eq!(status.backlog.entries_max, 5);
     assert_eq!(status.backlog.oldest.unwrap().0, EntryId(1));
-    assert_eq!((status.exceptions["dead"], status.exceptions["held"]), (1, 0));
+    assert_eq!((status.exceptions[&ExceptionState::Dead], status.exceptions[&ExceptionState::Held]), (1, 0));
 
     let mut follower = Follower::new(db.reader().await, cursor);
     follower.limit.entries_max = 2;
@@ -620,13 +620,14 @@ async fn the_transaction_that_holds_rows_back_is_named(db: &Database<sqlx::Postg
     tx.enqueue(NewMessage::new("orders")).await.unwrap();
     let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(tx.connection()).await.unwrap();
     let blocker = admin.blocker().await.unwrap().unwrap();
-    assert_eq!((blocker.pid, blocker.state.as_deref()), (pid, Some("idle in transaction")));
-    assert!(blocker.age.is_some());
+    let Blocker::Session { state, .. } = &blocker else { panic!("{blocker:?}") };
+    assert_eq!((blocker.pid(), state.as_deref()), (Some(pid), Some("idle in transaction")));
+    assert!(blocker.age().is_some());
     // The relay's role does not see the age: it is unknown, not zero.
     let relay = admin::open(&tests::Role::Relay.url(&db.url).unwrap(), source(), LogOptions::default());
     let seen = relay.unwrap().blocker().await.unwrap().unwrap();
-    assert_eq!((seen.pid, &seen.transaction), (pid, &blocker.transaction));
-    assert_eq!((seen.state, seen.age), (None, None));
+    assert_eq!((seen.pid(), seen.transaction()), (Some(pid), blocker.transaction()));
+    assert!(matches!(seen, Blocker::Session { state: None, age: None, .. }), "{seen:?}");
 
     // Once committed, its row is the oldest that is not settled, although its id is below
     // the cursor.
@@ -664,14 +665,13 @@ async fn a_prepared_transaction_that_holds_rows_back_is_named(db: &Database<sqlx
 
     for who in [&admin, &relay] {
         let blocker = who.blocker().await.unwrap().unwrap();
-        assert_eq!((blocker.pid, blocker.state.as_deref()), (0, Some("prepared")));
-        assert!(blocker.application_name.contains(&gid), "{blocker:?}");
-        assert!(blocker.age.is_some());
+        assert!(matches!(&blocker, Blocker::Prepared { name, .. } if name.contains(&gid)), "{blocker:?}");
     }
     let roll_back = format!("ROLLBACK PREPARED '{gid}'");
     sqlx::raw_sql(sqlx::AssertSqlSafe(roll_back)).execute(&mut *prepared).await.unwrap();
     let blocker = admin.blocker().await.unwrap().unwrap();
-    assert!(blocker.pid != 0 && blocker.state.as_deref() == Some("idle in transaction"), "{blocker:?}");
+    let Blocker::Session { state, .. } = blocker else { panic!("{blocker:?}") };
+    assert_eq!(state.as_deref(), Some("idle in transaction"));
     open.rollback().await.unwrap();
     assert_eq!(admin.blocker().await.unwrap(), None);
 }

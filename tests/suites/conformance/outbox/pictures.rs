@@ -56,7 +56,7 @@ async fn errors_are_counted_from_both_ends<DB: TestDialect>(db: &Database<DB>) {
     let expected =
         [(("dead", long.clone()), 1), (("dead", "no route".into()), 2), (("retrying", long.clone()), 1)];
     assert_eq!(errors(&picture), BTreeMap::from(expected));
-    assert_eq!(picture.relay.map(|relay| relay.exceptions["dead"]), Some(4));
+    assert_eq!(picture.relay.map(|relay| relay.exceptions[&ExceptionState::Dead]), Some(4));
     assert_eq!(picture.pauses.iter().map(|pause| pause.reason.as_str()).collect::<Vec<_>>(), ["look first"]);
 
     main.pass(&(5..count).map(park).collect::<Vec<_>>()).await;

@@ -52,7 +52,7 @@ FROM (SELECT) AS always LEFT JOIN LATERAL (
 // A transaction that has written to the outbox and is still open holds a row-exclusive lock on it.
 // The oldest is found by its transaction id, which every role can see: state and start of other
 // roles' sessions are null without pg_read_all_stats. A prepared transaction has no session: its
-// locks name no process, and one of them is that on its transaction id.
+// locks name no process, and one of them is that on its transaction id. Its pid is null.
 pub(in crate::postgres) const BLOCKER: &str = "
 WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE locktype IN ('relation', 'transactionid')),
 writers AS (
@@ -65,7 +65,7 @@ FROM (
     FROM writers AS w JOIN pg_stat_activity AS a ON a.pid = w.pid
     WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
     UNION ALL
-    SELECT 0, p.transaction, p.gid, 'prepared', p.prepared
+    SELECT NULL, p.transaction, p.gid, NULL, p.prepared
     FROM writers AS w
     JOIN locks AS own ON own.virtualtransaction = w.virtualtransaction AND own.mode = 'ExclusiveLock'
     JOIN pg_prepared_xacts AS p ON p.transaction = own.transactionid

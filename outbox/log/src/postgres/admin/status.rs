@@ -128,12 +128,13 @@ fn process(row: &PgRow) -> Result<Process, sqlx::Error> {
 }
 
 fn blocker(row: &PgRow) -> Result<Blocker, sqlx::Error> {
+    let pid: Option<i32> = row.try_get(0)?;
+    let transaction = row.try_get(1)?;
     let age: Option<f64> = row.try_get(4)?;
-    Ok(Blocker {
-        pid: row.try_get(0)?,
-        transaction: row.try_get(1)?,
-        application_name: row.try_get(2)?,
-        state: row.try_get(3)?,
-        age: age.map(|age| Duration::try_from_secs_f64(age).unwrap_or_default()),
-    })
+    let age = age.map(|age| Duration::try_from_secs_f64(age).unwrap_or_default());
+    let Some(pid) = pid else {
+        return Ok(Blocker::Prepared { name: row.try_get(2)?, transaction, age: age.unwrap_or_default() });
+    };
+    let (application_name, state) = (row.try_get(2)?, row.try_get(3)?);
+    Ok(Blocker::Session { pid, transaction, application_name, state, age })
 }

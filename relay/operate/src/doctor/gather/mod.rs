@@ -52,6 +52,11 @@ fn is_handed_on(error: &sqlx::Error) -> bool {
 }
 
 impl Unreachable {
+    /// Returns the remedy with which the reason ends; `None` if there is none.
+    pub(super) fn remedy(&self) -> Option<&str> {
+        message::error_text::remedy(&self.reason)
+    }
+
     pub(super) fn operator(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), unavailable: false, is_handed_on: false }
     }

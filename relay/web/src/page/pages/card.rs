@@ -3,7 +3,8 @@
 use maud::{Markup, html};
 use operate::Operator;
 use operate::pause::PauseLine;
-use operate::status::{OpenTransaction, PipelineStatus, Symptom, Wait};
+use operate::status::{PipelineStatus, Symptom, Wait};
+use outbox_log::admin::Blocker;
 use time::OffsetDateTime;
 
 use super::super::address::with_query;
@@ -123,7 +124,7 @@ fn of_pipeline(operator: &Operator, status: &PipelineStatus, wait: &Wait) -> Mar
             html! { @if let Some(pause) = pause { (resume(name, pause)) } }
         }
         Symptom::RowsHeldBack => match &status.held_back_by {
-            Some(OpenTransaction { pid, .. }) if *pid != 0 => {
+            Some(Blocker::Session { pid, .. }) => {
                 html! { code { "SELECT pg_terminate_backend(" (pid) ")" } }
             }
             _ => html! {},
@@ -153,10 +154,14 @@ fn decide(filter: &[(&str, &str)]) -> Markup {
 
 /// Renders the link to the form that ends a pause.
 pub(crate) fn resume(pipeline: &str, PauseLine { paused, since, .. }: &PauseLine) -> Markup {
-    let (kind, name) = paused.split_once(' ').unwrap_or((paused, ""));
     let since = moment(*since);
-    let pairs =
-        [("pipeline", pipeline), ("scope", kind), ("name", name), ("resume", "yes"), ("since", &since)];
+    let pairs = [
+        ("pipeline", pipeline),
+        ("scope", paused.kind()),
+        ("name", paused.name()),
+        ("resume", "yes"),
+        ("since", &since),
+    ];
     html! { a class="button" href=(with_query("/pause", &pairs)) { "Resume…" } }
 }
 
@@ -190,14 +195,15 @@ mod tests {
     use operate::Role;
     use operate::cause::Cause;
     use operate::status::PipelineState;
+    use outbox_log::ExceptionState::Dead;
 
     fn dead(others: usize) -> PipelineStatus {
         let text = String::from("no route for <queue>");
         PipelineStatus {
             state: PipelineState::Leading,
-            exceptions: BTreeMap::from([("dead", 2_009)]),
-            exceptions_age_seconds: BTreeMap::from([("dead", 25_380.0)]),
-            causes: BTreeMap::from([("dead", Cause { text, count: 1_000, is_at_least: false, others })]),
+            exceptions: BTreeMap::from([(Dead, 2_009)]),
+            exceptions_age_seconds: BTreeMap::from([(Dead, 25_380.0)]),
+            causes: BTreeMap::from([(Dead, Cause { text, count: 1_000, is_at_least: false, others })]),
             ..PipelineStatus::of("shipping", None, None)
         }
     }

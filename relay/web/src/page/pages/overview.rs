@@ -108,7 +108,7 @@ pub(crate) fn own(app: &App, status: &PipelineStatus) -> Option<String> {
 
 fn of_this_process(Status { role, faults }: &Status) -> Option<String> {
     let reason = match role {
-        Role::Refused { reason } => {
+        Role::Refused { reason, .. } => {
             return Some(format!(
                 "this process does not run the pipeline, because the pipeline was refused: {reason}"
             ));
@@ -182,6 +182,7 @@ mod tests {
     use super::*;
     use operate::Role as Right;
     use operate::status::PipelineState;
+    use outbox_log::ExceptionState;
     use time::OffsetDateTime;
 
     #[test]
@@ -189,7 +190,7 @@ mod tests {
         let long = "n".repeat(50);
         let status = |index: usize| PipelineStatus {
             state: PipelineState::Leading,
-            exceptions: BTreeMap::from([("dead", (index % 2) as u64)]),
+            exceptions: BTreeMap::from([(ExceptionState::Dead, (index % 2) as u64)]),
             ..PipelineStatus::of(&format!("{long}-{index:05}"), None, None)
         };
         let hour =
@@ -218,7 +219,11 @@ mod tests {
 
     #[test]
     fn a_pipeline_that_ends_again_and_again_is_told() {
-        let waiting = || Role::Waiting { fault: message::Fault::Operator, reason: String::from("index 7") };
+        let waiting = || Role::Waiting {
+            fault: message::Fault::Operator,
+            reason: String::from("index 7"),
+            remedy: None,
+        };
         let told = |role, faults| of_this_process(&Status { role, faults });
         for (role, faults) in
             [(Role::Starting, 0), (waiting(), 0), (waiting(), 1), (Role::Leading { epoch: 1 }, 1)]
@@ -230,7 +235,7 @@ mod tests {
                 .is_some_and(|text| text.contains("3 times in a row") && text.ends_with("index 7"))
         );
         assert!(told(Role::Leading { epoch: 1 }, 2).is_some_and(|text| text.ends_with("see the log")));
-        let refused = Role::Refused { reason: String::from("too new") };
+        let refused = Role::Refused { reason: String::from("too new"), remedy: None };
         assert!(told(refused, 0).is_some_and(|text| text.ends_with("was refused: too new")));
     }
 }

@@ -7,6 +7,7 @@ use axum::http::Uri;
 use maud::{Markup, html};
 use operate::Operator;
 use operate::lag::{LagLine, lag};
+use outbox_log::ExceptionState::{self, Dead, Held, Retrying, Scheduled};
 
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
@@ -65,7 +66,7 @@ const COLUMNS: [Column; 9] = [
 ];
 
 fn row(operator: &Operator, line: &LagLine) -> Vec<Markup> {
-    let parked = |state: &str| line.parked.get(state).copied().unwrap_or_default();
+    let parked = |state: ExceptionState| line.parked.get(&state).copied().unwrap_or_default();
     let dead = with_query("/dead", &[("topic", &line.topic), ("pipeline", &line.pipeline)]);
     let pause =
         [("pipeline", &*line.pipeline), ("scope", "topic"), ("name", &*line.topic), ("from", "topics")];
@@ -73,10 +74,10 @@ fn row(operator: &Operator, line: &LagLine) -> Vec<Markup> {
         cell(&line.topic),
         cell(&line.pipeline),
         html! { @if line.unread_is_at_least { "≥ " } (count(line.unread)) },
-        number(parked("held")),
-        number(parked("retrying")),
-        number(parked("scheduled")),
-        html! { @if parked("dead") > 0 { a href=(dead) { (count(parked("dead"))) } } @else { "0" } },
+        number(parked(Held)),
+        number(parked(Retrying)),
+        number(parked(Scheduled)),
+        html! { @if parked(Dead) > 0 { a href=(dead) { (count(parked(Dead))) } } @else { "0" } },
         maybe(line.oldest_age_seconds.map(lasting).as_deref()),
         html! { @if may_decide(operator) { a class="button" href=(with_query("/pause", &pause)) { "Pause…" } } },
     ]
