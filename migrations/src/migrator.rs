@@ -80,11 +80,11 @@ impl<DB: Backend> Migrator<DB> {
     ///
     /// # Errors
     /// [`MigrateError`]: the database is newer than this build, an applied migration differs from
-    /// this build's, the tables exist although no version is recorded, the schema does not exist, the `search_path` leads to another schema than
-    /// before, the role may not create tables, the database's encoding lacks characters that the
-    /// tables need, another migration did not end in time, or the connection was lost. Then nothing
-    /// is applied. Not cancel-safe: a dropped call may have been applied; read the
-    /// [status](Self::status).
+    /// this build's, the tables exist although no version is recorded, the schema does not exist,
+    /// the `search_path` leads to another schema than before, the role may not create tables, the
+    /// database's encoding lacks characters that the tables need, another migration did not end in
+    /// time, or the connection was lost. Then nothing is applied. Not cancel-safe: a dropped call
+    /// may have been applied; read the [status](Self::status).
     pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
         let mut tx = DB::begin(connection, &self.patience).await?;
         let status = self.status(&mut tx).await?;

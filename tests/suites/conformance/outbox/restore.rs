@@ -1,5 +1,5 @@
-//! A log that was restored into another cluster, where its transaction ids have no meaning, and rows
-//! that were copied into a log in use.
+//! A log that was restored into another cluster, where its transaction ids have no meaning, and
+//! rows that were copied into a log in use.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
