@@ -122,6 +122,8 @@ async fn copy(connection: &mut PgConnection, table: &str, ids: [i64; 2]) -> Resu
 /// as the error says, and those of a subtransaction.
 async fn a_row_of_another_transaction_is_refused_where_a_relay_reads(db: &Database<Postgres>) {
     let (_store, _, mut follower) = after_ten(db).await;
+    // Otherwise a key of a segment may refuse their ids.
+    db.run("DELETE FROM outbox_message WHERE id <= 3").await;
     for sql in [
         "INSERT INTO outbox_message (xid, topic, payload) VALUES ('100', 'orders', '')",
         "INSERT INTO outbox_message (xid, topic, payload) VALUES ('1000000000000000000', 'orders', '')",
@@ -137,7 +139,7 @@ async fn a_row_of_another_transaction_is_refused_where_a_relay_reads(db: &Databa
         let error = copy(&mut connection, table, [2, 3]).await.unwrap_err();
         assert!(error.to_string().contains("brings the transaction id 100"), "{table}: {error}");
     }
-    assert_eq!(db.rows().await, 10);
+    assert_eq!(db.rows().await, 7);
 
     connection.execute("CREATE TABLE moved (LIKE outbox_message INCLUDING DEFAULTS)").await.unwrap();
     assert_eq!(copy(&mut connection, "moved", [2, 3]).await.unwrap(), 2);
