@@ -69,7 +69,8 @@ impl<DB: Dialect> Inbox<DB> {
     /// duplicate, or is refused if it differs.
     ///
     /// On PostgreSQL this takes one round trip for every 200 messages, and two more when there are
-    /// duplicates. The commit waits for the disk, as with [`admit`](Self::admit).
+    /// duplicates. The commit waits for the disk, as with [`admit`](Self::admit), and on SQLite the
+    /// same transactions are refused.
     ///
     /// # Errors
     /// [`AdmitError`], never a refusal: refusals are in the results. Roll the transaction back. Not
@@ -80,6 +81,7 @@ impl<DB: Dialect> Inbox<DB> {
         consumer: &ConsumerName,
         candidates: &[Candidate<'_>],
     ) -> Result<Vec<Result<Admission<DB>, Refusal>>, AdmitError> {
+        self.check_it_waits(tx).await?;
         let admissions = self.admit_batch_uncounted(tx, consumer, candidates, Mark::No).await?;
         count_refusals(consumer, &admissions);
         Ok(admissions)

@@ -139,7 +139,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// Gathers the chunks of a message in the caller's own transaction. Call it with every message
     /// before [`admit`](Self::admit), and admit only a [`Gathered::Whole`]. A message that is not a
     /// chunk is returned unchanged. The commit of a chunk waits for the disk, as with
-    /// [`admit`](Self::admit).
+    /// [`admit`](Self::admit), and on SQLite the same transactions are refused.
     ///
     /// The transaction must see what others have committed (READ COMMITTED, PostgreSQL's default).
     /// On SQLite, begin it with `BEGIN IMMEDIATE`.
@@ -171,6 +171,7 @@ impl<DB: Dialect> Inbox<DB> {
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
         let Some(chunk) = message.chunk.as_deref() else { return Ok(Gathered::Whole(message.clone())) };
+        self.check_it_waits(tx).await?;
         self.validate(tx, message.id, false).await?;
         self.validate_chunk(chunk, message)?;
         let failed = StoreError::during;

@@ -69,7 +69,7 @@ pub struct DeadLetter {
     pub headers: Vec<(String, String)>,
     /// The W3C trace context: `traceparent` and `tracestate`.
     pub trace: Option<(String, Option<String>)>,
-    /// The payload; empty when it was not requested.
+    /// The payload; empty when it was not requested (see [`DeadLetterQuery::with_payloads`]).
     pub payload: Bytes,
     /// Size of the payload in bytes, even when the payload was not requested.
     pub payload_bytes: u64,
@@ -130,7 +130,9 @@ pub struct DeadLetterQuery {
     pub after: Option<DeadLetterId>,
     /// Maximum number of results.
     pub limit: NonZeroU32,
-    /// Whether to read the payloads. A hundred large ones take much memory.
+    /// Whether to read dead letters whole. A hundred large ones take much memory. Without this,
+    /// payloads and the values of headers are empty, a longer key is its first 1,024 characters
+    /// and `...`, and only 100 names of headers are read, of at most 255 characters each.
     pub with_payloads: bool,
 }
 

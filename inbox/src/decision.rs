@@ -201,10 +201,23 @@ impl<DB: Dialect> Inbox<DB> {
     /// # Errors
     /// [`StoreError`], also when the database did not answer within the call timeout.
     pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, StoreError> {
+        self.decisions_before(i64::MAX, limit).await
+    }
+
+    /// Returns the decisions about dead letters with a [`number`](Decision::number) below `before`,
+    /// newest first, at most `limit`. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`], also when the database did not answer within the call timeout.
+    pub async fn decisions_before(
+        &self,
+        before: i64,
+        limit: NonZeroU32,
+    ) -> Result<Vec<Decision>, StoreError> {
         let what = "list the decisions about dead letters";
         let listing = async {
             let mut connection = self.acquire(what).await?;
-            let found = self.tables().decisions(&mut connection, limit.get()).await;
+            let found = self.tables().decisions(&mut connection, before, limit.get()).await;
             found.map_err(StoreError::during(what))
         };
         self.in_time(what, listing).await

@@ -219,11 +219,12 @@ impl<DB: Dialect> Inbox<DB> {
     /// not undo what was confirmed. Do not set `synchronous_commit` in the transaction afterwards.
     ///
     /// On SQLite, begin the transaction with `BEGIN IMMEDIATE`: a later upgrade fails with BUSY
-    /// without waiting.
+    /// without waiting. The connection needs `PRAGMA synchronous` at FULL or EXTRA, which cannot be
+    /// changed in the transaction.
     ///
     /// # Errors
-    /// [`AdmitError`]; roll the transaction back. Not cancel-safe: when the future was dropped,
-    /// roll back as well.
+    /// [`AdmitError`]; roll the transaction back. [`AdmitError::Store`] also on SQLite below FULL.
+    /// Not cancel-safe: when the future was dropped, roll back as well.
     pub async fn admit(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -231,7 +232,15 @@ impl<DB: Dialect> Inbox<DB> {
         tenant: &Tenant,
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
+        self.check_it_waits(tx).await?;
         self.admit_marked(tx, consumer, tenant, message, Mark::No).await
+    }
+
+    /// Refuses a transaction of the caller's own whose commit would not wait for the disk, if that
+    /// cannot be changed inside it.
+    pub(crate) async fn check_it_waits(&self, tx: &mut Transaction<'_, DB>) -> Result<(), StoreError> {
+        let checked = DB::check_it_waits_for_the_disk(tx).await;
+        checked.map_err(StoreError::during("make the commit wait for the disk"))
     }
 
     pub(crate) async fn admit_marked(

@@ -31,14 +31,15 @@ impl<DB: Dialect> Inbox<DB> {
         letter: &DeadLetter,
         message: &Message,
     ) -> Result<bool, RedriveError> {
-        let others = self
-            .tables()
-            .lock_others(tx, letter.key(), letter.id)
-            .await
-            .map_err(StoreError::during("look for other dead letters of a message"))?;
+        let failed = StoreError::during;
+        let others = self.tables().lock_others(tx, letter.key(), letter.id).await;
+        let others = others.map_err(failed("look for other dead letters of a message"))?;
         let mut refused = None;
-        for other in &others {
-            let Some(stored) = self.recorded_by(other, message) else { continue };
+        // One at a time: their payloads may be large, and there may be any number of them.
+        for id in others {
+            let other = self.tables().dead_letter(tx, id, false).await;
+            let other = other.map_err(failed("read another dead letter of a message"))?;
+            let Some(stored) = other.and_then(|other| self.recorded_by(&other, message)) else { continue };
             match compare(stored, consumer, message, self.options().sources) {
                 Ok(_) => return Ok(true),
                 Err(refusal) => refused = Some(refusal),

@@ -66,11 +66,32 @@ pub trait Backend: Values + sealed::Sealed {
     const CHECK_PLACE: &'static str;
 
     /// Begins a transaction that can write, and sets a mark that ends with it
-    /// ([`own_transaction`](crate::own_transaction)).
+    /// ([`own_transaction`](crate::own_transaction)). On SQLite its commit waits for the disk.
     #[doc(hidden)]
     fn begin_marked(
         pool: &Pool<Self>,
     ) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
+
+    /// Makes later commits of a connection wait for the disk, if only a setting of the connection
+    /// decides that. The setting stays. The connection must be outside a transaction.
+    ///
+    /// Does nothing on PostgreSQL, where a statement can decide it for its own transaction
+    /// ([`waits_for_the_disk`](crate::waits_for_the_disk)).
+    #[doc(hidden)]
+    fn wait_for_the_disk(
+        _connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Refuses a transaction whose commit would not wait for the disk, if that cannot be changed
+    /// inside it. Accepts every transaction on PostgreSQL.
+    #[doc(hidden)]
+    fn check_it_waits_for_the_disk(
+        _connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     /// Returns whether the client believes that it is inside a transaction. Costs no round trip on
     /// PostgreSQL.

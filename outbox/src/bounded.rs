@@ -8,6 +8,7 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
+use migrations::Backend;
 use sqlx::pool::PoolConnection;
 use sqlx::{Database, Pool};
 
@@ -37,14 +38,6 @@ impl<DB: Database> Bounded<DB> {
         self.limit
     }
 
-    /// Acquires a connection.
-    ///
-    /// # Errors
-    /// As for [`call`](Self::call).
-    pub async fn acquire(&self) -> Result<PoolConnection<DB>, sqlx::Error> {
-        self.call(self.pool.acquire()).await
-    }
-
     /// Waits for a call up to the limit, then drops it. The call must own its connection, so that
     /// the connection is dropped too or returned to the pool.
     ///
@@ -65,6 +58,22 @@ impl<DB: Database> Bounded<DB> {
     pub async fn any<T>(&self, call: impl Future<Output = T>) -> Result<T, sqlx::Error> {
         let lost = || io::Error::new(io::ErrorKind::TimedOut, no_answer(self.limit));
         tokio::time::timeout(self.limit, call).await.map_err(|_| sqlx::Error::Io(lost()))
+    }
+}
+
+impl<DB: Backend> Bounded<DB> {
+    /// Acquires a connection. On SQLite its commits wait for the disk.
+    ///
+    /// # Errors
+    /// As for [`call`](Self::call).
+    pub async fn acquire(&self) -> Result<PoolConnection<DB>, sqlx::Error> {
+        // Boxed, because it would be the largest part of every future that contains it.
+        let acquired = Box::pin(async {
+            let mut connection = self.pool.acquire().await?;
+            DB::wait_for_the_disk(&mut connection).await?;
+            Ok(connection)
+        });
+        self.call(acquired).await
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use message::{Fingerprint, MessageId};
+use message::MessageId;
 use migrations::{Backend, Identifier};
 use sqlx::Pool;
 use sqlx::pool::PoolOptions;
 use time::OffsetDateTime;
 
 use crate::connect::InvalidUrl;
+use crate::identity::Stored;
 use crate::new_message::Prepared;
 use crate::nodes::HeldNumber;
 use crate::transaction::UnknownCommit;
@@ -147,21 +148,4 @@ pub enum TransactionStatus {
     RolledBack,
     /// It has ended and none of its messages exists. Its own savepoints may have removed them.
     Unclear,
-}
-
-/// The fingerprint that is stored under an id. An id keeps its content.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct Stored {
-    /// The id.
-    pub id: MessageId,
-    /// The fingerprint of the stored message.
-    pub fingerprint: Fingerprint,
-}
-
-impl Stored {
-    /// Returns whether a message has the same content.
-    pub(crate) fn is(&self, prepared: &Prepared) -> bool {
-        self.fingerprint == Fingerprint::of(&prepared.message)
-    }
 }

@@ -7,6 +7,7 @@ use message::{Fault, MessageId, Oversize, Topic};
 use migrations::SqlErrorKind;
 use time::OffsetDateTime;
 
+use crate::identity::{Difference, list};
 use crate::new_message::InvalidMessage;
 use crate::remedy::Remedy;
 
@@ -54,7 +55,7 @@ pub enum EnqueueError {
         /// The topic of the first message in the same statement.
         topic: Topic,
     },
-    /// The id was enqueued before with the same content, and the caller asked for an error.
+    /// The same message was enqueued before under this id, and the caller asked for an error.
     #[error("message id {id} for topic {topic} was enqueued before")]
     DuplicateId {
         /// The id.
@@ -62,17 +63,22 @@ pub enum EnqueueError {
         /// The topic of the refused message.
         topic: Topic,
     },
-    /// The id was enqueued before with a different event type, content type or payload. Consumers
-    /// would apply only one of the two.
+    /// The id was enqueued before for another message: its kind, content type, payload, topic, key
+    /// or a header differs. An outbox publishes one message under an id, so this one would be lost.
+    /// Trace context, `deliver_at` and
+    /// [headers that vary](crate::OutboxBuilder::varying_headers) are not compared.
     #[error(
-        "message id {id} for topic {topic} was enqueued before with different content; one id names one fact: derive \
-         it from everything that makes the fact, or use a fresh id"
+        "message id {id} for topic {topic} was enqueued before with another {}; one id names one message: derive it \
+         from everything that makes the message, or use a fresh id",
+        list(.differs)
     )]
     IdReused {
         /// The id.
         id: MessageId,
         /// The topic of the refused message.
         topic: Topic,
+        /// The parts that differ.
+        differs: Vec<Difference>,
     },
     /// The id conflicts with a row that this transaction cannot see. Run the transaction again.
     #[error(

@@ -8,6 +8,7 @@
 //! | `producer` | [`Outbox`]: enqueues in the caller's transaction |
 //! | `transaction` | [`OutboxTransaction`], [`Outbox::transaction`]: transactions that cannot lose a message |
 //! | `enqueue_error` | [`EnqueueError`]; [`Remedy`]: what to do about it |
+//! | `identity` | [`Difference`]: compares a message with the one that has its id |
 //! | [`nodes`] | [`NodeIds`](nodes::NodeIds): ids that name the node that made them |
 //! | [`telemetry`] | all metrics |
 //! | [`trace`] | [`Capture`](trace::Capture): the trace context at the time of enqueueing |
@@ -33,6 +34,7 @@ mod dialect;
 mod drift;
 mod enqueue_error;
 mod failure;
+mod identity;
 mod into_message;
 mod new_message;
 pub mod nodes;
@@ -54,6 +56,7 @@ mod wake;
 pub use bounded::{Bounded, no_answer};
 pub use dialect::Dialect;
 pub use enqueue_error::EnqueueError;
+pub use identity::Difference;
 pub use into_message::IntoMessage;
 pub use new_message::{InvalidMessage, NewMessage};
 #[doc(hidden)]

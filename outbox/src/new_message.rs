@@ -111,7 +111,8 @@ impl NewMessage {
         }
     }
 
-    /// Replaces the topic, such as that of an [`event`](Self::event) by a configured one.
+    /// Replaces the topic, such as that of an [`event`](Self::event) by a configured one. To forward
+    /// a message to another topic of the same outbox, also give it an [`id`](Self::id) of its own.
     pub fn topic(mut self, topic: impl Into<String>) -> Self {
         self.topic = topic.into();
         self
@@ -139,6 +140,11 @@ impl NewMessage {
     /// Sets the id, for ids made with [`MessageId::derived`] or before this transaction. The outbox
     /// must accept its time ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)).
     /// Default: a fresh id.
+    ///
+    /// An outbox takes one message under an id. The same message again is a
+    /// [duplicate](crate::Enqueued::Duplicate); one with another kind, content type, payload, topic,
+    /// key or header is [`EnqueueError::IdReused`](crate::EnqueueError::IdReused). So derive the id
+    /// from everything that distinguishes the message, such as topic and tenant.
     pub fn id(mut self, id: MessageId) -> Self {
         self.id = Some(id);
         self
@@ -228,7 +234,8 @@ impl NewMessage {
 
 impl From<Message> for NewMessage {
     /// Enqueues a message unchanged, with its id. Source and time are set by the outbox that sends
-    /// it.
+    /// it. The outbox from which the message came has this id already, so there the message needs
+    /// an [`id`](NewMessage::id) of its own.
     fn from(message: Message) -> Self {
         Self {
             topic: message.topic.to_string(),

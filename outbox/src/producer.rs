@@ -12,6 +12,7 @@ use sqlx::Transaction;
 use crate::dialect::{Dialect, Requires};
 use crate::drift::DriftGuard;
 use crate::enqueue_error::EnqueueError;
+use crate::identity::VaryingHeaders;
 use crate::into_message::IntoMessage;
 use crate::new_message::{NewMessage, Prepared};
 use crate::store::{self, Batch};
@@ -24,7 +25,7 @@ use crate::wake::CommitNotify;
 pub enum Enqueued {
     /// The message is a row of this transaction.
     Stored(MessageId),
-    /// A message with the same id and content was enqueued before. It is published once.
+    /// The same message was enqueued before under this id. It is published once.
     Duplicate(MessageId),
 }
 
@@ -44,7 +45,7 @@ impl Enqueued {
     }
 }
 
-/// The answer to an id that was enqueued before with the same content. Different content is always
+/// The answer to an id under which the same message was enqueued before. Another message is always
 /// [`EnqueueError::IdReused`]. Rows that retention has removed do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDuplicate {
@@ -88,6 +89,7 @@ impl<DB: Dialect> Clone for Outbox<DB> {
 pub(crate) struct ProducerOptions<DB: Dialect> {
     pub(crate) statements: DB::ProducerStatements,
     pub(crate) on_duplicate: OnDuplicate,
+    pub(crate) varying: VaryingHeaders,
     pub(crate) retry: RetryPolicy,
     pub(crate) wake: CommitNotify,
     pub(crate) drift: DriftGuard,
@@ -114,6 +116,7 @@ pub struct OutboxBuilder<DB> {
     limit: SizeLimit,
     topic_limits: HashMap<Topic, SizeLimit>,
     on_duplicate: OnDuplicate,
+    varying: VaryingHeaders,
     retry: RetryPolicy,
     wake: CommitNotify,
     capture: Arc<dyn Capture>,
@@ -143,6 +146,7 @@ impl<DB: Dialect> Outbox<DB> {
             limit: SizeLimit::PORTABLE,
             topic_limits: HashMap::new(),
             on_duplicate: OnDuplicate::default(),
+            varying: VaryingHeaders::default(),
             retry: RetryPolicy::default(),
             wake: CommitNotify::new(),
             capture: Arc::new(TaskLocal),
@@ -247,6 +251,16 @@ impl<DB: Dialect> OutboxBuilder<DB> {
         self
     }
 
+    /// Names headers that may have other values when a command is repeated under its id, so that
+    /// the repetition is a duplicate and not [`EnqueueError::IdReused`]. Case is ignored. The
+    /// headers of tracing and of HTTP requests need no entry: `baggage`, `b3` and `x-b3-*`,
+    /// `request-id`, `correlation-id` and both with `x-`, `sentry-trace`, `uber-trace-id`,
+    /// `x-amzn-trace-id`, `x-cloud-trace-context`, `x-datadog-*`.
+    pub fn varying_headers(mut self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        names.into_iter().for_each(|name| self.varying.add(name.as_ref()));
+        self
+    }
+
     /// Sets how [`Outbox::transaction`] retries.
     pub fn retry(mut self, retry: RetryPolicy) -> Self {
         self.retry = retry;
@@ -287,6 +301,7 @@ impl<DB: Dialect> OutboxBuilder<DB> {
             settings: Arc::new(ProducerOptions {
                 statements: DB::producer_statements(self.schema.as_ref()),
                 on_duplicate: self.on_duplicate,
+                varying: self.varying,
                 retry: self.retry,
                 wake: self.wake,
                 limit: self.limit,

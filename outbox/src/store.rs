@@ -2,13 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use message::MessageId;
 use message::crash_points::reached;
-use message::{Fingerprint, MessageId};
 
 use crate::crash_points;
 use crate::dialect::{Dialect, Inserted, Requires};
 use crate::enqueue_error::EnqueueError;
 use crate::failure::is_missing_table;
+use crate::identity::{Difference, Stored, VaryingHeaders};
 use crate::new_message::Prepared;
 use crate::producer::{Enqueued, OnDuplicate, ProducerOptions};
 use crate::telemetry;
@@ -85,7 +86,7 @@ pub(crate) async fn store_all<DB: Dialect>(
 ) -> Result<Batch, EnqueueError> {
     check_open::<DB>(connection).await?;
     messages.iter().try_for_each(|prepared| settings.drift.at_delivery(prepared))?;
-    let unique = without_repetitions(&messages, settings.on_duplicate)?;
+    let unique = without_repetitions(&messages, settings.on_duplicate, &settings.varying)?;
     let supplied: Vec<MessageId> =
         unique.iter().filter(|prepared| prepared.is_supplied).map(|prepared| prepared.message.id).collect();
     settings.drift.validate::<DB>(connection, &supplied).await?;
@@ -149,11 +150,12 @@ fn not_unique(prepared: &Prepared) -> EnqueueError {
     EnqueueError::NotUnique { topic: prepared.message.topic.clone() }
 }
 
-/// Returns the messages without repeated ids. A repeated id must have the same content.
-fn without_repetitions(
-    messages: &[Prepared],
+/// Returns the messages without repeated ids. A repeated id must be of the same message.
+fn without_repetitions<'m>(
+    messages: &'m [Prepared],
     on_duplicate: OnDuplicate,
-) -> Result<Vec<&Prepared>, EnqueueError> {
+    varying: &VaryingHeaders,
+) -> Result<Vec<&'m Prepared>, EnqueueError> {
     let mut first: HashMap<MessageId, &Prepared> = HashMap::new();
     let mut unique = Vec::with_capacity(messages.len());
     for prepared in messages {
@@ -162,8 +164,8 @@ fn without_repetitions(
             None => unique.push(prepared),
             Some(other) if !(prepared.is_supplied && other.is_supplied) => return Err(not_unique(prepared)),
             Some(other) => {
-                let same = Fingerprint::of(&other.message) == Fingerprint::of(message);
-                refuse_duplicate(prepared, same, on_duplicate)?;
+                let differs = Stored::of(&other.message).differences(message, varying);
+                refuse_duplicate(prepared, differs, on_duplicate)?;
             }
         }
     }
@@ -181,18 +183,26 @@ async fn compare<DB: Dialect>(
     let stored: HashMap<MessageId, _> = stored.into_iter().map(|stored| (stored.id, stored)).collect();
     for prepared in old {
         let id = prepared.message.id;
-        let same = stored.get(&id).ok_or(EnqueueError::Concurrent { id })?.is(prepared);
-        refuse_duplicate(prepared, same, settings.on_duplicate)?;
+        let stored = stored.get(&id).ok_or(EnqueueError::Concurrent { id })?;
+        let differs = stored.differences(&prepared.message, &settings.varying);
+        refuse_duplicate(prepared, differs, settings.on_duplicate)?;
     }
     Ok(())
 }
 
-fn refuse_duplicate(prepared: &Prepared, same: bool, on_duplicate: OnDuplicate) -> Result<(), EnqueueError> {
-    let (id, topic) = (prepared.message.id, prepared.message.topic.clone());
-    match (same, on_duplicate) {
-        (false, _) => Err(EnqueueError::IdReused { id, topic }),
-        (true, OnDuplicate::Error) => Err(EnqueueError::DuplicateId { id, topic }),
-        (true, OnDuplicate::Ignore) => Ok(()),
+fn refuse_duplicate(
+    prepared: &Prepared,
+    differs: Vec<Difference>,
+    on_duplicate: OnDuplicate,
+) -> Result<(), EnqueueError> {
+    let id = prepared.message.id;
+    let topic = || prepared.message.topic.clone();
+    if !differs.is_empty() {
+        return Err(EnqueueError::IdReused { id, topic: topic(), differs });
+    }
+    match on_duplicate {
+        OnDuplicate::Error => Err(EnqueueError::DuplicateId { id, topic: topic() }),
+        OnDuplicate::Ignore => Ok(()),
     }
 }
 
@@ -228,13 +238,18 @@ mod tests {
     #[test]
     fn a_repetition_is_a_duplicate_and_another_content_an_error() {
         let id = MessageId::new();
+        let none = VaryingHeaders::default();
         let same = [prepared(id, "a"), prepared(id, "a")];
-        assert_eq!(without_repetitions(&same, OnDuplicate::Ignore).unwrap().len(), 1);
-        let error = without_repetitions(&same, OnDuplicate::Error).unwrap_err();
+        assert_eq!(without_repetitions(&same, OnDuplicate::Ignore, &none).unwrap().len(), 1);
+        let error = without_repetitions(&same, OnDuplicate::Error, &none).unwrap_err();
         assert!(matches!(error, EnqueueError::DuplicateId { .. }));
         let other = [prepared(id, "a"), prepared(id, "b")];
-        let error = without_repetitions(&other, OnDuplicate::Ignore).unwrap_err();
-        assert!(matches!(error, EnqueueError::IdReused { .. }));
+        let error = without_repetitions(&other, OnDuplicate::Ignore, &none).unwrap_err();
+        assert!(
+            matches!(&error, EnqueueError::IdReused { differs, .. } if *differs == [Difference::Content])
+        );
+        let text = error.to_string();
+        assert!(text.contains("with another kind, content type or payload;"), "{text}");
     }
 
     #[test]

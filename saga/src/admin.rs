@@ -133,6 +133,9 @@ pub struct Decision {
     pub step: Option<String>,
 }
 
+/// Maximum overdue sagas of a version that are counted. The statements repeat this number.
+pub const OVERDUE_COUNTED_MAX: u64 = 100_000;
+
 /// Sagas of one version whose turn is overdue: no worker has the version, or there are too few
 /// workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,7 +145,7 @@ pub struct Overdue {
     pub saga_type: String,
     /// The version.
     pub version: u16,
-    /// The number of such sagas.
+    /// The number of such sagas, up to [`OVERDUE_COUNTED_MAX`].
     pub sagas: u64,
     /// How long the longest overdue one has been due.
     pub longest: Duration,
@@ -260,8 +263,8 @@ impl<DB: Dialect> Sagas<DB> {
         self.call("look at a saga", self.0.tables.look(&mut connection, id)).await
     }
 
-    /// Counts the sagas of each type and version whose turn is overdue by more than `by`.
-    /// Cancel-safe.
+    /// Counts the sagas of each type and version whose turn is overdue by more than `by`, up to
+    /// [`OVERDUE_COUNTED_MAX`] of each. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -53,10 +53,15 @@ pub trait InTransaction<DB: Dialect>: sealed::Sealed<DB> {}
 impl<DB: Dialect> InTransaction<DB> for OutboxTransaction<DB> {}
 impl<DB: Dialect> InTransaction<DB> for Transaction<'_, DB> {}
 
-/// Refuses when no transaction is open: the row would commit by itself.
-pub(crate) async fn check_open<DB: Dialect>(connection: &mut DB::Connection) -> Result<(), Blocked> {
-    let is_open = DB::is_open(connection).await;
-    if is_open.map_err(StoreError::during("check its transaction"))? { Ok(()) } else { Err(Blocked::Ended) }
+/// Refuses when no transaction is open, because the row would commit by itself. On SQLite also
+/// refuses a transaction whose commit does not wait for the disk.
+pub(crate) async fn check_transaction<DB: Dialect>(connection: &mut DB::Connection) -> Result<(), Blocked> {
+    let is_open = DB::is_open(&mut *connection).await;
+    if !is_open.map_err(StoreError::during("check its transaction"))? {
+        return Err(Blocked::Ended);
+    }
+    let waits = DB::check_it_waits_for_the_disk(connection).await;
+    Ok(waits.map_err(StoreError::during("make the commit wait for the disk"))?)
 }
 
 mod sealed {

@@ -112,7 +112,7 @@ mod tables;
 pub mod telemetry;
 mod worker;
 
-pub use admin::{Action, Choice, DecideError, Decision, Overdue, SagaQuery};
+pub use admin::{Action, Choice, DecideError, Decision, OVERDUE_COUNTED_MAX, Overdue, SagaQuery};
 pub use dialect::{Dialect, Replied};
 pub use error::{OpenError, ReplyError, StartError, StoreError};
 #[cfg(feature = "testing")]

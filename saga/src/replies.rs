@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::dialect::{Dialect, Replied};
 use crate::error::{Blocked, ReplyError, StoreError};
-use crate::in_transaction::{InTransaction, check_open};
+use crate::in_transaction::{InTransaction, check_transaction};
 use crate::key::{InvalidKey, StepKey};
 use crate::sagas::Sagas;
 use crate::tables::Reply;
@@ -51,6 +51,10 @@ impl<DB: Dialect> Sagas<DB> {
     /// an [`OutboxTransaction`](outbox::OutboxTransaction) or a [`sqlx::Transaction`]; a connection
     /// [does not compile](InTransaction).
     ///
+    /// The commit of a kept reply waits for the disk, even if the settings do not ask for it: its
+    /// sender does not send it again. On SQLite it refuses a transaction of the caller's own on a
+    /// connection with `PRAGMA synchronous` below FULL.
+    ///
     /// # Errors
     /// [`ReplyError`]: roll the transaction back; after an error an
     /// [`OutboxTransaction`](outbox::OutboxTransaction) refuses to commit. Not cancel-safe: drop the
@@ -89,7 +93,7 @@ impl<DB: Dialect> Sagas<DB> {
         connection: &mut DB::Connection,
         reply: &Reply<'_>,
     ) -> Result<Option<Replied>, ReplyError> {
-        check_open::<DB>(&mut *connection).await?;
+        check_transaction::<DB>(&mut *connection).await?;
         let replied = self.0.tables.put_reply(connection, reply).await;
         Ok(replied.map_err(StoreError::during("keep a reply to a saga"))?)
     }

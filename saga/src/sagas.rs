@@ -16,7 +16,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::dialect::Dialect;
 use crate::error::{Blocked, OpenError, StartError, StoreError};
-use crate::in_transaction::{InTransaction, check_open};
+use crate::in_transaction::{InTransaction, check_transaction};
 use crate::key::SagaId;
 use crate::options::WorkerOptions;
 use crate::record::{SagaRecord, State};
@@ -97,6 +97,9 @@ impl<DB: Dialect> Sagas<DB> {
     /// of 64; the order of members and white space do not matter. A saga that has ended is
     /// forgotten after [`WorkerOptions::retention`]; then its name is free.
     ///
+    /// On SQLite it refuses a transaction of the caller's own on a connection with `PRAGMA
+    /// synchronous` below FULL: a power loss could take back what was acknowledged.
+    ///
     /// # Errors
     /// [`StartError`]: roll the transaction back; after an error an
     /// [`OutboxTransaction`](outbox::OutboxTransaction) refuses to commit.
@@ -131,7 +134,7 @@ impl<DB: Dialect> Sagas<DB> {
         if let Some(function) = function {
             function.check(&input).map_err(refused)?;
         }
-        check_open::<DB>(&mut *connection).await?;
+        check_transaction::<DB>(&mut *connection).await?;
         let tables = &self.0.tables;
         let is_new = tables.insert(&mut *connection, &id, version, &input).await;
         let is_new = is_new.map_err(StoreError::during("start a saga"))?;

@@ -8,6 +8,7 @@ use message::Message;
 use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Headers as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use super::admin::AdminError;
@@ -17,6 +18,9 @@ use super::{fault, wire};
 /// Maximum silence of a broker while there is something to read.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
+/// Maximum bytes of keys, payloads and headers in a batch. A single record above it is returned
+/// alone.
+const BATCH_BYTES_MAX: usize = 8 << 20;
 
 /// A record as it was read.
 #[derive(Debug)]
@@ -126,13 +130,15 @@ impl TopicReader {
         Ok(Some(begun))
     }
 
-    /// Returns up to `records_max` further records; none when the topic's end is reached.
+    /// Returns up to `records_max` further records and up to 8 MiB of them, but at least one; none
+    /// when the topic's end is reached.
     ///
     /// # Errors
     /// [`AdminError::Refused`] when the cluster refuses or does not answer in time.
     pub fn read(&mut self, records_max: usize) -> Result<Vec<ReadTopic>, AdminError> {
         let mut records = Vec::new();
-        while !self.left.is_empty() && records.len() < records_max {
+        let mut room = Room { records: records_max, bytes: BATCH_BYTES_MAX };
+        while !self.left.is_empty() && !room.is_used_up() {
             match self.consumer.poll(POLL) {
                 Some(Ok(record)) => {
                     self.heard_at = Instant::now();
@@ -142,6 +148,7 @@ impl TopicReader {
                         self.left.remove(&record.partition());
                     }
                     let position = (record.partition(), record.offset());
+                    room.take(bytes(&record));
                     records.push(ReadTopic { message: wire::read(&record).ok(), at_ms, position });
                 }
                 // The remaining offsets hold no records: markers of transactions, or records that
@@ -171,6 +178,31 @@ impl TopicReader {
     }
 }
 
+/// The records and bytes that a batch may still have.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    records: usize,
+    bytes: usize,
+}
+
+impl Room {
+    fn take(&mut self, bytes: usize) {
+        self.records = self.records.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    fn is_used_up(self) -> bool {
+        self.records == 0 || self.bytes == 0
+    }
+}
+
+/// Returns the bytes that a record occupies in memory, without a constant part.
+fn bytes(record: &BorrowedMessage<'_>) -> usize {
+    let headers = record.headers().into_iter().flat_map(BorrowedHeaders::iter);
+    let headers: usize = headers.map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len)).sum();
+    record.payload_len() + record.key_len() + headers
+}
+
 /// Creates a consumer with these properties.
 pub(super) fn create(client: &ClientConfig) -> Result<BaseConsumer, AdminError> {
     client.create().map_err(|error: KafkaError| AdminError::Refused {
@@ -191,4 +223,24 @@ pub(super) fn refused(what: &str, error: KafkaError) -> AdminError {
         None => format!("{what} could not be read: {error}"),
     };
     AdminError::Refused { reason, source: Box::new(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: chunks of large messages do not fill the memory. Oracle: the number of records of each
+    /// size that fit into a batch of 1,000.
+    #[test]
+    fn a_batch_ends_with_its_records_or_with_its_bytes() {
+        for (record, fitting) in [(100, 1_000), (1 << 20, 8), (3 << 20, 3), (64 << 20, 1), (0, 1_000)] {
+            let mut room = Room { records: 1_000, bytes: BATCH_BYTES_MAX };
+            let mut taken = 0;
+            while !room.is_used_up() {
+                room.take(record);
+                taken += 1;
+            }
+            assert_eq!(taken, fitting, "records of {record} bytes");
+        }
+    }
 }

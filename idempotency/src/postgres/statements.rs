@@ -135,11 +135,12 @@ migrations::statements! {
             LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING {stuck_columns}";
     /// Calls the database's own function, which runs with the owner's rights.
     forget_decisions = "SELECT {schema}idempotency_purge_audit($1, $2::integer) AS gone";
-    /// Deletes keys in progress only if the next request may take them over anyway.
+    /// Deletes keys in progress only if the next request may take them over anyway. The second
+    /// condition is that of the index, in the same words; a settled key has no lease.
     forget = "
         DELETE FROM {schema}idempotency_key AS k WHERE k.ctid = ANY (ARRAY(SELECT f.ctid
             FROM {schema}idempotency_key AS f WHERE f.expires_at <= least(statement_timestamp(), $2)
-            AND (f.state <> 'in_progress'
+            AND (NOT f.refuses OR f.lease_until IS NULL) AND (f.state <> 'in_progress'
                 OR (NOT f.refuses AND coalesce(f.lease_until, f.claimed_at) <= statement_timestamp()))
             ORDER BY f.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
 }

@@ -52,6 +52,6 @@ migrations::statements! {
     forget_decisions = "DELETE FROM idempotency_audit WHERE seq IN (SELECT seq FROM idempotency_audit \
         WHERE at < $1 ORDER BY seq LIMIT $2)";
     forget = "DELETE FROM idempotency_key WHERE rowid IN (SELECT rowid FROM idempotency_key \
-        WHERE expires_at <= min({now}, $2) AND (state <> 'in_progress' OR (NOT refuses \
-        AND lease_until <= {now})) ORDER BY expires_at LIMIT $1)";
+        WHERE expires_at <= min({now}, $2) AND (NOT refuses OR lease_until IS NULL) \
+        AND (state <> 'in_progress' OR (NOT refuses AND lease_until <= {now})) ORDER BY expires_at LIMIT $1)";
 }

@@ -35,7 +35,8 @@ pub trait Guards: Backend {
     fn begin_writing(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
     /// Begins a transaction in which the inbox itself writes, for example a dead letter, whose
-    /// delivery is acknowledged next. Its commit waits for the disk.
+    /// delivery is acknowledged next. Its commit waits for the disk. On SQLite, all transactions
+    /// that the toolkit begins do.
     fn begin_durable(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send {
         Self::begin_writing(pool)
     }

@@ -16,16 +16,30 @@ migrations::statements! {
         waits_for_the_disk = migrations::waits_for_the_disk!();
         // Columns are named, without a star: otherwise PostgreSQL refuses a prepared statement once
         // a migration has added a column.
-        letter = "id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
-            headers::text AS headers, traceparent, tracestate, octet_length(payload)::bigint AS payload_bytes,
-            reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq";
+        letter = "{letter_rest}, key, headers::text AS headers";
+        letter_rest = "id, consumer, scope, subject, fingerprint, message_id, topic, kind, source, time, content_type,
+            traceparent, tracestate, octet_length(payload)::bigint AS payload_bytes, reason, error, attempts, deliveries,
+            origin, dead_at, resolution, resolved_at, seq";
+        // A dead letter of a list. A delivery may have megabytes of headers, and a malformed one a
+        // key of any length.
+        listed = "{letter_rest}, CASE WHEN $4 THEN key ELSE {brief_key} END AS key,
+            CASE WHEN $4 THEN headers::text ELSE {header_names} END AS headers,
+            CASE WHEN $4 THEN payload ELSE '' END AS payload";
+        brief_key = "CASE WHEN length(key) > 1024 THEN left(key, 1024) || '...' ELSE key END";
+        header_names = "(SELECT coalesce(jsonb_agg(jsonb_build_array(left(h.pair ->> 0, 255), '')), '[]')::text
+            FROM (SELECT pair FROM jsonb_array_elements(headers) AS e (pair) LIMIT 100) AS h)";
+        // A dead letter that is decided about: nothing reads the key and headers of a delivery that
+        // is no message.
+        in_list = "{letter_rest}, {brief_key} AS key, {header_names} AS headers, ''::bytea AS payload";
+        in_hand = "{letter_rest}, CASE WHEN message_id IS NULL THEN {brief_key} ELSE key END AS key,
+            CASE WHEN message_id IS NULL THEN '[]' ELSE headers::text END AS headers, ''::bytea AS payload";
         // Whether a dead letter takes the newest failure of its delivery. If its tenant was
         // unknown, `held` is an improvement, because it can then be redriven.
         tells_anew = "d.resolution IS NULL AND d.reason <> 'held'
             AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope')
             AND (EXCLUDED.reason <> 'held' OR d.reason = 'no_scope')";
         // A dead letter that holds its key, because its message may still take effect. A single
-        // chunk cannot.
+        // chunk cannot. The index of keys has this condition, up to the headers, in the same words.
         holds = "resolution IS NULL AND key IS NOT NULL AND message_id IS NOT NULL
             AND reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held')
             AND NOT headers @? '$[*][0] ? (@ == \"ce_chunkindex\")'";
@@ -238,10 +252,10 @@ migrations::statements! {
         ORDER BY deliveries, seq LIMIT 1";
     dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1";
     lock_dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";
-    lock_others = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE consumer = $1 AND scope = $2 \
+    lock_others = "SELECT id, resolution IS NOT NULL AS is_closed FROM {schema}inbox_dead_letter WHERE consumer = $1 AND scope = $2 \
         AND subject = $3 AND id <> $4 AND resolution IS DISTINCT FROM 'discarded' ORDER BY seq FOR UPDATE";
     /// Includes closed dead letters. No id is nil.
-    dead_letters = "SELECT {letter}, CASE WHEN $4 THEN payload ELSE '' END AS payload FROM {schema}inbox_dead_letter \
+    dead_letters = "SELECT {listed} FROM {schema}inbox_dead_letter \
         WHERE ($1::text IS NULL OR consumer = $1) AND id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') \
         ORDER BY id LIMIT $3";
     /// Goes from consumer to consumer by the index of open dead letters, so that closed ones cost
@@ -252,7 +266,7 @@ migrations::statements! {
         SELECT n.consumer FROM whose AS w CROSS JOIN LATERAL (SELECT consumer FROM {schema}inbox_dead_letter AS d \
             WHERE d.resolution IS NULL AND d.consumer > w.name ORDER BY d.consumer LIMIT 1) AS n \
         WHERE $1::text IS NULL) \
-        SELECT {letter}, CASE WHEN $4 THEN payload ELSE '' END AS payload FROM whose AS w CROSS JOIN LATERAL ( \
+        SELECT {listed} FROM whose AS w CROSS JOIN LATERAL ( \
             SELECT d.* FROM {schema}inbox_dead_letter AS d WHERE d.consumer = w.name AND d.resolution IS NULL \
             AND d.id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') ORDER BY d.id LIMIT $3) AS l \
         ORDER BY id LIMIT $3";
@@ -262,7 +276,7 @@ migrations::statements! {
         found AS MATERIALIZED (SELECT open.id AS chosen FROM walk AS open WHERE {matches}
             ORDER BY open.id LIMIT $13::bigint)
         SELECT s.seen_to, s.scanned, l.* FROM {walk_end} AS s LEFT JOIN (
-            SELECT {letter}, ''::bytea AS payload FROM found CROSS JOIN LATERAL (
+            SELECT {in_list} FROM found CROSS JOIN LATERAL (
                 SELECT * FROM {schema}inbox_dead_letter AS d WHERE d.id = found.chosen LIMIT 1) AS d) AS l ON true
         ORDER BY l.id";
     /// The next open dead letters that match, as far as a decision needs them.
@@ -284,7 +298,7 @@ migrations::statements! {
             UNION ({of_consumer} ORDER BY d.id DESC LIMIT $3::bigint)) AS l) AS open
         WHERE {matches} GROUP BY 1, 2, 3";
     /// $1 ids, ascending.
-    lock_letters = "SELECT {letter}, ''::bytea AS payload FROM UNNEST($1::uuid[]) AS u (chosen) CROSS JOIN LATERAL (
+    lock_letters = "SELECT {in_hand} FROM UNNEST($1::uuid[]) AS u (chosen) CROSS JOIN LATERAL (
         SELECT * FROM {schema}inbox_dead_letter AS d WHERE d.id = u.chosen LIMIT 1 FOR UPDATE) AS d";
     /// A request that is open stays as it is. A decision that is sent again makes no second one.
     note_requests = "INSERT INTO {schema}inbox_audit (actor, note, dead_letter, consumer, action, accept_late,
@@ -306,6 +320,12 @@ migrations::statements! {
                 WHEN outcome IS NOT NULL THEN 'failed' END AS outcome
             FROM {schema}inbox_audit WHERE decision = $1 AND ($2::text IS NULL OR consumer = $2)
             LIMIT $3::bigint) AS a GROUP BY 1";
+    /// Those of one delivery, the open ones first. In the order of subjects, which only the index
+    /// of them has: a table that the planner takes for empty costs nothing by any index. `$4` is
+    /// false.
+    dead_letters_of = "SELECT {listed} FROM (SELECT * FROM {schema}inbox_dead_letter \
+        WHERE subject BETWEEN $1 AND $1 ORDER BY subject OFFSET 0) AS d \
+        WHERE ($2::text IS NULL OR consumer = $2) ORDER BY resolution IS NOT NULL, seq DESC LIMIT $3";
     insert_dead = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source, \
         canonical_fingerprint) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (message_id, consumer, scope) DO NOTHING \
         RETURNING {session}";
@@ -325,7 +345,7 @@ migrations::statements! {
     is_requested = "SELECT true FROM {schema}inbox_audit WHERE seq = $1 AND done_at IS NULL FOR UPDATE SKIP LOCKED";
     requests = "SELECT {decision} FROM {schema}inbox_audit
         WHERE consumer = $1 AND done_at IS NULL AND seq > $2 ORDER BY seq LIMIT $3";
-    decisions = "SELECT {decision} FROM {schema}inbox_audit ORDER BY seq DESC LIMIT $1";
+    decisions = "SELECT {decision} FROM {schema}inbox_audit WHERE seq < $2 ORDER BY seq DESC LIMIT $1";
 
     /// The database's own function, which runs with the owner's rights.
     purge_decisions = "SELECT {schema}inbox_purge_audit($1, $2::integer) AS gone";

@@ -5,20 +5,31 @@ migrations::statements! {
         // The clock is that of the machine: a SQLite file has no server.
         now = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
         // Columns are named: a star would also read columns that a later migration adds.
-        letter_head = "id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, \
-            time, content_type, headers, traceparent, tracestate";
-        letter_tail = "octet_length(payload) AS payload_bytes, reason, error, attempts, deliveries, origin, \
-            dead_at, resolution, resolved_at, seq";
-        letter = "{letter_head}, payload, {letter_tail}";
+        letter = "{letter_rest}, key, headers, payload";
+        letter_rest = "id, consumer, scope, subject, fingerprint, message_id, topic, kind, source, time, \
+            content_type, traceparent, tracestate, octet_length(payload) AS payload_bytes, reason, error, \
+            attempts, deliveries, origin, dead_at, resolution, resolved_at, seq";
+        // As on PostgreSQL.
+        brief_key = "CASE WHEN length(key) > 1024 THEN substr(key, 1, 1024) || '...' ELSE key END";
+        header_names = "(SELECT coalesce(json_group_array(json_array(substr(h.value ->> 0, 1, 255), '')), '[]') \
+            FROM (SELECT value FROM json_each(headers) LIMIT 100) AS h)";
+        // A dead letter of a list, and one that is decided about: a delivery that is no message may
+        // have a key and headers of any length, and nothing reads them then.
+        in_list = "{letter_rest}, {brief_key} AS key, {header_names} AS headers, x'' AS payload";
+        in_hand = "{letter_rest}, CASE WHEN message_id IS NULL THEN {brief_key} ELSE key END AS key, \
+            CASE WHEN message_id IS NULL THEN '[]' ELSE headers END AS headers, x'' AS payload";
         // Filters of the list; a missing consumer or id is null.
-        listed = "SELECT {letter_head}, CASE WHEN $4 THEN payload ELSE x'' END AS payload, {letter_tail} \
-            FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) AND ({with_closed} \
+        brief = "SELECT {letter_rest}, CASE WHEN $4 THEN key ELSE {brief_key} END AS key, \
+            CASE WHEN $4 THEN headers ELSE {header_names} END AS headers, \
+            CASE WHEN $4 THEN payload ELSE x'' END AS payload FROM inbox_dead_letter";
+        listed = "{brief} WHERE ($1 IS NULL OR consumer = $1) AND ({with_closed} \
             OR resolution IS NULL) AND ($2 IS NULL OR id > $2) ORDER BY id LIMIT $3";
         // Whether a dead letter takes over the newest failure of its delivery, as on PostgreSQL.
         tells_anew = "d.resolution IS NULL AND d.reason <> 'held' \
             AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
             AND (EXCLUDED.reason <> 'held' OR d.reason = 'no_scope')";
-        // The condition for a dead letter that holds its key, as on PostgreSQL.
+        // The condition for a dead letter that holds its key, as on PostgreSQL. The index of keys
+        // has it too, up to the headers, in the same words.
         holds = "d.resolution IS NULL AND d.key IS NOT NULL AND d.message_id IS NOT NULL \
             AND d.reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held') AND NOT EXISTS \
             (SELECT 1 FROM json_each(d.headers) AS h WHERE h.value ->> 0 = 'ce_chunkindex')";
@@ -163,12 +174,14 @@ migrations::statements! {
     dead_letter = "SELECT {letter} FROM inbox_dead_letter WHERE id = $1";
     /// A writing transaction excludes all others.
     lock_dead_letter = "SELECT {letter} FROM inbox_dead_letter WHERE id = $1";
-    lock_others = "SELECT {letter} FROM inbox_dead_letter WHERE consumer = $1 AND scope = $2 \
+    lock_others = "SELECT id, resolution IS NOT NULL AS is_closed FROM inbox_dead_letter WHERE consumer = $1 AND scope = $2 \
         AND subject = $3 AND id <> $4 AND resolution IS NOT 'discarded' ORDER BY seq";
     dead_letters(with_closed = "true") = "{listed}";
+    dead_letters_of = "{brief} WHERE subject = $1 AND ($2 IS NULL OR consumer = $2) \
+        ORDER BY resolution IS NOT NULL, seq DESC LIMIT $3";
     open_dead_letters(with_closed = "false") = "{listed}";
     open_letters = "{walk} SELECT s.seen_to, s.scanned, l.* FROM {walk_end} AS s LEFT JOIN \
-        (SELECT {letter_head}, x'' AS payload, {letter_tail} FROM inbox_dead_letter WHERE id IN \
+        (SELECT {in_list} FROM inbox_dead_letter WHERE id IN \
         (SELECT open.id FROM walk AS open WHERE {matches} ORDER BY open.id LIMIT $13)) AS l ON true ORDER BY l.id";
     choose_letters = "{walk} SELECT s.seen_to, s.scanned, l.id, l.seq, l.consumer, l.topic, l.reason, \
         l.deliveries, l.dead_at, l.error FROM {walk_end} AS s LEFT JOIN (SELECT open.id, open.seq, open.consumer, open.topic, \
@@ -180,7 +193,7 @@ migrations::statements! {
         min(open.dead_at) AS first, max(open.dead_at) AS last \
         FROM (SELECT * FROM ({walked} ORDER BY id LIMIT $3) \
         UNION SELECT * FROM ({walked} ORDER BY id DESC LIMIT $3)) AS open WHERE {matches} GROUP BY 1, 2, 3";
-    lock_letters = "SELECT {letter_head}, x'' AS payload, {letter_tail} FROM inbox_dead_letter \
+    lock_letters = "SELECT {in_hand} FROM inbox_dead_letter \
         WHERE id IN (SELECT value FROM json_each($1))";
     note_requests = "INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, accept_late, \
         selection, decision) SELECT $1, $2, d.id, d.consumer, 'redrive', $3, $4, $5 FROM inbox_dead_letter AS d \
@@ -208,7 +221,7 @@ migrations::statements! {
     is_requested = "SELECT true FROM inbox_audit WHERE seq = $1 AND done_at IS NULL";
     requests = "SELECT {decision} FROM inbox_audit WHERE consumer = $1 AND done_at IS NULL AND seq > $2 \
         ORDER BY seq LIMIT $3";
-    decisions = "SELECT {decision} FROM inbox_audit ORDER BY seq DESC LIMIT $1";
+    decisions = "SELECT {decision} FROM inbox_audit WHERE seq < $2 ORDER BY seq DESC LIMIT $1";
     holder = "SELECT d.id FROM inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = $2 \
         AND d.topic = $3 AND d.key = $4 AND {holds} ORDER BY d.seq LIMIT 1";
     holder_before = "SELECT d.id FROM inbox_dead_letter AS l \

@@ -3,14 +3,19 @@
 use message::{Fingerprint, MessageId};
 use migrations::query::{Query, Row};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::{Tables, stored};
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery};
 use crate::dialect::{Dialect, Key};
+use crate::name::ConsumerName;
 use crate::reason::Resolution;
 use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
+
+/// Maximum dead letters of one delivery that are read.
+const LETTERS_OF_DELIVERY_MAX: u32 = 1_000;
 
 impl<DB: Dialect> Tables<DB> {
     /// Stores a dead letter, or counts one more delivery of it. Returns its id.
@@ -72,16 +77,24 @@ impl<DB: Dialect> Tables<DB> {
         found.as_ref().map(rows::letter).transpose()
     }
 
-    /// Reads the dead letters of a message other than `id` that were not discarded, in the order of
-    /// their arrival. Prevents others from resolving them until the transaction ends.
+    /// Locks the dead letters of a message other than `id` that were not discarded: prevents others
+    /// from resolving them until the transaction ends. Returns the closed ones, in the order of
+    /// their arrival.
     pub(crate) async fn lock_others(
         &self,
         connection: &mut DB::Connection,
         key: Key<'_>,
         id: DeadLetterId,
-    ) -> Result<Vec<DeadLetter>> {
+    ) -> Result<Vec<DeadLetterId>> {
         let query = Query::<DB>::new(&self.shared.lock_others).bind(key.consumer).bind(key.tenant);
-        letters(&query.bind(key.id).bind(id.0).rows(connection).await?)
+        let others = query.bind(key.id).bind(id.0).rows(connection).await?;
+        let mut closed = Vec::new();
+        for other in &others {
+            if other.get("is_closed")? {
+                closed.push(rows::letter_id(other)?);
+            }
+        }
+        Ok(closed)
     }
 
     /// Reads the dead letters that match a query, oldest first.
@@ -97,6 +110,24 @@ impl<DB: Dialect> Tables<DB> {
             .bind(query.after.map(|id| id.0))
             .bind(query.limit.get())
             .bind(query.with_payloads)
+            .rows(connection)
+            .await?;
+        letters(&found)
+    }
+
+    /// Reads the dead letters of a delivery, the open ones first, the newest first of each kind,
+    /// with what a list without payloads has.
+    pub(crate) async fn dead_letters_of(
+        &self,
+        connection: &mut DB::Connection,
+        subject: Uuid,
+        consumer: Option<&ConsumerName>,
+    ) -> Result<Vec<DeadLetter>> {
+        let found = Query::<DB>::new(&self.shared.dead_letters_of)
+            .bind(subject)
+            .bind(consumer.map(ConsumerName::as_str))
+            .bind(LETTERS_OF_DELIVERY_MAX)
+            .bind(false)
             .rows(connection)
             .await?;
         letters(&found)

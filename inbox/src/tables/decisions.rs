@@ -60,13 +60,15 @@ impl<DB: Dialect> Tables<DB> {
         query.rows(connection).await?.iter().map(rows::decision).collect()
     }
 
-    /// Returns the decisions, newest first.
+    /// Returns the decisions below a number, newest first.
     pub(crate) async fn decisions(
         &self,
         connection: &mut DB::Connection,
+        before: i64,
         limit: u32,
     ) -> Result<Vec<Decision>> {
-        let found = Query::<DB>::new(&self.shared.decisions).bind(limit).rows(connection).await?;
+        let query = Query::<DB>::new(&self.shared.decisions).bind(limit).bind(before);
+        let found = query.rows(connection).await?;
         found.iter().map(rows::decision).collect()
     }
 }

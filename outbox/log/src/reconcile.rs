@@ -11,6 +11,11 @@ use uuid::Uuid;
 use crate::entries::Labels;
 use crate::{ExceptionState, LogError, RelayName};
 
+/// Maximum bytes of payloads that one call reads and hashes. A single payload above it is not read.
+/// The statements repeat this number.
+#[cfg(feature = "sqlite")]
+pub(crate) const HASHED_BYTES_PER_CALL: usize = 64 << 20;
+
 /// The relay's progress with a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
@@ -53,10 +58,12 @@ pub struct Row {
 #[async_trait]
 pub trait Rows: Send {
     /// Returns rows with message ids above `after` and up to `until`, ascending, at most
-    /// `rows_max`.
+    /// `rows_max`. A batch also ends after 8 MiB of headers or 64 MiB of payloads, but it has at
+    /// least one row unless there are none.
     async fn page(&mut self, after: Uuid, until: Uuid, rows_max: u32) -> Result<Vec<Row>, LogError>;
 
-    /// Returns the rows of these messages, ascending.
+    /// Returns the rows of these messages, ascending. It ends early as [`Self::page`] does: ask
+    /// again for the ids above the last one, until no row is returned.
     async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Row>, LogError>;
 
     /// Returns the smallest message id above all that retention has removed. For smaller ids the

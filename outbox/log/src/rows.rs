@@ -85,6 +85,7 @@ pub(crate) fn operation<DB: Dialect>(row: &Row<DB>) -> Result<Operation, sqlx::E
 
 pub(crate) fn decision<DB: Dialect>(row: &Row<DB>) -> Result<AuditRecord, sqlx::Error> {
     Ok(AuditRecord {
+        number: row.get("seq")?,
         at: time(row, "at")?,
         actor: row.get("actor")?,
         id: EntryId(row.get("id")?),

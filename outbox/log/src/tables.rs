@@ -11,6 +11,7 @@ use migrations::Statement;
 use migrations::query::Query;
 use sqlx::{Connection as _, SqlSafeStr as _, SqlStr};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::admin::status::ParkedSummary;
 use crate::admin::{AuditRecord, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, ListedEntry, Operation};
@@ -44,6 +45,7 @@ pub(crate) struct Texts {
     pub(crate) list_few_held: Statement,
     /// Relay, above this id, rows.
     pub(crate) list_discarded: Statement,
+    pub(crate) discarded_of: Statement,
     /// Relay, id, message id, maximum bytes of a payload to read.
     pub(crate) payload: Statement,
     /// Relay.
@@ -94,6 +96,7 @@ macro_rules! texts_of {
             held_len,
             list_few_held,
             list_discarded,
+            discarded_of,
             payload,
             pauses,
             paused_scopes,
@@ -122,6 +125,7 @@ macro_rules! texts_of {
             held_len,
             list_few_held,
             list_discarded,
+            discarded_of,
             payload,
             pauses,
             paused_scopes,
@@ -267,6 +271,18 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(|row| rows::listed(row).map_err(LogError::during("read an entry"))).collect()
     }
 
+    /// Lists the discarded entries of these messages.
+    pub(crate) async fn discarded(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        message_ids: &[Uuid],
+    ) -> Result<Vec<ListedEntry>, LogError> {
+        let query = Query::<DB>::new(&self.texts.discarded_of).bind(relay.as_str()).bind(message_ids);
+        let found = query.rows(connection).await.map_err(LogError::during("list entries"))?;
+        found.iter().map(|row| rows::listed(row).map_err(LogError::during("read an entry"))).collect()
+    }
+
     /// Lists held entries, queue after queue, in no particular order within the page.
     pub(crate) async fn held(
         &self,
@@ -389,14 +405,16 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(|row| rows::operation(row).map_err(failed())).collect()
     }
 
-    /// Reads decisions about entries, latest first.
+    /// Reads decisions about entries below a number, latest first.
     pub(crate) async fn decisions(
         &self,
         connection: &mut DB::Connection,
         relay: &RelayName,
+        before: i64,
         records_max: u32,
     ) -> Result<Vec<AuditRecord>, LogError> {
-        let query = Query::<DB>::new(&self.texts.decisions).bind(relay.as_str()).bind(records_max);
+        let query = Query::<DB>::new(&self.texts.decisions).bind(relay.as_str());
+        let query = query.bind(records_max).bind(before);
         let found = query.rows(connection).await.map_err(LogError::during("list decisions"))?;
         found.iter().map(|row| rows::decision(row).map_err(LogError::during("read a decision"))).collect()
     }

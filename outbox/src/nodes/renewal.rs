@@ -64,7 +64,7 @@ impl<DB: Dialect> Renewal<DB> {
         let asked_at = self.options.clock.elapsed();
         let held = HeldNumber::of(term, &self.options.holder);
         let renewed = async {
-            let mut connection = self.db.pool().acquire().await?;
+            let mut connection = self.db.acquire().await?;
             DB::renew_node(&mut connection, &self.statements, &held, self.options.lease).await
         };
         if self.db.call(renewed).await.map_err(NodeError::during("renew a node number"))? {
@@ -85,7 +85,7 @@ impl<DB: Dialect> Renewal<DB> {
         let asked_at = self.options.clock.elapsed();
         let (holder, lease) = (&self.options.holder, self.options.lease);
         let taken = async {
-            let mut connection = self.db.pool().acquire().await?;
+            let mut connection = self.db.acquire().await?;
             DB::take_node(&mut connection, &self.statements, holder, lease).await
         };
         let taken = self.db.call(taken).await.map_err(NodeError::during("lease a node number"))?;
@@ -106,7 +106,7 @@ impl<DB: Dialect> Renewal<DB> {
         self.shared.mint().give_up();
         let held = HeldNumber::of(term, &self.options.holder);
         let released = async {
-            let mut connection = self.db.pool().acquire().await?;
+            let mut connection = self.db.acquire().await?;
             DB::release_node(&mut connection, &self.statements, &held).await
         };
         self.db.call(released).await.map(drop).map_err(NodeError::during("release a node number"))

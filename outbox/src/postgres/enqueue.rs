@@ -1,17 +1,19 @@
 //! The statements of producers, in PostgreSQL.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use message::{Message, MessageId};
 use migrations::Identifier;
 use sqlx::error::BoxDynError;
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::types::Uuid;
 use sqlx::{Arguments, Connection, Executor, PgConnection, Postgres, Row};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, postgres_options, set_own_defaults};
-use crate::dialect::{Dialect, Inserted, Requires, Stored, TransactionStatus};
+use crate::dialect::{Dialect, Inserted, Requires, TransactionStatus};
+use crate::identity::Stored;
 use crate::new_message::Prepared;
 use crate::nodes::HeldNumber;
 use crate::postgres::nodes;
@@ -46,8 +48,8 @@ migrations::statements! {
     /// Names no conflict column, because each segment of the log has its own key. No other key can
     /// be violated.
     insert = "{into} {arrays} {as_required} ON CONFLICT DO NOTHING RETURNING message_id, xid::text";
-    /// Returns fingerprints, because a producer may append but not read what others have written.
-    stored = "SELECT message_id, fingerprint FROM {schema}outbox_stored($1)";
+    /// Returns digests, because a producer may append but not read what others have written.
+    stored = "SELECT message_id, fingerprint, topic, key, headers::text FROM {schema}outbox_stored($1)";
     /// Also compares the xid: another transaction may have enqueued the same id since.
     /// pg_xact_status refuses an xid that has not been assigned (again) since a crash; that
     /// transaction is gone. It returns null for an xid whose status the server has removed.
@@ -68,7 +70,7 @@ SELECT pg_is_in_recovery(), EXISTS (SELECT FROM pg_locks WHERE locktype = 'trans
     AND transactionid = $1::text::xid8::xid)";
 
 fn id(uuid: Uuid) -> Result<MessageId, sqlx::Error> {
-    MessageId::try_from(uuid).map_err(|error| sqlx::Error::Decode(Box::new(error)))
+    MessageId::try_from(uuid).map_err(decoding)
 }
 
 /// Returns the columns of messages, as arrays.
@@ -103,6 +105,29 @@ fn columns_of_one(Prepared { message, deliver_at, .. }: &Prepared) -> Result<PgA
     arguments.add(&message.payload[..])?;
     arguments.add(deliver_at)?;
     Ok(arguments)
+}
+
+/// Reads a row of the function `outbox_stored`. Its headers are a JSON object with digests as
+/// hexadecimal digits.
+fn read_stored(row: &PgRow) -> Result<Stored, sqlx::Error> {
+    let headers: Option<String> = row.try_get("headers")?;
+    let digests: BTreeMap<String, Option<String>> = match headers {
+        Some(headers) => serde_json::from_str(&headers).map_err(decoding)?,
+        None => BTreeMap::new(),
+    };
+    let digests = digests.into_iter().filter_map(|(name, digest)| Some((name, digest?)));
+    let headers = digests.map(|(name, digest)| Ok((name, digest.parse().map_err(decoding)?)));
+    Ok(Stored {
+        id: id(row.try_get("message_id")?)?,
+        fingerprint: row.try_get::<[u8; 32], _>("fingerprint")?.into(),
+        topic: row.try_get("topic")?,
+        key: row.try_get("key")?,
+        headers: headers.collect::<Result<_, sqlx::Error>>()?,
+    })
+}
+
+fn decoding(error: impl std::error::Error + Send + Sync + 'static) -> sqlx::Error {
+    sqlx::Error::Decode(Box::new(error))
 }
 
 fn headers(message: &Message) -> serde_json::Result<Option<String>> {
@@ -150,11 +175,8 @@ impl Dialect for Postgres {
         ids: &[MessageId],
     ) -> Result<Vec<Stored>, sqlx::Error> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
-        let rows: Vec<(Uuid, [u8; 32])> =
-            sqlx::query_as(&statements.stored).bind(ids).fetch_all(connection).await?;
-        rows.into_iter()
-            .map(|(uuid, fingerprint)| Ok(Stored { id: id(uuid)?, fingerprint: fingerprint.into() }))
-            .collect()
+        let rows = sqlx::query(&statements.stored).bind(ids).fetch_all(connection).await?;
+        rows.iter().map(read_stored).collect()
     }
 
     async fn now(connection: &mut PgConnection) -> Result<OffsetDateTime, sqlx::Error> {

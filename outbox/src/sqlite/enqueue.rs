@@ -1,16 +1,18 @@
 //! The statements of producers, in SQLite.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use message::{Fingerprint, MessageId};
 use migrations::{Backend as _, Identifier, SqlErrorKind};
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use sqlx::{Connection as _, Executor, Sqlite, SqliteConnection, SqlitePool};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteRow};
+use sqlx::{Connection as _, Executor, Row as _, Sqlite, SqliteConnection, SqlitePool};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, opened_when_free, sqlite_options};
-use crate::dialect::{Dialect, Inserted, Requires, Stored, TransactionStatus};
+use crate::dialect::{Dialect, Inserted, Requires, TransactionStatus};
+use crate::identity::{Stored, digest};
 use crate::new_message::Prepared;
 use crate::nodes::HeldNumber;
 use crate::sqlite::clock::{ID_OF_NOW, NOW, micros};
@@ -28,7 +30,8 @@ migrations::statements! {
 
     append = "{into}";
     insert = "{into} ON CONFLICT (message_id) DO NOTHING";
-    stored = "SELECT coalesce(kind, topic), content_type, payload FROM outbox_message WHERE message_id = ?1";
+    stored = "SELECT coalesce(kind, topic) AS kind, content_type, payload, topic, key, headers FROM outbox_message
+        WHERE message_id = ?1";
     is_stored = "SELECT EXISTS (SELECT 1 FROM outbox_message WHERE message_id = ?1)";
     /// Whether retention may have removed the message ?1. Retention never notes an id that is ahead
     /// of the clock.
@@ -64,6 +67,35 @@ async fn insert_one(connection: &mut SqliteConnection, prepared: &Prepared) -> R
     Ok(done.rows_affected() == 1)
 }
 
+/// Reads the parts of a stored message that identify it.
+fn read_stored(id: MessageId, row: &SqliteRow) -> Result<Stored, sqlx::Error> {
+    let kind: String = row.try_get("kind")?;
+    let content_type: String = row.try_get("content_type")?;
+    let payload: &[u8] = row.try_get("payload")?;
+    let headers: Option<String> = row.try_get("headers")?;
+    // A row of plain SQL may have other values than texts, which no message has.
+    let values: BTreeMap<String, serde_json::Value> = match headers {
+        Some(headers) => {
+            serde_json::from_str(&headers).map_err(|error| sqlx::Error::Decode(Box::new(error)))?
+        }
+        None => BTreeMap::new(),
+    };
+    let digests = values.into_iter().map(|(name, value)| {
+        let digest = match value.as_str() {
+            Some(text) => digest(&name, text),
+            None => digest(&name, &value.to_string()),
+        };
+        (name, digest)
+    });
+    Ok(Stored {
+        id,
+        fingerprint: Fingerprint::of_parts(&kind, &content_type, payload),
+        topic: row.try_get("topic")?,
+        key: row.try_get("key")?,
+        headers: digests.collect(),
+    })
+}
+
 impl Dialect for Sqlite {
     type ProducerStatements = ();
 
@@ -95,12 +127,8 @@ impl Dialect for Sqlite {
     ) -> Result<Vec<Stored>, sqlx::Error> {
         let mut stored = Vec::new();
         for id in ids {
-            let row: Option<(String, String, Vec<u8>)> =
-                sqlx::query_as(&SQL.stored).bind(id.to_string()).fetch_optional(&mut *connection).await?;
-            stored.extend(row.map(|(kind, content_type, payload)| Stored {
-                id: *id,
-                fingerprint: Fingerprint::of_parts(&kind, &content_type, &payload),
-            }));
+            let row = sqlx::query(&SQL.stored).bind(id.to_string()).fetch_optional(&mut *connection).await?;
+            stored.extend(row.map(|row| read_stored(*id, &row)).transpose()?);
         }
         Ok(stored)
     }

@@ -52,7 +52,8 @@ pub struct OutboxTransaction<DB: Dialect> {
 
 impl<DB: Dialect> Outbox<DB> {
     /// Begins a transaction on a connection of the pool; on SQLite with the write lock (`BEGIN
-    /// IMMEDIATE`).
+    /// IMMEDIATE`) and with a commit that waits for the disk (`PRAGMA synchronous` at least FULL,
+    /// which the connection keeps).
     ///
     /// Not cancel-safe: never drop it in `select!` or `timeout`, or the session may stay inside a
     /// transaction. Pools opened by [`pool`](crate::pool()) clean up after that.

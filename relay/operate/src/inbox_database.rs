@@ -129,6 +129,15 @@ impl InboxDatabase {
         self.answer(on!(self, inbox => inbox.dead_letters(query)))
     }
 
+    /// Returns the dead letters of a message without their payloads, the open ones first.
+    pub(crate) async fn letters_of(
+        &self,
+        message_id: Uuid,
+        consumer: Option<&ConsumerName>,
+    ) -> Result<Vec<DeadLetter>, OperateError> {
+        self.answer(on!(self, inbox => inbox.dead_letters_of(message_id, consumer)))
+    }
+
     /// Returns a dead letter with its payload.
     pub(crate) async fn dead_letter(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, OperateError> {
         self.answer(on!(self, inbox => inbox.dead_letter_by_id(id)))
@@ -177,6 +186,14 @@ impl InboxDatabase {
 
     pub(crate) async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, OperateError> {
         self.answer(on!(self, inbox => inbox.decisions(limit)))
+    }
+
+    pub(crate) async fn decisions_before(
+        &self,
+        before: i64,
+        limit: NonZeroU32,
+    ) -> Result<Vec<Decision>, OperateError> {
+        self.answer(on!(self, inbox => inbox.decisions_before(before, limit)))
     }
 
     /// Returns the next open dead letters that match a filter, without their payloads.

@@ -16,7 +16,6 @@ use uuid::Uuid;
 
 use super::dead::decide::LOOK_BACK;
 use super::dead::list::{States, find};
-use super::dead::reading::NAMED_SCANNED_MAX;
 use super::dead::{AuditLine, DeadMessage, DeadSource, Filter, MessageRef, audit_of_messages};
 use super::error::OperateError;
 use super::message_state::MessageState;
@@ -254,11 +253,6 @@ async fn at_consumers(
     }
     let filter = Filter { source: Some(DeadSource::Inbox), ids, ..Filter::default() };
     let letters = find(places, &filter, States::Any, usize::MAX).await;
-    if letters.next.is_some() {
-        let text =
-            format!("there are more than {NAMED_SCANNED_MAX} dead letters: closed ones may be missing");
-        away.push(OperateError::refused(text, ""));
-    }
     parts.extend(letters.messages.into_iter().map(letter_part));
     for place in &places.inboxes {
         let Some(consumer) = &place.consumer else { continue };

@@ -164,11 +164,12 @@ migrations::statements! {
         WHERE {held} AND state = 'undoing'";
     /// Locks the saga's row first, so that a worker that begins to wait at this moment sees the
     /// count. Wakes the saga only if it waits for this step: waking another step would use up its
-    /// attempts without a pause.
+    /// attempts without a pause. The commit waits for the disk, because whoever brought the reply
+    /// is told next that it is kept, and does not bring it again.
     announce_reply = "UPDATE {schema}saga SET replies = replies + 1, \
             wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL AND waits_for = $3 THEN clock_timestamp() \
                 ELSE wake_at END \
-        WHERE type = $1 AND id = $2 AND state = 'running' RETURNING secret";
+        WHERE type = $1 AND id = $2 AND state = 'running' AND {waits_for_the_disk} RETURNING secret";
     state = "SELECT state, secret FROM {schema}saga WHERE type = $1 AND id = $2";
     has_reply = "SELECT EXISTS (SELECT FROM {schema}saga_reply WHERE type = $1 AND id = $2 AND step = $3) AS is_kept";
     /// Locks the row: above read committed a step that has timed out since the snapshot is a
@@ -215,7 +216,7 @@ migrations::statements! {
     note_decision = "INSERT INTO {schema}saga_audit (actor, note, action, type, id, step) VALUES ($1, $2, $3, $4, $5, $6)";
     decisions = "SELECT at, actor, note, action, type, id, step FROM {schema}saga_audit ORDER BY seq DESC LIMIT $1";
     /// Jumps from one type and version to the next in the index of due sagas, and reads only the
-    /// overdue ones of each.
+    /// overdue ones of each, up to `OVERDUE_COUNTED_MAX`.
     overdue = "WITH RECURSIVE kind AS ( \
             (SELECT type, version FROM {schema}saga WHERE wake_at IS NOT NULL ORDER BY type, version LIMIT 1) \
             UNION ALL \
@@ -227,7 +228,7 @@ migrations::statements! {
         FROM kind CROSS JOIN LATERAL (SELECT count(*) AS sagas, min(wake_at) AS first FROM ( \
             SELECT s.wake_at FROM {schema}saga AS s WHERE s.type = kind.type AND s.version = kind.version \
             AND s.wake_at <= statement_timestamp() - $1 * interval '1 microsecond' \
-            ORDER BY s.type, s.version, s.wake_at OFFSET 0) AS due) AS late \
+            ORDER BY s.type, s.version, s.wake_at LIMIT 100000) AS due) AS late \
         WHERE late.sagas > 0";
     /// Calls a function of the database that runs with the owner's rights.
     forget_decisions = "SELECT {schema}saga_purge_audit($1, $2::integer) AS gone";

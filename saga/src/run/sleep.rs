@@ -143,7 +143,7 @@ impl<DB: Dialect> Parts<DB> {
         let sagas = Arc::clone(&self.sagas);
         let turn = Turn::Wait { step: name, replies: self.replies, is_locked: false, pause };
         let waits = async {
-            let mut connection = sagas.db.pool().acquire().await?;
+            let mut connection = sagas.db.acquire().await?;
             sagas.tables.turn(&mut connection, &self.held, &turn).await
         };
         match sagas.db.call(waits).await {

@@ -149,8 +149,21 @@ migrations::statements! {
         INSERT INTO saga_audit (actor, note, action, type, id, step) VALUES ($1, $2, $3, $4, $5, $6)";
     decisions = "SELECT at, actor, note, action, type, id, step FROM saga_audit ORDER BY seq DESC LIMIT $1";
     overdue = "
-        SELECT type, version, count(*) AS sagas, {now} - min(wake_at) AS longest FROM saga
-            WHERE wake_at <= {now} - $1 GROUP BY type, version";
+        WITH RECURSIVE kind (type, version) AS (
+            SELECT * FROM (SELECT type, version FROM saga WHERE wake_at IS NOT NULL ORDER BY type, version LIMIT 1)
+            UNION ALL
+            SELECT s.type, s.version FROM kind JOIN saga AS s ON s.rowid = coalesce(
+                (SELECT rowid FROM saga WHERE wake_at IS NOT NULL AND type = kind.type AND version > kind.version
+                    ORDER BY version LIMIT 1),
+                (SELECT rowid FROM saga WHERE wake_at IS NOT NULL AND type > kind.type
+                    ORDER BY type, version LIMIT 1)))
+        SELECT type, version, sagas, {now} - first AS longest FROM (
+            SELECT kind.type, kind.version,
+                (SELECT count(*) FROM (SELECT 1 FROM saga AS s WHERE s.type = kind.type AND s.version = kind.version
+                    AND s.wake_at <= {now} - $1 LIMIT 100000)) AS sagas,
+                (SELECT min(wake_at) FROM saga AS s WHERE s.type = kind.type AND s.version = kind.version
+                    AND s.wake_at <= {now} - $1) AS first
+            FROM kind) WHERE sagas > 0";
     forget_decisions = "DELETE FROM saga_audit WHERE seq IN (
         SELECT seq FROM saga_audit WHERE at < $1 ORDER BY seq LIMIT $2)";
     find_due = "SELECT 1 FROM saga WHERE type = $1 AND version = $2 AND wake_at <= {now} LIMIT 1";

@@ -91,7 +91,7 @@ pub(super) async fn give_back<DB: Dialect>(sagas: &Arc<Inner<DB>>, saga: &SagaRe
     let held = Held::of(saga);
     let turn = Turn::Postpone { attempts: saga.outline.attempts, delay: Duration::ZERO, error: None };
     let given = async {
-        let mut connection = sagas.db.pool().acquire().await?;
+        let mut connection = sagas.db.acquire().await?;
         sagas.tables.turn(&mut connection, &held, &turn).await
     };
     if let Err(error) = sagas.db.call(given).await {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use message::jittered;
 
-use crate::admin::Overdue;
+use crate::admin::{OVERDUE_COUNTED_MAX, Overdue};
 use crate::dialect::Dialect;
 use crate::sagas::Sagas;
 use crate::telemetry;
@@ -40,12 +40,13 @@ fn report(overdue: &[Overdue]) {
     let longest = overdue.iter().map(|overdue| overdue.longest).max().unwrap_or_default();
     telemetry::overdue(longest);
     for Overdue { saga_type, version, sagas, longest } in overdue {
+        let at_least = if *sagas < OVERDUE_COUNTED_MAX { "" } else { "at least that many " };
         tracing::warn!(
             saga_type,
             version,
             sagas,
             ?longest,
-            "sagas wait for a worker that has their version, or for more workers"
+            "{at_least}sagas wait for a worker that has their version, or for more workers"
         );
     }
 }

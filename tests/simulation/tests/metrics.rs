@@ -24,6 +24,7 @@ use tests::counters::Emitted;
 use time::OffsetDateTime;
 use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 /// Number of schedules, in which each metric of the engine is emitted.
 const SCHEDULES: u64 = 60;
@@ -128,6 +129,10 @@ impl LogAdmin for OneRelay {
         unreachable!("the monitor lists nothing")
     }
 
+    async fn discarded(&self, _: &RelayName, _: &[Uuid]) -> Result<Vec<ListedEntry>, LogError> {
+        unreachable!("the monitor lists nothing")
+    }
+
     async fn held(&self, _: &RelayName, _: u32) -> Result<Vec<ListedEntry>, LogError> {
         unreachable!("the monitor lists nothing")
     }
@@ -145,7 +150,7 @@ impl LogAdmin for OneRelay {
         unreachable!("the monitor decides nothing")
     }
 
-    async fn audit(&self, _: &RelayName, _: u32) -> Result<Vec<AuditRecord>, LogError> {
+    async fn audit_before(&self, _: &RelayName, _: i64, _: u32) -> Result<Vec<AuditRecord>, LogError> {
         unreachable!("the monitor asks for no decisions")
     }
 

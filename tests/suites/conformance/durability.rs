@@ -12,8 +12,8 @@ use inbox::{Admission, Candidate, ConsumerName, Gathered, Inbox, InboxOptions, T
 use libtest_mimic::Trial;
 use message::{Chunk, EventType, Fingerprint, Message, Topic};
 use migrations::Line;
-use outbox::Outbox;
-use saga::{Run, SagaId, Sagas, Signature, Started, StepError, StepKey, WorkerOptions};
+use outbox::{NewMessage, Outbox};
+use saga::{Replied, Run, SagaId, Sagas, Signature, Started, StepError, StepKey, Stop, WorkerOptions};
 use sqlx::{PgPool, Postgres};
 use tests::cluster::NEEDS;
 use tests::{Cluster, Outcome, Stage, trial};
@@ -38,6 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             &NEEDS,
             what_a_saga_goes_on_from_survives_a_crash,
         ),
+        trial("durability/postgres/a_kept_reply_survives_a_crash", &NEEDS, a_kept_reply_survives_a_crash),
     ]
 }
 
@@ -180,6 +181,52 @@ async fn what_a_saga_goes_on_from_survives_a_crash(stage: Stage) -> Outcome {
     crash(&server).await?;
     assert_eq!(progress(&server, "cancelled").await?, "undoing false");
     Ok(())
+}
+
+/// Goal: a reply that was kept in a transaction of the caller's own survives a crash, whether its
+/// saga waits for it or has not come to its step. Its sender was told that it arrived, and does not
+/// send it again. Oracle: the rows after a crash.
+async fn a_kept_reply_survives_a_crash(stage: Stage) -> Outcome {
+    let server = careless(&stage, &[Line::Outbox, Line::Saga]).await?;
+    for (name, is_awaited, kept) in [("early", false, "1"), ("awaited", true, "2")] {
+        let pool = PgPool::connect(&server.url()).await?;
+        let code = async |saga: &mut Run<Postgres>, _: i64| {
+            let parcel: String = saga.request("ship", NewMessage::new("shipping")).await?;
+            Ok::<_, Stop>(parcel)
+        };
+        let sagas = Sagas::builder(pool.clone(), Outbox::new()).saga("checkout", 1, code).open().await?;
+        start(&pool, &sagas, name).await?;
+        if is_awaited {
+            wait_for_its_reply(&server, &sagas, name).await?;
+        }
+        let mut tx = pool.begin().await?;
+        let key: StepKey = format!("checkout/{name}/ship").parse()?;
+        assert_eq!(sagas.reply(&mut tx, &key, &"P-1".into()).await?, Replied::Kept);
+        tx.commit().await?;
+        pool.close().await;
+        crash(&server).await?;
+        assert_eq!(count(&server, "saga_reply").await?, kept, "after the reply to {name}");
+    }
+    Ok(())
+}
+
+/// Runs a saga until it waits for a reply and no worker holds it.
+async fn wait_for_its_reply(server: &Cluster, sagas: &Sagas<Postgres>, name: &str) -> Outcome {
+    let running = sagas.clone();
+    let worker = tokio::spawn(async move { running.run(std::future::pending()).await });
+    let sql = format!(
+        "SELECT count(*)::text FROM saga WHERE id = '{name}' AND waits_for = 'ship' AND worker IS NULL"
+    );
+    let waits = async {
+        while server.text(&sql).await? != "1" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok::<_, tests::Failure>(())
+    };
+    let waits = tokio::time::timeout(Duration::from_secs(20), waits).await;
+    worker.abort();
+    drop(worker.await);
+    waits?
 }
 
 /// Starts the saga of this name, and runs it until it comes to the place of the same name.

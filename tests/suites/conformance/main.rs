@@ -73,6 +73,7 @@ mod proxied;
 mod release;
 mod sagas;
 mod statistics;
+mod synchronous;
 mod vanished;
 mod versions;
 
@@ -105,6 +106,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(sagas::trials());
     trials.extend(release::trials());
     trials.extend(statistics::trials());
+    trials.extend(synchronous::trials());
     trials.extend(vanished::trials());
     trials.extend(versions::trials());
     tests::run(trials)

@@ -51,8 +51,11 @@ CREATE TABLE {schema}idempotency_key (
     toast.autovacuum_vacuum_scale_factor = 0.02, toast.autovacuum_vacuum_threshold = 5000
 );
 
--- Serves the batches that forget.
-CREATE INDEX idempotency_key_expires_idx ON {schema}idempotency_key (expires_at);
+-- Serves the batches that forget. It leaves out keys on a lease that wait for an operator: they are
+-- kept, and each batch would walk them again. Of a key that a transaction holds, both columns stay,
+-- so storing its outcome touches no index.
+CREATE INDEX idempotency_key_expires_idx ON {schema}idempotency_key (expires_at)
+    WHERE NOT refuses OR lease_until IS NULL;
 -- Serves the search for expired leases. Keys that are claimed and completed in one transaction
 -- never enter it.
 CREATE INDEX idempotency_key_lease_idx ON {schema}idempotency_key (lease_until) WHERE lease_until IS NOT NULL;

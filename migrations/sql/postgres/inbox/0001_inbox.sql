@@ -277,14 +277,16 @@ CREATE UNIQUE INDEX inbox_dead_letter_delivery_idx
     WHERE resolution IS DISTINCT FROM 'discarded';
 -- Serves the list of what is open, oldest first.
 CREATE INDEX inbox_dead_letter_open_idx ON {schema}inbox_dead_letter (consumer, id) WHERE resolution IS NULL;
--- Serves the search for what holds a key. It leaves out deliveries without a message, whose keys
--- can be too long for an index.
+-- Serves the search for what holds a key, and has nothing else: a key may have any number of open
+-- dead letters that do not hold it. It leaves out deliveries without a message, whose keys can be
+-- too long for an index.
 CREATE INDEX inbox_dead_letter_key_idx ON {schema}inbox_dead_letter (consumer, scope, topic, key, seq)
-    WHERE resolution IS NULL AND key IS NOT NULL AND message_id IS NOT NULL;
+    WHERE resolution IS NULL AND key IS NOT NULL AND message_id IS NOT NULL
+        AND reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held');
 -- Serves the search for held messages whose turn it is.
 CREATE INDEX inbox_dead_letter_held_idx ON {schema}inbox_dead_letter (consumer, scope, topic, key, seq)
     WHERE resolution IS NULL AND reason = 'held';
--- Serves `relay verify`, which asks about many messages.
+-- Serves questions about single messages, and `relay verify`, which asks about many.
 CREATE INDEX inbox_dead_letter_subject_idx ON {schema}inbox_dead_letter (subject);
 -- Serves the purge of what was resolved long ago.
 CREATE INDEX inbox_dead_letter_resolved_at_idx ON {schema}inbox_dead_letter (resolved_at)

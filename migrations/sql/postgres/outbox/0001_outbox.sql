@@ -268,15 +268,25 @@ COMMENT ON FUNCTION {schema}outbox_enqueue_json(text, jsonb, text, text, jsonb, 
     'as outbox_enqueue, for a JSON payload';
 
 -- A fingerprint has the same parts and lengths as the library's own: type, content type, payload.
--- With it no producer has to read payloads.
-CREATE FUNCTION {schema}outbox_stored(ids uuid[]) RETURNS TABLE (message_id uuid, fingerprint bytea)
+-- With it no producer has to read payloads. The digest of a header has the same form, of its name,
+-- an empty text and its value.
+CREATE FUNCTION {schema}outbox_stored(ids uuid[])
+RETURNS TABLE (message_id uuid, fingerprint bytea, topic text, key text, headers jsonb)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT m.message_id, sha256(
         int8send(length(part.kind)::bigint) || part.kind
         || int8send(length(part.content_type)::bigint) || part.content_type
-        || int8send(length(m.payload)::bigint) || m.payload)
+        || int8send(length(m.payload)::bigint) || m.payload),
+        m.topic, m.key,
+        (SELECT jsonb_object_agg(h.key, encode(sha256(
+                int8send(length(header.name)::bigint) || header.name
+                || int8send(0)
+                || int8send(length(header.value)::bigint) || header.value), 'hex'))
+            FROM jsonb_each_text(m.headers) AS h
+            CROSS JOIN LATERAL (
+                SELECT convert_to(h.key, 'UTF8') AS name, convert_to(h.value, 'UTF8') AS value OFFSET 0) AS header)
     FROM %home%.outbox_message AS m
     CROSS JOIN LATERAL (
         SELECT convert_to(coalesce(m.kind, m.topic), 'UTF8') AS kind,
@@ -285,7 +295,7 @@ AS $$
 $$;
 REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]) FROM PUBLIC;
 COMMENT ON FUNCTION {schema}outbox_stored(uuid[]) IS
-    'the fingerprints of the contents that are stored under message ids: tells a duplicate from an id that is used again';
+    'what is stored under message ids, with digests of contents and headers: tells a duplicate from an id that is used again';
 
 
 -- Nodes -------------------------------------------------------------------------------------------

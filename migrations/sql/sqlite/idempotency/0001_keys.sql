@@ -42,8 +42,9 @@ CREATE TABLE idempotency_key (
         CHECK ((state IN ('succeeded', 'failed')) = (processed_at IS NOT NULL))
 );
 
--- Serves the batches that forget.
-CREATE INDEX idempotency_key_expires_idx ON idempotency_key (expires_at);
+-- Serves the batches that forget. It leaves out keys that wait for an operator: they are kept, and
+-- each batch would walk them again.
+CREATE INDEX idempotency_key_expires_idx ON idempotency_key (expires_at) WHERE NOT refuses OR lease_until IS NULL;
 -- Serves the search for expired leases.
 CREATE INDEX idempotency_key_lease_idx ON idempotency_key (lease_until) WHERE lease_until IS NOT NULL;
 

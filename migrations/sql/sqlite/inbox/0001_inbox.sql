@@ -132,12 +132,16 @@ CREATE UNIQUE INDEX inbox_dead_letter_delivery_idx ON inbox_dead_letter (consume
     WHERE resolution IS NOT 'discarded';
 -- Serves the list of what is open, oldest first.
 CREATE INDEX inbox_dead_letter_open_idx ON inbox_dead_letter (consumer, id) WHERE resolution IS NULL;
--- Serves the search for what holds a key.
+-- Serves the search for what holds a key, and has nothing else: a key may have any number of open
+-- dead letters that do not hold it.
 CREATE INDEX inbox_dead_letter_key_idx ON inbox_dead_letter (consumer, scope, topic, key, seq)
-    WHERE resolution IS NULL AND key IS NOT NULL AND message_id IS NOT NULL;
+    WHERE resolution IS NULL AND key IS NOT NULL AND message_id IS NOT NULL
+        AND reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held');
 -- Serves the search for held messages whose turn it is.
 CREATE INDEX inbox_dead_letter_held_idx ON inbox_dead_letter (consumer, scope, topic, key, seq)
     WHERE resolution IS NULL AND reason = 'held';
+-- Serves questions about single messages, and `relay verify`, which asks about many.
+CREATE INDEX inbox_dead_letter_subject_idx ON inbox_dead_letter (subject);
 -- Serves the purge of what was resolved long ago.
 CREATE INDEX inbox_dead_letter_resolved_at_idx ON inbox_dead_letter (resolved_at) WHERE resolution IS NOT NULL;
 

@@ -41,6 +41,8 @@ pub struct ListedEntry {
 /// A recorded decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRecord {
+    /// Its number; a later decision has a larger one.
+    pub number: i64,
     /// When it was made.
     pub at: OffsetDateTime,
     /// The operator.

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use message::Source;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 pub use decision::{Action, ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision, WITHDRAWN_BY};
 pub use entry::{AuditRecord, ListedEntry};
@@ -92,6 +93,13 @@ pub trait LogAdmin: Send + Sync + 'static {
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError>;
 
+    /// Returns the discarded entries of these messages, in the order of ids. The cost does not
+    /// depend on the number of other decisions.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn discarded(&self, relay: &RelayName, message_ids: &[Uuid]) -> Result<Vec<ListedEntry>, LogError>;
+
     /// Returns up to `entries_max` held entries, in no order: those of the first queues in the
     /// order of their names. The cost does not depend on the number of other parked entries.
     ///
@@ -123,7 +131,21 @@ pub trait LogAdmin: Send + Sync + 'static {
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`].
-    async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError>;
+    async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {
+        self.audit_before(relay, i64::MAX, records_max).await
+    }
+
+    /// Returns up to `records_max` decisions about a relay's entries with numbers below `before`,
+    /// latest first.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn audit_before(
+        &self,
+        relay: &RelayName,
+        before: i64,
+        records_max: u32,
+    ) -> Result<Vec<AuditRecord>, LogError>;
 
     /// Returns the pauses in force, in the order of scopes.
     ///

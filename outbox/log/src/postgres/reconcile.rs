@@ -21,18 +21,34 @@ use crate::{LogError, RelayName, stored};
 
 migrations::statements! {
     parts {
+        // Ends a call early where the headers are too large, but after the first row.
+        cut = "SELECT * FROM (
+                SELECT run.*, rank() OVER place AS nth,
+                    sum(coalesce(octet_length(run.headers), 0)) OVER place AS bytes
+                FROM ({rows}) AS run WINDOW place AS (ORDER BY run.message_id)) AS cut
+            WHERE nth = 1 OR bytes <= 8388608 ORDER BY message_id";
         // The fingerprint is computed by the server, so that it sends no payload: over texts in
         // UTF-8, or over the bytes where the database has no encoding. The rows are chosen first;
-        // then the exception of each row is looked up separately.
+        // then the exception of each row is looked up separately. A payload above 64 MiB was not
+        // published, because no broker accepts it even in chunks, and is not read.
         rows = "SELECT m.message_id, m.topic, {kind} AS kind, {labels} AS headers, sha256(
                 int8send(octet_length({kind})::bigint) || convert_to({kind}, {encoding}) ||
                 int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, {encoding}) ||
-                int8send(octet_length(m.payload)::bigint) || m.payload) AS fingerprint, e.state,
+                int8send(octet_length({payload})::bigint) || {payload}) AS fingerprint, e.state,
             {passed} AS passed,
             {edited} AS edited, {discarded} AS discarded
-            FROM {chosen} LEFT JOIN LATERAL (SELECT state FROM {schema}outbox_exception
+            FROM ({chosen}) AS m LEFT JOIN LATERAL (SELECT state FROM {schema}outbox_exception
                 WHERE relay = $1 AND shard = 0 AND id = m.id AND message_id = m.message_id LIMIT 1) AS e ON true
             ORDER BY m.message_id";
+        // Bounds the bytes that one statement reads and hashes. Only stored sizes are looked at; a
+        // header's text is a multiple of them. Both windows count rows of one id as one place.
+        chosen = "SELECT * FROM (
+                SELECT picked.*, rank() OVER place AS nth,
+                    sum(CASE WHEN octet_length(picked.payload) > 67108864 THEN 0 ELSE octet_length(picked.payload) END
+                        + 16::bigint * coalesce(pg_column_size(picked.headers), 0)) OVER place AS weight
+                FROM ({picked}) AS picked WINDOW place AS (ORDER BY picked.message_id)) AS weighed
+            WHERE nth = 1 OR weight <= 67108864";
+        payload = "(CASE WHEN octet_length(m.payload) > 67108864 THEN ''::bytea ELSE m.payload END)";
         kind = "coalesce(m.kind, m.topic)";
         encoding = "(CASE WHEN getdatabaseencoding() = 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END)";
         labels = LABELS;
@@ -44,11 +60,12 @@ migrations::statements! {
         same_segment = SAME_SEGMENT;
     }
 
-    page(chosen = "(SELECT * FROM {schema}outbox_message
-        WHERE message_id > $6 AND message_id <= $7 ORDER BY message_id LIMIT $8::bigint) AS m") = "{rows}";
-    find(message_id = "asked.message_id", chosen = "(SELECT DISTINCT message_id FROM unnest($6::uuid[]) AS ids(message_id)) AS asked
+    page(picked = "SELECT * FROM {schema}outbox_message
+        WHERE message_id > $6 AND message_id <= $7 ORDER BY message_id LIMIT $8::bigint") = "{cut}";
+    find(message_id = "asked.message_id", picked = "SELECT found.*
+        FROM (SELECT DISTINCT message_id FROM unnest($6::uuid[]) AS ids(message_id)) AS asked
         CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_message
-            WHERE message_id = asked.message_id AND {same_segment} LIMIT 1) AS m") = "{rows}";
+            WHERE message_id = asked.message_id AND {same_segment} LIMIT 1) AS found") = "{cut}";
     cursor = "SELECT cursor FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0";
     first = "
         SELECT message_id FROM {schema}outbox_message
@@ -86,6 +103,15 @@ impl Passed {
         let head = cursor.progress.as_ref().map(|progress| PgMark::read(&progress.head)).transpose()?;
         let after = cursor.progress.map_or(0, |progress| progress.after);
         Ok(Self::new(PgMark::read(&cursor.base)?, head, after))
+    }
+
+    /// Returns the id up to which rows lie that are passed here and not at an earlier cursor. While
+    /// the base stays, only the open part of its difference is read: without this bound, a question
+    /// about that part would read the whole backlog behind it.
+    pub(super) fn ends_at(&self, earlier: &Self) -> i64 {
+        let is_same_base =
+            self.base.floor == earlier.base.floor && self.base.snapshot == earlier.base.snapshot;
+        if is_same_base { self.after } else { i64::MAX }
     }
 
     /// Begins a query of a statement whose first parameters are a relay and the rows that it has

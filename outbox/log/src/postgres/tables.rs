@@ -2,7 +2,7 @@
 
 use migrations::Identifier;
 
-use crate::decided::has_an_edit;
+use crate::decided::{ends_with_a_discard, has_an_edit};
 use crate::postgres::fragments::{GIVEN_UP, SAME_SEGMENT};
 use crate::tables::{Texts, texts_of};
 
@@ -24,6 +24,34 @@ migrations::statements! {
             SELECT * FROM {schema}outbox_exception
             WHERE relay = $1 AND shard = 0 AND state = $2 AND {is_indexed} AND id > $3
             ORDER BY id LIMIT $4::bigint";
+        // Discarded entries; `decided` chooses the decisions.
+        discarded = "
+        WITH given_up AS MATERIALIZED (
+{decided}),
+        chosen AS MATERIALIZED (
+            SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
+                coalesce(e.key, m.key) AS key, m.kind, coalesce(e.attempts, 0) AS attempts, coalesce(e.fault, d.fault) AS fault,
+                format('discarded by %s: %s', d.actor, d.note) || coalesce('; it was dead: ' || d.error, '') AS error, d.at, m.payload_bytes, g.edited,
+                e.id AS parked
+            FROM given_up AS g
+            CROSS JOIN LATERAL (SELECT id, message_id, actor, note, at, fault, error FROM {schema}outbox_audit
+                WHERE seq = g.discarded LIMIT 1) AS d
+            LEFT JOIN LATERAL (SELECT id, topic, key, state, attempts, fault FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND id = d.id AND message_id = d.message_id LIMIT 1) AS e ON true
+            LEFT JOIN LATERAL (
+                SELECT id, topic, key, kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_message
+                WHERE message_id = d.message_id AND {same_segment} LIMIT 1) AS m ON true
+            WHERE (e.state = 'discarded' OR e.id IS NULL AND m.id IS NOT NULL) {above}
+            ORDER BY coalesce(e.id, m.id) {limit})
+        SELECT c.id, c.message_id::text AS message_id, c.topic, c.key, coalesce(c.kind, p.kind, c.topic) AS kind,
+            c.attempts, NULL::float8 AS due_in, c.fault, c.error, c.at AS created_at, c.at AS updated_at,
+            coalesce(p.payload_bytes, c.payload_bytes, 0) AS payload_bytes, c.edited
+        FROM chosen AS c
+        LEFT JOIN LATERAL (
+            SELECT kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_parked
+            WHERE relay = $1 AND shard = 0 AND id = c.parked LIMIT 1) AS p ON true
+        ORDER BY c.id";
+        last_discard = "max(a.seq) FILTER (WHERE a.action = 'discard') AS discarded, coalesce({has_an_edit}, false) AS edited";
         // The queue of a held entry, in the form of its index.
         queue = "(coalesce('k' || key, 't' || topic) COLLATE \"C\")";
         walk = "(SELECT id, message_id, topic, key, attempts, due_at, fault, error, created_at, updated_at
@@ -59,6 +87,7 @@ migrations::statements! {
             ORDER BY e.id";
         given_up = GIVEN_UP;
         has_an_edit = has_an_edit!();
+        ends_with_a_discard = ends_with_a_discard!();
         same_segment = SAME_SEGMENT;
     }
 
@@ -126,33 +155,22 @@ migrations::statements! {
     /// decision it has, as long as the log has them. $1 relay, $2 above this id, $3 rows. No index
     /// covers discarded entries. So all decisions are read, each message whose last decision is a
     /// discard is looked up separately, and further columns are looked up for this page only.
-    list_discarded(message_id = "d.message_id") = "
-        WITH given_up AS MATERIALIZED (
-            SELECT max(a.seq) FILTER (WHERE a.action = 'discard') AS discarded,
-                coalesce({has_an_edit}, false) AS edited {given_up}),
-        chosen AS MATERIALIZED (
-            SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
-                coalesce(e.key, m.key) AS key, m.kind, coalesce(e.attempts, 0) AS attempts, coalesce(e.fault, d.fault) AS fault,
-                format('discarded by %s: %s', d.actor, d.note) || coalesce('; it was dead: ' || d.error, '') AS error, d.at, m.payload_bytes, g.edited,
-                e.id AS parked
-            FROM given_up AS g
-            CROSS JOIN LATERAL (SELECT id, message_id, actor, note, at, fault, error FROM {schema}outbox_audit
-                WHERE seq = g.discarded LIMIT 1) AS d
-            LEFT JOIN LATERAL (SELECT id, topic, key, state, attempts, fault FROM {schema}outbox_exception
-                WHERE relay = $1 AND shard = 0 AND id = d.id AND message_id = d.message_id LIMIT 1) AS e ON true
-            LEFT JOIN LATERAL (
-                SELECT id, topic, key, kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_message
-                WHERE message_id = d.message_id AND {same_segment} LIMIT 1) AS m ON true
-            WHERE (e.state = 'discarded' OR e.id IS NULL AND m.id IS NOT NULL) AND coalesce(e.id, m.id) > $2
-            ORDER BY coalesce(e.id, m.id) LIMIT $3::bigint)
-        SELECT c.id, c.message_id::text AS message_id, c.topic, c.key, coalesce(c.kind, p.kind, c.topic) AS kind,
-            c.attempts, NULL::float8 AS due_in, c.fault, c.error, c.at AS created_at, c.at AS updated_at,
-            coalesce(p.payload_bytes, c.payload_bytes, 0) AS payload_bytes, c.edited
-        FROM chosen AS c
-        LEFT JOIN LATERAL (
-            SELECT kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_parked
-            WHERE relay = $1 AND shard = 0 AND id = c.parked LIMIT 1) AS p ON true
-        ORDER BY c.id";
+    list_discarded(
+        message_id = "d.message_id",
+        decided = "SELECT {last_discard} {given_up}",
+        above = "AND coalesce(e.id, m.id) > $2",
+        limit = "LIMIT $3::bigint",
+    ) = "{discarded}";
+    /// Like `list_discarded`, of these messages: $1 relay, $2 their ids. Decisions are read
+    /// by the message.
+    discarded_of(
+        message_id = "d.message_id",
+        decided = "SELECT l.* FROM (SELECT DISTINCT id FROM unnest($2::uuid[]) AS ids(id)) AS named
+            CROSS JOIN LATERAL (SELECT {last_discard} FROM {schema}outbox_audit AS a
+                WHERE a.relay = $1 AND a.message_id = named.id HAVING {ends_with_a_discard}) AS l",
+        above = "",
+        limit = "",
+    ) = "{discarded}";
     /// $1 relay, $2 id, $3 message id, $4 maximum bytes of a payload to read. A copy that an
     /// operator has edited comes before the row, and the row before any other copy.
     payload(message_id = "$3::text::uuid") = "
@@ -189,10 +207,11 @@ migrations::statements! {
     operations = "
         SELECT at, actor, action, selection, note FROM {schema}outbox_operation WHERE relay = $1
         ORDER BY seq DESC LIMIT $2";
+    /// $3 before this sequence number.
     decisions = "
-        SELECT at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
+        SELECT seq, at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
             selection, error
-        FROM {schema}outbox_audit WHERE relay = $1 ORDER BY seq DESC LIMIT $2";
+        FROM {schema}outbox_audit WHERE relay = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2";
     now = "SELECT statement_timestamp() AS at";
     /// The next entries that match: see `walk` and `matches`; $13 rows.
     parked(is_indexed = "true", message_id = "e.message_id") = "{shown}";

@@ -11,7 +11,8 @@ use sqlx::{Connection as _, Row as _, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::entries::Labels;
-use crate::reconcile::{Row, Rows, stage};
+use crate::entries::selection::LABEL_BYTES_PER_CALL;
+use crate::reconcile::{HASHED_BYTES_PER_CALL, Row, Rows, stage};
 use crate::sqlite::fragments::{DISCARDED, WAS_EDITED};
 use crate::sqlite::mark::id_of;
 use crate::sqlite::row::text;
@@ -96,7 +97,14 @@ impl SqliteRows {
         let mut found = Vec::new();
         {
             let mut rows = query.fetch(&mut *tx);
+            let (mut labels, mut payloads) = (0, 0);
             while let Some(next) = rows.try_next().await.map_err(failed())? {
+                labels += bytes(&next, "headers").map_err(failed())?;
+                payloads += bytes(&next, "payload").map_err(failed())?;
+                let is_full = labels > LABEL_BYTES_PER_CALL || payloads > HASHED_BYTES_PER_CALL;
+                if is_full && !found.is_empty() {
+                    break;
+                }
                 found.push(row(&next)?);
             }
         }
@@ -110,6 +118,10 @@ pub(super) fn passed(cursor: &str) -> Result<i64, LogError> {
     let cursor = stored::read(cursor)?;
     let after = cursor.progress.as_ref().map_or(0, |progress| progress.after);
     Ok(id_of(&cursor.base)?.max(after))
+}
+
+fn bytes(row: &SqliteRow, column: &str) -> Result<usize, sqlx::Error> {
+    Ok(row.try_get::<Option<&[u8]>, _>(column)?.map_or(0, <[u8]>::len))
 }
 
 fn row(row: &SqliteRow) -> Result<Row, LogError> {

@@ -44,6 +44,25 @@ migrations::statements! {
         by_id = "
             SELECT * FROM outbox_exception
             WHERE relay = ?1 AND shard = 0 AND state = ?2 AND id > ?3 ORDER BY id LIMIT ?4";
+        // Discarded entries: see `list_discarded`.
+        discarded = "
+        SELECT * FROM (
+            SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
+                coalesce(e.key, m.key) AS key, coalesce(m.kind, p.kind, m.topic, e.topic) AS kind,
+                coalesce(e.attempts, 0) AS attempts, NULL AS due_in, coalesce(e.fault, d.fault) AS fault,
+                'discarded by ' || d.actor || ': ' || d.note || coalesce('; it was dead: ' || d.error, '') AS error, d.at AS created_at, d.at AS updated_at,
+                coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
+                {edited} AS edited
+            FROM outbox_audit AS d
+            LEFT JOIN outbox_exception AS e
+                ON e.relay = ?1 AND e.shard = 0 AND e.id = d.id AND e.message_id = d.message_id
+            LEFT JOIN outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
+            LEFT JOIN outbox_message AS m ON m.message_id = d.message_id
+            WHERE d.relay = ?1 AND d.action = 'discard' {of_these}
+                AND d.seq IN (SELECT max(l.seq) FROM outbox_audit AS l
+                    WHERE l.relay = ?1 AND l.action <> 'edit' {decided} GROUP BY l.message_id)
+                AND (e.state = 'discarded' OR e.id IS NULL AND m.id IS NOT NULL))
+        {page}";
     }
 
     counts = "
@@ -92,24 +111,14 @@ migrations::statements! {
     ) = "{listed} ORDER BY e.id";
     /// Discarded entries: those whose decision the relay has not followed yet, and those whose
     /// decision it has, as long as the log has them. ?1 relay, ?2 above this id, ?3 rows.
-    list_discarded(of = "d") = "
-        SELECT * FROM (
-            SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
-                coalesce(e.key, m.key) AS key, coalesce(m.kind, p.kind, m.topic, e.topic) AS kind,
-                coalesce(e.attempts, 0) AS attempts, NULL AS due_in, coalesce(e.fault, d.fault) AS fault,
-                'discarded by ' || d.actor || ': ' || d.note || coalesce('; it was dead: ' || d.error, '') AS error, d.at AS created_at, d.at AS updated_at,
-                coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
-                {edited} AS edited
-            FROM outbox_audit AS d
-            LEFT JOIN outbox_exception AS e
-                ON e.relay = ?1 AND e.shard = 0 AND e.id = d.id AND e.message_id = d.message_id
-            LEFT JOIN outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
-            LEFT JOIN outbox_message AS m ON m.message_id = d.message_id
-            WHERE d.relay = ?1 AND d.action = 'discard'
-                AND d.seq IN (SELECT max(l.seq) FROM outbox_audit AS l
-                    WHERE l.relay = ?1 AND l.action <> 'edit' GROUP BY l.message_id)
-                AND (e.state = 'discarded' OR e.id IS NULL AND m.id IS NOT NULL))
-        WHERE id > ?2 ORDER BY id LIMIT ?3";
+    list_discarded(of = "d", of_these = "", decided = "", page = "WHERE id > ?2 ORDER BY id LIMIT ?3") = "{discarded}";
+    /// Like `list_discarded`, of these messages: ?1 relay, ?2 their ids.
+    discarded_of(
+        of = "d",
+        of_these = "AND d.message_id IN (SELECT value FROM json_each(?2))",
+        decided = "AND l.message_id IN (SELECT value FROM json_each(?2))",
+        page = "ORDER BY id",
+    ) = "{discarded}";
     /// ?1 relay, ?2 id, ?3 message id, ?4 maximum bytes of a payload to read. A copy that an
     /// operator has edited comes before the row, and the row before any other copy.
     payload = "
@@ -142,10 +151,11 @@ migrations::statements! {
     operations = "
         SELECT at, actor, action, selection, note FROM outbox_operation WHERE relay = ?1
         ORDER BY seq DESC LIMIT ?2";
+    /// ?3 before this sequence number.
     decisions = "
-        SELECT at, actor, id, message_id, action, note, digest_before, digest_after,
+        SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,
             selection, error
-        FROM outbox_audit WHERE relay = ?1 ORDER BY seq DESC LIMIT ?2";
+        FROM outbox_audit WHERE relay = ?1 AND seq < ?3 ORDER BY seq DESC LIMIT ?2";
     now = "SELECT {now} AS at";
     parked(is_indexed = "true") = "{shown}";
     parked_stuck(is_indexed = "state IN ('retrying', 'dead')") = "{shown}";

@@ -1,12 +1,14 @@
 //! The audit: decisions about messages, and other operations.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+use inbox::Decision;
 use outbox_log::LogError;
+use outbox_log::admin::{AuditRecord, Operation};
 use serde::Serialize;
 use time::OffsetDateTime;
 
+use super::audit_lines::{Lines, Slices};
 use super::message::DeadSource;
 use crate::error::OperateError;
 use crate::operator::{Operator, Role};
@@ -77,9 +79,7 @@ pub struct Audited {
 /// unreachable databases.
 pub async fn audit(places: &Places, operator: &Operator, limit: NonZeroU32) -> Result<Audited, OperateError> {
     operator.permit(Role::Viewer, "read the audit")?;
-    let mut audited = read(places, ROWS_MAX.max(limit), grouped).await;
-    audited.lines.truncate(limit.get() as usize);
-    Ok(audited)
+    Ok(read(places, ROWS_MAX.max(limit), limit, true).await)
 }
 
 /// Like [`audit`], with a line for each message. Cancel-safe.
@@ -92,43 +92,76 @@ pub async fn audit_of_messages(
     limit: NonZeroU32,
 ) -> Result<Audited, OperateError> {
     operator.permit(Role::Viewer, "read the audit")?;
-    let mut audited = read(places, limit, |lines| lines).await;
-    audited.lines.truncate(limit.get() as usize);
-    Ok(audited)
+    Ok(read(places, limit, limit, false).await)
 }
 
-/// Reads at most `rows_max` rows of each place, and combines them with `group`.
-async fn read(places: &Places, rows_max: NonZeroU32, group: fn(Vec<AuditLine>) -> Vec<AuditLine>) -> Audited {
+/// Reads at most `rows_max` rows of each place. Keeps `limit` lines, however many rows there are.
+async fn read(places: &Places, rows_max: NonZeroU32, limit: NonZeroU32, is_grouped: bool) -> Audited {
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
+    let gathering = || Lines::new(limit, is_grouped);
     for place in &places.outboxes {
-        match of_outbox(place, rows_max).await {
-            Ok((decisions, operations)) => {
-                lines.extend(group(decisions));
-                lines.extend(operations);
-            }
+        match of_outbox(place, rows_max, gathering()).await {
+            Ok(found) => keep_latest(&mut lines, found, limit),
             Err(error) => away.push(OperateError::from(error).about(&place.pipeline)),
         }
     }
     for place in &places.inboxes {
-        match of_inbox(place, rows_max).await {
-            Ok(found) => lines.extend(group(found)),
+        match of_inbox(place, rows_max, gathering()).await {
+            Ok(found) => keep_latest(&mut lines, found, limit),
             Err(error) => away.push(error),
         }
     }
+    Audited { lines, away }
+}
+
+/// Adds the lines of a place, and keeps the latest ones.
+fn keep_latest(lines: &mut Vec<AuditLine>, found: Vec<AuditLine>, limit: NonZeroU32) {
+    lines.extend(found);
     // Each place returns the latest first; the sort is stable.
     lines.sort_by_key(|line| std::cmp::Reverse(line.at));
     lines.dedup();
-    Audited { lines, away }
+    lines.truncate(limit.get() as usize);
 }
 
 /// Returns decisions about messages, and other operations.
 async fn of_outbox(
     place: &OutboxPlace,
-    limit: NonZeroU32,
-) -> Result<(Vec<AuditLine>, Vec<AuditLine>), LogError> {
-    let records = place.log.audit(&place.pipeline, limit.get()).await?;
-    let operations = place.log.operations(&place.pipeline, limit.get()).await?;
-    let decisions = records.into_iter().map(|record| AuditLine {
+    rows_max: NonZeroU32,
+    mut lines: Lines,
+) -> Result<Vec<AuditLine>, LogError> {
+    let operations = place.log.operations(&place.pipeline, lines.limit.get()).await?;
+    let mut slices = Slices::new(rows_max);
+    while let Some(rows) = slices.next().filter(|_| !lines.is_full()) {
+        let records = place.log.audit_before(&place.pipeline, slices.before, rows.get()).await?;
+        slices.read(records.len(), records.last().map(|record| record.number));
+        for record in records {
+            lines.add(of_record(place, record));
+        }
+    }
+    let mut lines = lines.end();
+    lines.extend(operations.into_iter().map(|operation| of_operation(place, operation)));
+    Ok(lines)
+}
+
+async fn of_inbox(
+    place: &InboxPlace,
+    rows_max: NonZeroU32,
+    mut lines: Lines,
+) -> Result<Vec<AuditLine>, OperateError> {
+    let is_here = |consumer: &str| place.consumer.as_ref().is_none_or(|name| name.as_str() == consumer);
+    let mut slices = Slices::new(rows_max);
+    while let Some(rows) = slices.next().filter(|_| !lines.is_full()) {
+        let decisions = place.database.decisions_before(slices.before, rows).await?;
+        slices.read(decisions.len(), decisions.last().map(|decision| decision.number));
+        for decision in decisions.into_iter().filter(|decision| is_here(&decision.consumer)) {
+            lines.add(of_decision(decision));
+        }
+    }
+    Ok(lines.end())
+}
+
+fn of_record(place: &OutboxPlace, record: AuditRecord) -> AuditLine {
+    AuditLine {
         at: record.at,
         actor: record.actor,
         action: record.action,
@@ -145,8 +178,11 @@ async fn of_outbox(
         digest_before: record.digest_before,
         digest_after: record.digest_after,
         error: record.error,
-    });
-    let operations = operations.into_iter().map(|operation| AuditLine {
+    }
+}
+
+fn of_operation(place: &OutboxPlace, operation: Operation) -> AuditLine {
+    AuditLine {
         at: operation.at,
         actor: operation.actor,
         action: operation.action,
@@ -163,106 +199,26 @@ async fn of_outbox(
         digest_before: None,
         digest_after: None,
         error: None,
-    });
-    Ok((decisions.collect(), operations.collect()))
-}
-
-async fn of_inbox(place: &InboxPlace, limit: NonZeroU32) -> Result<Vec<AuditLine>, OperateError> {
-    let decisions = place.database.decisions(limit).await?;
-    let is_here = |consumer: &str| place.consumer.as_ref().is_none_or(|name| name.as_str() == consumer);
-    let decisions = decisions.into_iter().filter(|line| is_here(&line.consumer));
-    Ok(decisions
-        .map(|decision| AuditLine {
-            at: decision.at,
-            actor: decision.signature.actor,
-            action: decision.action.as_str().to_owned(),
-            source: DeadSource::Inbox,
-            owner: decision.consumer,
-            messages: 1,
-            id: Some(decision.dead_letter.to_string()),
-            message_id: None,
-            selection: decision.signature.selection,
-            note: decision.signature.note,
-            accept_late: decision.accept_late,
-            outcome: decision.outcome,
-            done_at: decision.done_at,
-            digest_before: None,
-            digest_after: None,
-            error: None,
-        })
-        .collect())
-}
-
-/// Combines consecutive lines with the same operator, filter and reason into one decision.
-fn grouped(lines: Vec<AuditLine>) -> Vec<AuditLine> {
-    let is_of_one = |one: &AuditLine, other: &AuditLine| {
-        let of = |line: &AuditLine| {
-            (line.source, line.owner.clone(), line.actor.clone(), line.action.clone(), line.accept_late)
-        };
-        // Without a filter, each message was decided about individually.
-        one.selection.is_some()
-            && of(one) == of(other)
-            && (&one.selection, &one.note) == (&other.selection, &other.note)
-    };
-    lines.chunk_by(is_of_one).map(together).collect()
-}
-
-/// Combines the lines of a decision's messages into one.
-fn together(lines: &[AuditLine]) -> AuditLine {
-    let mut line = lines[0].clone();
-    if lines.len() == 1 {
-        return line;
     }
-    let mut outcomes: BTreeMap<&str, usize> = BTreeMap::new();
-    for outcome in lines.iter().filter_map(|line| line.outcome.as_deref()) {
-        *outcomes.entry(outcome).or_default() += 1;
-    }
-    let told: Vec<String> = outcomes.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
-    line.messages = lines.len() as u64;
-    line.outcome = (!told.is_empty()).then(|| told.join(", "));
-    line.done_at = lines.iter().filter_map(|line| line.done_at).max();
-    AuditLine { id: None, message_id: None, digest_before: None, digest_after: None, error: None, ..line }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn line(actor: &str, id: i64, selection: Option<&str>) -> AuditLine {
-        AuditLine {
-            at: OffsetDateTime::UNIX_EPOCH,
-            actor: actor.to_owned(),
-            action: String::from("requeue"),
-            source: DeadSource::Outbox,
-            owner: String::from("orders"),
-            messages: 1,
-            id: Some(id.to_string()),
-            message_id: Some(String::from("m")),
-            selection: selection.map(str::to_owned),
-            note: String::from("a test"),
-            accept_late: false,
-            outcome: None,
-            done_at: None,
-            digest_before: None,
-            digest_after: None,
-            error: None,
-        }
-    }
-
-    #[test]
-    fn a_decision_is_one_line_however_many_messages_it_is_about() {
-        let chosen = Some("topic=orders: 3 chosen");
-        let applied = |line: AuditLine| AuditLine { outcome: Some(String::from("applied")), ..line };
-        let lines = grouped(vec![
-            applied(line("ann", 3, chosen)),
-            line("ann", 2, chosen),
-            applied(line("ann", 1, chosen)),
-            line("bob", 1, chosen),
-            line("bob", 7, None),
-            line("bob", 6, None),
-        ]);
-        let counts: Vec<_> = lines.iter().map(|line| (line.messages, line.id.as_deref())).collect();
-        assert_eq!(counts, [(3, None), (1, Some("1")), (1, Some("7")), (1, Some("6"))]);
-        assert_eq!(lines[0].outcome.as_deref(), Some("2 applied"));
+fn of_decision(decision: Decision) -> AuditLine {
+    AuditLine {
+        at: decision.at,
+        actor: decision.signature.actor,
+        action: decision.action.as_str().to_owned(),
+        source: DeadSource::Inbox,
+        owner: decision.consumer,
+        messages: 1,
+        id: Some(decision.dead_letter.to_string()),
+        message_id: None,
+        selection: decision.signature.selection,
+        note: decision.signature.note,
+        accept_late: decision.accept_late,
+        outcome: decision.outcome,
+        done_at: decision.done_at,
+        digest_before: None,
+        digest_after: None,
+        error: None,
     }
 }

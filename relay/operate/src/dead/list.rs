@@ -122,7 +122,7 @@ pub async fn show(
     filter: &Filter,
 ) -> Result<Vec<DeadMessage>, OperateError> {
     operator.permit(Role::Viewer, "view parked messages")?;
-    let Listed { messages, away, next, .. } = find(places, filter, States::Any, usize::MAX).await;
+    let Listed { messages, away, .. } = find(places, filter, States::Any, usize::MAX).await;
     let missing: Vec<String> = filter
         .ids
         .iter()
@@ -134,30 +134,19 @@ pub async fn show(
         Some(error) => Err(error),
         None => {
             let text = format!("not parked: {}", missing.join(", "));
-            let help = match next {
-                Some(_) => NOT_ALL_LOOKED_AT,
-                None => {
-                    "it was published, or was never here; `relay dead list` shows dead messages, and with --state other parked ones"
-                }
-            };
+            let help = "it was published, or was never here; `relay dead list` shows dead messages, and with --state other parked ones";
             Err(OperateError::refused(text, help))
         }
     }
 }
 
-/// Finds at most `limit` messages in all places. Given ids are looked up. Dead letters that no
-/// index finds by them are searched in a bounded number of rows; [`Listed::next`] shows that there
-/// are others.
+/// Finds at most `limit` messages in all places. Given ids are looked up.
 pub(crate) async fn find(places: &Places, filter: &Filter, states: States, limit: usize) -> Listed {
     Reading::new(filter, states, limit, usize::MAX).all(places, None).await
 }
 
 /// Maximum number of rows read for one page, however many match the filter.
 const SCANNED_MAX: usize = 10_000;
-
-/// The help for an id that was not found in an incomplete search.
-pub(crate) const NOT_ALL_LOOKED_AT: &str =
-    "there are too many dead letters to search for a message id: give the id of the dead letter";
 
 /// A place in the list of waiting messages. Its text is used in addresses and forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

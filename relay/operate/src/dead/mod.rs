@@ -17,9 +17,11 @@
 //! | `result` | [`decision()`]: the result of such a decision |
 //! | `outcome` | the state of an entry after a decision |
 //! | `audit` | [`audit()`]: the decisions |
+//! | `audit_lines` | combines the rows of an audit into lines |
 //! | `sample` (tests) | a message to show |
 
 mod audit;
+mod audit_lines;
 mod bulk;
 mod choosing;
 pub(crate) mod decide;

@@ -63,6 +63,7 @@ mod tests {
 
     fn record(action: &str) -> AuditRecord {
         AuditRecord {
+            number: 1,
             at: OffsetDateTime::UNIX_EPOCH,
             actor: String::from("ann"),
             id: EntryId(9),

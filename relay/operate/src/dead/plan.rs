@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::decide::Change;
 use super::filter::{Filter, MessageRef};
-use super::list::{Listed, NOT_ALL_LOOKED_AT, States, find};
+use super::list::{Listed, States, find};
 use super::message::{DeadMessage, DeadSource, Row};
 use super::outcome::outcome;
 use crate::error::{OperateError, OperateErrorKind};
@@ -49,7 +49,7 @@ pub async fn plan(
 ) -> Result<Plan, OperateError> {
     operator.permit(Role::Viewer, "view parked messages")?;
     let found = find(places, filter, States::Dead, PLANNED_MAX.saturating_add(1)).await;
-    let Listed { mut messages, away, next, .. } = found;
+    let Listed { mut messages, away, .. } = found;
     need_all(places, away)?;
     if messages.len() > PLANNED_MAX {
         let text = format!("more than {PLANNED_MAX} messages match; they are decided about one by one");
@@ -58,8 +58,7 @@ pub async fn plan(
     if change.takes_retrying() {
         add_waiting(places, filter, &mut messages).await;
     }
-    let help = if next.is_some() { NOT_ALL_LOOKED_AT } else { NOT_DEAD };
-    check_named(places, filter, &messages, help).await?;
+    check_named(places, filter, &messages).await?;
     sort(&mut messages);
     let selection = format!("{filter}: {} chosen", messages.len());
     Ok(Plan { selection, messages, is_named: !filter.ids.is_empty() })
@@ -99,12 +98,7 @@ async fn add_waiting(places: &Places, filter: &Filter, messages: &mut Vec<DeadMe
 }
 
 /// Returns an error for an id that names no message to decide about, or more than one.
-async fn check_named(
-    places: &Places,
-    filter: &Filter,
-    found: &[DeadMessage],
-    help: &str,
-) -> Result<(), OperateError> {
+async fn check_named(places: &Places, filter: &Filter, found: &[DeadMessage]) -> Result<(), OperateError> {
     let mut missing = Vec::new();
     for id in &filter.ids {
         let named: Vec<&DeadMessage> = found.iter().filter(|message| id.names(message)).collect();
@@ -143,7 +137,7 @@ async fn check_named(
     }
     let text = format!("not dead: {}", told.join(", "));
     let kind = if others.is_empty() { OperateErrorKind::Refused } else { OperateErrorKind::Conflict };
-    Err(OperateError::new(kind, text).with_help(help))
+    Err(OperateError::new(kind, text).with_help(NOT_DEAD))
 }
 
 /// Returns the last decision about an entry that is no longer dead, and the entry's state.

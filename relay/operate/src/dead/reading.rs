@@ -22,9 +22,6 @@ use crate::places::{OutboxPlace, Places};
 /// Entries of an outbox per read.
 const PAGE_ENTRIES: u32 = 500;
 
-/// Maximum number of dead letters searched for closed ones of a message: no index finds these.
-pub(crate) const NAMED_SCANNED_MAX: usize = 5_000;
-
 /// Returns the start and the number of rows for reading the ids from `first` to `last`.
 fn up_to(first: EntryId, last: EntryId) -> (EntryId, u32) {
     let rows = last.0.saturating_sub(first.0).saturating_add(1);
@@ -82,10 +79,6 @@ impl<'a> Reading<'a> {
                 Some((at, id)) if number == at => Some(id),
                 _ => None,
             };
-            if !filter.ids.is_empty() {
-                // Each inbox is searched for the ids, regardless of the rows of the others.
-                self.budget = NAMED_SCANNED_MAX;
-            }
             let first = Bookmark(Row::Inbox(number, DeadLetterId(Uuid::nil())), ExceptionState::Dead);
             if self.states.of_inbox().is_some() && self.ends_before(first) {
                 break;
@@ -189,15 +182,30 @@ impl<'a> Reading<'a> {
     /// Looks up the entries that the filter names, without reading the rows between distant ones.
     async fn named(&mut self, number: usize, place: &OutboxPlace) -> Result<(), OperateError> {
         let mut wanted = BTreeSet::new();
+        let mut message_ids = BTreeSet::new();
+        let has_discarded = self.states.of_outbox().contains(&ExceptionState::Discarded);
         for id in &self.filter.ids {
-            wanted.extend(id.place().map(EntryId));
-            if let Some(uuid) = id.uuid() {
-                let found = place.entries.find(&place.pipeline, EntryRef::MessageId(uuid)).await?;
-                wanted.extend(found.into_iter().map(|entry| entry.id));
+            let at = id.place().map(EntryId);
+            wanted.extend(at);
+            let by_place = at.filter(|_| has_discarded).map(EntryRef::Id);
+            let Some(which) = id.uuid().map(EntryRef::MessageId).or(by_place) else { continue };
+            for entry in place.entries.find(&place.pipeline, which).await? {
+                wanted.insert(entry.id);
+                message_ids.extend(Uuid::parse_str(&entry.message_id));
             }
         }
         let Some(last) = wanted.last().copied() else { return Ok(()) };
         for state in self.states.of_outbox() {
+            if state == ExceptionState::Discarded {
+                let message_ids: Vec<Uuid> = message_ids.iter().copied().collect();
+                let entries = place.log.discarded(&place.pipeline, &message_ids).await?;
+                let messages = entries
+                    .into_iter()
+                    .map(|entry| DeadMessage::of_entry(number, place.pipeline.as_str(), state, entry));
+                let (filter, now) = (self.filter, self.now);
+                self.found.extend(messages.filter(|message| filter.takes(message, now)));
+                continue;
+            }
             let mut next = wanted.first().copied();
             while let Some(first) = next.filter(|_| !self.is_full()) {
                 let (before, limit) = up_to(first, last);

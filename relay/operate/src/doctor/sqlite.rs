@@ -16,9 +16,17 @@ pub(crate) fn check(facts: &SqliteFacts) -> Vec<Finding> {
     let mut findings = vec![Finding::pass("server", DATABASE, format!("SQLite {}", facts.version))];
     findings.extend(facts.lines.iter().map(|line| schema::check(line, DATABASE)));
     findings.push(accepted(facts.refused.as_deref()));
+    findings.push(durability());
     findings.push(journal(facts));
     findings.push(disk(facts));
     findings
+}
+
+/// The file does not store the setting: every connection has its own, and no other one can see it.
+fn durability() -> Finding {
+    let measured = "transactions that the toolkit begins wait for the disk (PRAGMA synchronous = FULL); those of a \
+        service's own wait if it sets that itself";
+    Finding::pass("durability", DATABASE, measured)
 }
 
 fn journal(facts: &SqliteFacts) -> Finding {
@@ -62,6 +70,7 @@ mod tests {
         };
         let states: Vec<_> = check(&facts).iter().map(|finding| (finding.check, finding.state)).collect();
         assert!(states.contains(&("journal", CheckState::Warn)), "{states:?}");
+        assert!(states.contains(&("durability", CheckState::Pass)), "{states:?}");
         assert!(states.contains(&("disk", CheckState::Fail)), "{states:?}");
     }
 }

@@ -218,10 +218,16 @@ impl Comparison<'_> {
         let first = open.rows.first().await?;
         open.context.outbox_from = first.map(|first| first.max(open.context.outbox_from.unwrap_or_default()));
         for ids in suspects.chunks(PAGE_ROWS as usize) {
-            let mut rows = open.rows.find(ids).await?;
-            sources::leave_out(&mut rows, &self.pipeline.settings.filter);
             open.spool.forget(At::Outbox, ids).await?;
-            open.spool.add_rows(&rows).await?;
+            let mut left = ids.to_vec();
+            // A call ends early where rows are large.
+            while !left.is_empty() {
+                let mut rows = open.rows.find(&left).await?;
+                let Some(last) = rows.last().map(|row| row.id) else { break };
+                left.retain(|id| *id > last);
+                sources::leave_out(&mut rows, &self.pipeline.settings.filter);
+                open.spool.add_rows(&rows).await?;
+            }
             self.reading.pace.rows(ids.len()).await;
         }
         // Every message that the cursor has passed is at the broker by now, so one more reading

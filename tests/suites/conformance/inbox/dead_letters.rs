@@ -18,6 +18,8 @@ cases! { "inbox/dead_letters":
     every {
         a_dead_letter_holds_the_whole_message,
         a_dead_letter_is_stored_once_and_its_deliveries_are_counted,
+        a_list_without_payloads_is_small_however_large_the_dead_letters_are,
+        a_message_leads_to_all_its_dead_letters,
         malformed_deliveries_of_one_payload_are_dead_letters_of_their_own,
         equal_arrivals_are_dead_letters_of_their_own_and_one_counts_a_redelivery,
         a_letter_that_dies_again_tells_what_happened_last,
@@ -25,6 +27,7 @@ cases! { "inbox/dead_letters":
         a_redrive_applies_once,
         a_late_message_is_redriven_only_when_accepted_and_only_once,
         a_late_message_with_several_dead_letters_takes_effect_once,
+        a_late_redrive_reads_only_dead_letters_that_record_an_effect,
         a_failed_redrive_leaves_the_dead_letter_open,
         what_cannot_be_redriven_is_refused_and_can_be_discarded,
         a_dead_letter_stops_further_copies_until_it_is_redriven,
@@ -115,6 +118,64 @@ async fn a_dead_letter_is_stored_once_and_its_deliveries_are_counted<DB: TestDat
     assert!(rest.len() == 1 && rest[0].id > id);
     let nobody = DeadLetterQuery { consumer: Some(consumer("nobody")), ..DeadLetterQuery::default() };
     assert!(inbox.dead_letters(&nobody).await.unwrap().is_empty());
+}
+
+/// Goal: a list of 500 dead letters is not 500 sets of headers and keys of any length. Oracle: the
+/// bytes of what the list has of a dead letter, and its whole text when it is read whole.
+async fn a_list_without_payloads_is_small_however_large_the_dead_letters_are<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let small = Malformed {
+        problem: String::from("no id"),
+        topic: String::from("orders"),
+        key: Some(String::from("é")),
+        payload: b"{}".as_slice().into(),
+        ..Malformed::default()
+    };
+    let headers = (0..200).map(|n| pair(&format!("name-{n}"), &"x".repeat(10_000))).collect();
+    store_malformed(&inbox, Malformed { key: Some("é".repeat(100_000)), headers, ..small.clone() }).await;
+    store_malformed(&inbox, small).await;
+    for resolved_too in [false, true] {
+        let query = DeadLetterQuery { resolved_too, ..DeadLetterQuery::default() };
+        let [large, _] = &inbox.dead_letters(&query).await.unwrap()[..] else { panic!("two") };
+        let bytes = |letter: &DeadLetter| {
+            let headers = letter.headers.iter().map(|(name, value)| name.len() + value.len());
+            letter.key.as_ref().map_or(0, String::len) + headers.sum::<usize>()
+        };
+        assert!(bytes(large) > 2_000_000, "read whole: {}", bytes(large));
+        let query = DeadLetterQuery { with_payloads: false, ..query };
+        let [large, small] = &inbox.dead_letters(&query).await.unwrap()[..] else { panic!("two") };
+        assert!(bytes(large) < 4_000, "{}", bytes(large));
+        let key = large.key.as_deref().unwrap();
+        assert!(key.starts_with("éé") && key.ends_with("é...") && key.chars().count() == 1_027);
+        assert_eq!(large.headers.len(), 100);
+        assert_eq!(large.headers[1], pair("name-1", ""));
+        assert_eq!((small.key.as_deref(), small.headers.len()), (Some("é"), 0));
+    }
+}
+
+/// Goal: the history of a message has its dead letters, also closed ones and those that the guard
+/// refused, however many others there are. Oracle: the ids as they were stored and closed.
+async fn a_message_leads_to_all_its_dead_letters<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let one = message("one");
+    let discarded = store_dead_letter(&inbox, &one, Reason::Poison).await;
+    inbox.discard(discarded, &signature()).await.unwrap();
+    let again = store_dead_letter(&inbox, &one, Reason::Poison).await;
+    let refused = message("another payload").with_id(one.id);
+    let refused = store_dead_letter(&inbox, &refused, Reason::KeyReused).await;
+    store_dead_letter(&inbox, &message("other"), Reason::Poison).await;
+    let of = async |id, consumer: Option<&ConsumerName>| {
+        let letters = inbox.dead_letters_of(id, consumer).await.unwrap();
+        assert!(letters.iter().all(|letter| letter.payload.is_empty() && letter.payload_bytes > 0));
+        letters.iter().map(|letter| letter.id).collect::<Vec<_>>()
+    };
+    let id = one.id.as_uuid();
+    assert_eq!(of(id, None).await, [refused, again, discarded], "open ones first");
+    assert_eq!(of(id, Some(&billing())).await, [refused, again, discarded]);
+    assert_eq!(of(id, Some(&consumer("shipping"))).await, []);
+    assert_eq!(of(uuid::Uuid::now_v7(), None).await, []);
 }
 
 /// Returns a delivery of a queue whose broker assigns neither an id nor a position.
@@ -327,6 +388,27 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
 /// Goal: a message that was sent again with other bytes, and is too old for an inbox row, takes
 /// effect once, even if both dead letters are redriven at the same moment. Another payload under
 /// its id stays refused. Oracle: the effects and the resolutions.
+/// Goal: a late redrive does not load every other dead letter of its message, with its payload.
+/// Oracle: the redrive succeeds although the other one, which is open, cannot be read.
+async fn a_late_redrive_reads_only_dead_letters_that_record_an_effect<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
+    let billing = billing();
+    let redrive = async |id| inbox.redrive(&billing, id, &WORKS, accept).await;
+    let first = message_of(inbox.window().now - Duration::from_secs(90 * 86_400), "first");
+    let id = store_dead_letter(&inbox, &first, Reason::TooOld).await;
+    let other = message("other").with_id(first.id);
+    store_dead_letter(&inbox, &other, Reason::KeyReused).await;
+    let mut admin = database.admin.acquire().await.unwrap();
+    let spoil = "UPDATE inbox_dead_letter SET headers = '5' WHERE reason = 'key_reused'";
+    DB::sql(&mut admin, spoil).await.unwrap();
+    assert_eq!(redrive(id).await.unwrap(), Redriven::Now(Resolution::AppliedLate));
+    assert!(inbox.dead_letters(&DeadLetterQuery::default()).await.is_err(), "it cannot be read");
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 1);
+}
+
 async fn a_late_message_with_several_dead_letters_takes_effect_once<DB: TestDatabase>(
     database: &Database<DB>,
 ) {

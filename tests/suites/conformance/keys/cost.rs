@@ -21,6 +21,7 @@ pub(super) fn trials() -> Vec<Trial> {
     vec![
         trial(on("a_key_costs_two_round_trips"), needs, a_key_costs_two_round_trips),
         trial(on("a_key_costs_the_same_however_many_there_are"), needs, however_many_there_are),
+        trial(on("forgetting_walks_no_key_that_waits_for_an_operator"), needs, however_many_wait),
     ]
 }
 
@@ -74,6 +75,44 @@ async fn however_many_there_are(stage: Stage) -> Outcome {
     let read = db.integer(&counted.replace("idx_scan", "seq_tup_read")).await?;
     eprintln!("{by_index} looks by an index, {read} rows read without one");
     assert!(read < i64::from(MANY), "{read} rows read without an index");
+    Ok(())
+}
+
+/// Goal: a batch that forgets does not walk the keys that wait for an operator, which are older
+/// than all others and stay. Oracle: the server's count of entries that were read from the index.
+async fn however_many_wait(stage: Stage) -> Outcome {
+    let db = database::<Postgres>(&stage).await;
+    db.execute("ALTER TABLE idempotency_key SET (autovacuum_enabled = false)").await?;
+    let fill = |key: &str, count: u32, rest: &str| {
+        format!(
+            "INSERT INTO idempotency_key (scope, operation, key, fingerprint, attempt, holder, claimed_at, state, \
+             outcome, processed_at, expires_at, lease_until, refuses, reported_at) SELECT 'tenant-1', 'POST /orders', \
+             '{key}' || n, sha256('x'), 1, gen_random_uuid(), now() - interval '3 hours', {rest} \
+             FROM generate_series(1, {count}) AS n"
+        )
+    };
+    let waits =
+        "'in_progress', NULL, NULL, now() - interval '2 hours', now() - interval '1 hour', true, now()";
+    let settled = "'succeeded', 'x'::bytea, now(), now() - interval '1 hour', NULL, true, NULL";
+    db.execute(&fill("waits", MANY, waits)).await?;
+    db.execute(&fill("settled", FEW, settled)).await?;
+    db.execute("ANALYZE idempotency_key").await?;
+    let options: PgConnectOptions = Postgres::url_of(Role::Service, &db.url)?.parse()?;
+    let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
+    let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
+    assert_eq!(keys.maintain().await?.forgotten, u64::from(FEW));
+    assert_eq!(db.integer("SELECT count(*) FROM idempotency_key").await?, i64::from(MANY));
+    // A session reports its statistics at the latest when it ends.
+    pool.close().await;
+    let counted = "SELECT idx_scan::bigint FROM pg_stat_user_indexes \
+        WHERE indexrelname = 'idempotency_key_expires_idx'";
+    tests::eventually("it has told", async || {
+        Ok(Some(db.integer(counted).await?).filter(|scans| *scans >= 1))
+    })
+    .await?;
+    let read = db.integer(&counted.replace("idx_scan", "idx_tup_read")).await?;
+    eprintln!("{read} entries read from the index");
+    assert!(read < 1_000, "{read} entries read from the index");
     Ok(())
 }
 

@@ -453,8 +453,11 @@ async fn what_was_given_up_stays_known_and_nothing_else_does<DB: TestDialect>(db
     for verdict in admin.decide(&relay(), &[chosen(1), chosen(2)], decree).await.unwrap() {
         verdict.unwrap();
     }
+    let named: Vec<_> = (1..=5).map(|id| message_id(id).as_uuid()).collect();
     let listed = async || {
         let listed = admin.list(&relay(), ExceptionState::Discarded, EntryId(0), 10).await.unwrap();
+        assert_eq!(admin.discarded(&relay(), &named).await.unwrap(), listed, "named, they are the same");
+        assert_eq!(admin.discarded(&relay(), &named[2..4]).await.unwrap(), []);
         listed.into_iter().map(|entry| (entry.id.0, entry.error.unwrap_or_default())).collect::<Vec<_>>()
     };
     let told = |id| (id, String::from("discarded by ops: sent by hand; it was dead: refused"));

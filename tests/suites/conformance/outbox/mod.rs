@@ -19,6 +19,7 @@ mod pauses;
 mod pictures;
 mod plans;
 mod producer;
+mod reconciling;
 mod replays;
 mod restore;
 mod retention;
@@ -63,6 +64,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         pictures::trials(),
         plans::trials(),
         producer::trials(),
+        reconciling::trials(),
         replays::trials(),
         restore::trials(),
         retention::trials(),

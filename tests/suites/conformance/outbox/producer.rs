@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::outbox::support::{Database, Follower, TestDialect, granted};
 use message::{HeaderName, MessageId, SizeLimit, Topic, TraceContext};
 use outbox::{
-    CommitError, Dialect, EnqueueError, Enqueued, NewMessage, OnDuplicate, Outbox, OutboxTransaction,
-    Rollback, TransactionError, trace,
+    CommitError, Dialect, Difference, EnqueueError, Enqueued, NewMessage, OnDuplicate, Outbox,
+    OutboxTransaction, Rollback, TransactionError, trace,
 };
 use sqlx::{AssertSqlSafe, Executor, Postgres, Sqlite};
 use tests::Dialect as _;
@@ -18,6 +18,9 @@ cases! { "outbox/producer":
     every {
         a_batch_answers_in_order_and_recognises_duplicates,
         the_same_id_with_another_content_is_an_error,
+        the_same_id_for_another_receiver_is_an_error,
+        a_message_that_is_forwarded_under_its_own_id_is_an_error,
+        a_command_that_is_repeated_later_is_a_duplicate,
         a_duplicate_is_an_error_when_asked_for,
         an_id_that_is_made_twice_is_an_error,
         everything_of_a_message_arrives,
@@ -81,6 +84,89 @@ async fn the_same_id_with_another_content_is_an_error<DB: TestDialect>(db: &Data
         assert!(matches!(error, EnqueueError::IdReused { id: reused, .. } if reused == id), "{error}");
         assert!(matches!(tx.commit().await, Err(CommitError::Poisoned { .. })));
     }
+    assert_eq!(db.rows().await, 1);
+}
+
+/// Goal: no message is dropped because another one has its id, if the two differ in topic, key or
+/// tenant, alone and in a batch. Oracle: the error and the parts that it names.
+async fn the_same_id_for_another_receiver_is_an_error<DB: TestDialect>(db: &Database<DB>) {
+    let id = MessageId::new();
+    let order = || named(id, "a").key("7").header("tenant", "schlüssel").header("empty", "");
+    db.enqueue([order()]).await;
+    let tenant = || Difference::Header("tenant".into());
+    let cases: [(NewMessage, Vec<Difference>); 5] = [
+        (order().kind("orders").topic("bills"), vec![Difference::Topic]),
+        (order().key("8"), vec![Difference::Key]),
+        (order().header("tenant", "b"), vec![tenant()]),
+        (order().header("region", "eu"), vec![Difference::Header("region".into())]),
+        (
+            named(id, "b").header("tenant", "b").header("empty", ""),
+            vec![Difference::Content, Difference::Key, tenant()],
+        ),
+    ];
+    for (other, expected) in cases {
+        let batches = [vec![other.clone()], vec![NewMessage::new("orders"), other.clone()]];
+        for batch in batches {
+            let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+            let error = tx.enqueue_batch(batch).await.unwrap_err();
+            let EnqueueError::IdReused { id: reused, differs, .. } = &error else { panic!("{error}") };
+            assert_eq!((*reused, differs), (id, &expected), "{error}");
+            assert!(matches!(tx.commit().await, Err(CommitError::Poisoned { .. })));
+        }
+        // The same within one batch, under an id that is not stored yet.
+        let new = MessageId::new();
+        let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+        let error = tx.enqueue_batch([order().id(new), other.id(new)]).await.unwrap_err();
+        assert!(matches!(&error, EnqueueError::IdReused { differs, .. } if *differs == expected), "{error}");
+        tx.rollback().await.unwrap();
+    }
+    assert_eq!(db.rows().await, 1);
+}
+
+/// Goal: in a service that sends and receives with one database, a received message that is
+/// forwarded unchanged to another topic is not lost; with an id of its own it is sent. Oracle: the
+/// error, and the topics in the outbox.
+async fn a_message_that_is_forwarded_under_its_own_id_is_an_error<DB: TestDialect>(db: &Database<DB>) {
+    db.enqueue([NewMessage::new("orders").key("7").header("tenant", "a").json(&7)]).await;
+    let received = entries(db).await.remove(0).message.unwrap();
+    let forwarded = || NewMessage::from(received.clone()).topic("bills");
+    let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+    let error = tx.enqueue(forwarded()).await.unwrap_err();
+    assert!(
+        matches!(&error, EnqueueError::IdReused { differs, .. } if *differs == [Difference::Topic]),
+        "{error}"
+    );
+    assert!(error.to_string().contains("for topic bills was enqueued before with another topic"), "{error}");
+    tx.rollback().await.unwrap();
+    db.enqueue([forwarded().id(MessageId::new())]).await;
+    assert_eq!(db.number("SELECT count(*) FROM outbox_message WHERE topic = 'bills'").await, 1);
+}
+
+/// Goal: a command that is repeated under its id is a duplicate, although its trace, its time of
+/// delivery and the headers of its request are others. Oracle: the answers.
+async fn a_command_that_is_repeated_later_is_a_duplicate<DB: TestDialect>(db: &Database<DB>) {
+    let outbox = Outbox::<DB>::builder().varying_headers(["attempt"]).build();
+    let id = MessageId::new();
+    let command = |n: u8| {
+        let parent = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b{n}-01");
+        named(id, "a")
+            .key("7")
+            .header("tenant", "a")
+            .header("X-Request-Id", format!("request-{n}"))
+            .header("baggage", format!("n={n}"))
+            .header("Attempt", n.to_string())
+            .trace(TraceContext::new(&parent, Some(format!("a={n}"))).unwrap())
+            .deliver_at(time::OffsetDateTime::now_utc() + time::Duration::minutes(n.into()))
+    };
+    for (n, expected) in [(1, Enqueued::Stored(id)), (2, Enqueued::Duplicate(id))] {
+        let mut tx = outbox.begin(&db.pool).await.unwrap();
+        assert_eq!(tx.enqueue(command(n)).await.unwrap(), expected);
+        tx.commit().await.unwrap();
+    }
+    let mut tx = outbox.begin(&db.pool).await.unwrap();
+    let answers = tx.enqueue_batch([command(3), command(4)]).await.unwrap();
+    assert_eq!(answers, [Enqueued::Duplicate(id), Enqueued::Duplicate(id)]);
+    tx.commit().await.unwrap();
     assert_eq!(db.rows().await, 1);
 }
 

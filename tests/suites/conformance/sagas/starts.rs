@@ -3,7 +3,7 @@
 use super::*;
 use inbox::{HandlerError, Next};
 use outbox::CommitError;
-use saga::{Run, StartError, Stop};
+use saga::{OVERDUE_COUNTED_MAX, Run, StartError, Stop};
 
 saga_cases! { "saga/starts":
     a_saga_starts_with_its_transaction_or_not_at_all,
@@ -14,6 +14,7 @@ saga_cases! { "saga/starts":
     an_unknown_type_or_name_is_refused,
     a_handler_s_error_says_what_a_failed_start_means,
     a_version_that_nobody_has_here_waits_and_is_listed,
+    overdue_sagas_are_counted_up_to_a_bound,
     a_transaction_that_was_ended_starts_no_saga,
     a_failed_start_makes_commit_refuse,
 }
@@ -223,4 +224,31 @@ async fn a_failed_start_makes_commit_refuse<DB: Tables>(db: Database<DB>) {
     }
     assert_eq!(effects(&db).await, [""; 0]);
     assert_eq!(db.integer("SELECT count(*) FROM saga").await.unwrap(), 1);
+}
+
+/// Goal: what maintenance asks every minute does not read a backlog without end. Oracle: the counts
+/// of two versions, one of which has more sagas than are counted, and the longest wait of it.
+async fn overdue_sagas_are_counted_up_to_a_bound<DB: Tables>(db: Database<DB>) {
+    let is_sqlite = DB::DIALECT == migrations::Dialect::Sqlite;
+    let ago = |hours: i64| {
+        if is_sqlite {
+            format!("CAST(unixepoch('subsec') * 1000000 AS INTEGER) - {hours} * 3600000000")
+        } else {
+            format!("now() - interval '{hours} hours'")
+        }
+    };
+    for (version, count, hours) in [(1, OVERDUE_COUNTED_MAX + 10, 2), (2, 3, 1)] {
+        db.execute(&format!(
+            "INSERT INTO saga (type, id, version, input, wake_at, state)              WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {count})              SELECT 'checkout', 'old-{version}-' || n, {version}, '1', {}, 'running' FROM n",
+            ago(hours)
+        ))
+        .await
+        .unwrap();
+    }
+    let overdue = sagas(&db).open().await.unwrap().overdue(Duration::from_secs(60)).await.unwrap();
+    let mut counts: Vec<_> = overdue.iter().map(|overdue| (overdue.version, overdue.sagas)).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [(1, OVERDUE_COUNTED_MAX), (2, 3)]);
+    let longest = overdue.iter().map(|overdue| overdue.longest).max().unwrap();
+    assert!(longest >= Duration::from_secs(7_200), "{longest:?}");
 }

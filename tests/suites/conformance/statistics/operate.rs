@@ -33,7 +33,9 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
     let mut queries = Vec::new();
     for consumer in [None, Some(CONSUMER.parse()?)] {
         for resolved_too in [false, true] {
-            queries.push(DeadLetterQuery { consumer: consumer.clone(), resolved_too, ..Default::default() });
+            let query = DeadLetterQuery { consumer: consumer.clone(), resolved_too, ..Default::default() };
+            queries.push(DeadLetterQuery { with_payloads: false, ..query.clone() });
+            queries.push(query);
         }
     }
     let filters = [
@@ -57,6 +59,7 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
         }
         for id in &ids {
             drop(inbox.known(*id).await?);
+            drop(inbox.dead_letters_of(*id, None).await?);
             drop(inbox.dead_letter_by_id(DeadLetterId(*id)).await?);
         }
         drop(inbox.activity(Duration::from_secs(3_600)).await?);

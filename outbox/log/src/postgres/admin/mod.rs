@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use outbox::postgres::inventory::Listed;
 use sqlx::{Executor as _, PgConnection};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
 use crate::admin::entry::{AuditRecord, ListedEntry};
@@ -90,6 +91,11 @@ impl LogAdmin for PostgresLog {
         within(self.options.call_timeout, ask).await
     }
 
+    async fn discarded(&self, relay: &RelayName, message_ids: &[Uuid]) -> Result<Vec<ListedEntry>, LogError> {
+        let ask = async { self.tables.discarded(&mut *self.look().await?, relay, message_ids).await };
+        within(self.options.call_timeout, ask).await
+    }
+
     async fn held(&self, relay: &RelayName, entries_max: u32) -> Result<Vec<ListedEntry>, LogError> {
         let ask = async { self.tables.held(&mut *self.look().await?, relay, entries_max).await };
         within(self.options.call_timeout, ask).await
@@ -108,8 +114,13 @@ impl LogAdmin for PostgresLog {
         Box::new(PostgresDesk::new(self.clone(), relay.clone()))
     }
 
-    async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {
-        let ask = async { self.tables.decisions(&mut *self.look().await?, relay, records_max).await };
+    async fn audit_before(
+        &self,
+        relay: &RelayName,
+        before: i64,
+        records_max: u32,
+    ) -> Result<Vec<AuditRecord>, LogError> {
+        let ask = async { self.tables.decisions(&mut *self.look().await?, relay, before, records_max).await };
         within(self.options.call_timeout, ask).await
     }
 

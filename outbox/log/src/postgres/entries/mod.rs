@@ -149,6 +149,9 @@ impl PostgresLog {
         after: EntryId,
     ) -> Result<SelectedPage, LogError> {
         let failed = || LogError::during("follow the log");
+        if before.cursor == now.cursor {
+            return Ok(SelectedPage::end(after));
+        }
         let (earlier, passed) =
             (Passed::read(before.cursor.as_deref())?, Passed::read(now.cursor.as_deref())?);
         let statement = self.sql().passed_between;
@@ -162,6 +165,7 @@ impl PostgresLog {
             .bind(after.0)
             .bind(ENTRIES_PER_CALL)
             .bind(earlier.settled)
+            .bind(passed.ends_at(&earlier))
             .fetch_all(&mut *self.look().await?)
             .await
             .map_err(failed())?;

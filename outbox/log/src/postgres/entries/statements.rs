@@ -123,10 +123,11 @@ migrations::statements! {
     ) = "{cut}";
     /// $6 to $10 an earlier cursor, with the transactions in flight at its marks as $8, $11 above
     /// this id, $12 rows, $13 the id up to which the earlier cursor had settled everything. Entries
-    /// that it had not passed lie above that, or belong to a transaction that was in flight.
+    /// that it had not passed lie above that, or belong to a transaction that was in flight. No
+    /// entry above the id $14 was passed since.
     passed_between(
         of = "m",
-        since = "{passed}
+        since = "m.id <= $14::bigint AND {passed}
             AND NOT (coalesce(pg_visible_in_snapshot(m.xid, (SELECT $6::text::pg_snapshot)), false)
                 OR (m.id <= $7 AND (SELECT pg_snapshot_xmax($6::text::pg_snapshot) <= '1'))
                 OR (m.id <= $10 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $9::text::pg_snapshot)), false)))",

@@ -7,6 +7,7 @@ mod status;
 
 use async_trait::async_trait;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
 use crate::admin::entry::{AuditRecord, ListedEntry};
@@ -52,6 +53,10 @@ impl LogAdmin for SqliteLog {
         self.tables.list(&mut self.connect().await?, relay, state, after, entries_max).await
     }
 
+    async fn discarded(&self, relay: &RelayName, message_ids: &[Uuid]) -> Result<Vec<ListedEntry>, LogError> {
+        self.tables.discarded(&mut self.connect().await?, relay, message_ids).await
+    }
+
     async fn held(&self, relay: &RelayName, entries_max: u32) -> Result<Vec<ListedEntry>, LogError> {
         self.tables.held(&mut self.connect().await?, relay, entries_max).await
     }
@@ -69,8 +74,13 @@ impl LogAdmin for SqliteLog {
         Box::new(SqliteDesk::new(self.clone(), relay.clone()))
     }
 
-    async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {
-        self.tables.decisions(&mut self.connect().await?, relay, records_max).await
+    async fn audit_before(
+        &self,
+        relay: &RelayName,
+        before: i64,
+        records_max: u32,
+    ) -> Result<Vec<AuditRecord>, LogError> {
+        self.tables.decisions(&mut self.connect().await?, relay, before, records_max).await
     }
 
     async fn pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError> {

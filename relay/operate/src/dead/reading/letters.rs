@@ -3,9 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 
-use inbox::{DeadLetter, DeadLetterId, DeadLetterQuery, KnownState, LETTERS_LOOKED_AT_MAX};
+use inbox::{DeadLetter, DeadLetterId, DeadLetterQuery, LETTERS_LOOKED_AT_MAX};
 use outbox_log::ExceptionState;
-use uuid::Uuid;
 
 use super::super::decide::LOOK_BACK;
 use super::super::list::Bookmark;
@@ -16,17 +15,6 @@ use crate::places::InboxPlace;
 
 /// Dead letters per read.
 const PAGE_LETTERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(499);
-
-/// Upper bound of the difference between clocks of producers and consumers.
-const CLOCK_SKEW_SECONDS: u64 = 86_400;
-
-/// Returns the place in the list of dead letters before which none concerns this message, from the
-/// time in its id.
-fn earliest(message_id: Uuid) -> Option<DeadLetterId> {
-    let (seconds, _) = message_id.get_timestamp()?.to_unix();
-    let millis = seconds.saturating_sub(CLOCK_SKEW_SECONDS).saturating_mul(1_000);
-    Some(DeadLetterId(Uuid::from_u128(u128::from(millis) << 80)))
-}
 
 impl Reading<'_> {
     /// Reads the open dead letters that match.
@@ -102,7 +90,6 @@ impl Reading<'_> {
             }
             found.len()
         };
-        let mut left = Vec::new();
         for id in &filter.ids {
             // Ids in an inbox are never numbers.
             let Some(uuid) = id.uuid() else { continue };
@@ -110,19 +97,15 @@ impl Reading<'_> {
                 take(letter);
                 continue;
             }
-            // It may be a message id, which leads to the message's open dead letters.
-            for known in place.database.known(uuid).await? {
-                let KnownState::Dead(id) = known.state else { continue };
-                if let Some(letter) = place.database.letter(id).await? {
-                    take(letter);
-                }
+            let mut letters = place.database.letters_of(uuid, consumer.as_ref()).await?;
+            letters.sort_by_key(|letter| letter.id);
+            for letter in letters {
+                take(letter);
             }
-            left.push(uuid);
         }
-        if !filter.ids.is_empty() && left.is_empty() {
+        if !filter.ids.is_empty() {
             return Ok(());
         }
-        let after = after.or_else(|| left.into_iter().map(earliest).min().flatten());
         let mut query = DeadLetterQuery {
             consumer: consumer.clone(),
             resolved_too,
@@ -159,18 +142,4 @@ async fn requested(place: &InboxPlace) -> HashMap<DeadLetterId, String> {
     let decisions = place.database.decisions(look_back).await.unwrap_or_default();
     let open = decisions.into_iter().filter(|decision| decision.outcome.is_none());
     open.map(|decision| (decision.dead_letter, decision.signature.actor)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dead_letters_about_a_message_are_looked_for_from_its_time_on() {
-        let message = "0190aaaa-0000-7000-8000-000000000001".parse().unwrap();
-        let from = earliest(message).unwrap().0;
-        let long_before: Uuid = "0190a000-0000-7000-8000-000000000001".parse().unwrap();
-        assert!(long_before < from && from < message);
-        assert_eq!(earliest("b4a0c3a6-0d6c-4c1e-9d57-0d3e0c4f1b2a".parse().unwrap()), None);
-    }
 }

@@ -47,7 +47,10 @@ pub(crate) async fn show(
         let Ok(tables) = tables else { continue };
         for decided in [of_keys(&tables, &operator).await, of_sagas(&tables, &operator).await] {
             match decided {
-                Ok(decided) => lines.extend(decided),
+                Ok(decided) => {
+                    lines.extend(decided);
+                    keep_latest(&mut lines);
+                }
                 // The database has no such tables.
                 Err(error) if error.kind() == OperateErrorKind::NoTables => {}
                 Err(error) => errors.push(error),
@@ -55,8 +58,6 @@ pub(crate) async fn show(
         }
     }
     drop(turn);
-    lines.sort_by_key(|line| Reverse(line.at));
-    lines.truncate(LINES_MAX.get() as usize);
     let piece = piece(&query, &lines)?;
     let body = html! {
         p class="lead" { "Who decided, paused or viewed payloads, when and why. Latest first, up to " (count(LINES_MAX.get().into())) "." }
@@ -65,6 +66,12 @@ pub(crate) async fn show(
         (piece.links("/audit", &[]))
     };
     Ok(Html(Frame::new(Tab::Audit, "Audit").live(&uri).page(&body)))
+}
+
+/// Keeps what the page shows, however many databases there are.
+fn keep_latest(lines: &mut Vec<Line>) {
+    lines.sort_by_key(|line| Reverse(line.at));
+    lines.truncate(LINES_MAX.get() as usize);
 }
 
 async fn of_keys(tables: &Tables, operator: &Operator) -> Result<Vec<Line>, OperateError> {

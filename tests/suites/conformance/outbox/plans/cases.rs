@@ -260,6 +260,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     let decision = "'0190b5a2-0000-7000-8000-0000000000d1'";
     add(Relay, "tables.decision_head", "", 100, 0, format!("'main',{decision},100"));
     add(Relay, "tables.decision_now", "", 100, 0, format!("'main',{decision},100"));
+    add(Relay, "tables.discarded_of", "", 100, 0, format!("'main',{}", some(&f.parked)));
     add(Relay, "admin.digest", "", 1, 0, s("'main',4000"));
     for statement in ["admin.LOOK_AT_ENTRIES", "admin.REQUEUE", "admin.DISCARD"] {
         add(Relay, statement, "", 100, 0, format!("'main',{}", array(4_001..=4_100)));
@@ -273,7 +274,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "admin.EDIT", "", 1, 0, s("'main',4000,'\\x01',NULL"));
     add(Relay, "admin.AUDIT", "", 1, 0, format!("'ann','main','discard','test',NULL,ARRAY[4000],ARRAY[{one}],NULL,NULL,NULL"));
     // Backwards from the last decision; those of other relays are skipped.
-    add(Relay, "tables.decisions", "", 100, PARKED, s("'main',100"));
+    add(Relay, "tables.decisions", "", 100, PARKED, format!("'main',100,{}", i64::MAX));
     add(Relay, "tables.operations", "", 100, PARKED, s("'main',100"));
     add(Plain, "tables.note", "", 1, 0, s("'ann','main','pause','topic','test'"));
     add(Relay, "tables.pauses", "", 1, 0, s("'main'"));
@@ -288,8 +289,10 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "entries.select", "unread", 100, 0, format!("{cursor},{PARKED},{LOG},NULL,NULL,NULL,NULL,NULL,100,NULL"));
     add(Relay, "entries.select", "parked", 100, 0, format!("{cursor},0,{LOG},NULL,NULL,NULL,NULL,NULL,100,NULL"));
     add(Relay, "entries.select", "by ids", 100, 0, format!("{cursor},0,{LOG},{},NULL,NULL,NULL,NULL,100,{}", array(4_001..=4_100), some(&f.parked)));
-    add(Relay, "entries.passed_between", "", 100, LOG, format!("{cursor},{base},{},{flight},NULL,0,{},100,{}", PARKED - MANY, PARKED - MANY, PARKED - MANY));
-    add(Relay, "entries.passed_between", "an open difference that is almost read", MANY, 0, format!("'main',{base},{PARKED},{now},{LOG},{base},{PARKED},{flight},{now},{},0,100,{}", LOG - 100, LOG - 100));
+    add(Relay, "entries.passed_between", "", 100, LOG, format!("{cursor},{base},{},{flight},NULL,0,{},100,{},{}", PARKED - MANY, PARKED - MANY, PARKED - MANY, i64::MAX));
+    add(Relay, "entries.passed_between", "an open difference that is almost read", MANY, 0, format!("'main',{base},{PARKED},{now},{LOG},{base},{PARKED},{flight},{now},{},0,100,{},{LOG}", LOG - 100, LOG - 100));
+    // The difference has a backlog of thousands, and few of them were passed since.
+    add(Relay, "entries.passed_between", "an open difference that has begun", 100, 0, format!("'main',{base},{PARKED},{now},{},{base},{PARKED},'{{}}',{now},{PARKED},0,1000,{PARKED},{}", PARKED + 100, PARKED + 100));
     add(Relay, "entries.contents", "", 100, 0, format!("{},{},1000000,1000000", array(4_001..=4_100), some(&f.parked)));
     add(Relay, "tables.payload", "", 1, 0, format!("'main',4001,{one},1000000"));
     add(Relay, "entries.lag", "", MANY, 0, format!("{cursor},{flight},{MANY},{MANY},{}", PARKED + MANY));
