@@ -41,6 +41,14 @@ pub enum InvalidId {
         /// Its version field.
         version: usize,
     },
+    /// A UUID whose version field is 7, but whose variant is not that of RFC 9562.
+    #[error(
+        "message id {value} has the version field 7, but is of another variant; send a UUID of RFC 9562, whose fourth group begins with 8, 9, a or b"
+    )]
+    WrongVariant {
+        /// The UUID.
+        value: Uuid,
+    },
     /// A version 7 UUID with a generation time after the year 9999.
     #[error("message id {value} contains a time after the year 9999; use the current time in milliseconds")]
     NoSuchTime {
@@ -158,8 +166,11 @@ impl TryFrom<Uuid> for MessageId {
 
     fn try_from(value: Uuid) -> Result<Self, Self::Error> {
         let version = value.get_version_num();
-        if version != 7 || value.get_variant() != Variant::RFC4122 {
+        if version != 7 {
             return Err(InvalidId::NotTimeOrdered { value, version });
+        }
+        if value.get_variant() != Variant::RFC4122 {
+            return Err(InvalidId::WrongVariant { value });
         }
         let id = Self(value);
         if id.millis() > MILLIS_MAX { Err(InvalidId::NoSuchTime { value }) } else { Ok(id) }
@@ -228,6 +239,20 @@ mod tests {
         assert!(matches!("nonsense".parse::<MessageId>(), Err(InvalidId::Malformed { .. })));
         let v4 = "0b3c1f6e-6a8b-4c1e-9f63-1d2f0a9b7c55".parse::<MessageId>();
         assert!(matches!(v4, Err(InvalidId::NotTimeOrdered { version: 4, .. })));
+    }
+
+    #[test]
+    fn an_id_of_another_variant_is_reported_as_such() {
+        for group in ["0f63", "7f63", "cf63", "ff63"] {
+            let text = format!("0190b5a2-6a8b-7c1e-{group}-1d2f0a9b7c55");
+            let error = text.parse::<MessageId>().unwrap_err();
+            assert!(matches!(error, InvalidId::WrongVariant { .. }), "{error}");
+            assert!(error.to_string().contains("begins with 8, 9, a or b"), "{error}");
+        }
+        for version in ['1', '4', '8'] {
+            let text = format!("0190b5a2-6a8b-{version}c1e-0f63-1d2f0a9b7c55");
+            assert!(matches!(text.parse::<MessageId>(), Err(InvalidId::NotTimeOrdered { .. })));
+        }
     }
 
     #[test]

@@ -170,6 +170,14 @@ pub trait Backend: Values + sealed::Sealed {
         line: Line,
     ) -> impl Future<Output = Result<Vec<Applied>, MigrateError>> + Send;
 
+    /// Returns whether all of a line's tables exist beside the bookkeeping table. Takes no lock.
+    #[doc(hidden)]
+    fn has_tables(
+        connection: &mut Self::Connection,
+        schema: Option<&Identifier>,
+        known: &[Migration],
+    ) -> impl Future<Output = Result<bool, MigrateError>> + Send;
+
     /// Returns the first fault of a line's tables and functions that loses messages without an
     /// error. Takes no lock.
     #[doc(hidden)]

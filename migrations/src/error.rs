@@ -17,6 +17,17 @@ pub enum SchemaError {
         /// The line.
         line: Line,
     },
+    /// The tables exist, but the list of versions has none of the line.
+    #[error(
+        "the list of versions, outbox_toolkit_migration, has none of the {line} although all its tables exist: was it \
+         truncated? Restore the list from a backup; or, if this build made the tables, run `{statement}`"
+    )]
+    Unrecorded {
+        /// The line.
+        line: Line,
+        /// The statement that records this build's versions.
+        statement: String,
+    },
     /// This build needs more than the database has.
     #[error(
         "the database has version {database} of the {line} tables, this build needs {build}; run `relay migrate up \

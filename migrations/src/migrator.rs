@@ -14,6 +14,9 @@ use crate::patience::{Patience, Waiting};
 use crate::sql::{Statement, Template};
 use crate::status::Status;
 
+/// The statement that records versions, up to their values.
+const RECORD: &str = "INSERT INTO {schema}outbox_toolkit_migration (line, version, name, checksum)";
+
 /// One line of migrations for one dialect and, on PostgreSQL, one schema.
 ///
 /// Safe to run in any number of processes at once. While a migrator checks and applies, it holds a
@@ -77,16 +80,17 @@ impl<DB: Backend> Migrator<DB> {
     ///
     /// # Errors
     /// [`MigrateError`]: the database is newer than this build, an applied migration differs from
-    /// this build's, the schema does not exist, the `search_path` leads to another schema than
-    /// before, the role may not create tables, the database's encoding lacks characters that the
-    /// tables need, another migration did not end in time, or the connection was lost. Then nothing
-    /// is applied. Not cancel-safe: a dropped call may have been applied; read the
-    /// [status](Self::status).
+    /// this build's, the tables exist although no version is recorded, the schema does not exist,
+    /// the `search_path` leads to another schema than before, the role may not create tables, the
+    /// database's encoding lacks characters that the tables need, another migration did not end in
+    /// time, or the connection was lost. Then nothing is applied. Not cancel-safe: a dropped call
+    /// may have been applied; read the [status](Self::status).
     pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
         let mut tx = DB::begin(connection, &self.patience).await?;
         let status = self.status(&mut tx).await?;
         let pending = status.pending()?;
         if status.applied.is_empty() {
+            self.refuse_unrecorded(&mut tx).await?;
             DB::check_texts(&mut tx, self.line).await?;
         }
         if !pending.is_empty() {
@@ -143,7 +147,27 @@ impl<DB: Backend> Migrator<DB> {
         if let Some(fault) = DB::fault(connection, self.schema.as_ref(), self.line, self.known).await? {
             return Err(fault.into());
         }
-        Ok(self.status(connection).await?.check()?)
+        let status = self.status(connection).await?;
+        if status.applied.is_empty() {
+            self.refuse_unrecorded(connection).await?;
+        }
+        Ok(status.check()?)
+    }
+
+    /// Fails when the line's tables exist although none of its versions is recorded.
+    async fn refuse_unrecorded(&self, connection: &mut DB::Connection) -> Result<(), MigrateError> {
+        if !DB::has_tables(connection, self.schema.as_ref(), self.known).await? {
+            return Ok(());
+        }
+        let versions: Vec<_> = self.known.iter().map(|migration| self.values_of(migration)).collect();
+        let into = self.render(RECORD);
+        let statement = format!("{} VALUES {}", into.as_str(), versions.join(", "));
+        Err(SchemaError::Unrecorded { line: self.line, statement }.into())
+    }
+
+    /// Returns the row that records a migration, as SQL.
+    fn values_of(&self, migration: &Migration) -> String {
+        format!("('{}', {}, '{}', '{}')", self.line, migration.version, migration.name, migration.checksum())
     }
 
     /// Returns the line's tables with row-level security, whether or not it applies to this role;
@@ -197,15 +221,12 @@ impl<DB: Backend> Migrator<DB> {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 script,
-                "\n-- {} {}\n{}\n{} VALUES ('{}', {}, '{}', '{}');",
+                "\n-- {} {}\n{}\n{} VALUES {};",
                 self.line,
                 migration.name,
                 self.render(migration.template).as_str().trim_end(),
-                self.render("INSERT INTO {schema}outbox_toolkit_migration (line, version, name, checksum)"),
-                self.line,
-                migration.version,
-                migration.name,
-                migration.checksum(),
+                self.render(RECORD),
+                self.values_of(migration),
             );
         }
         script.push_str("COMMIT;\n");

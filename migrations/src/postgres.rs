@@ -292,6 +292,14 @@ END $$;",
         Ok(applied.collect())
     }
 
+    async fn has_tables(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        known: &[Migration],
+    ) -> Result<bool, MigrateError> {
+        objects::has_tables(connection, schema, known).await
+    }
+
     async fn fault(
         connection: &mut PgConnection,
         schema: Option<&Identifier>,

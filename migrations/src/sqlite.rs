@@ -217,6 +217,24 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
         Ok(applied.collect())
     }
 
+    async fn has_tables(
+        connection: &mut SqliteConnection,
+        _: Option<&Identifier>,
+        known: &[Migration],
+    ) -> Result<bool, MigrateError> {
+        let found: Vec<String> = sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE type = 'table'")
+            .fetch_all(connection)
+            .await
+            .map_err(MigrateError::database("look its tables up"))?;
+        let made = |migration: &Migration| {
+            let rests = migration.template.split("\nCREATE TABLE ").skip(1);
+            rests.filter_map(|rest| rest.split_once(' ')).map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
+        };
+        let wanted: Vec<String> = known.iter().flat_map(made).collect();
+        let has_list = found.iter().any(|name| name == "outbox_toolkit_migration");
+        Ok(has_list && !wanted.is_empty() && wanted.iter().all(|name| found.contains(name)))
+    }
+
     async fn describe(
         connection: &mut SqliteConnection,
         _: Option<&Identifier>,

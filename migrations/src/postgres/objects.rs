@@ -77,6 +77,14 @@ WHERE c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
     AND c.relrowsecurity AND c.relname = ANY($1)
 ORDER BY c.relname";
 
+/// Whether all of these tables are in the schema of the bookkeeping table.
+const HAS_TABLES: &str = "
+SELECT bool_and(EXISTS (
+    SELECT FROM pg_class AS c WHERE c.relname = wanted.name AND c.relkind IN ('r', 'p')
+        AND c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
+            WHERE b.oid = to_regclass('{schema}outbox_toolkit_migration'))))
+FROM unnest($1::text[]) AS wanted (name)";
+
 /// Indexes that are gone or not valid, and partitions that are not attached. Days of an inbox are
 /// made later: a function creates and attaches each in one transaction.
 const MISSING: &str = "
@@ -230,6 +238,20 @@ pub(super) async fn with_row_security(
         .fetch_all(connection)
         .await
         .map_err(MigrateError::database("look for row-level security"))
+}
+
+/// Returns whether all of the line's tables exist beside the bookkeeping table.
+pub(super) async fn has_tables(
+    connection: &mut PgConnection,
+    schema: Option<&Identifier>,
+    known: &[Migration],
+) -> Result<bool, MigrateError> {
+    let found: Option<bool> = sqlx::query_scalar(&Template::new(HAS_TABLES).schema(schema).render())
+        .bind(names(known, "\nCREATE TABLE {schema}"))
+        .fetch_one(connection)
+        .await
+        .map_err(MigrateError::database("look its tables up"))?;
+    Ok(found.unwrap_or_default())
 }
 
 /// Returns the line's indexes and partitions that the migrations made and that do not work.

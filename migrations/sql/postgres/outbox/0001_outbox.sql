@@ -78,6 +78,8 @@ CREATE TABLE {schema}outbox_message (
     -- The message leaves at this time or later; null: at once.
     deliver_at   timestamptz,
     enqueued_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- COPY and OVERRIDING SYSTEM VALUE store the id that they bring. Marks of relays begin at 0.
+    CONSTRAINT outbox_message_id_is_positive CHECK (id > 0),
     CONSTRAINT outbox_message_message_id_is_version_7 CHECK (get_byte(uuid_send(message_id), 6) >> 4 = 7),
     -- What every broker accepts.
     CONSTRAINT outbox_message_topic_has_1_to_255_bytes CHECK (octet_length(topic) BETWEEN 1 AND 255),
@@ -128,6 +130,44 @@ $$;
 CREATE INDEX outbox_message_xid_id_idx ON {schema}outbox_message (xid, id);
 COMMENT ON INDEX {schema}outbox_message_xid_id_idx IS
     'reads the rows of transactions that were in flight when the mark before was taken';
+
+-- A relay finds a row by its transaction id and its id. A dump of data only, or an INSERT that
+-- names these columns, brings ids of another time. Where both lie behind a cursor, the row would
+-- never leave. So only a log that no relay reads yet takes the transaction id of another
+-- transaction: that is a restore. The lock keeps relays out until it has committed.
+CREATE FUNCTION {schema}outbox_check_transaction() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    is_read boolean := EXISTS (SELECT FROM %home%.outbox_relay);
+BEGIN
+    IF NOT is_read THEN
+        LOCK TABLE %home%.outbox_relay IN SHARE MODE;
+        -- A snapshot from before the lock does not show a relay that has begun meanwhile.
+        is_read := EXISTS (SELECT FROM %home%.outbox_relay)
+            OR current_setting('transaction_isolation') <> 'read committed';
+    END IF;
+    IF is_read THEN
+        RAISE EXCEPTION 'the row % of outbox_message brings the transaction id %, and the transaction that writes it is %: '
+            'relays could pass it without publishing it', NEW.id, NEW.xid, pg_current_xact_id()
+            USING ERRCODE = 'generated_always',
+            HINT = 'Leave out xid and id. To move rows from another outbox, load them into a table of another name, and run '
+                'INSERT INTO outbox_message (message_id, topic, key, kind, content_type, headers, traceparent, tracestate, '
+                'payload, deliver_at, enqueued_at) SELECT the same columns, ORDER BY id. A restore into an empty outbox must load '
+                'outbox_message before outbox_relay, in READ COMMITTED.';
+    END IF;
+    RETURN NULL;
+END
+$$;
+REVOKE ALL ON FUNCTION {schema}outbox_check_transaction() FROM PUBLIC;
+COMMENT ON FUNCTION {schema}outbox_check_transaction() IS
+    'refuses a row that brings the id of another transaction, unless no relay reads the log yet';
+
+-- AFTER, so that COPY still writes many rows at once. For other rows the function is not called.
+CREATE TRIGGER outbox_message_xid_is_own AFTER INSERT ON {schema}outbox_message FOR EACH ROW
+WHEN (NEW.xid IS DISTINCT FROM pg_current_xact_id())
+EXECUTE FUNCTION {schema}outbox_check_transaction();
 
 -- Checks topic, key and the other names. Its error says what is wrong.
 CREATE FUNCTION {schema}outbox_check_text(what text, value text, accepted text) RETURNS void

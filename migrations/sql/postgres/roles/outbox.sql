@@ -32,7 +32,7 @@ REVOKE ALL ON {schema}outbox_message, {schema}outbox_node, {schema}outbox_relay,
 REVOKE ALL ON SEQUENCE {schema}outbox_message_id_seq, {schema}outbox_audit_seq_seq, {schema}outbox_operation_seq_seq
     FROM PUBLIC, {producer}, {relay}, {observer};
 REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence(),
-    {schema}outbox_renumber_rows(pg_snapshot, bigint),
+    {schema}outbox_renumber_rows(pg_snapshot, bigint), {schema}outbox_check_transaction(),
     {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
     {schema}outbox_forget_relay(text, boolean, bigint, timestamptz), {schema}outbox_forget_decisions(interval, integer),
     {schema}outbox_take_node(text, interval),

@@ -22,6 +22,19 @@ pub(super) fn parted(cursor: Cursor) -> Cursor {
     Cursor { transaction, ..cursor }
 }
 
+/// Refuses a floor below the first id that the sequence gives out. It lies before a row that no
+/// page would reach.
+fn check_floor(floor: i64) -> Result<(), LogError> {
+    if floor >= 0 {
+        return Ok(());
+    }
+    Err(LogError::operator(format!(
+        "a row of outbox_message has the id {}, and relays read ids from 1 on: run `UPDATE outbox_message SET id = DEFAULT \
+         WHERE id < 1` as the owner of the tables",
+        floor.saturating_add(1)
+    )))
+}
+
 impl Rebase {
     pub(super) async fn base(
         &self,
@@ -38,6 +51,7 @@ impl Rebase {
                 .fetch_one(&mut **tx)
                 .await
                 .map_err(failed())?;
+            check_floor(floor)?;
             return Ok(PgMark { floor, is_rebased: true, ..base.clone() });
         }
         let mut floor: i64 = sqlx::query_scalar(&self.sql.in_flight)
@@ -60,6 +74,7 @@ impl Rebase {
         {
             floor = 0;
         }
+        check_floor(floor)?;
         Ok(PgMark { is_rebased: true, ..PgMark::before_all(floor) })
     }
 
