@@ -81,6 +81,14 @@ impl SelectedPart {
         self.entries.push(entry);
     }
 
+    /// Adds an entry that its relay retries without success until an operator acts. One that was
+    /// dead when it was confirmed is another one.
+    pub(super) fn add_waiting(&mut self, entry: ChosenEntry, since: OffsetDateTime) {
+        self.matched.add((entry.id.0, &entry.message_id, "retrying"));
+        self.oldest = Some(self.oldest.unwrap_or(since).min(since));
+        self.entries.push(entry);
+    }
+
     pub(super) fn add_letter(&mut self, letter: ChosenLetter, since: OffsetDateTime) {
         let SeenLetter { id, reason, deliveries } = letter.seen;
         self.matched.add((id.0, reason.as_str(), deliveries));
@@ -152,6 +160,7 @@ pub async fn select(
     } else {
         let plan = plan(places, operator, filter, change).await?;
         choosing.named(places, &plan.messages);
+        choosing.check_named()?;
     }
     check_part(change, choosing.more, &choosing.parts)?;
     Ok(choosing.done(away))
