@@ -186,7 +186,9 @@ impl<'a> Choosing<'a> {
 
     /// Compares with the confirmation. A message can match that did not when the operator looked,
     /// although it is old enough: it was held and has failed since, or the transaction in which it
-    /// died had not been committed. What an operator has not seen is not decided about.
+    /// died had not been committed. What an operator has not seen is not decided about, with an
+    /// exception: where a requeue finds fewer messages than were confirmed, they are not compared.
+    /// A late one can take effect twice, so a requeue that accepts late ones must find them all.
     pub(super) fn check_confirmed(&mut self, away: &[OperateError]) -> Result<(), OperateError> {
         let Some(as_of) = self.as_of else { return Ok(()) };
         for (key, confirmed) in &as_of.0 {
@@ -216,7 +218,8 @@ impl<'a> Choosing<'a> {
     fn check_place(&mut self, key: &PlaceKey, confirmed: &Matched) -> Result<(), OperateError> {
         let part = self.parts.iter().find(|part| part.key == *key);
         let now = part.map_or(Matched::none(confirmed.at), |part| part.matched);
-        let is_fewer = now.count < confirmed.count && matches!(self.change, Change::Requeue { .. });
+        let may_be_fewer = *self.change == Change::Requeue { accept_late: false };
+        let is_fewer = may_be_fewer && now.count < confirmed.count;
         if !is_fewer && now != *confirmed {
             let text = format!(
                 "the messages of {} {} have changed since they were shown: {} were confirmed, {} match now",
@@ -327,7 +330,8 @@ mod tests {
             choosing.check_confirmed(&[]).map(|()| choosing.changed)
         };
         let requeue = Change::Requeue { accept_late: false };
-        for change in [&requeue, &Change::Discard] {
+        let late = Change::Requeue { accept_late: true };
+        for change in [&requeue, &late, &Change::Discard] {
             assert_eq!(checked(change, &[3, 1, 2]).unwrap(), 0);
             let refused = checked(change, &[1, 2, 4]).unwrap_err();
             assert_eq!(refused.kind(), OperateErrorKind::Conflict);
@@ -335,7 +339,11 @@ mod tests {
             assert!(refused.contains("3 were confirmed, 4 match now"), "{refused}");
         }
         assert_eq!(checked(&requeue, &[2]).unwrap(), 2);
-        assert!(checked(&Change::Discard, &[2]).is_err(), "it cannot be undone");
+        assert_eq!(checked(&requeue, &[2, 4]).unwrap(), 1, "fewer are not compared");
+        for change in [&late, &Change::Discard] {
+            assert!(checked(change, &[2]).is_err(), "it cannot be undone");
+            assert!(checked(change, &[2, 4]).is_err());
+        }
         let mut silent = Choosing::new(&filter, &requeue, Some(&confirmed));
         let away = OperateError::new(OperateErrorKind::Unavailable, "connection refused");
         let refused = silent.check_confirmed(&[away]).unwrap_err();
