@@ -13,13 +13,14 @@ use crate::inbox::held_keys::signature;
 use crate::inbox::runner::Effect;
 use crate::inbox::{consumer, json};
 use inbox::{
-    Admission, Candidate, Cause, Inbox, PayloadComparison, Reason, RedriveError, RedriveOptions, Redriven,
-    Resolution, Tenant,
+    Admission, Candidate, Cause, DeadLetterId, Inbox, ManyDecided, PayloadComparison, Reason, RedriveError,
+    RedriveOptions, Redriven, Requested, Resolution, SeenLetter, Tenant,
 };
 use message::{Delivery, DeliveryToken};
 use sqlx::Postgres;
 use sqlx::postgres::PgPoolOptions;
 use tests::Outcome;
+use uuid::Uuid;
 
 cases! { "inbox/locks":
     on_postgres {
@@ -157,9 +158,13 @@ async fn lock_other_days(database: &Database<Postgres>, sweep: &mut sqlx::Transa
     sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut **sweep).await.unwrap();
 }
 
+fn seen(id: DeadLetterId) -> SeenLetter {
+    SeenLetter { id, reason: Reason::Rejected, deliveries: 1 }
+}
+
 /// Goal: a decision about a dead letter whose redrive runs says so before the time of a call is
-/// over, and decides nothing. Oracle: the errors; the stored decisions; the same decision after the
-/// redrive.
+/// over, and decides nothing; one about many leaves it out. Oracle: the errors; the stored
+/// decisions; the same decision after the redrive.
 async fn a_decision_about_a_dead_letter_that_is_redriven_says_so_on_postgres(database: &Database<Postgres>) {
     let options = database.options().call_timeout(Duration::from_secs(4));
     let inbox = Inbox::<Postgres>::open(database.pool.clone(), options).await.unwrap();
@@ -175,7 +180,26 @@ async fn a_decision_about_a_dead_letter_that_is_redriven_says_so_on_postgres(dat
         let Err(RedriveError::InHand { id: named }) = refused else { panic!("{refused:?}") };
         assert_eq!(named, id);
     }
-    redrive.rollback().await.unwrap();
     assert_eq!(inbox.decisions(NonZeroU32::MIN).await.unwrap(), []);
+    // Among others, which are decided about.
+    let mut free = Vec::new();
+    for payload in ["1", "2"] {
+        free.push(store_dead_letter(&inbox, &json(payload), Reason::Rejected).await);
+    }
+    let decided = || ManyDecided { signature: signature(), id: Uuid::now_v7() };
+    let letters = [free[0], id, free[1]].map(seen);
+    let asked = inbox.request_redrives(&letters, RedriveOptions::default(), &decided()).await.unwrap();
+    assert!(matches!(asked[1], Err(RedriveError::InHand { id: named }) if named == id), "{asked:?}");
+    assert!([&asked[0], &asked[2]].iter().all(|it| matches!(it, Ok(Requested::Now))), "{asked:?}");
+    let done = inbox.discard_all(&letters, &decided()).await.unwrap();
+    assert!(matches!(done[1], Err(RedriveError::InHand { id: named }) if named == id), "{done:?}");
+    let is_done = |it: &Result<_, _>| matches!(it, Ok(Redriven::Now(Resolution::Discarded)));
+    assert!(is_done(&done[0]) && is_done(&done[2]), "{done:?}");
+    let alone = inbox.discard_all(&letters[1..2], &decided()).await.unwrap();
+    assert!(matches!(alone[..], [Err(RedriveError::InHand { .. })]), "{alone:?}");
+    redrive.rollback().await.unwrap();
+    let decisions = inbox.decisions(NonZeroU32::MIN.saturating_add(9)).await.unwrap();
+    assert_eq!(decisions.len(), 4, "{decisions:?}");
+    assert!(decisions.iter().all(|decision| decision.dead_letter != id), "{decisions:?}");
     assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
 }
