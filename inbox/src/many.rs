@@ -247,6 +247,8 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Discards<DB>, RedriveError> {
         let failed = StoreError::during;
         let mut tx = self.begin_decision_of(all).await?;
+        // Operators who discard the same ones in another order wait for each other.
+        self.lock_letters(&mut tx, letters).await?;
         let mut discarded = Vec::with_capacity(letters.len());
         for seen in letters {
             let letter = match self.open_letter(&mut tx, seen.id).await? {

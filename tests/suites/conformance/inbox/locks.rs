@@ -25,6 +25,7 @@ use uuid::Uuid;
 cases! { "inbox/locks":
     on_postgres {
         a_call_locks_the_days_of_its_messages_alone_on_postgres,
+        operators_lock_dead_letters_in_one_order_on_postgres,
         a_decision_about_a_dead_letter_that_is_redriven_says_so_on_postgres,
     }
 }
@@ -156,6 +157,38 @@ async fn lock_other_days(database: &Database<Postgres>, sweep: &mut sqlx::Transa
     let lock: String = sqlx::query_scalar(days).fetch_one(&database.admin).await.unwrap();
     assert!(lock.split(';').count() >= 10, "{lock}");
     sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut **sweep).await.unwrap();
+}
+
+/// Goal: two operators who decide about the same dead letters, each in another order, never
+/// deadlock. Oracle: while a discard waits for the first dead letter by id, although it is given
+/// last, the other one is not locked.
+async fn operators_lock_dead_letters_in_one_order_on_postgres(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let mut ids = Vec::new();
+    for payload in ["1", "2"] {
+        ids.push(store_dead_letter(&inbox, &json(payload), Reason::Rejected).await);
+    }
+    ids.sort_by_key(|id| id.0);
+    let mut other = database.admin.begin().await.unwrap();
+    let lock = "SELECT FROM inbox_dead_letter WHERE id = $1 FOR UPDATE";
+    sqlx::query(lock).bind(ids[0].0).execute(&mut *other).await.unwrap();
+    let letters = [ids[1], ids[0]].map(seen);
+    let decided = ManyDecided { signature: signature(), id: Uuid::now_v7() };
+    let discarding = tokio::spawn(async move { inbox.discard_all(&letters, &decided).await });
+    let waiting =
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))";
+    let waits = async {
+        while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *other).await.unwrap() == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), waits).await.expect("the discard waits");
+    sqlx::query("SET LOCAL lock_timeout = '1s'").execute(&mut *other).await.unwrap();
+    sqlx::query(lock).bind(ids[1].0).execute(&mut *other).await.unwrap();
+    other.rollback().await.unwrap();
+    let done = discarding.await.unwrap().unwrap();
+    let is_done = |it: &Result<_, _>| matches!(it, Ok(Redriven::Now(Resolution::Discarded)));
+    assert!(done.len() == 2 && done.iter().all(is_done), "{done:?}");
 }
 
 fn seen(id: DeadLetterId) -> SeenLetter {
