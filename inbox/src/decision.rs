@@ -4,6 +4,7 @@
 //! decision is a request, which a consumer of this name carries out within seconds.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use message::{InvalidText, shield};
 use time::OffsetDateTime;
@@ -163,11 +164,19 @@ impl<DB: Dialect> Inbox<DB> {
         .await
     }
 
-    /// Begins the transaction of a decision. A redrive locks its dead letter for as long as its
-    /// handler runs. Half of the call timeout leaves time for the answer.
+    /// Begins the transaction of a decision about one dead letter, or about some together.
     pub(crate) async fn begin_decision(&self) -> Result<InboxTransaction<DB>, StoreError> {
+        self.begin_decision_of(1).await
+    }
+
+    /// Begins the transaction of one of several decisions, which together wait for locks as long as
+    /// one decision does. A redrive locks its dead letter for as long as its handler runs. Half of
+    /// the call timeout leaves time for the answer.
+    pub(crate) async fn begin_decision_of(&self, all: u32) -> Result<InboxTransaction<DB>, StoreError> {
         let mut tx = self.begin().await?;
-        let limited = DB::limit_lock_waits(&mut tx, self.options().call_timeout / 2).await;
+        let wait = self.options().call_timeout / 2 / all.max(1);
+        // A limit of zero would be none.
+        let limited = DB::limit_lock_waits(&mut tx, wait.max(Duration::from_millis(1))).await;
         limited.map_err(StoreError::during("limit its waits for locks"))?;
         Ok(tx)
     }

@@ -338,14 +338,17 @@ pub enum RedriveError {
 }
 
 impl RedriveError {
+    /// Returns whether another transaction held a lock for longer than this one waits.
+    pub(crate) fn is_of_lock(&self) -> bool {
+        match self {
+            Self::Store(error) | Self::Admit(AdmitError::Store(error)) => error.is_of_lock(),
+            _ => false,
+        }
+    }
+
     /// Replaces the error of a lock that another transaction held for too long.
     pub(crate) fn of_decision(self, id: DeadLetterId) -> Self {
-        match self {
-            Self::Store(error) | Self::Admit(AdmitError::Store(error)) if error.is_of_lock() => {
-                Self::InHand { id }
-            }
-            error => error,
-        }
+        if self.is_of_lock() { Self::InHand { id } } else { self }
     }
 }
 

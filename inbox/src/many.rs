@@ -52,8 +52,11 @@ impl SeenLetter {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Asks consumers to redrive dead letters, in one transaction: at most [`REQUESTED_MAX`].
-    /// Returns the answer of [`request_redrive`](Self::request_redrive) for each, in their order.
+    /// Asks consumers to redrive dead letters, in one transaction: at most [`REQUESTED_MAX`]. If
+    /// one of them is in hand for half the [call timeout](crate::InboxOptions::call_timeout), each
+    /// is requested by itself, and waits for its share of that time. Returns the answer of
+    /// [`request_redrive`](Self::request_redrive) for each, in their order. A problem of the
+    /// database ends that: then there are fewer answers, and the last one is the problem.
     ///
     /// # Errors
     /// [`RedriveError`] for a problem that concerns all of them. Nothing was stored then, except
@@ -68,19 +71,56 @@ impl<DB: Dialect> Inbox<DB> {
         decided.signature.check()?;
         let inbox = self.clone();
         let (seen, decided) = (letters.to_vec(), decided.clone());
-        shield(async move {
-            let noting = Box::pin(inbox.note_requests(&seen, options, &decided));
-            let Requests { tx, verdicts, noted } = inbox.in_time("note requests", noting).await?;
-            drop(tx.commit().await?);
-            let answer = |(letter, verdict): (&SeenLetter, Verdict)| match verdict {
-                Verdict::Request if noted.contains(&letter.id.0) => Ok(Requested::Now),
-                Verdict::Request => Ok(Requested::Already),
-                Verdict::Closed(closed) => Ok(Requested::Closed(closed)),
-                Verdict::Refused(error) => Err(error),
+        shield(async move { inbox.request_all(&seen, options, &decided).await }).await
+    }
+
+    async fn request_all(
+        &self,
+        seen: &[SeenLetter],
+        options: RedriveOptions,
+        decided: &ManyDecided,
+    ) -> Result<Vec<Result<Requested, RedriveError>>, RedriveError> {
+        if seen.len() > 1 {
+            match self.request_together(seen, options, decided, 1).await {
+                Err(error) if error.is_of_lock() => {}
+                answers => return answers,
+            }
+        }
+        let mut answers = Vec::with_capacity(seen.len());
+        for letter in seen {
+            let alone = std::slice::from_ref(letter);
+            let answer = match self.request_together(alone, options, decided, count(seen)).await {
+                Ok(mut answers) => answers.pop().unwrap_or(Err(RedriveError::NotFound { id: letter.id })),
+                Err(error) if concerns_all(&error) && answers.is_empty() => return Err(error),
+                Err(error) => Err(error.of_decision(letter.id)),
             };
-            Ok(seen.iter().zip(verdicts).map(answer).collect())
-        })
-        .await
+            let is_over = answer.as_ref().is_err_and(concerns_all);
+            answers.push(answer);
+            if is_over {
+                break;
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Requests redrives in one transaction, which is one of `all` decisions.
+    async fn request_together(
+        &self,
+        seen: &[SeenLetter],
+        options: RedriveOptions,
+        decided: &ManyDecided,
+        all: u32,
+    ) -> Result<Vec<Result<Requested, RedriveError>>, RedriveError> {
+        let noting = Box::pin(self.note_requests(seen, options, decided, all));
+        let Requests { tx, verdicts, noted } = self.in_time("note requests", noting).await?;
+        drop(tx.commit().await?);
+        let answer = |(letter, verdict): (&SeenLetter, Verdict)| match verdict {
+            Verdict::Request if noted.contains(&letter.id.0) => Ok(Requested::Now),
+            Verdict::Request => Ok(Requested::Already),
+            Verdict::Closed(closed) => Ok(Requested::Closed(closed)),
+            Verdict::Refused(error) => Err(error),
+        };
+        Ok(seen.iter().zip(verdicts).map(answer).collect())
     }
 
     /// Notes requests, in a transaction to commit.
@@ -89,8 +129,9 @@ impl<DB: Dialect> Inbox<DB> {
         seen: &[SeenLetter],
         options: RedriveOptions,
         decided: &ManyDecided,
+        all: u32,
     ) -> Result<Requests<DB>, RedriveError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin_decision_of(all).await?;
         let letters = self.lock_letters(&mut tx, seen).await?;
         let mut verdicts = Vec::with_capacity(seen.len());
         for letter in seen {
@@ -144,9 +185,10 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Discards dead letters in the given order, in one transaction: at most [`DISCARDED_MAX`]. If
-    /// one of them cannot be discarded, each is discarded by itself. Returns the answer of
-    /// [`discard`](Self::discard) for each. A problem of the database ends that: then there are
-    /// fewer answers, and the last one is the problem.
+    /// one of them cannot be discarded, or is in hand for half the [call
+    /// timeout](crate::InboxOptions::call_timeout), each is discarded by itself, and waits for its
+    /// share of that time. Returns the answer of [`discard`](Self::discard) for each. A problem of
+    /// the database ends that: then there are fewer answers, and the last one is the problem.
     ///
     /// # Errors
     /// [`RedriveError`] for a problem that concerns all of them. Nothing was changed then, except
@@ -158,16 +200,23 @@ impl<DB: Dialect> Inbox<DB> {
         decided: &ManyDecided,
     ) -> Result<Vec<Result<Redriven, RedriveError>>, RedriveError> {
         decided.signature.check()?;
-        match self.discard_together(letters, decided).await {
-            Ok(discarded) => return Ok(discarded.into_iter().map(Ok).collect()),
-            Err(error) if concerns_all(&error) => return Err(error),
-            Err(_) => {}
+        if letters.len() > 1 {
+            match self.discard_together(letters, decided, 1).await {
+                Ok(discarded) => return Ok(discarded.into_iter().map(Ok).collect()),
+                Err(error) if concerns_all(&error) => return Err(error),
+                Err(_) => {}
+            }
         }
         let mut discarded = Vec::with_capacity(letters.len());
         for letter in letters {
-            let done = self.discard_together(std::slice::from_ref(letter), decided).await;
+            let alone = std::slice::from_ref(letter);
+            let done = match self.discard_together(alone, decided, count(letters)).await {
+                Ok(done) => Ok(done.first().copied().unwrap_or(Redriven::Elsewhere)),
+                Err(error) if concerns_all(&error) && discarded.is_empty() => return Err(error),
+                Err(error) => Err(error.of_decision(letter.id)),
+            };
             let is_over = done.as_ref().is_err_and(concerns_all);
-            discarded.push(done.map(|done| done.first().copied().unwrap_or(Redriven::Elsewhere)));
+            discarded.push(done);
             if is_over {
                 break;
             }
@@ -175,12 +224,14 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(discarded)
     }
 
+    /// Discards in one transaction, which is one of `all` decisions.
     async fn discard_together(
         &self,
         letters: &[SeenLetter],
         decided: &ManyDecided,
+        all: u32,
     ) -> Result<Vec<Redriven>, RedriveError> {
-        let noting = Box::pin(self.note_discards(letters, decided));
+        let noting = Box::pin(self.note_discards(letters, decided, all));
         let Discards { tx, discarded } = self.in_time("discard dead letters", noting).await?;
         // The proofs are for deliveries; a dead letter was settled when it was stored.
         drop(tx.commit().await?);
@@ -192,9 +243,12 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         letters: &[SeenLetter],
         decided: &ManyDecided,
+        all: u32,
     ) -> Result<Discards<DB>, RedriveError> {
         let failed = StoreError::during;
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin_decision_of(all).await?;
+        // Operators who discard the same ones in another order wait for each other.
+        self.lock_letters(&mut tx, letters).await?;
         let mut discarded = Vec::with_capacity(letters.len());
         for seen in letters {
             let letter = match self.open_letter(&mut tx, seen.id).await? {
@@ -237,9 +291,15 @@ struct Discards<DB: Dialect> {
     discarded: Vec<Redriven>,
 }
 
-/// Returns whether a problem is not that of one dead letter.
+fn count(letters: &[SeenLetter]) -> u32 {
+    u32::try_from(letters.len()).unwrap_or(u32::MAX)
+}
+
+/// Returns whether a problem is not that of one dead letter. A lock is: a redrive holds it, or a
+/// handler of the message.
 fn concerns_all(error: &RedriveError) -> bool {
     match error {
+        error if error.is_of_lock() => false,
         RedriveError::Commit(error) => !error.is_rolled_back(),
         RedriveError::Store(error) | RedriveError::Admit(AdmitError::Store(error)) => error.is_transient(),
         _ => false,

@@ -195,10 +195,11 @@ migrations::statements! {
         UNION SELECT * FROM ({walked} ORDER BY id DESC LIMIT $3)) AS open WHERE {matches} GROUP BY 1, 2, 3";
     lock_letters = "SELECT {in_hand} FROM inbox_dead_letter \
         WHERE id IN (SELECT value FROM json_each($1))";
+    /// In the given order, in which consumers carry them out.
     note_requests = "INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, accept_late, \
-        selection, decision) SELECT $1, $2, d.id, d.consumer, 'redrive', $3, $4, $5 FROM inbox_dead_letter AS d \
-        WHERE d.id IN (SELECT value FROM json_each($6)) AND NOT EXISTS (SELECT 1 FROM inbox_audit AS a \
-        WHERE a.decision = $5 AND a.dead_letter = d.id) ON CONFLICT (consumer, dead_letter) \
+        selection, decision) SELECT $1, $2, d.id, d.consumer, 'redrive', $3, $4, $5 FROM json_each($6) AS u \
+        CROSS JOIN inbox_dead_letter AS d ON d.id = u.value WHERE NOT EXISTS (SELECT 1 FROM inbox_audit AS a \
+        WHERE a.decision = $5 AND a.dead_letter = d.id) ORDER BY u.key ON CONFLICT (consumer, dead_letter) \
         WHERE done_at IS NULL DO NOTHING RETURNING dead_letter";
     letter_decision = "SELECT a.actor, a.action, a.note, a.selection, count(*) AS letters, min(a.at) AS first, \
         max(a.at) AS last FROM (SELECT actor, action, note, selection, at FROM inbox_audit WHERE decision = $1 \

@@ -129,7 +129,8 @@ pub struct Confirmed {
     /// The id of the decision, which the audit stores with each entry. Sent twice, a confirmation
     /// is one decision.
     pub id: Uuid,
-    /// The database's time for which it was given: an entry that died later is left unchanged.
+    /// The database's time for which it was given: an entry that has changed later, also one that
+    /// was requeued and is tried again, is left unchanged.
     pub as_of: OffsetDateTime,
 }
 

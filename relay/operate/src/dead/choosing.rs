@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use inbox::{Reason, SeenLetter};
 use outbox_log::admin::{ChosenEntry, Desk, ParkedQuery};
-use outbox_log::{EntryId, ExceptionState};
+use outbox_log::{EntryId, ExceptionState, RelayName};
 
 use super::decide::Change;
 use super::filter::Filter;
@@ -48,7 +48,7 @@ impl<'a> Choosing<'a> {
         let mut away = places.away.clone();
         let filter = self.filter;
         for (number, place) in places.outboxes.iter().enumerate().filter(|_| filter.takes_outboxes()) {
-            let key = PlaceKey { source: DeadSource::Outbox, owner: place.pipeline.to_string() };
+            let key = outbox_key(&place.pipeline);
             let mut desk = place.log.desk(&place.pipeline);
             if let Err(error) = self.outbox(number, key, &mut *desk).await {
                 away.push(error.about(&place.pipeline));
@@ -138,8 +138,11 @@ impl<'a> Choosing<'a> {
         }
     }
 
-    /// Chooses messages that were named by their ids. Their moment is that of their last change.
+    /// Chooses messages that were named by their ids: every place has answered. Their moment is
+    /// that of their last change.
     pub(super) fn named(&mut self, places: &Places, messages: &[DeadMessage]) {
+        self.answered.extend(places.outboxes.iter().map(|place| outbox_key(&place.pipeline)));
+        self.answered.extend((0..places.inboxes.len()).map(|number| inbox_key(places, number)));
         for message in messages {
             let key = match message.row {
                 Row::Outbox(..) => PlaceKey { source: message.source, owner: message.owner().to_owned() },
@@ -152,6 +155,7 @@ impl<'a> Choosing<'a> {
                 },
                 None => message.changed_at,
             };
+            self.answered.insert(key.clone());
             let index = match self.parts.iter().position(|part| part.key == key) {
                 Some(index) => index,
                 None => {
@@ -165,7 +169,12 @@ impl<'a> Choosing<'a> {
             match message.row {
                 Row::Outbox(_, id) => {
                     let message_id = message.message_id.clone().unwrap_or_default();
-                    part.add_entry(ChosenEntry { id, message_id }, message.since);
+                    let entry = ChosenEntry { id, message_id };
+                    if message.is_dead() {
+                        part.add_entry(entry, message.since);
+                    } else {
+                        part.add_waiting(entry, message.since);
+                    }
                 }
                 Row::Inbox(..) => {
                     let Some(seen) = message.seen() else { continue };
@@ -177,30 +186,49 @@ impl<'a> Choosing<'a> {
 
     /// Compares with the confirmation. A message can match that did not when the operator looked,
     /// although it is old enough: it was held and has failed since, or the transaction in which it
-    /// died had not been committed. What an operator has not seen is not decided about.
+    /// died had not been committed. What an operator has not seen is not decided about, with an
+    /// exception: where a requeue finds fewer messages than were confirmed, they are not compared.
+    /// A late one can take effect twice, so a requeue that accepts late ones must find them all.
     pub(super) fn check_confirmed(&mut self, away: &[OperateError]) -> Result<(), OperateError> {
         let Some(as_of) = self.as_of else { return Ok(()) };
         for (key, confirmed) in &as_of.0 {
-            let name = format!("{} {}", key.source, key.owner);
             if !self.answered.contains(key) {
                 let why: Vec<String> = away.iter().map(ToString::to_string).collect();
-                let text = format!("{name} does not answer: {}", why.join("; "));
+                let text = format!("{} {} does not answer: {}", key.source, key.owner, why.join("; "));
                 let error = OperateError::new(OperateErrorKind::Unavailable, text);
                 return Err(error.with_help("nothing was changed: list the messages again"));
             }
-            let part = self.parts.iter().find(|part| part.key == *key);
-            let now = part.map_or(Matched::none(confirmed.at), |part| part.matched);
-            let is_fewer = now.count < confirmed.count && matches!(self.change, Change::Requeue { .. });
-            if !is_fewer && now != *confirmed {
-                let text = format!(
-                    "the messages of {name} have changed since they were shown: {} were confirmed, {} match now",
-                    confirmed.count, now.count
-                );
-                let error = OperateError::new(OperateErrorKind::Conflict, text);
-                return Err(error.with_help("nothing was changed: confirm the decision again"));
-            }
-            self.changed += confirmed.count - now.count;
+            self.check_place(key, confirmed)?;
         }
+        Ok(())
+    }
+
+    /// Compares messages that were named by their ids with the confirmation. It may have other
+    /// places, too: what is named there is chosen apart.
+    pub(super) fn check_named(&mut self) -> Result<(), OperateError> {
+        let Some(as_of) = self.as_of else { return Ok(()) };
+        for (key, confirmed) in &as_of.0 {
+            if self.answered.contains(key) {
+                self.check_place(key, confirmed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_place(&mut self, key: &PlaceKey, confirmed: &Matched) -> Result<(), OperateError> {
+        let part = self.parts.iter().find(|part| part.key == *key);
+        let now = part.map_or(Matched::none(confirmed.at), |part| part.matched);
+        let may_be_fewer = *self.change == Change::Requeue { accept_late: false };
+        let is_fewer = may_be_fewer && now.count < confirmed.count;
+        if !is_fewer && now != *confirmed {
+            let text = format!(
+                "the messages of {} {} have changed since they were shown: {} were confirmed, {} match now",
+                key.source, key.owner, confirmed.count, now.count
+            );
+            let error = OperateError::new(OperateErrorKind::Conflict, text);
+            return Err(error.with_help("nothing was changed: confirm the decision again"));
+        }
+        self.changed += confirmed.count - now.count;
         Ok(())
     }
 
@@ -229,6 +257,10 @@ impl<'a> Choosing<'a> {
     }
 }
 
+fn outbox_key(pipeline: &RelayName) -> PlaceKey {
+    PlaceKey { source: DeadSource::Outbox, owner: pipeline.to_string() }
+}
+
 /// Returns the key of an inbox. A consumer can have several databases, each with its own clock, and
 /// tenants with a place each.
 fn inbox_key(places: &Places, number: usize) -> PlaceKey {
@@ -248,6 +280,36 @@ mod tests {
     use time::OffsetDateTime;
 
     use super::*;
+    use crate::dead::moment::Moment;
+    use crate::dead::sample::entry;
+    use crate::message_state::MessageState;
+
+    #[test]
+    fn messages_that_were_ticked_are_compared_with_what_was_shown() {
+        let places = Places::new();
+        let (filter, discard) = (Filter::default(), Change::Discard);
+        let of = |shown: &[DeadMessage], now: &[DeadMessage]| {
+            let mut choosing = Choosing::new(&filter, &discard, None);
+            choosing.named(&places, shown);
+            choosing.check_named().unwrap();
+            let elsewhere = Moment {
+                place: PlaceKey { source: DeadSource::Outbox, owner: String::from("bills") },
+                matched: Matched::none(OffsetDateTime::UNIX_EPOCH),
+            };
+            let moments = choosing.parts.iter().map(SelectedPart::moment).chain([elsewhere]);
+            let confirmed: AsOf = moments.collect();
+            let mut choosing = Choosing::new(&filter, &discard, Some(&confirmed));
+            choosing.named(&places, now);
+            choosing.check_named().map(|()| choosing.parts[0].count())
+        };
+        let waiting = |id| DeadMessage { state: MessageState::Retrying, ..entry(id) };
+        assert_eq!(of(&[entry(1), waiting(2)], &[waiting(2), entry(1)]).unwrap(), 2);
+        let requeued = of(&[entry(1), entry(2)], &[entry(1), waiting(2)]).unwrap_err();
+        assert_eq!(requeued.kind(), OperateErrorKind::Conflict);
+        let another = DeadMessage { message_id: Some("another".into()), ..entry(2) };
+        assert!(of(&[entry(1), entry(2)], &[entry(1), another]).is_err());
+        assert!(of(&[entry(1)], &[entry(1), entry(2)]).is_err());
+    }
 
     #[test]
     fn what_an_operator_has_not_seen_is_not_decided_about() {
@@ -268,7 +330,8 @@ mod tests {
             choosing.check_confirmed(&[]).map(|()| choosing.changed)
         };
         let requeue = Change::Requeue { accept_late: false };
-        for change in [&requeue, &Change::Discard] {
+        let late = Change::Requeue { accept_late: true };
+        for change in [&requeue, &late, &Change::Discard] {
             assert_eq!(checked(change, &[3, 1, 2]).unwrap(), 0);
             let refused = checked(change, &[1, 2, 4]).unwrap_err();
             assert_eq!(refused.kind(), OperateErrorKind::Conflict);
@@ -276,7 +339,11 @@ mod tests {
             assert!(refused.contains("3 were confirmed, 4 match now"), "{refused}");
         }
         assert_eq!(checked(&requeue, &[2]).unwrap(), 2);
-        assert!(checked(&Change::Discard, &[2]).is_err(), "it cannot be undone");
+        assert_eq!(checked(&requeue, &[2, 4]).unwrap(), 1, "fewer are not compared");
+        for change in [&late, &Change::Discard] {
+            assert!(checked(change, &[2]).is_err(), "it cannot be undone");
+            assert!(checked(change, &[2, 4]).is_err());
+        }
         let mut silent = Choosing::new(&filter, &requeue, Some(&confirmed));
         let away = OperateError::new(OperateErrorKind::Unavailable, "connection refused");
         let refused = silent.check_confirmed(&[away]).unwrap_err();

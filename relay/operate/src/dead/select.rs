@@ -81,6 +81,14 @@ impl SelectedPart {
         self.entries.push(entry);
     }
 
+    /// Adds an entry that its relay retries without success until an operator acts. One that was
+    /// dead when it was confirmed is another one.
+    pub(super) fn add_waiting(&mut self, entry: ChosenEntry, since: OffsetDateTime) {
+        self.matched.add((entry.id.0, &entry.message_id, "retrying"));
+        self.oldest = Some(self.oldest.unwrap_or(since).min(since));
+        self.entries.push(entry);
+    }
+
     pub(super) fn add_letter(&mut self, letter: ChosenLetter, since: OffsetDateTime) {
         let SeenLetter { id, reason, deliveries } = letter.seen;
         self.matched.add((id.0, reason.as_str(), deliveries));
@@ -101,7 +109,7 @@ pub struct Selected {
     /// Number of held messages that a requeue leaves out: they follow by themselves once those
     /// before them took effect.
     pub following: u64,
-    /// Number of confirmed messages that do not match anymore: another decision was faster, or they
+    /// By how many messages fewer match than were confirmed: another decision was faster, or they
     /// died again.
     pub changed: u64,
     /// The errors of places that do not answer; their messages are not part of the decision.
@@ -131,8 +139,9 @@ impl Selected {
 /// # Errors
 /// [`OperateError`] when no place answers, when a message that is named by id is not dead, or when
 /// only a part of the dead letters of an inbox would be discarded. With a confirmation also when
-/// one of its places does not answer, when messages match that were not confirmed, and for a
-/// discard when fewer do. [`Selected::away`] has the errors of unreachable databases.
+/// one of its places does not answer, and when other messages match than were confirmed. A requeue
+/// that does not accept late messages may find fewer: those are not compared with the confirmed
+/// ones. [`Selected::away`] has the errors of unreachable databases.
 pub async fn select(
     places: &Places,
     operator: &Operator,
@@ -152,6 +161,7 @@ pub async fn select(
     } else {
         let plan = plan(places, operator, filter, change).await?;
         choosing.named(places, &plan.messages);
+        choosing.check_named()?;
     }
     check_part(change, choosing.more, &choosing.parts)?;
     Ok(choosing.done(away))

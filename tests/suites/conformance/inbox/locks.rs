@@ -13,17 +13,19 @@ use crate::inbox::held_keys::signature;
 use crate::inbox::runner::Effect;
 use crate::inbox::{consumer, json};
 use inbox::{
-    Admission, Candidate, Cause, Inbox, PayloadComparison, Reason, RedriveError, RedriveOptions, Redriven,
-    Resolution, Tenant,
+    Admission, Candidate, Cause, DeadLetterId, Inbox, ManyDecided, PayloadComparison, Reason, RedriveError,
+    RedriveOptions, Redriven, Requested, Resolution, SeenLetter, Tenant,
 };
 use message::{Delivery, DeliveryToken};
 use sqlx::Postgres;
 use sqlx::postgres::PgPoolOptions;
 use tests::Outcome;
+use uuid::Uuid;
 
 cases! { "inbox/locks":
     on_postgres {
         a_call_locks_the_days_of_its_messages_alone_on_postgres,
+        operators_lock_dead_letters_in_one_order_on_postgres,
         a_decision_about_a_dead_letter_that_is_redriven_says_so_on_postgres,
     }
 }
@@ -157,9 +159,45 @@ async fn lock_other_days(database: &Database<Postgres>, sweep: &mut sqlx::Transa
     sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut **sweep).await.unwrap();
 }
 
+/// Goal: two operators who decide about the same dead letters, each in another order, never
+/// deadlock. Oracle: while a discard waits for the first dead letter by id, although it is given
+/// last, the other one is not locked.
+async fn operators_lock_dead_letters_in_one_order_on_postgres(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let mut ids = Vec::new();
+    for payload in ["1", "2"] {
+        ids.push(store_dead_letter(&inbox, &json(payload), Reason::Rejected).await);
+    }
+    ids.sort_by_key(|id| id.0);
+    let mut other = database.admin.begin().await.unwrap();
+    let lock = "SELECT FROM inbox_dead_letter WHERE id = $1 FOR UPDATE";
+    sqlx::query(lock).bind(ids[0].0).execute(&mut *other).await.unwrap();
+    let letters = [ids[1], ids[0]].map(seen);
+    let decided = ManyDecided { signature: signature(), id: Uuid::now_v7() };
+    let discarding = tokio::spawn(async move { inbox.discard_all(&letters, &decided).await });
+    let waiting =
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))";
+    let waits = async {
+        while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *other).await.unwrap() == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), waits).await.expect("the discard waits");
+    sqlx::query("SET LOCAL lock_timeout = '1s'").execute(&mut *other).await.unwrap();
+    sqlx::query(lock).bind(ids[1].0).execute(&mut *other).await.unwrap();
+    other.rollback().await.unwrap();
+    let done = discarding.await.unwrap().unwrap();
+    let is_done = |it: &Result<_, _>| matches!(it, Ok(Redriven::Now(Resolution::Discarded)));
+    assert!(done.len() == 2 && done.iter().all(is_done), "{done:?}");
+}
+
+fn seen(id: DeadLetterId) -> SeenLetter {
+    SeenLetter { id, reason: Reason::Rejected, deliveries: 1 }
+}
+
 /// Goal: a decision about a dead letter whose redrive runs says so before the time of a call is
-/// over, and decides nothing. Oracle: the errors; the stored decisions; the same decision after the
-/// redrive.
+/// over, and decides nothing; one about many leaves it out. Oracle: the errors; the stored
+/// decisions; the same decision after the redrive.
 async fn a_decision_about_a_dead_letter_that_is_redriven_says_so_on_postgres(database: &Database<Postgres>) {
     let options = database.options().call_timeout(Duration::from_secs(4));
     let inbox = Inbox::<Postgres>::open(database.pool.clone(), options).await.unwrap();
@@ -175,7 +213,26 @@ async fn a_decision_about_a_dead_letter_that_is_redriven_says_so_on_postgres(dat
         let Err(RedriveError::InHand { id: named }) = refused else { panic!("{refused:?}") };
         assert_eq!(named, id);
     }
-    redrive.rollback().await.unwrap();
     assert_eq!(inbox.decisions(NonZeroU32::MIN).await.unwrap(), []);
+    // Among others, which are decided about.
+    let mut free = Vec::new();
+    for payload in ["1", "2"] {
+        free.push(store_dead_letter(&inbox, &json(payload), Reason::Rejected).await);
+    }
+    let decided = || ManyDecided { signature: signature(), id: Uuid::now_v7() };
+    let letters = [free[0], id, free[1]].map(seen);
+    let asked = inbox.request_redrives(&letters, RedriveOptions::default(), &decided()).await.unwrap();
+    assert!(matches!(asked[1], Err(RedriveError::InHand { id: named }) if named == id), "{asked:?}");
+    assert!([&asked[0], &asked[2]].iter().all(|it| matches!(it, Ok(Requested::Now))), "{asked:?}");
+    let done = inbox.discard_all(&letters, &decided()).await.unwrap();
+    assert!(matches!(done[1], Err(RedriveError::InHand { id: named }) if named == id), "{done:?}");
+    let is_done = |it: &Result<_, _>| matches!(it, Ok(Redriven::Now(Resolution::Discarded)));
+    assert!(is_done(&done[0]) && is_done(&done[2]), "{done:?}");
+    let alone = inbox.discard_all(&letters[1..2], &decided()).await.unwrap();
+    assert!(matches!(alone[..], [Err(RedriveError::InHand { .. })]), "{alone:?}");
+    redrive.rollback().await.unwrap();
+    let decisions = inbox.decisions(NonZeroU32::MIN.saturating_add(9)).await.unwrap();
+    assert_eq!(decisions.len(), 4, "{decisions:?}");
+    assert!(decisions.iter().all(|decision| decision.dead_letter != id), "{decisions:?}");
     assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::inbox::database::{Database, TestDatabase};
@@ -18,6 +19,7 @@ cases! { "inbox/many":
     every {
         letters_are_chosen_by_all_conditions_of_a_filter,
         many_requests_get_the_answers_of_single_ones,
+        requests_are_stored_in_the_given_order,
         requests_that_are_sent_twice_are_one_decision,
         many_are_discarded_in_one_transaction,
         a_letter_that_has_changed_is_left_as_it_is,
@@ -112,6 +114,25 @@ async fn many_requests_get_the_answers_of_single_ones<DB: TestDatabase>(database
     let is_behind = |answer: &Result<_, RedriveError>| matches!(answer, Err(RedriveError::Held { behind, .. }) if *behind == open);
     assert!(is_behind(&answers[3]), "{:?}", answers[3]);
     assert!(matches!(answers[4], Ok(Requested::Already)), "{:?}", answers[4]);
+}
+
+/// Goal: requests are carried out in the order in which they are given, which is that of arrival:
+/// the ids of dead letters follow the clocks of several processes. Oracle: the numbers of the
+/// decisions, for ids in no order.
+async fn requests_are_stored_in_the_given_order<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let mut ids = Vec::new();
+    for n in 0..4 {
+        ids.push(store_dead_letter(&inbox, &message(&format!("m{n}")), Reason::Poison).await);
+    }
+    ids.sort_by_key(|id| id.0);
+    let given = [ids[2], ids[0], ids[3], ids[1]];
+    let letters = seen(&given, Reason::Poison);
+    let answers = inbox.request_redrives(&letters, RedriveOptions::default(), &decided()).await.unwrap();
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Requested::Now))), "{answers:?}");
+    let mut decisions = inbox.decisions(NonZeroU32::MIN.saturating_add(9)).await.unwrap();
+    decisions.sort_by_key(|decision| decision.number);
+    assert_eq!(decisions.iter().map(|decision| decision.dead_letter).collect::<Vec<_>>(), given);
 }
 
 /// Goal: a confirmation that is sent twice, also after its letter failed again, is one decision.

@@ -20,6 +20,7 @@ cases! { "outbox/desks":
         a_filter_chooses_what_meets_all_its_conditions,
         slices_are_everything_once,
         a_confirmation_covers_what_was_dead_then,
+        a_confirmed_discard_leaves_what_is_tried_again,
         a_confirmation_that_is_sent_twice_is_one_decision,
     }
 }
@@ -165,6 +166,45 @@ async fn a_confirmation_covers_what_was_dead_then<DB: TestDialect>(db: &Database
     let is_left = |verdict: &Result<(), DecideError>| matches!(verdict, Err(DecideError::NotDead { .. }));
     assert_eq!(verdicts.iter().map(is_left).collect::<Vec<_>>(), [false, true, false, true]);
     assert_eq!(chosen(&mut *desk, &ParkedFilter::default()).await, [of(&entries[1]), of(&late)]);
+}
+
+/// Goal: a confirmed discard does not give up an entry that another operator has requeued since,
+/// although its retry waits for an operator again; one that waited so when it was chosen is given
+/// up. Oracle: the answers, and the entry that is left, which was not even postponed.
+async fn a_confirmed_discard_leaves_what_is_tried_again<DB: TestDialect>(db: &Database<DB>) {
+    let (mut main, entries) = park(db, 4).await;
+    let mut desk = desk(db);
+    let of = |n: usize| ChosenEntry { id: entries[n].id, message_id: entries[n].message_id() };
+    let tried = |n: usize| {
+        let fault = Some(Fault::Operator);
+        ExceptionChange::Park(Parked { fault, ..parked(&entries[n], ExceptionState::Retrying) })
+    };
+    let (waits, again, untouched) = (1, 3, 0);
+    desk.decide(&[of(waits)], &requeue(), None).await.unwrap().remove(0).unwrap();
+    main.pass(&[tried(waits)]).await;
+    // The clock of SQLite has milliseconds.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let as_of = desk.now().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    desk.decide(&[of(again)], &requeue(), None).await.unwrap().remove(0).unwrap();
+    main.pass(&[tried(again)]).await;
+
+    let confirmed = Some(Confirmed { id: Uuid::now_v7(), as_of });
+    let discard = OperatorDecision { decision: Decision::Discard, ..requeue() };
+    let verdicts = desk.decide(&[waits, again, untouched].map(of), &discard, confirmed).await.unwrap();
+    assert!(verdicts[0].is_ok() && verdicts[2].is_ok(), "{verdicts:?}");
+    assert!(matches!(verdicts[1], Err(DecideError::Trying { .. })), "{:?}", verdicts[1]);
+    let retrying = ParkedQuery {
+        state: ExceptionState::Retrying,
+        ..query(ParkedFilter::default(), EntryId::default(), 10)
+    };
+    let left = desk.parked(&retrying).await.unwrap().entries;
+    assert_eq!(left.iter().map(|entry| entry.id).collect::<Vec<_>>(), [entries[again].id]);
+    assert!(left[0].due_in.is_some_and(|due_in| due_in > Duration::from_secs(1_800)), "{left:?}");
+    // A new confirmation covers it.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let confirmed = Some(Confirmed { id: Uuid::now_v7(), as_of: desk.now().await.unwrap() });
+    desk.decide(&[of(again)], &discard, confirmed).await.unwrap().remove(0).unwrap();
 }
 
 /// Goal: a confirmation that is sent twice, also after its entries died again, changes nothing the

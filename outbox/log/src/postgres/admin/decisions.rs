@@ -26,7 +26,7 @@ impl PostgresLog {
         let failed = || LogError::during("carry out the decision");
         let action = decree.decision.action();
         let taken_until =
-            if action.takes_retrying() { self.take_waiting(connection, relay, entries).await? } else { None };
+            if action.takes_retrying() { self.take_waiting(connection, batch).await? } else { None };
         let mut tx = connection.begin().await.map_err(failed())?;
         tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
         let found = self.lock(&mut tx, batch, taken_until.as_deref()).await?;
@@ -86,13 +86,14 @@ impl PostgresLog {
     }
 
     /// Takes the entries that wait for a retry and for an operator from the relay (see
-    /// [`crate::admin::decision`]). Returns until when they are taken.
+    /// [`crate::admin::decision`]). Those that have changed since the confirmation are left alone.
+    /// Returns until when they are taken.
     async fn take_waiting(
         &self,
         connection: &mut PgConnection,
-        relay: &RelayName,
-        entries: &[ChosenEntry],
+        batch: Batch<'_>,
     ) -> Result<Option<String>, LogError> {
+        let Batch { relay, entries, .. } = batch;
         let failed = || LogError::during("take entries from the relay");
         let mut ids: Vec<i64> = entries.iter().map(|entry| entry.id.0).collect();
         ids.sort_unstable();
@@ -103,6 +104,7 @@ impl PostgresLog {
             .bind(relay.as_str())
             .bind(ids)
             .bind(taken_for.as_secs_f64())
+            .bind(batch.as_of())
             .fetch_all(&mut *tx)
             .await
             .map_err(failed())?;
@@ -136,7 +138,7 @@ impl PostgresLog {
     }
 
     /// Returns the current state of the chosen entries. Locks those that are dead, and those that
-    /// were taken from the relay until `taken_until`. Dead ones that have changed since the
+    /// were taken from the relay until `taken_until`. Those that have changed since the
     /// confirmation are left alone.
     async fn lock(
         &self,

@@ -90,22 +90,24 @@ migrations::statements! {
 
 // $1 relay, $2 ids, ascending, so that two operators never deadlock. Entries that are not dead
 // belong to the relay, unless they were taken from it until $3. A confirmation for the moment $4,
-// if given, does not cover what died later. Each is looked up separately, here and below.
+// if given, does not cover what has changed later. Each is looked up separately, here and below.
 pub(in crate::postgres) const LOCK_ENTRIES: &str = "
 SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
     SELECT id, state, message_id FROM {schema}outbox_exception
     WHERE relay = $1 AND shard = 0 AND id = chosen.id
-        AND (state = 'dead' AND ($4::timestamptz IS NULL OR updated_at <= $4)
-            OR state = 'retrying' AND due_at = $3::text::timestamptz) LIMIT 1 FOR UPDATE) AS e";
+        AND (state = 'dead' OR state = 'retrying' AND due_at = $3::text::timestamptz)
+        AND ($4::timestamptz IS NULL OR updated_at <= $4) LIMIT 1 FOR UPDATE) AS e";
 
 // $1 relay, $2 ids, $3 seconds: the entries that wait for a retry and for an operator, when each is
-// due, and until when it is taken.
+// due, and until when it is taken. A confirmation for the moment $4, if given, does not cover one
+// that has been tried again since, or was dead and is requeued.
 pub(in crate::postgres) const LOCK_WAITING: &str = "
 SELECT e.id, e.due_at::text, (clock_timestamp() + make_interval(secs => $3))::text
 FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
     SELECT id, due_at FROM {schema}outbox_exception
     WHERE relay = $1 AND shard = 0 AND id = chosen.id AND state = 'retrying' AND fault = 'operator'
-        AND due_at > clock_timestamp() LIMIT 1 FOR UPDATE) AS e";
+        AND due_at > clock_timestamp() AND ($4::timestamptz IS NULL OR updated_at <= $4)
+    LIMIT 1 FOR UPDATE) AS e";
 
 // $1 relay, $2 ids, $3 the new due time of the retrying ones among them; null means now.
 pub(in crate::postgres) const SET_DUE: &str = "

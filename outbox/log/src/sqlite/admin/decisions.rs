@@ -13,13 +13,15 @@ use crate::{EntryId, ExceptionState, LogError, RelayName};
 
 impl SqliteLog {
     /// Takes the entries that wait for a retry and for an operator from the relay (see
-    /// [`crate::admin::decision`]). Returns until when they are taken.
+    /// [`crate::admin::decision`]). Those that have changed since the confirmation are left alone.
+    /// Returns until when they are taken.
     pub(super) async fn take_waiting(
         &self,
         connection: &mut SqliteConnection,
-        relay: &RelayName,
-        entries: &[ChosenEntry],
+        batch: Batch<'_>,
     ) -> Result<Option<i64>, LogError> {
+        let Batch { relay, entries, .. } = batch;
+        let as_of = batch.as_of().map(micros_of);
         let failed = || LogError::during("take entries from the relay");
         let taken_for = self.options.call_timeout * TAKEN_FOR_CALLS;
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
@@ -30,6 +32,7 @@ impl SqliteLog {
             let due_at: Option<i64> = sqlx::query_scalar(&SQL.waiting)
                 .bind(relay.as_str())
                 .bind(entry.id.0)
+                .bind(as_of)
                 .fetch_optional(&mut *tx)
                 .await
                 .map_err(failed())?;
@@ -68,8 +71,8 @@ impl SqliteLog {
         let found = found.map(|(state, message_id, due_at, updated_at)| {
             let is_taken = state == ExceptionState::Retrying.as_str() && taken_until.is_some();
             let is_dead = state == ExceptionState::Dead.as_str();
-            let is_locked =
-                is_dead && as_of.is_none_or(|as_of| updated_at <= as_of) || is_taken && due_at == taken_until;
+            let is_as_confirmed = as_of.is_none_or(|as_of| updated_at <= as_of);
+            let is_locked = is_as_confirmed && (is_dead || is_taken && due_at == taken_until);
             EntryNow { is_locked, state, message_id }
         });
         let action = decree.decision.action();

@@ -72,12 +72,12 @@ impl Desk for SqliteDesk {
         decree.check(entries.len())?;
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.take().await?;
+        let batch = Batch { relay: &self.relay, entries, decree, confirmed };
         let taken_until = if decree.decision.action().takes_retrying() {
-            self.log.take_waiting(&mut connection, &self.relay, entries).await?
+            self.log.take_waiting(&mut connection, batch).await?
         } else {
             None
         };
-        let batch = Batch { relay: &self.relay, entries, decree, confirmed };
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
         let mut verdicts = Vec::with_capacity(entries.len());
         for entry in entries {

@@ -19,10 +19,12 @@ migrations::statements! {
             FROM outbox_message WHERE id > ?1 ORDER BY id LIMIT 1";
     found = "
         SELECT state, message_id, due_at, updated_at FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
-    /// Finds an entry that waits for a retry and for an operator, with its due time.
+    /// Finds an entry that waits for a retry and for an operator, with its due time. A confirmation
+    /// for the moment ?3, if given, does not cover one that has changed since.
     waiting = "
         SELECT due_at FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2
-            AND state = 'retrying' AND fault = 'operator' AND due_at > {now}";
+            AND state = 'retrying' AND fault = 'operator' AND due_at > {now}
+            AND (?3 IS NULL OR updated_at <= ?3)";
     /// ?1 relay, ?2 id, ?3 the new due time of an entry that is retrying; null means now.
     set_due = "
         UPDATE outbox_exception SET due_at = coalesce(?3, {now})
