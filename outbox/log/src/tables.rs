@@ -23,6 +23,8 @@ use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, row
 
 /// This many held entries are no longer few.
 const FEW_HELD_MAX: u32 = 2_000;
+/// Maximum held entries that are read where there are few: more may be held since they were counted.
+const HELD_READ_MAX: u32 = 2 * FEW_HELD_MAX;
 
 /// The SQL, rendered for a database and a schema.
 #[derive(Debug, Clone)]
@@ -66,6 +68,8 @@ pub(crate) struct Texts {
     pub(crate) decisions: Statement,
     /// Relay, state, above this id, entries to look at; the conditions; rows.
     pub(crate) parked: Statement,
+    /// The same, for held ones, with the held entries to read.
+    pub(crate) parked_few_held: Statement,
     /// The same, for retrying and dead.
     pub(crate) parked_stuck: Statement,
     /// The same without the rows: relay, retrying or dead, above this id, entries to look at; the
@@ -107,6 +111,7 @@ macro_rules! texts_of {
             operations,
             decisions,
             parked,
+            parked_few_held,
             parked_stuck,
             choose,
             total,
@@ -136,6 +141,7 @@ macro_rules! texts_of {
             operations,
             decisions,
             parked,
+            parked_few_held,
             parked_stuck,
             choose,
             total,
@@ -265,8 +271,7 @@ impl<DB: Dialect> Tables<DB> {
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError> {
         let query = Query::<DB>::new(&self.texts.list_few_held).bind(relay.as_str()).bind(after.0);
-        // More may be held by now.
-        let query = query.bind(entries_max).bind(2 * FEW_HELD_MAX);
+        let query = query.bind(entries_max).bind(HELD_READ_MAX);
         let found = query.rows(connection).await.map_err(LogError::during("list held entries"))?;
         found.iter().map(|row| rows::listed(row).map_err(LogError::during("read an entry"))).collect()
     }

@@ -40,7 +40,7 @@ async fn held_entries_are_read_in_the_order_of_their_index() {
 #[tokio::test]
 async fn few_held_entries_are_listed_by_their_index() {
     let texts = texts(None);
-    for statement in [&texts.held_len, &texts.list_few_held] {
+    for statement in [&texts.held_len, &texts.list_few_held, &texts.parked_few_held] {
         let steps = plan(statement).await;
         let of_exceptions = || steps.iter().filter(|step| step.contains("outbox_exception"));
         assert!(of_exceptions().count() > 0, "{steps:#?}");

@@ -250,6 +250,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     let conditions = "NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL";
     let all = "'orders','key-3','message','x','kind',0,3000000000000000,'2200-01-01'";
     add(Relay, "tables.parked", "", 100, 0, format!("'main','held',0,100,{conditions},50"));
+    add(Relay, "tables.parked_few_held", "", MANY, 0, format!("'main','held',0,{MANY},{conditions},50"));
     for (about, conditions) in [("", conditions), ("with every condition", all)] {
         add(Relay, "tables.parked_stuck", about, 100, 0, format!("'main','dead',0,100,{conditions},50"));
         add(Relay, "tables.choose", about, 100, 0, format!("'main','dead',0,100,{conditions}"));
