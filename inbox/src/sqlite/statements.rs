@@ -250,8 +250,9 @@ migrations::statements! {
         WHERE d.consumer = $1 AND d.scope = f.scope AND d.topic = f.topic AND d.key = f.key \
         AND d.seq < f.seq AND {holds}) AS is_in_turn FROM first_held \
         JOIN inbox_dead_letter AS f ON f.seq = first_held.seq ORDER BY first_held.place";
-    closed_since = "SELECT consumer, scope, topic, key FROM inbox_dead_letter WHERE resolution IS NOT NULL \
-        AND resolved_at > $1 ORDER BY resolved_at DESC LIMIT $2";
+    closed_since = "SELECT scope, topic, key FROM inbox_dead_letter WHERE resolution IS NOT NULL \
+        AND resolved_at > $1 AND message_id IS NOT NULL AND key IS NOT NULL AND consumer = $3 \
+        ORDER BY resolved_at DESC LIMIT $2";
     lock_held = "SELECT {letter} FROM inbox_dead_letter WHERE id = $1 AND resolution IS NULL \
         AND reason = 'held'";
     fail_held = "UPDATE inbox_dead_letter SET reason = $2, error = $3, attempts = $4 WHERE id = $1 \
