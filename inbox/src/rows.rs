@@ -231,11 +231,7 @@ pub(crate) fn held_key<DB: Backend>(row: &Row<DB>) -> Result<HeldKey> {
 }
 
 pub(crate) fn held_first<DB: Backend>(row: &Row<DB>) -> Result<HeldFirst> {
-    Ok(HeldFirst {
-        letter: letter_id(row)?,
-        key: held_key(row)?,
-        is_in_turn: row.get("is_in_turn")?,
-    })
+    Ok(HeldFirst { letter: letter_id(row)?, key: held_key(row)?, is_in_turn: row.get("is_in_turn")? })
 }
 
 /// Reads a message that took effect, or became a dead letter.

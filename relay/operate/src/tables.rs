@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use migrations::Dialect;
+use outbox::connect::sqlite_options;
 #[cfg(feature = "postgres")]
 use outbox::connect::{answering, postgres_options};
-use outbox::connect::sqlite_options;
 #[cfg(feature = "postgres")]
 use outbox_log::in_time;
 use outbox_log::{LogError, LogOptions};

@@ -42,8 +42,9 @@ impl Patience {
 /// for long.
 const LOOKS_MAX: usize = 32;
 
-/// Maximum time that a daemon looks before its pipelines start. Hundreds of pipelines on a host that
-/// does not answer must not keep the others from starting: the service manager would end the relay.
+/// Maximum time that a daemon looks before its pipelines start. Hundreds of pipelines on a host
+/// that does not answer must not keep the others from starting: the service manager would end the
+/// relay.
 const LOOKING_MAX: Duration = Duration::from_secs(20);
 
 /// Opens each log once. Returns for each log the error because of which its pipeline is refused, or
@@ -63,7 +64,7 @@ pub(crate) async fn look(candidates: &[Candidate], patience: Patience) -> Vec<Op
         }
     };
     match patience {
-        // What has not answered has refused nothing.
+        // A log that has not answered has refused nothing.
         Patience::Daemon => _ = tokio::time::timeout(LOOKING_MAX, looking).await,
         Patience::Once => looking.await,
     }

@@ -202,8 +202,8 @@ impl Filter {
 
 /// Number of ids that the text of a filter names; of the others it has the number.
 const NAMED_MAX: usize = 3;
-/// Maximum length of the text of a filter in bytes: every message of a decision has it in its row of
-/// the audit.
+/// Maximum length of the text of a filter in bytes: every message of a decision has it in its row
+/// of the audit.
 const TEXT_BYTES_MAX: usize = 2_000;
 
 /// Formats ids: the first ones, and the number of the others.
