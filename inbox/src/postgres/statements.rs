@@ -346,6 +346,10 @@ migrations::statements! {
     requests = "SELECT {decision} FROM {schema}inbox_audit
         WHERE consumer = $1 AND done_at IS NULL AND seq > $2 ORDER BY seq LIMIT $3";
     decisions = "SELECT {decision} FROM {schema}inbox_audit WHERE seq < $2 ORDER BY seq DESC LIMIT $1";
+    /// Of each of these dead letters the latest decisions, at most $2.
+    decisions_of = "SELECT a.* FROM (SELECT DISTINCT id FROM UNNEST($1::uuid[]) AS u (id)) AS named \
+        CROSS JOIN LATERAL (SELECT {decision} FROM {schema}inbox_audit WHERE dead_letter = named.id \
+        ORDER BY seq DESC LIMIT $2) AS a ORDER BY a.seq DESC";
 
     /// The database's own function, which runs with the owner's rights.
     purge_decisions = "SELECT {schema}inbox_purge_audit($1, $2::integer) AS gone";

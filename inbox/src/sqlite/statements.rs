@@ -222,6 +222,9 @@ migrations::statements! {
     requests = "SELECT {decision} FROM inbox_audit WHERE consumer = $1 AND done_at IS NULL AND seq > $2 \
         ORDER BY seq LIMIT $3";
     decisions = "SELECT {decision} FROM inbox_audit WHERE seq < $2 ORDER BY seq DESC LIMIT $1";
+    decisions_of = "SELECT {decision} FROM (SELECT *, row_number() OVER (PARTITION BY dead_letter ORDER BY seq DESC) \
+        AS nth FROM inbox_audit WHERE dead_letter IN (SELECT value FROM json_each($1))) WHERE nth <= $2 \
+        ORDER BY seq DESC";
     holder = "SELECT d.id FROM inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = $2 \
         AND d.topic = $3 AND d.key = $4 AND {holds} ORDER BY d.seq LIMIT 1";
     holder_before = "SELECT d.id FROM inbox_dead_letter AS l \

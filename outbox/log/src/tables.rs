@@ -66,6 +66,8 @@ pub(crate) struct Texts {
     pub(crate) operations: Statement,
     /// Relay, rows.
     pub(crate) decisions: Statement,
+    /// Relay, message id, rows.
+    pub(crate) decisions_of: Statement,
     /// Relay, state, above this id, entries to look at; the conditions; rows.
     pub(crate) parked: Statement,
     /// The same, for held ones, with the held entries to read.
@@ -110,6 +112,7 @@ macro_rules! texts_of {
             note,
             operations,
             decisions,
+            decisions_of,
             parked,
             parked_few_held,
             parked_stuck,
@@ -140,6 +143,7 @@ macro_rules! texts_of {
             note,
             operations,
             decisions,
+            decisions_of,
             parked,
             parked_few_held,
             parked_stuck,
@@ -419,7 +423,26 @@ impl<DB: Dialect> Tables<DB> {
         records_max: u32,
     ) -> Result<Vec<AuditRecord>, LogError> {
         let query = Query::<DB>::new(&self.texts.decisions).bind(relay.as_str());
-        let query = query.bind(records_max).bind(before);
+        self.records(connection, query.bind(records_max).bind(before)).await
+    }
+
+    /// Reads decisions about a message, latest first.
+    pub(crate) async fn decisions_of(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        message_id: Uuid,
+        records_max: u32,
+    ) -> Result<Vec<AuditRecord>, LogError> {
+        let query = Query::<DB>::new(&self.texts.decisions_of).bind(relay.as_str());
+        self.records(connection, query.bind(message_id).bind(records_max)).await
+    }
+
+    async fn records(
+        &self,
+        connection: &mut DB::Connection,
+        query: Query<DB>,
+    ) -> Result<Vec<AuditRecord>, LogError> {
         let found = query.rows(connection).await.map_err(LogError::during("list decisions"))?;
         found.iter().map(|row| rows::decision(row).map_err(LogError::during("read a decision"))).collect()
     }

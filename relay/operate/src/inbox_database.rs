@@ -188,16 +188,21 @@ impl InboxDatabase {
         if self.has_memory() { window.retained_from } else { window.now }
     }
 
-    pub(crate) async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, OperateError> {
-        self.answer(on!(self, inbox => inbox.decisions(limit)))
-    }
-
     pub(crate) async fn decisions_before(
         &self,
         before: i64,
         limit: NonZeroU32,
     ) -> Result<Vec<Decision>, OperateError> {
         self.answer(on!(self, inbox => inbox.decisions_before(before, limit)))
+    }
+
+    /// Returns the latest decisions about each of these dead letters, at most `limit` for each.
+    pub(crate) async fn decisions_of(
+        &self,
+        letters: &[DeadLetterId],
+        limit: NonZeroU32,
+    ) -> Result<Vec<Decision>, OperateError> {
+        self.answer(on!(self, inbox => inbox.decisions_of(letters, limit)))
     }
 
     /// Returns the next open dead letters that match a filter, without their payloads.

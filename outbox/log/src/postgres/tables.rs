@@ -212,6 +212,11 @@ migrations::statements! {
         SELECT seq, at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
             selection, error
         FROM {schema}outbox_audit WHERE relay = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2";
+    /// The decisions about a message: $1 relay, $2 message id, $3 rows.
+    decisions_of = "
+        SELECT seq, at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
+            selection, error
+        FROM {schema}outbox_audit WHERE relay = $1 AND message_id = $2::uuid ORDER BY seq DESC LIMIT $3::bigint";
     now = "SELECT statement_timestamp() AS at";
     /// The next entries that match: see `walk` and `matches`; $13 rows.
     parked(entries = "{walk}", is_indexed = "true", message_id = "e.message_id") = "{shown}";

@@ -156,6 +156,11 @@ migrations::statements! {
         SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,
             selection, error
         FROM outbox_audit WHERE relay = ?1 AND seq < ?3 ORDER BY seq DESC LIMIT ?2";
+    /// The decisions about a message: ?1 relay, ?2 message id, ?3 rows.
+    decisions_of = "
+        SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,
+            selection, error
+        FROM outbox_audit WHERE relay = ?1 AND message_id = ?2 ORDER BY seq DESC LIMIT ?3";
     now = "SELECT {now} AS at";
     parked(entries = "{walk}", is_indexed = "true") = "{shown}";
     /// Like `parked`, for held entries of which there are few; ?4 held entries to read, which are
