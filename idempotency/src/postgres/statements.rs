@@ -19,8 +19,8 @@ pub(super) const BEGIN: &str = concat!(
     migrations::waits_for_the_disk!(),
     "; BEGIN; SAVEPOINT idempotency_claim"
 );
-/// Begins the transaction that looks for stuck keys. It forces their indexes and the order of these,
-/// whatever the planner assumes about the table.
+/// Begins the transaction that looks for stuck keys. It forces their indexes and the order of
+/// these, whatever the planner assumes about the table.
 pub(super) const BY_INDEXES: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off; \
     SET LOCAL enable_bitmapscan = off";
 pub(super) const UNDO: &str = "ROLLBACK TO SAVEPOINT idempotency_claim";
@@ -138,8 +138,8 @@ migrations::statements! {
             (SELECT {stuck_columns} FROM {schema}idempotency_key AS k
                 WHERE k.state = 'in_progress' AND {is_too_long} ORDER BY k.lease_until LIMIT $1)) AS stuck
         ORDER BY lease_until LIMIT $1";
-    /// The expired leases come from the index of those that were not reported: keys that wait for an
-    /// operator can be many.
+    /// The expired leases come from the index of those that were not reported: keys that wait for
+    /// an operator can be many.
     report = "
         UPDATE {schema}idempotency_key AS k SET reported_at = statement_timestamp()
             WHERE k.ctid = ANY (ARRAY(SELECT k.ctid FROM {schema}idempotency_key AS k

@@ -23,7 +23,8 @@ use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, row
 
 /// This many held entries are no longer few.
 const FEW_HELD_MAX: u32 = 2_000;
-/// Maximum held entries that are read where there are few: more may be held since they were counted.
+/// Maximum held entries that are read where there are few: more may be held since they were
+/// counted.
 const HELD_READ_MAX: u32 = 2 * FEW_HELD_MAX;
 
 /// The SQL, rendered for a database and a schema.
@@ -423,7 +424,7 @@ impl<DB: Dialect> Tables<DB> {
         records_max: u32,
     ) -> Result<Vec<AuditRecord>, LogError> {
         let query = Query::<DB>::new(&self.texts.decisions).bind(relay.as_str());
-        self.records(connection, query.bind(records_max).bind(before)).await
+        Self::records(connection, query.bind(records_max).bind(before)).await
     }
 
     /// Reads decisions about a message, latest first.
@@ -435,11 +436,10 @@ impl<DB: Dialect> Tables<DB> {
         records_max: u32,
     ) -> Result<Vec<AuditRecord>, LogError> {
         let query = Query::<DB>::new(&self.texts.decisions_of).bind(relay.as_str());
-        self.records(connection, query.bind(message_id).bind(records_max)).await
+        Self::records(connection, query.bind(message_id).bind(records_max)).await
     }
 
     async fn records(
-        &self,
         connection: &mut DB::Connection,
         query: Query<DB>,
     ) -> Result<Vec<AuditRecord>, LogError> {

@@ -160,9 +160,10 @@ mod tests {
         let silent = Arc::new(Silent::default());
         let begun = tokio::time::Instant::now();
         look(&candidates(&silent), Patience::Daemon).await;
-        assert!(begun.elapsed() <= LOOKING_MAX, "{:?}", begun.elapsed());
+        let moment = Duration::from_secs(1);
+        assert!(begun.elapsed() < LOOKING_MAX + moment, "{:?}", begun.elapsed());
         let begun = tokio::time::Instant::now();
         look(&candidates(&silent), Patience::Once).await;
-        assert!(begun.elapsed() > LOOKING_MAX, "a run that ends by itself asks every log");
+        assert!(begun.elapsed() > LOOKING_MAX + moment, "a run that ends by itself asks every log");
     }
 }

@@ -99,7 +99,8 @@ pub async fn audit_of_messages(
 /// Maximum number of decisions about a message in one place, and about each of its dead letters.
 const OF_MESSAGE_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999);
 
-/// Returns the decisions about a message and about its dead letters, latest first. Reads only those.
+/// Returns the decisions about a message and about its dead letters, latest first. Reads only
+/// those.
 pub(crate) async fn about(places: &Places, message: Option<Uuid>, letters: &[DeadLetterId]) -> Audited {
     let (mut lines, mut away) = (Vec::new(), Vec::new());
     for place in &places.outboxes {
