@@ -232,6 +232,26 @@ impl<DB: Dialect> Inbox<DB> {
         self.in_time(what, listing).await
     }
 
+    /// Returns the decisions about these dead letters, newest first, at most `limit` for each.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`], also when the database did not answer within the call timeout.
+    pub async fn decisions_of(
+        &self,
+        letters: &[DeadLetterId],
+        limit: NonZeroU32,
+    ) -> Result<Vec<Decision>, StoreError> {
+        let what = "list the decisions about dead letters";
+        let letters: Vec<Uuid> = letters.iter().map(|letter| letter.0).collect();
+        let listing = async {
+            let mut connection = self.acquire(what).await?;
+            let found = self.tables().decisions_of(&mut connection, &letters, limit.get()).await;
+            found.map_err(StoreError::during(what))
+        };
+        self.in_time(what, listing).await
+    }
+
     /// Returns the open requests for redrives of a consumer after a sequence number, oldest first.
     /// Cancel-safe.
     pub(crate) async fn redrive_requests(

@@ -84,15 +84,6 @@ pub struct HeldFirst {
     pub is_in_turn: bool,
 }
 
-/// A closed dead letter.
-#[derive(Debug, Clone)]
-pub(crate) struct Closed {
-    /// The consumer whose dead letter it was.
-    pub(crate) consumer: String,
-    /// Its key, if it had one.
-    pub(crate) key: Option<HeldKey>,
-}
-
 /// Returns the error text of a held message.
 pub(crate) fn held_behind(holder: DeadLetterId) -> String {
     format!("held behind dead letter {holder}, which has the same key and arrived earlier")
@@ -183,7 +174,7 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Returns the distinct keys of this consumer that had a dead letter closed since a moment;
-    /// `None` when `limit` or more dead letters were closed. Cancel-safe.
+    /// `None` when `limit` or more dead letters with keys were closed. Cancel-safe.
     pub(crate) async fn keys_closed_since(
         &self,
         consumer: &ConsumerName,
@@ -194,14 +185,11 @@ impl<DB: Dialect> Inbox<DB> {
         let mut connection = self.acquire(what).await?;
         let closed = self
             .tables()
-            .closed_since(&mut connection, since, limit)
+            .closed_since(&mut connection, consumer.as_str(), since, limit)
             .await
             .map_err(StoreError::during(what))?;
-        if closed.len() >= limit as usize {
-            return Ok(None);
-        }
-        let own = closed.into_iter().filter(|closed| closed.consumer == consumer.as_str());
-        Ok(Some(own.filter_map(|closed| closed.key).collect()))
+        let is_cut = closed.len() >= limit as usize;
+        Ok((!is_cut).then(|| closed.into_iter().collect()))
     }
 
     /// Returns the first open dead letter that holds each of these keys, in their order.

@@ -12,7 +12,7 @@ use crate::chunks::Incomplete;
 use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Guards, Inserted, Reading, Stored};
-use crate::held_keys::{Closed, HeldFirst, HeldKey};
+use crate::held_keys::{HeldFirst, HeldKey};
 use crate::known::{Known, KnownState};
 use crate::letters::{ClosedCount, FoundLetter, LetterDecision, LetterGroup};
 use crate::minutes::{ConsumerCounts, Counts};
@@ -225,24 +225,13 @@ fn reason<DB: Backend>(row: &Row<DB>) -> Result<Reason> {
         .ok_or_else(|| unreadable("a dead letter has a reason that this build does not know"))
 }
 
-/// Reads the key of a dead letter, if it has one.
-fn held_key<DB: Backend>(row: &Row<DB>) -> Result<Option<HeldKey>> {
-    let key: Option<String> = row.get("key")?;
-    let tenant = row.get("scope")?;
-    let topic = row.get("topic")?;
-    Ok(key.map(|key| HeldKey { tenant, topic, key }))
+/// Reads the key of a dead letter that has one.
+pub(crate) fn held_key<DB: Backend>(row: &Row<DB>) -> Result<HeldKey> {
+    Ok(HeldKey { tenant: row.get("scope")?, topic: row.get("topic")?, key: row.get("key")? })
 }
 
 pub(crate) fn held_first<DB: Backend>(row: &Row<DB>) -> Result<HeldFirst> {
-    Ok(HeldFirst {
-        letter: letter_id(row)?,
-        key: held_key(row)?.ok_or(sqlx::Error::RowNotFound)?,
-        is_in_turn: row.get("is_in_turn")?,
-    })
-}
-
-pub(crate) fn closed<DB: Backend>(row: &Row<DB>) -> Result<Closed> {
-    Ok(Closed { consumer: row.get("consumer")?, key: held_key(row)? })
+    Ok(HeldFirst { letter: letter_id(row)?, key: held_key(row)?, is_in_turn: row.get("is_in_turn")? })
 }
 
 /// Reads a message that took effect, or became a dead letter.

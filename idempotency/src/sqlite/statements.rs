@@ -40,10 +40,12 @@ migrations::statements! {
         processed_at = $8, expires_at = $7 + (expires_at - claimed_at), decided_by = $9, \
         reported_at = NULL WHERE scope = $1 AND operation = $2 AND key = $3";
     /// Also keys whose lease is too long, as on PostgreSQL: longer than LEASE_MAX.
-    stuck = "SELECT {stuck_columns} FROM idempotency_key WHERE state = 'in_progress' \
-        AND (lease_until <= {now} OR lease_until > {now} + 86400000000) ORDER BY lease_until LIMIT $1";
+    stuck = "SELECT * FROM (SELECT {stuck_columns} FROM idempotency_key WHERE state = 'in_progress' \
+        AND lease_until <= {now} ORDER BY lease_until LIMIT $1) UNION ALL SELECT * FROM ( \
+        SELECT {stuck_columns} FROM idempotency_key WHERE state = 'in_progress' \
+        AND lease_until > {now} + 86400000000 ORDER BY lease_until LIMIT $1) ORDER BY lease_until LIMIT $1";
     report = "UPDATE idempotency_key SET reported_at = {now} WHERE rowid IN (SELECT rowid \
-        FROM idempotency_key WHERE state = 'in_progress' AND reported_at IS NULL AND lease_until <= {now} \
+        FROM idempotency_key INDEXED BY idempotency_key_unreported_idx WHERE state = 'in_progress' AND reported_at IS NULL AND lease_until <= {now} \
         ORDER BY lease_until LIMIT $1) RETURNING {stuck_columns}";
     note = "INSERT INTO idempotency_audit (scope, operation, key, actor, note, action) \
         VALUES ($1, $2, $3, $4, $5, $6)";

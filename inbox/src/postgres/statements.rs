@@ -346,6 +346,10 @@ migrations::statements! {
     requests = "SELECT {decision} FROM {schema}inbox_audit
         WHERE consumer = $1 AND done_at IS NULL AND seq > $2 ORDER BY seq LIMIT $3";
     decisions = "SELECT {decision} FROM {schema}inbox_audit WHERE seq < $2 ORDER BY seq DESC LIMIT $1";
+    /// Of each of these dead letters the latest decisions, at most $2.
+    decisions_of = "SELECT a.* FROM (SELECT DISTINCT id FROM UNNEST($1::uuid[]) AS u (id)) AS named \
+        CROSS JOIN LATERAL (SELECT {decision} FROM {schema}inbox_audit WHERE dead_letter = named.id \
+        ORDER BY seq DESC LIMIT $2) AS a ORDER BY a.seq DESC";
 
     /// The database's own function, which runs with the owner's rights.
     purge_decisions = "SELECT {schema}inbox_purge_audit($1, $2::integer) AS gone";
@@ -373,9 +377,10 @@ migrations::statements! {
         SELECT d.id FROM {schema}inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \
         AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND {holds} LIMIT 1) IS NULL AS is_in_turn \
         FROM first_held AS f ORDER BY f.place";
-    /// The keys of closed dead letters of all consumers, the latest first.
-    closed_since = "SELECT consumer, scope, topic, key FROM {schema}inbox_dead_letter \
-        WHERE resolution IS NOT NULL AND resolved_at > $1 ORDER BY resolved_at DESC LIMIT $2";
+    /// The keys of a consumer's closed dead letters that can have held them, the latest first.
+    closed_since = "SELECT scope, topic, key FROM {schema}inbox_dead_letter \
+        WHERE resolution IS NOT NULL AND resolved_at > $1 AND message_id IS NOT NULL AND key IS NOT NULL \
+        AND consumer = $3 ORDER BY resolved_at DESC LIMIT $2";
     /// Nothing while another process redrives it.
     lock_held = "SELECT {letter}, payload FROM {schema}inbox_dead_letter \
         WHERE id = $1 AND coalesce(resolution, '') = '' AND reason = 'held' FOR UPDATE SKIP LOCKED";

@@ -223,6 +223,9 @@ migrations::statements! {
     requests = "SELECT {decision} FROM inbox_audit WHERE consumer = $1 AND done_at IS NULL AND seq > $2 \
         ORDER BY seq LIMIT $3";
     decisions = "SELECT {decision} FROM inbox_audit WHERE seq < $2 ORDER BY seq DESC LIMIT $1";
+    decisions_of = "SELECT {decision} FROM (SELECT *, row_number() OVER (PARTITION BY dead_letter ORDER BY seq DESC) \
+        AS nth FROM inbox_audit WHERE dead_letter IN (SELECT value FROM json_each($1))) WHERE nth <= $2 \
+        ORDER BY seq DESC";
     holder = "SELECT d.id FROM inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = $2 \
         AND d.topic = $3 AND d.key = $4 AND {holds} ORDER BY d.seq LIMIT 1";
     holder_before = "SELECT d.id FROM inbox_dead_letter AS l \
@@ -251,8 +254,9 @@ migrations::statements! {
         WHERE d.consumer = $1 AND d.scope = f.scope AND d.topic = f.topic AND d.key = f.key \
         AND d.seq < f.seq AND {holds}) AS is_in_turn FROM first_held \
         JOIN inbox_dead_letter AS f ON f.seq = first_held.seq ORDER BY first_held.place";
-    closed_since = "SELECT consumer, scope, topic, key FROM inbox_dead_letter WHERE resolution IS NOT NULL \
-        AND resolved_at > $1 ORDER BY resolved_at DESC LIMIT $2";
+    closed_since = "SELECT scope, topic, key FROM inbox_dead_letter WHERE resolution IS NOT NULL \
+        AND resolved_at > $1 AND message_id IS NOT NULL AND key IS NOT NULL AND consumer = $3 \
+        ORDER BY resolved_at DESC LIMIT $2";
     lock_held = "SELECT {letter} FROM inbox_dead_letter WHERE id = $1 AND resolution IS NULL \
         AND reason = 'held'";
     fail_held = "UPDATE inbox_dead_letter SET reason = $2, error = $3, attempts = $4 WHERE id = $1 \

@@ -1,6 +1,7 @@
 //! The decisions of operators about dead letters.
 
 use migrations::query::Query;
+use uuid::Uuid;
 
 use super::Tables;
 use crate::decision::Decision;
@@ -70,5 +71,16 @@ impl<DB: Dialect> Tables<DB> {
         let query = Query::<DB>::new(&self.shared.decisions).bind(limit).bind(before);
         let found = query.rows(connection).await?;
         found.iter().map(rows::decision).collect()
+    }
+
+    /// Returns the newest decisions about each of these dead letters, newest first.
+    pub(crate) async fn decisions_of(
+        &self,
+        connection: &mut DB::Connection,
+        letters: &[Uuid],
+        limit: u32,
+    ) -> Result<Vec<Decision>> {
+        let query = Query::<DB>::new(&self.shared.decisions_of).bind(letters).bind(limit);
+        query.rows(connection).await?.iter().map(rows::decision).collect()
     }
 }

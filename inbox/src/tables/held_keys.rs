@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 use super::{Tables, stored};
 use crate::dead_letter::{DeadLetter, DeadLetterId};
 use crate::dialect::Dialect;
-use crate::held_keys::{Closed, HeldFirst, HeldKey};
+use crate::held_keys::{HeldFirst, HeldKey};
 use crate::rows;
 use crate::store_dead_letter::Cause;
 
@@ -45,15 +45,16 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(rows::held_first).collect()
     }
 
-    /// Returns the dead letters that were closed since a moment, the latest first.
+    /// Returns the keys of dead letters that were closed since a moment, the latest first.
     pub(crate) async fn closed_since(
         &self,
         connection: &mut DB::Connection,
+        consumer: &str,
         since: OffsetDateTime,
         limit: u32,
-    ) -> Result<Vec<Closed>> {
-        let query = Query::<DB>::new(&self.shared.closed_since).bind(since).bind(limit);
-        query.rows(connection).await?.iter().map(rows::closed).collect()
+    ) -> Result<Vec<HeldKey>> {
+        let query = Query::<DB>::new(&self.shared.closed_since).bind(since).bind(limit).bind(consumer);
+        query.rows(connection).await?.iter().map(rows::held_key).collect()
     }
 
     /// Reads and locks a held message. Returns `None` when it is no longer held, or another

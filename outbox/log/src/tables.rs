@@ -23,6 +23,9 @@ use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, row
 
 /// This many held entries are no longer few.
 const FEW_HELD_MAX: u32 = 2_000;
+/// Maximum held entries that are read where there are few: more may be held since they were
+/// counted.
+const HELD_READ_MAX: u32 = 2 * FEW_HELD_MAX;
 
 /// The SQL, rendered for a database and a schema.
 #[derive(Debug, Clone)]
@@ -64,8 +67,12 @@ pub(crate) struct Texts {
     pub(crate) operations: Statement,
     /// Relay, rows.
     pub(crate) decisions: Statement,
+    /// Relay, message id, rows.
+    pub(crate) decisions_of: Statement,
     /// Relay, state, above this id, entries to look at; the conditions; rows.
     pub(crate) parked: Statement,
+    /// The same, for held ones, with the held entries to read.
+    pub(crate) parked_few_held: Statement,
     /// The same, for retrying and dead.
     pub(crate) parked_stuck: Statement,
     /// The same without the rows: relay, retrying or dead, above this id, entries to look at; the
@@ -106,7 +113,9 @@ macro_rules! texts_of {
             note,
             operations,
             decisions,
+            decisions_of,
             parked,
+            parked_few_held,
             parked_stuck,
             choose,
             total,
@@ -135,7 +144,9 @@ macro_rules! texts_of {
             note,
             operations,
             decisions,
+            decisions_of,
             parked,
+            parked_few_held,
             parked_stuck,
             choose,
             total,
@@ -265,8 +276,7 @@ impl<DB: Dialect> Tables<DB> {
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError> {
         let query = Query::<DB>::new(&self.texts.list_few_held).bind(relay.as_str()).bind(after.0);
-        // More may be held by now.
-        let query = query.bind(entries_max).bind(2 * FEW_HELD_MAX);
+        let query = query.bind(entries_max).bind(HELD_READ_MAX);
         let found = query.rows(connection).await.map_err(LogError::during("list held entries"))?;
         found.iter().map(|row| rows::listed(row).map_err(LogError::during("read an entry"))).collect()
     }
@@ -414,7 +424,25 @@ impl<DB: Dialect> Tables<DB> {
         records_max: u32,
     ) -> Result<Vec<AuditRecord>, LogError> {
         let query = Query::<DB>::new(&self.texts.decisions).bind(relay.as_str());
-        let query = query.bind(records_max).bind(before);
+        Self::records(connection, query.bind(records_max).bind(before)).await
+    }
+
+    /// Reads decisions about a message, latest first.
+    pub(crate) async fn decisions_of(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        message_id: Uuid,
+        records_max: u32,
+    ) -> Result<Vec<AuditRecord>, LogError> {
+        let query = Query::<DB>::new(&self.texts.decisions_of).bind(relay.as_str());
+        Self::records(connection, query.bind(message_id).bind(records_max)).await
+    }
+
+    async fn records(
+        connection: &mut DB::Connection,
+        query: Query<DB>,
+    ) -> Result<Vec<AuditRecord>, LogError> {
         let found = query.rows(connection).await.map_err(LogError::during("list decisions"))?;
         found.iter().map(|row| rows::decision(row).map_err(LogError::during("read a decision"))).collect()
     }

@@ -26,12 +26,11 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::error::OperateError;
-use super::tables::{CLOSE_MAX, close, open_with};
+#[cfg(feature = "postgres")]
+use super::tables::{CLOSE_MAX, CONNECT_TIMEOUT};
+use super::tables::{close, open_with};
 use crate::settings::Database;
 
-/// Timeout for connecting.
-#[cfg(feature = "postgres")]
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for each call, the same as for an outbox: a host that has disappeared does not answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -84,22 +83,27 @@ impl Opened {
             Dialect::Postgres => {
                 let options = postgres_options(url, allow_plaintext).map_err(invalid)?;
                 let options = options.application_name("relay operate");
-                answers(&options).await?;
-                Self::Postgres(opened(options, schema).await?)
+                Self::Postgres(opened(answered(&options).await?, schema).await?)
             }
             Dialect::Sqlite => Self::Sqlite(opened(sqlite_options(url).map_err(invalid)?, schema).await?),
         })
     }
 }
 
-/// Connects once: a pool would retry while a server is unreachable.
+/// Connects once: a pool would retry while a server is unreachable. Returns the options with the
+/// address that answered: another address of the same name may be silent.
 #[cfg(feature = "postgres")]
-async fn answers(options: &PgConnectOptions) -> Result<(), OperateError> {
-    let connected = in_time(CONNECT_TIMEOUT, async { answering(options).await.connect().await }).await?;
+async fn answered(options: &PgConnectOptions) -> Result<PgConnectOptions, OperateError> {
+    let mut place = options.clone();
+    let connecting = async {
+        place = answering(options).await;
+        place.connect().await
+    };
+    let connected = in_time(CONNECT_TIMEOUT, connecting).await?;
     let connection = connected.map_err(|error| unconnected(options, error))?;
     // A failure to close has no consequence.
     let _ = in_time(CLOSE_MAX, connection.close()).await;
-    Ok(())
+    Ok(place)
 }
 
 async fn opened<DB: Store + outbox::Dialect>(
@@ -184,16 +188,21 @@ impl InboxDatabase {
         if self.has_memory() { window.retained_from } else { window.now }
     }
 
-    pub(crate) async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, OperateError> {
-        self.answer(on!(self, inbox => inbox.decisions(limit)))
-    }
-
     pub(crate) async fn decisions_before(
         &self,
         before: i64,
         limit: NonZeroU32,
     ) -> Result<Vec<Decision>, OperateError> {
         self.answer(on!(self, inbox => inbox.decisions_before(before, limit)))
+    }
+
+    /// Returns the latest decisions about each of these dead letters, at most `limit` for each.
+    pub(crate) async fn decisions_of(
+        &self,
+        letters: &[DeadLetterId],
+        limit: NonZeroU32,
+    ) -> Result<Vec<Decision>, OperateError> {
+        self.answer(on!(self, inbox => inbox.decisions_of(letters, limit)))
     }
 
     /// Returns the next open dead letters that match a filter, without their payloads.

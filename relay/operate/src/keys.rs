@@ -19,6 +19,8 @@ use uuid::Uuid;
 use super::error::{OperateError, OperateErrorKind};
 use super::operator::{Operator, Role, Signed};
 use super::seconds;
+#[cfg(feature = "postgres")]
+use super::tables::reached;
 use super::tables::{ConnectOptions, Tables, close, open_with};
 
 /// A key whose lease has expired and which no request has taken over.
@@ -147,7 +149,9 @@ impl Opened {
         let schema = tables.options.schema.clone();
         Ok(match tables.connect_options("relay keys")? {
             #[cfg(feature = "postgres")]
-            ConnectOptions::Postgres(options) => Self::Postgres(open(options, schema).await?),
+            ConnectOptions::Postgres(options) => {
+                Self::Postgres(open(reached(&options).await?, schema).await?)
+            }
             ConnectOptions::Sqlite(options) => Self::Sqlite(open(options, schema).await?),
         })
     }

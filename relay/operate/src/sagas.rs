@@ -15,6 +15,8 @@ use sqlx::{Connection, Sqlite};
 
 use super::error::{OperateError, OperateErrorKind};
 use super::operator::{Operator, Role, Signed};
+#[cfg(feature = "postgres")]
+use super::tables::reached;
 use super::tables::{ConnectOptions, Tables, close, open_with};
 
 /// The sagas of one database.
@@ -32,7 +34,9 @@ impl SagaDatabase {
         let schema = tables.options.schema.clone();
         Ok(match tables.connect_options("relay sagas")? {
             #[cfg(feature = "postgres")]
-            ConnectOptions::Postgres(options) => Self::Postgres(open(options, schema).await?),
+            ConnectOptions::Postgres(options) => {
+                Self::Postgres(open(reached(&options).await?, schema).await?)
+            }
             ConnectOptions::Sqlite(options) => Self::Sqlite(open(options, schema).await?),
         })
     }

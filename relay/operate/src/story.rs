@@ -5,7 +5,6 @@
 //! and no exception is recorded for it. So the story only says by what time it had left.
 
 use std::collections::BTreeSet;
-use std::num::NonZeroU32;
 
 use inbox::{DeadLetterId, Known, KnownState};
 use outbox_log::entries::{EntryRef, Extent, FoundEntry};
@@ -14,9 +13,8 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::dead::decide::LOOK_BACK;
 use super::dead::list::{States, find};
-use super::dead::{AuditLine, DeadMessage, DeadSource, Filter, MessageRef, audit_of_messages};
+use super::dead::{AuditLine, DeadMessage, DeadSource, Filter, MessageRef, audit_about};
 use super::error::OperateError;
 use super::message_state::MessageState;
 use super::operator::{Operator, Role};
@@ -33,7 +31,7 @@ pub struct Story {
     pub outboxes: Vec<OutboxPart>,
     /// Each consumer that knows it, and configured consumers that do not.
     pub inboxes: Vec<InboxPart>,
-    /// The decisions about it, latest first, as far back as the audit is read.
+    /// The decisions about it, latest first.
     pub decisions: Vec<AuditLine>,
     /// The errors of unreachable databases.
     pub away: Vec<String>,
@@ -160,7 +158,7 @@ pub async fn story(places: &Places, operator: &Operator, asked: &MessageRef) -> 
             None => unknown(places, asked, id).await,
         });
     }
-    let decisions = decisions(places, operator, asked, &found, &inboxes, id, &mut away).await;
+    let decisions = decisions(places, &inboxes, id, &mut away).await;
     let applied_at =
         inboxes.iter().filter(|part| part.state == MessageState::Applied).filter_map(|part| part.at).min();
     let mut outboxes = Vec::with_capacity(found.len());
@@ -322,42 +320,21 @@ fn letter_part(letter: DeadMessage) -> InboxPart {
     }
 }
 
+/// Reads the decisions about a message and its dead letters.
 async fn decisions(
     places: &Places,
-    operator: &Operator,
-    asked: &MessageRef,
-    found: &[(&OutboxPlace, FoundEntry)],
     inboxes: &[InboxPart],
     id: Option<Uuid>,
     away: &mut Vec<OperateError>,
 ) -> Vec<AuditLine> {
-    // The unreachable databases are already reported.
-    let here =
-        Places { outboxes: places.outboxes.clone(), inboxes: places.inboxes.clone(), away: Vec::new() };
-    let look_back = NonZeroU32::new(LOOK_BACK).unwrap_or(NonZeroU32::MIN);
-    let lines = match audit_of_messages(&here, operator, look_back).await {
-        Ok(audited) => {
-            away.extend(audited.away);
-            audited.lines
-        }
-        Err(error) => {
-            away.push(error);
-            return Vec::new();
-        }
-    };
-    let message_id = id.map(|id| id.to_string());
-    let is_about = |line: &AuditLine| {
-        let is_entry = |(place, entry): &(&OutboxPlace, FoundEntry)| {
-            line.source == DeadSource::Outbox
-                && line.owner == place.pipeline.as_str()
-                && line.id.as_deref() == Some(&entry.id.to_string())
-        };
-        line.message_id.is_some() && line.message_id == message_id
-            || found.iter().any(is_entry)
-            || line.id.is_some() && inboxes.iter().any(|part| part.dead_letter == line.id)
-            || line.id.as_deref().is_some_and(|id| asked.is(id, ""))
-    };
-    lines.into_iter().filter(is_about).collect()
+    let ids: BTreeSet<Uuid> = inboxes
+        .iter()
+        .filter_map(|part| part.dead_letter.as_deref().and_then(|id| Uuid::parse_str(id).ok()))
+        .collect();
+    let letters: Vec<DeadLetterId> = ids.into_iter().map(DeadLetterId).collect();
+    let audited = audit_about(places, id, &letters).await;
+    away.extend(audited.away);
+    audited.lines
 }
 
 async fn outbox_part(

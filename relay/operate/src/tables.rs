@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use migrations::Dialect;
-#[cfg(feature = "postgres")]
-use outbox::connect::postgres_options;
 use outbox::connect::sqlite_options;
+#[cfg(feature = "postgres")]
+use outbox::connect::{answering, postgres_options};
+#[cfg(feature = "postgres")]
+use outbox_log::in_time;
 use outbox_log::{LogError, LogOptions};
 use secrecy::{ExposeSecret as _, SecretString};
 #[cfg(feature = "postgres")]
@@ -113,6 +115,17 @@ fn server(options: &PgConnectOptions) -> String {
         Some(directory) => directory.components().collect::<PathBuf>().display().to_string(),
         None => host.to_owned(),
     }
+}
+
+/// Timeout for connecting.
+#[cfg(feature = "postgres")]
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Returns the options with the address of the server that answers, if its name has several: a pool
+/// would wait for the first one.
+#[cfg(feature = "postgres")]
+pub(super) async fn reached(options: &PgConnectOptions) -> Result<PgConnectOptions, OperateError> {
+    Ok(in_time(CONNECT_TIMEOUT, answering(options)).await?)
 }
 
 /// Opens something over one connection. Closes the connection on failure: dropping it would leave a

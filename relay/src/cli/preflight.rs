@@ -2,6 +2,7 @@
 //! running relay waits for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use message::Fault;
@@ -41,15 +42,33 @@ impl Patience {
 /// for long.
 const LOOKS_MAX: usize = 32;
 
+/// Maximum time that a daemon looks before its pipelines start. Hundreds of pipelines on a host
+/// that does not answer must not keep the others from starting: the service manager would end the
+/// relay.
+const LOOKING_MAX: Duration = Duration::from_secs(20);
+
 /// Opens each log once. Returns for each log the error because of which its pipeline is refused, or
 /// `None` if the log fits or the pipeline waits for it: then the pipeline itself reports the
-/// problem and keeps trying.
+/// problem and keeps trying. A daemon also waits for the logs that have not answered within
+/// [`LOOKING_MAX`].
 pub(crate) async fn look(candidates: &[Candidate], patience: Patience) -> Vec<Option<LogError>> {
-    let looks = candidates.iter().map(|candidate| async {
-        let error = candidate.store.reader(&candidate.name).await.err()?;
-        patience.ends_with(&error).then_some(error)
+    let mut refused: Vec<Option<LogError>> = candidates.iter().map(|_| None).collect();
+    let looks = candidates.iter().enumerate().map(|(number, candidate)| async move {
+        let error = candidate.store.reader(&candidate.name).await.err();
+        (number, error.filter(|error| patience.ends_with(error)))
     });
-    stream::iter(looks).buffered(LOOKS_MAX).collect().await
+    let mut answers = stream::iter(looks).buffer_unordered(LOOKS_MAX);
+    let looking = async {
+        while let Some((number, error)) = answers.next().await {
+            refused[number] = error;
+        }
+    };
+    match patience {
+        // A log that has not answered has refused nothing.
+        Patience::Daemon => _ = tokio::time::timeout(LOOKING_MAX, looking).await,
+        Patience::Once => looking.await,
+    }
+    refused
 }
 
 /// Returns the failure of a start at which every pipeline was refused. It names each refusal.
@@ -80,7 +99,6 @@ fn lacks_migrations(error: &LogError) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
 
     use async_trait::async_trait;
     use outbox_log::{CheckpointStore, LogReader};
@@ -118,16 +136,34 @@ mod tests {
         }
     }
 
+    /// A hundred pipelines on a server that does not answer.
+    fn candidates(silent: &Arc<Silent>) -> Vec<Candidate> {
+        let candidate = |number: usize| Candidate {
+            name: RelayName::new(format!("orders-{number}")).unwrap(),
+            store: Arc::clone(silent) as Arc<dyn LogStore>,
+        };
+        (0..100).map(candidate).collect()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn many_pipelines_are_no_flood_of_sessions() {
         let silent = Arc::new(Silent::default());
-        let candidate = |number: usize| Candidate {
-            name: RelayName::new(format!("orders-{number}")).unwrap(),
-            store: Arc::clone(&silent) as Arc<dyn LogStore>,
-        };
-        let candidates: Vec<Candidate> = (0..100).map(candidate).collect();
-        let refused = look(&candidates, Patience::Daemon).await;
+        let refused = look(&candidates(&silent), Patience::Daemon).await;
         assert!(refused.len() == 100 && refused.iter().all(Option::is_none), "a daemon waits for it");
         assert_eq!(silent.most.load(Ordering::Relaxed), LOOKS_MAX);
+    }
+
+    /// Goal: a silent server does not keep the pipelines of others from starting. Oracle: the time
+    /// until the look ends, by the clock of the runtime.
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_does_not_wait_for_each_of_many_silent_logs() {
+        let silent = Arc::new(Silent::default());
+        let begun = tokio::time::Instant::now();
+        look(&candidates(&silent), Patience::Daemon).await;
+        let moment = Duration::from_secs(1);
+        assert!(begun.elapsed() < LOOKING_MAX + moment, "{:?}", begun.elapsed());
+        let begun = tokio::time::Instant::now();
+        look(&candidates(&silent), Patience::Once).await;
+        assert!(begun.elapsed() > LOOKING_MAX + moment, "a run that ends by itself asks every log");
     }
 }

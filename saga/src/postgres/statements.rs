@@ -184,7 +184,7 @@ migrations::statements! {
         ON CONFLICT (type, id, step) DO NOTHING";
     list_open = "{open}";
     list_stuck = "SELECT {envelope} FROM {schema}saga WHERE stuck_at IS NOT NULL AND {chosen} \
-        ORDER BY started_at, type, id LIMIT $3";
+        ORDER BY stuck_at, type, id LIMIT $3";
     list_ended = "SELECT * FROM ({ended}) AS s ORDER BY started_at, type, id";
     list_all = "SELECT * FROM (({open}) UNION ALL ({ended})) AS s ORDER BY started_at, type, id LIMIT $3";
     retry = "UPDATE {schema}saga SET stuck_at = NULL, attempts = 0, waits_for = NULL, wake_at = clock_timestamp() \

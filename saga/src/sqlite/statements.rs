@@ -16,7 +16,7 @@ migrations::statements! {
         held = "type = $1 AND id = $2 AND worker = $3";
         // Filters of a list; a missing filter is null.
         listed = "SELECT {envelope} FROM saga WHERE {which} AND ($1 IS NULL OR type = $1) AND ($2 IS NULL OR state = $2)
-            ORDER BY started_at, type, id LIMIT $3";
+            ORDER BY {order}, type, id LIMIT $3";
         step_inserted = "
             INSERT INTO saga_step (type, id, name, position, kind, state, undo, result, error, due_at, ended_at)
             SELECT $1, $2, $4, $5, $6, $7, $8, $9, $10, {now} + $11,
@@ -116,10 +116,10 @@ migrations::statements! {
             WHERE (SELECT count(*) FROM saga_reply AS r WHERE r.type = $1 AND r.id = $2 AND NOT EXISTS (
             SELECT 1 FROM saga_step AS s WHERE s.type = $1 AND s.id = $2 AND s.name = r.step)) < $5
             ON CONFLICT DO NOTHING";
-    list_open(which = "ended_at IS NULL") = "{listed}";
-    list_stuck(which = "stuck_at IS NOT NULL") = "{listed}";
-    list_ended(which = "ended_at IS NOT NULL") = "{listed}";
-    list_all(which = "true") = "{listed}";
+    list_open(which = "ended_at IS NULL", order = "started_at") = "{listed}";
+    list_stuck(which = "stuck_at IS NOT NULL", order = "stuck_at") = "{listed}";
+    list_ended(which = "ended_at IS NOT NULL", order = "started_at") = "{listed}";
+    list_all(which = "true", order = "started_at") = "{listed}";
     retry = "
         UPDATE saga SET stuck_at = NULL, attempts = 0, waits_for = NULL, wake_at = {now}
             WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL";

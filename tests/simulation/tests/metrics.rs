@@ -154,6 +154,10 @@ impl LogAdmin for OneRelay {
         unreachable!("the monitor asks for no decisions")
     }
 
+    async fn audit_of(&self, _: &RelayName, _: Uuid, _: u32) -> Result<Vec<AuditRecord>, LogError> {
+        unreachable!("the monitor asks for no decisions")
+    }
+
     async fn pauses(&self, _: &RelayName) -> Result<Vec<Pause>, LogError> {
         Ok(Vec::new())
     }

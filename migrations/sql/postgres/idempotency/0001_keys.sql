@@ -59,6 +59,10 @@ CREATE INDEX idempotency_key_expires_idx ON {schema}idempotency_key (expires_at)
 -- Serves the search for expired leases. Keys that are claimed and completed in one transaction
 -- never enter it.
 CREATE INDEX idempotency_key_lease_idx ON {schema}idempotency_key (lease_until) WHERE lease_until IS NOT NULL;
+-- Serves the report of expired leases. It leaves out keys that were reported and wait for an
+-- operator, which can be many.
+CREATE INDEX idempotency_key_unreported_idx ON {schema}idempotency_key (lease_until)
+    WHERE lease_until IS NOT NULL AND reported_at IS NULL;
 
 -- Refuses changes that would run a request twice, whatever a service is granted. The owner of the
 -- table is not bound. The function is called only for what it refuses; what services do in their

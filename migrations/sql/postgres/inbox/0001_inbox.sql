@@ -405,6 +405,9 @@ COMMENT ON COLUMN {schema}inbox_audit.decision IS
 -- Serves the result of a decision; a confirmation that is sent twice finds the first one.
 CREATE INDEX inbox_audit_decision_idx ON {schema}inbox_audit (decision, dead_letter) WHERE decision IS NOT NULL;
 
+-- Serves the decisions about a dead letter.
+CREATE INDEX inbox_audit_letter_idx ON {schema}inbox_audit (dead_letter, seq);
+
 -- Serves the consumers' search for requests; one request for a dead letter at a time.
 CREATE UNIQUE INDEX inbox_audit_requested_idx ON {schema}inbox_audit (consumer, dead_letter)
     WHERE done_at IS NULL;

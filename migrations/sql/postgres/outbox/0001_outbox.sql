@@ -582,6 +582,10 @@ CREATE INDEX outbox_audit_decision_idx ON {schema}outbox_audit (relay, decision,
 COMMENT ON INDEX {schema}outbox_audit_decision_idx IS
     'the messages of one decision, for its result; a confirmation that is sent twice finds the first one';
 
+CREATE INDEX outbox_audit_relay_idx ON {schema}outbox_audit (relay, seq);
+COMMENT ON INDEX {schema}outbox_audit_relay_idx IS
+    'lists the decisions of one relay, however many the others have';
+
 CREATE TABLE {schema}outbox_operation (
     seq       bigint      GENERATED ALWAYS AS IDENTITY,
     at        timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -596,6 +600,10 @@ CREATE TABLE {schema}outbox_operation (
 COMMENT ON TABLE {schema}outbox_operation IS
     'who paused or resumed what, and why; decisions about dead entries are in outbox_audit';
 COMMENT ON INDEX {schema}outbox_operation_pkey IS 'lists operations in their order';
+
+CREATE INDEX outbox_operation_relay_idx ON {schema}outbox_operation (relay, seq);
+COMMENT ON INDEX {schema}outbox_operation_relay_idx IS
+    'lists the operations on one relay, however many there are on others';
 
 
 -- Histories ---------------------------------------------------------------------------------------

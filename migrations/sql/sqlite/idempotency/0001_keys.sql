@@ -47,6 +47,10 @@ CREATE TABLE idempotency_key (
 CREATE INDEX idempotency_key_expires_idx ON idempotency_key (expires_at) WHERE NOT refuses OR lease_until IS NULL;
 -- Serves the search for expired leases.
 CREATE INDEX idempotency_key_lease_idx ON idempotency_key (lease_until) WHERE lease_until IS NOT NULL;
+-- Serves the report of expired leases. It leaves out keys that were reported and wait for an
+-- operator, which can be many.
+CREATE INDEX idempotency_key_unreported_idx ON idempotency_key (lease_until)
+    WHERE lease_until IS NOT NULL AND reported_at IS NULL;
 
 -- Who decided what about a stuck key, and why: written with the decision.
 CREATE TABLE idempotency_audit (

@@ -238,6 +238,9 @@ CREATE TABLE inbox_audit (
 -- Serves the result of a decision; a confirmation that is sent twice finds the first one.
 CREATE INDEX inbox_audit_decision_idx ON inbox_audit (decision, dead_letter) WHERE decision IS NOT NULL;
 
+-- Serves the decisions about a dead letter.
+CREATE INDEX inbox_audit_letter_idx ON inbox_audit (dead_letter, seq);
+
 -- Serves the removal of old decisions.
 CREATE INDEX inbox_audit_done_idx ON inbox_audit (at) WHERE done_at IS NOT NULL;
 

@@ -220,6 +220,8 @@ CREATE TABLE outbox_audit (
 CREATE INDEX outbox_audit_message_idx ON outbox_audit (relay, message_id, seq);
 -- The messages of one decision, for its result. A confirmation that is sent twice finds the first one.
 CREATE INDEX outbox_audit_decision_idx ON outbox_audit (relay, decision, seq) WHERE decision IS NOT NULL;
+-- Lists the decisions of one relay, however many the others have.
+CREATE INDEX outbox_audit_relay_idx ON outbox_audit (relay, seq);
 
 -- Who paused or resumed what, and why; decisions about dead entries are in outbox_audit.
 CREATE TABLE outbox_operation (
@@ -232,6 +234,8 @@ CREATE TABLE outbox_operation (
     selection TEXT    NOT NULL,
     note      TEXT    NOT NULL
 ) STRICT;
+-- Lists the operations on one relay, however many there are on others.
+CREATE INDEX outbox_operation_relay_idx ON outbox_operation (relay, seq);
 
 
 -- Retention ---------------------------------------------------------------------------------------

@@ -147,6 +147,17 @@ pub trait LogAdmin: Send + Sync + 'static {
         records_max: u32,
     ) -> Result<Vec<AuditRecord>, LogError>;
 
+    /// Returns up to `records_max` decisions about one message of a relay, latest first.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn audit_of(
+        &self,
+        relay: &RelayName,
+        message_id: Uuid,
+        records_max: u32,
+    ) -> Result<Vec<AuditRecord>, LogError>;
+
     /// Returns the pauses in force, in the order of scopes.
     ///
     /// # Errors

@@ -70,7 +70,7 @@ migrations::statements! {
             AND ($12::timestamptz IS NULL OR w.updated_at <= $12)";
         // The walk ends after $4 entries of the state, whatever the conditions leave of them.
         shown = "
-            WITH walk AS MATERIALIZED {walk},
+            WITH walk AS MATERIALIZED {entries},
             found AS MATERIALIZED (SELECT * FROM walk AS w WHERE {matches} ORDER BY w.id LIMIT $13::bigint)
             SELECT s.seen_to, s.scanned, e.id, e.message_id::text AS message_id, e.topic, e.key,
                 coalesce(p.kind, e.topic) AS kind, e.attempts,
@@ -213,11 +213,30 @@ migrations::statements! {
         SELECT seq, at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
             selection, error
         FROM {schema}outbox_audit WHERE relay = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2";
+    /// The decisions about a message: $1 relay, $2 message id, $3 rows.
+    decisions_of = "
+        SELECT seq, at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
+            selection, error
+        FROM {schema}outbox_audit WHERE relay = $1 AND message_id = $2::uuid ORDER BY seq DESC LIMIT $3::bigint";
     now = "SELECT statement_timestamp() AS at";
     /// The next entries that match: see `walk` and `matches`; $13 rows.
-    parked(is_indexed = "true", message_id = "e.message_id") = "{shown}";
+    parked(entries = "{walk}", is_indexed = "true", message_id = "e.message_id") = "{shown}";
+    /// Like `parked`, for held entries of which there are few; $4 held entries to read, which are
+    /// all.
+    parked_few_held(
+        entries = "
+            (SELECT id, message_id, topic, key, attempts, due_at, fault, error, created_at, updated_at
+            FROM (SELECT * FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND state = 'held' ORDER BY {queue}, id LIMIT $4::bigint) AS held
+            WHERE id > $3 AND $2::text = 'held' ORDER BY id)",
+        message_id = "e.message_id",
+    ) = "{shown}";
     /// Like `parked`, for the states that have an index of their own.
-    parked_stuck(is_indexed = "state IN ('retrying', 'dead')", message_id = "e.message_id") = "{shown}";
+    parked_stuck(
+        entries = "{walk}",
+        is_indexed = "state IN ('retrying', 'dead')",
+        message_id = "e.message_id",
+    ) = "{shown}";
     /// The next dead or retrying entries that match, as far as a decision needs them.
     choose(is_indexed = "state IN ('retrying', 'dead')") = "
         WITH walk AS MATERIALIZED {walk}

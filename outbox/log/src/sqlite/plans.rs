@@ -26,6 +26,20 @@ async fn a_message_is_looked_up_by_an_index() {
     assert!(steps.iter().any(|step| step.starts_with("SEARCH outbox_message")), "{steps:#?}");
 }
 
+/// Goal: the audit of one relay does not read the decisions of the others. Oracle: the index in the
+/// plans, which begins with the relay, and no sort.
+#[tokio::test]
+async fn the_audit_of_a_relay_is_read_by_its_index() {
+    let texts = texts(None);
+    for (statement, index) in [
+        (&texts.decisions, "outbox_audit_relay_idx (relay=?"),
+        (&texts.operations, "outbox_operation_relay_idx (relay=?"),
+    ] {
+        let steps = plan(statement).await;
+        assert!(steps.len() == 1 && steps[0].contains(index), "{steps:#?}");
+    }
+}
+
 /// Goal: held entries are found without reading everything that is parked. Oracle: the index in the
 /// plan, which has only these, and no sort.
 #[tokio::test]
@@ -40,7 +54,7 @@ async fn held_entries_are_read_in_the_order_of_their_index() {
 #[tokio::test]
 async fn few_held_entries_are_listed_by_their_index() {
     let texts = texts(None);
-    for statement in [&texts.held_len, &texts.list_few_held] {
+    for statement in [&texts.held_len, &texts.list_few_held, &texts.parked_few_held] {
         let steps = plan(statement).await;
         let of_exceptions = || steps.iter().filter(|step| step.contains("outbox_exception"));
         assert!(of_exceptions().count() > 0, "{steps:#?}");

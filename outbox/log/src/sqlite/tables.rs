@@ -23,7 +23,7 @@ migrations::statements! {
             AND (?11 IS NULL OR w.created_at >= coalesce(?12, {now}) - ?11)
             AND (?12 IS NULL OR w.updated_at <= ?12)";
         shown = "
-            WITH walk AS MATERIALIZED ({walk}),
+            WITH walk AS MATERIALIZED ({entries}),
             found AS MATERIALIZED (SELECT * FROM walk AS w WHERE {matches} ORDER BY w.id LIMIT ?13)
             SELECT s.seen_to, s.scanned, e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind, e.topic) AS kind,
                 e.attempts, (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
@@ -156,9 +156,23 @@ migrations::statements! {
         SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,
             selection, error
         FROM outbox_audit WHERE relay = ?1 AND seq < ?3 ORDER BY seq DESC LIMIT ?2";
+    /// The decisions about a message: ?1 relay, ?2 message id, ?3 rows.
+    decisions_of = "
+        SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,
+            selection, error
+        FROM outbox_audit WHERE relay = ?1 AND message_id = ?2 ORDER BY seq DESC LIMIT ?3";
     now = "SELECT {now} AS at";
-    parked(is_indexed = "true") = "{shown}";
-    parked_stuck(is_indexed = "state IN ('retrying', 'dead')") = "{shown}";
+    parked(entries = "{walk}", is_indexed = "true") = "{shown}";
+    /// Like `parked`, for held entries of which there are few; ?4 held entries to read, which are
+    /// all. The state, ?2, is known.
+    parked_few_held(
+        entries = "
+            SELECT id, message_id, topic, key, attempts, due_at, fault, error, created_at, updated_at
+            FROM (SELECT * FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = 'held'
+                ORDER BY coalesce('k' || key, 't' || topic), id LIMIT ?4)
+            WHERE id > ?3 ORDER BY id",
+    ) = "{shown}";
+    parked_stuck(entries = "{walk}", is_indexed = "state IN ('retrying', 'dead')") = "{shown}";
     choose(is_indexed = "state IN ('retrying', 'dead')") = "
         WITH walk AS MATERIALIZED ({walk})
         SELECT s.seen_to, s.scanned, e.id, e.message_id, e.topic, e.created_at,

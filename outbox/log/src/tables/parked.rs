@@ -4,7 +4,7 @@ use migrations::query::{Query, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::Tables;
+use super::{HELD_READ_MAX, Tables};
 use crate::admin::{
     DecisionRecord, FOLLOWED_MAX, FoundParked, GROUPED_MAX, LOOKED_AT_MAX, ListedEntry, ParkedFilter,
     ParkedQuery, ParkedSlice, SURVEYED_MAX, Survey,
@@ -23,13 +23,18 @@ impl<DB: Dialect> Tables<DB> {
         query: &ParkedQuery,
     ) -> Result<ParkedSlice<ListedEntry>, LogError> {
         let texts = &self.texts;
-        let is_stuck = matches!(query.state, ExceptionState::Retrying | ExceptionState::Dead);
-        let statement = if is_stuck { &texts.parked_stuck } else { &texts.parked };
-        let asked = walk(Query::<DB>::new(statement), relay, query.state, query.after, LOOKED_AT_MAX);
+        let (statement, looked_at_max) = match query.state {
+            ExceptionState::Retrying | ExceptionState::Dead => (&texts.parked_stuck, LOOKED_AT_MAX),
+            ExceptionState::Held if self.has_few_held(&mut *connection, relay).await? => {
+                (&texts.parked_few_held, HELD_READ_MAX)
+            }
+            _ => (&texts.parked, LOOKED_AT_MAX),
+        };
+        let asked = walk(Query::<DB>::new(statement), relay, query.state, query.after, looked_at_max);
         let asked = conditions(asked, &query.filter).bind(query.entries_max);
         let read = async {
             let found = asked.rows(connection).await?;
-            let mut slice = slice(&found, LOOKED_AT_MAX, rows::listed)?;
+            let mut slice = slice(&found, looked_at_max, rows::listed)?;
             // The limit can have cut off entries that match.
             if slice.entries.len() >= query.entries_max as usize {
                 slice.next = slice.entries.last().map(|entry| entry.id);

@@ -47,7 +47,15 @@ fn home(facts: &Facts) -> Result<&Home, OperateError> {
 fn names(home: &str, schema: &str, function: &str) -> Result<Place, OperateError> {
     let home = Identifier::new(home).map_err(|error| OperateError::refused(error, "rename it"))?;
     let (schema, function) = (foreign(schema)?, foreign(function)?);
-    Ok(Place { home, schema, function, payload: PayloadType::Bytes, mark: None, primary_key: Vec::new() })
+    Ok(Place {
+        home,
+        schema,
+        function,
+        payload: PayloadType::Bytes,
+        mark: None,
+        primary_key: Vec::new(),
+        is_id_integer: false,
+    })
 }
 
 fn foreign(name: &str) -> Result<ForeignIdentifier, OperateError> {
@@ -72,7 +80,9 @@ pub(super) fn shape(adoption: &Adoption, facts: &Facts) -> Result<Place, Operate
         WhenSent::Delete => primary_key(adoption, facts)?,
     };
     let names = names(&home.schema, &table.schema, &function_name(adoption, table.oid))?;
-    Ok(Place { payload, mark, primary_key, ..names })
+    let id = column(adoption, facts, &adoption.id.column, "columns.id")?;
+    let is_id_integer = INTEGERS.contains(&id.type_name.as_str());
+    Ok(Place { payload, mark, primary_key, is_id_integer, ..names })
 }
 
 /// Returns the columns of the primary key, for the deletion of rows.

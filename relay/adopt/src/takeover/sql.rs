@@ -37,6 +37,8 @@ pub(super) struct Place {
     pub(super) mark: Option<Mark>,
     /// The primary key for the deletion of rows; empty if rows are not deleted.
     pub(super) primary_key: Vec<ForeignIdentifier>,
+    /// Whether the old id is an integer, which orders rows of equal rank.
+    pub(super) is_id_integer: bool,
 }
 
 /// The conversion of a payload to bytes.
@@ -326,13 +328,26 @@ impl Sql<'_> {
     fn import(&self, waits: &Statement) -> Template {
         let insert = "INSERT INTO {home}.outbox_message (topic, key, kind, content_type, headers, payload)\n\
                       SELECT {topic},\n    {key},\n    {kind},\n    {content},\n    {headers},\n    {payload}\n\
-                      FROM {table} AS r WHERE {waits} ORDER BY r.{order}";
-        let insert = self.of_table(insert).statement("waits", waits);
+                      FROM {table} AS r WHERE {waits} ORDER BY r.{order}{tie}";
+        let insert = self.of_table(insert).statement("waits", waits).statement("tie", &self.tie());
         self.values(insert, "r").identifier("order", self.order_by())
     }
 
     pub(super) fn order_by(&self) -> &ForeignIdentifier {
         self.adoption.order_by.as_ref().unwrap_or(&self.adoption.id.column)
+    }
+
+    /// Returns what orders rows of equal rank: the old id, or else the place in the table, so that
+    /// at least rows that were inserted one after another usually keep their order.
+    fn tie(&self) -> Statement {
+        let tie = match &self.adoption.order_by {
+            None => Template::new(""),
+            Some(_) if self.place.is_id_integer => {
+                Template::new(", r.{id}").identifier("id", &self.adoption.id.column)
+            }
+            Some(_) => Template::new(", r.ctid"),
+        };
+        tie.render()
     }
 
     fn function(&self) -> Template {

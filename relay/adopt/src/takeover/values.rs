@@ -166,6 +166,7 @@ mod tests {
             payload,
             mark,
             primary_key: primary_key.iter().map(|column| name(column)).collect(),
+            is_id_integer: false,
         }
     }
 
@@ -235,7 +236,7 @@ END
         let script = script(&sql.over(false, false, &Remembered::default()));
         let only = r#"NEW."Listener"::text IN ('a', 'b')"#;
         for part in [
-            r#"FROM "shop"."Old Table" AS r WHERE r."Listener"::text IN ('a', 'b') AND r."Done" IS NULL ORDER BY r."No""#,
+            r#"FROM "shop"."Old Table" AS r WHERE r."Listener"::text IN ('a', 'b') AND r."Done" IS NULL ORDER BY r."No", r.ctid"#,
             "DELETE FROM \"shop\".\"Old Table\" AS r\nWHERE r.\"Listener\"::text IN ('a', 'b') AND r.\"Done\" IS NULL;",
             &format!("-- only where {only}\nBEGIN\n    PERFORM"),
             r#"topic => CASE NEW."Type"::text WHEN 'urn:a' THEN 'orders' END,"#,
@@ -250,6 +251,10 @@ END
         }
         assert!(!script.contains("BEFORE INSERT") && !script.contains("UPDATE"), "{script}");
         assert_eq!(script.matches("CREATE TRIGGER").count(), 1);
+        let place = Place { is_id_integer: true, ..place };
+        let sql = Sql { adoption: &adoption, place: &place };
+        let steps = sql.over(false, false, &Remembered::default());
+        assert!(self::script(&steps).contains(r#"ORDER BY r."No", r."Id""#));
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use std::num::NonZeroU32;
 
-use inbox::Decision;
+use inbox::{DeadLetterId, Decision};
 use outbox_log::LogError;
 use outbox_log::admin::{AuditRecord, Operation};
 use serde::Serialize;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::audit_lines::{Lines, Slices};
 use super::message::DeadSource;
@@ -95,6 +96,33 @@ pub async fn audit_of_messages(
     Ok(read(places, limit, limit, false).await)
 }
 
+/// Maximum number of decisions about a message in one place, and about each of its dead letters.
+const OF_MESSAGE_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999);
+
+/// Returns the decisions about a message and about its dead letters, latest first. Reads only
+/// those.
+pub(crate) async fn about(places: &Places, message: Option<Uuid>, letters: &[DeadLetterId]) -> Audited {
+    let (mut lines, mut away) = (Vec::new(), Vec::new());
+    for place in &places.outboxes {
+        let Some(message) = message else { break };
+        match place.log.audit_of(&place.pipeline, message, OF_MESSAGE_MAX.get()).await {
+            Ok(records) => lines.extend(records.into_iter().map(|record| of_record(place, record))),
+            Err(error) => away.push(OperateError::from(error).about(&place.pipeline)),
+        }
+    }
+    for place in places.inboxes.iter().filter(|_| !letters.is_empty()) {
+        match place.database.decisions_of(letters, OF_MESSAGE_MAX).await {
+            Ok(decisions) => {
+                let here = decisions.into_iter().filter(|decision| is_here(place, &decision.consumer));
+                lines.extend(here.map(of_decision));
+            }
+            Err(error) => away.push(error),
+        }
+    }
+    keep_latest(&mut lines, Vec::new(), OF_MESSAGE_MAX);
+    Audited { lines, away }
+}
+
 /// Reads at most `rows_max` rows of each place. Keeps `limit` lines, however many rows there are.
 async fn read(places: &Places, rows_max: NonZeroU32, limit: NonZeroU32, is_grouped: bool) -> Audited {
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
@@ -143,17 +171,21 @@ async fn of_outbox(
     Ok(lines)
 }
 
+/// Returns whether a place lists the decisions about this consumer's dead letters.
+fn is_here(place: &InboxPlace, consumer: &str) -> bool {
+    place.consumer.as_ref().is_none_or(|name| name.as_str() == consumer)
+}
+
 async fn of_inbox(
     place: &InboxPlace,
     rows_max: NonZeroU32,
     mut lines: Lines,
 ) -> Result<Vec<AuditLine>, OperateError> {
-    let is_here = |consumer: &str| place.consumer.as_ref().is_none_or(|name| name.as_str() == consumer);
     let mut slices = Slices::new(rows_max);
     while let Some(rows) = slices.next().filter(|_| !lines.is_full()) {
         let decisions = place.database.decisions_before(slices.before, rows).await?;
         slices.read(decisions.len(), decisions.last().map(|decision| decision.number));
-        for decision in decisions.into_iter().filter(|decision| is_here(&decision.consumer)) {
+        for decision in decisions.into_iter().filter(|decision| is_here(place, &decision.consumer)) {
             lines.add(of_decision(decision));
         }
     }

@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use time::OffsetDateTime;
 
 use super::audit::AuditLine;
+use crate::cause::signature;
 
 /// Rows per read. A row has texts of some KiB.
 const SLICE_ROWS: u32 = 500;
@@ -95,21 +96,38 @@ fn is_of_one(one: &AuditLine, other: &AuditLine) -> bool {
 struct Group {
     first: AuditLine,
     messages: u64,
+    /// How often each outcome occurred; errors by their [`signature`].
     outcomes: BTreeMap<String, u64>,
     done_at: Option<OffsetDateTime>,
 }
 
+/// Maximum number of kinds of outcomes of one decision; those after them are counted together.
+const OUTCOMES_MAX: usize = 20;
+/// The outcomes beyond [`OUTCOMES_MAX`] kinds.
+const OTHERS: &str = "with other outcomes";
+
 impl Group {
     fn new(first: AuditLine) -> Self {
-        let outcomes = first.outcome.iter().map(|outcome| (outcome.clone(), 1)).collect();
-        Self { messages: 1, outcomes, done_at: first.done_at, first }
+        let mut group = Self { messages: 1, outcomes: BTreeMap::new(), done_at: first.done_at, first };
+        if let Some(outcome) = group.first.outcome.clone() {
+            group.count(&outcome);
+        }
+        group
+    }
+
+    /// Counts an outcome. A thousand redrives may fail with a thousand ids in their errors.
+    fn count(&mut self, outcome: &str) {
+        let kind = signature(outcome);
+        let is_known = self.outcomes.len() < OUTCOMES_MAX || self.outcomes.contains_key(&kind);
+        let kind = if is_known { kind } else { OTHERS.to_owned() };
+        *self.outcomes.entry(kind).or_default() += 1;
     }
 
     fn add(&mut self, line: &AuditLine) {
         self.messages += 1;
         self.done_at = self.done_at.max(line.done_at);
         if let Some(outcome) = &line.outcome {
-            *self.outcomes.entry(outcome.clone()).or_default() += 1;
+            self.count(outcome);
         }
     }
 
@@ -184,6 +202,22 @@ mod tests {
         let counts: Vec<_> = lines.iter().map(|line| (line.messages, line.id.as_deref())).collect();
         assert_eq!(counts, [(3, None), (1, Some("1")), (1, Some("7")), (1, Some("6"))]);
         assert_eq!(lines[0].outcome.as_deref(), Some("2 applied"));
+    }
+
+    /// Goal: a line does not collect the error of every message. Oracle: the kinds that it counts.
+    #[test]
+    fn a_line_counts_kinds_of_outcomes() {
+        let failed = |text: &str, id: i64| AuditLine {
+            outcome: Some(text.to_owned()),
+            ..line("ann", id, Some("all: 1000 chosen"))
+        };
+        let lines = grouped(1, (1..=1_000).map(|id| failed(&format!("row {id} is missing"), id)).collect());
+        assert_eq!(lines[0].outcome.as_deref(), Some("1000 row # is missing"));
+        let kind = |id: i64| "x".repeat(usize::try_from(id).unwrap());
+        let lines = grouped(1, (1..=100).map(|id| failed(&kind(id), id)).collect());
+        let told = lines[0].outcome.as_deref().unwrap();
+        assert_eq!(told.split(", ").count(), OUTCOMES_MAX + 1);
+        assert!(told.contains(&format!("80 {OTHERS}")), "{told}");
     }
 
     /// Goal: the audit of a million messages takes the memory of the lines that are shown. Oracle:

@@ -18,8 +18,9 @@ use crate::operator::Signed;
 use crate::places::{InboxPlace, OutboxPlace, Places};
 use crate::seconds;
 
-/// Maximum number of audit records read to find an earlier decision.
-pub(crate) const LOOK_BACK: u32 = 1_000;
+/// Maximum number of audit records read to find an earlier decision about a place in the log that
+/// has no row any more.
+pub(super) const LOOK_BACK: u32 = 1_000;
 
 /// Maximum number of entries of a batch whose current state is looked up after another decision
 /// came first. Each needs two queries.
@@ -385,8 +386,6 @@ async fn decide_letter(
 /// Returns the author of the last decision about a dead letter; empty if the audit does not have
 /// it.
 async fn by_whom(place: &InboxPlace, id: DeadLetterId) -> Result<String, OperateError> {
-    let look_back = NonZeroU32::new(LOOK_BACK).unwrap_or(NonZeroU32::MIN);
-    let decisions = place.database.decisions(look_back).await?;
-    let last = decisions.iter().find(|decision| decision.dead_letter == id);
-    Ok(last.map(|last| format!(" by {}", last.signature.actor)).unwrap_or_default())
+    let last = place.database.decisions_of(&[id], NonZeroU32::MIN).await?;
+    Ok(last.first().map(|last| format!(" by {}", last.signature.actor)).unwrap_or_default())
 }

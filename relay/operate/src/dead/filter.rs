@@ -200,14 +200,40 @@ impl Filter {
     }
 }
 
+/// Number of ids that the text of a filter names; of the others it has the number.
+const NAMED_MAX: usize = 3;
+/// Maximum length of the text of a filter in bytes: every message of a decision has it in its row
+/// of the audit.
+const TEXT_BYTES_MAX: usize = 2_000;
+
+/// Formats ids: the first ones, and the number of the others.
+fn named(ids: &[MessageRef]) -> Option<String> {
+    let first: Vec<&str> = ids.iter().take(NAMED_MAX).map(|id| id.0.as_str()).collect();
+    let more = match ids.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!ids.is_empty()).then(|| format!("{}{more}", first.join(",")))
+}
+
+/// Cuts a text to [`TEXT_BYTES_MAX`].
+fn cut(mut text: String) -> String {
+    const END: &str = "…";
+    if text.len() > TEXT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX - END.len()));
+        text.push_str(END);
+    }
+    text
+}
+
 impl fmt::Display for Filter {
-    /// Formats it for the audit: `topic=orders older_than=1h`; `all` without any condition.
+    /// Formats it for the audit: `topic=orders older_than=1h`; `all` without any condition. A long
+    /// text is cut, and ids after the first ones are only counted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let age = |age: Option<Duration>| age.map(|age| Time(age).to_string());
-        let ids: Vec<String> = self.ids.iter().map(MessageRef::to_string).collect();
         let parts = [
             ("source", self.source.map(|source| source.to_string())),
-            ("id", (!ids.is_empty()).then(|| ids.join(","))),
+            ("id", named(&self.ids)),
             ("topic", self.topic.clone()),
             ("key", self.key.clone()),
             ("kind", self.kind.clone()),
@@ -221,7 +247,7 @@ impl fmt::Display for Filter {
         let told: Vec<String> =
             parts.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();
         f.write_str(if told.is_empty() { "all" } else { "" })?;
-        f.write_str(&told.join(" "))
+        f.write_str(&cut(told.join(" ")))
     }
 }
 
@@ -310,5 +336,20 @@ mod tests {
             ..Filter::default()
         };
         assert_eq!(filter.to_string(), "topic=orders older_than=1h");
+    }
+
+    /// Goal: the audit of a decision by many ids does not store all of them in the row of each.
+    /// Oracle: the text, and its length.
+    #[test]
+    fn the_audit_names_a_few_of_many_ids() {
+        let of = |ids: std::ops::RangeInclusive<u32>| Filter {
+            ids: ids.map(|id| id.to_string().parse().unwrap()).collect(),
+            ..Filter::default()
+        };
+        assert_eq!(of(1..=3).to_string(), "id=1,2,3");
+        assert_eq!(of(1..=5_000).to_string(), "id=1,2,3 and 4997 more");
+        let long = Filter { error: Some("ü".repeat(3_000)), ..of(1..=2) }.to_string();
+        assert!(long.len() <= TEXT_BYTES_MAX && long.len() > TEXT_BYTES_MAX - 4, "{}", long.len());
+        assert!(long.starts_with("id=1,2 error=ü") && long.ends_with('…'));
     }
 }

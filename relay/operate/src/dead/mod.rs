@@ -39,6 +39,7 @@ pub mod sample;
 mod select;
 mod survey;
 
+pub(crate) use audit::about as audit_about;
 pub use audit::{AuditLine, Audited, audit, audit_of_messages};
 pub use bulk::{Bulk, BulkReport, Progress, REFUSALS_MAX, Refusal};
 pub use decide::{Change, Decided, Report};

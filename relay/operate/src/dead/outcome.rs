@@ -3,6 +3,7 @@
 use outbox_log::admin::AuditRecord;
 use outbox_log::entries::{EntryRef, FoundEntry};
 use outbox_log::{EntryId, ExceptionState};
+use uuid::Uuid;
 
 use super::decide::LOOK_BACK;
 use super::filter::MessageRef;
@@ -10,26 +11,31 @@ use crate::error::OperateError;
 use crate::places::OutboxPlace;
 use crate::seconds;
 
-/// Returns author, time and result of the last decision about an entry; `None` without a decision,
-/// as far back as the audit is read.
+/// Returns author, time and result of the last decision about an entry; `None` without a decision.
+/// One about a place whose row is gone is found only as far back as the audit is read.
 pub(super) async fn outcome(place: &OutboxPlace, id: &MessageRef) -> Result<Option<String>, OperateError> {
-    let audit = place.log.audit(&place.pipeline, LOOK_BACK).await?;
     let which = id.place().map(|id| EntryRef::Id(EntryId(id))).or(id.uuid().map(EntryRef::MessageId));
     let entries = match which {
         Some(which) => place.entries.find(&place.pipeline, which).await?,
         None => Vec::new(),
     };
     // After a sequence was set back, a place in the log is used again; a message id is not.
+    let mut messages: Vec<Uuid> =
+        entries.iter().filter_map(|entry| Uuid::parse_str(&entry.message_id).ok()).collect();
+    if entries.is_empty() {
+        messages.extend(id.uuid());
+    }
+    let mut last: Option<AuditRecord> = None;
+    for message in &messages {
+        let records = place.log.audit_of(&place.pipeline, *message, 1).await?;
+        last = last.into_iter().chain(records).max_by_key(|record| record.number);
+    }
+    if messages.is_empty() {
+        let audit = place.log.audit(&place.pipeline, LOOK_BACK).await?;
+        last = audit.into_iter().find(|record| id.is(&record.id.to_string(), &record.message_id));
+    }
     let entry_of = |record: &AuditRecord| entries.iter().find(|entry| entry.message_id == record.message_id);
-    let is_about = |record: &&AuditRecord| {
-        if entries.is_empty() {
-            id.is(&record.id.to_string(), &record.message_id)
-        } else {
-            entry_of(record).is_some()
-        }
-    };
-    let record = audit.iter().find(is_about);
-    Ok(record.map(|record| told(record, entry_of(record))))
+    Ok(last.map(|record| told(&record, entry_of(&record))))
 }
 
 /// Describes a decision and the entry's current state.

@@ -492,6 +492,8 @@ async fn what_cannot_be_redriven_is_refused_and_can_be_discarded<DB: TestDatabas
         (id, Action::Discard, &signature())
     );
     assert_eq!(decision.outcome.as_deref(), Some("discarded"));
+    assert_eq!(inbox.decisions_of(&[nowhere, id], std::num::NonZeroU32::MIN).await.unwrap(), decisions);
+    assert_eq!(inbox.decisions_of(&[nowhere], std::num::NonZeroU32::MIN).await.unwrap(), []);
 }
 
 fn signature() -> Signature {

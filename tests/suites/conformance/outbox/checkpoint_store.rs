@@ -435,6 +435,8 @@ async fn a_decision_reaches_the_messages_that_were_chosen_and_no_others<DB: Test
     let audit = admin.audit(&relay(), 10).await.unwrap();
     let lines: Vec<_> = audit.iter().map(|line| (line.id.0, line.message_id.clone())).collect();
     assert_eq!(lines, [1, 3].map(|id| (id, message_id(id).to_string())), "the latest first");
+    let of_one = admin.audit_of(&relay(), message_id(3).as_uuid(), 10).await.unwrap();
+    assert_eq!(of_one, audit[1..], "only those about the message");
 }
 
 /// Goal: once the relay has carried out a discard, exactly that message is known as given up.

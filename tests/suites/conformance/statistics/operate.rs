@@ -61,6 +61,7 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
             drop(inbox.known(*id).await?);
             drop(inbox.dead_letters_of(*id, None).await?);
             drop(inbox.dead_letter_by_id(DeadLetterId(*id)).await?);
+            drop(inbox.decisions_of(&[DeadLetterId(*id)], many()).await?);
         }
         drop(inbox.activity(Duration::from_secs(3_600)).await?);
         drop(inbox.decisions(many()).await?);

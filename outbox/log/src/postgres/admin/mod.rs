@@ -124,6 +124,18 @@ impl LogAdmin for PostgresLog {
         within(self.options.call_timeout, ask).await
     }
 
+    async fn audit_of(
+        &self,
+        relay: &RelayName,
+        message_id: Uuid,
+        records_max: u32,
+    ) -> Result<Vec<AuditRecord>, LogError> {
+        let ask = async {
+            self.tables.decisions_of(&mut *self.look().await?, relay, message_id, records_max).await
+        };
+        within(self.options.call_timeout, ask).await
+    }
+
     async fn pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError> {
         let ask = async { self.tables.pauses(&mut *self.look().await?, relay).await };
         within(self.options.call_timeout, ask).await

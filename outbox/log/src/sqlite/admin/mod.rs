@@ -83,6 +83,15 @@ impl LogAdmin for SqliteLog {
         self.tables.decisions(&mut self.connect().await?, relay, before, records_max).await
     }
 
+    async fn audit_of(
+        &self,
+        relay: &RelayName,
+        message_id: Uuid,
+        records_max: u32,
+    ) -> Result<Vec<AuditRecord>, LogError> {
+        self.tables.decisions_of(&mut self.connect().await?, relay, message_id, records_max).await
+    }
+
     async fn pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError> {
         self.tables.pauses(&mut self.connect().await?, relay).await
     }

@@ -6,7 +6,6 @@ use std::num::NonZeroU32;
 use inbox::{DeadLetter, DeadLetterId, DeadLetterQuery, LETTERS_LOOKED_AT_MAX};
 use outbox_log::ExceptionState;
 
-use super::super::decide::LOOK_BACK;
 use super::super::list::Bookmark;
 use super::super::message::{DeadMessage, Row};
 use super::Reading;
@@ -29,7 +28,6 @@ impl Reading<'_> {
             return Ok(());
         }
         let conditions = self.filter.of_inbox(place, None);
-        let requested = requested(place).await;
         loop {
             let wanted = self.limit.saturating_sub(self.found.len());
             let limit = u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, PAGE_LETTERS.get());
@@ -41,6 +39,7 @@ impl Reading<'_> {
                 LETTERS_LOOKED_AT_MAX as usize
             };
             self.budget = self.budget.saturating_sub(looked_at);
+            let requested = requested(place, &slice.letters).await;
             for letter in slice.letters {
                 let id = letter.id;
                 let mut message = DeadMessage::of_letter(number, letter);
@@ -75,9 +74,8 @@ impl Reading<'_> {
         }
         let (filter, now) = (self.filter, self.now);
         let consumer = place.consumer.as_ref().or(filter.consumer.as_ref()).cloned();
-        let requested = requested(place).await;
         let found = &mut self.found;
-        let mut take = |letter: DeadLetter| {
+        let mut take = |letter: DeadLetter, requested: &HashMap<DeadLetterId, String>| {
             let is_here = consumer.as_ref().is_none_or(|consumer| consumer.as_str() == letter.consumer)
                 && place.scope.as_ref().is_none_or(|scope| scope.as_str() == letter.tenant)
                 && (resolved_too || letter.resolved.is_none());
@@ -93,14 +91,14 @@ impl Reading<'_> {
         for id in &filter.ids {
             // Ids in an inbox are never numbers.
             let Some(uuid) = id.uuid() else { continue };
-            if let Some(letter) = place.database.letter(DeadLetterId(uuid)).await? {
-                take(letter);
-                continue;
+            let mut letters = Vec::from_iter(place.database.letter(DeadLetterId(uuid)).await?);
+            if letters.is_empty() {
+                letters = place.database.letters_of(uuid, consumer.as_ref()).await?;
+                letters.sort_by_key(|letter| letter.id);
             }
-            let mut letters = place.database.letters_of(uuid, consumer.as_ref()).await?;
-            letters.sort_by_key(|letter| letter.id);
+            let requested = requested(place, &letters).await;
             for letter in letters {
-                take(letter);
+                take(letter, &requested);
             }
         }
         if !filter.ids.is_empty() {
@@ -119,8 +117,9 @@ impl Reading<'_> {
             query.after = Some(last);
             let is_last = page.len() < PAGE_LETTERS.get() as usize;
             self.budget = self.budget.saturating_sub(page.len());
+            let requested = requested(place, &page).await;
             for letter in page {
-                if take(letter) >= self.limit {
+                if take(letter, &requested) >= self.limit {
                     return Ok(());
                 }
             }
@@ -135,11 +134,17 @@ impl Reading<'_> {
     }
 }
 
-/// Returns the authors of redrives that no consumer has carried out yet; empty if the decisions
-/// cannot be read.
-async fn requested(place: &InboxPlace) -> HashMap<DeadLetterId, String> {
-    let look_back = NonZeroU32::new(LOOK_BACK).unwrap_or(NonZeroU32::MIN);
-    let decisions = place.database.decisions(look_back).await.unwrap_or_default();
+/// Decisions read about each dead letter to find its open request, which is among the latest.
+const REQUESTS_AMONG: NonZeroU32 = NonZeroU32::MIN.saturating_add(19);
+
+/// Returns the authors of the redrives of these dead letters that no consumer has carried out yet;
+/// empty if the decisions cannot be read.
+async fn requested(place: &InboxPlace, letters: &[DeadLetter]) -> HashMap<DeadLetterId, String> {
+    if letters.is_empty() {
+        return HashMap::new();
+    }
+    let ids: Vec<DeadLetterId> = letters.iter().map(|letter| letter.id).collect();
+    let decisions = place.database.decisions_of(&ids, REQUESTS_AMONG).await.unwrap_or_default();
     let open = decisions.into_iter().filter(|decision| decision.outcome.is_none());
     open.map(|decision| (decision.dead_letter, decision.signature.actor)).collect()
 }

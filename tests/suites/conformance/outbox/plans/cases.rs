@@ -250,6 +250,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     let conditions = "NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL";
     let all = "'orders','key-3','message','x','kind',0,3000000000000000,'2200-01-01'";
     add(Relay, "tables.parked", "", 100, 0, format!("'main','held',0,100,{conditions},50"));
+    add(Relay, "tables.parked_few_held", "", MANY, 0, format!("'main','held',0,{MANY},{conditions},50"));
     for (about, conditions) in [("", conditions), ("with every condition", all)] {
         add(Relay, "tables.parked_stuck", about, 100, 0, format!("'main','dead',0,100,{conditions},50"));
         add(Relay, "tables.choose", about, 100, 0, format!("'main','dead',0,100,{conditions}"));
@@ -273,8 +274,9 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "admin.OVERDUE", "", 1, 0, s("ARRAY[1],ARRAY['2020-01-01']"));
     add(Relay, "admin.EDIT", "", 1, 0, s("'main',4000,'\\x01',NULL"));
     add(Relay, "admin.AUDIT", "", 1, 0, format!("'ann','main','discard','test',NULL,ARRAY[4000],ARRAY[{one}],NULL,NULL,NULL"));
-    // Backwards from the last decision; those of other relays are skipped.
+    // Backwards from the last decision, by an index of the relay or of all.
     add(Relay, "tables.decisions", "", 100, PARKED, format!("'main',100,{}", i64::MAX));
+    add(Relay, "tables.decisions_of", "", 100, 0, format!("'main',{one},100"));
     add(Relay, "tables.operations", "", 100, PARKED, s("'main',100"));
     add(Plain, "tables.note", "", 1, 0, s("'ann','main','pause','topic','test'"));
     add(Relay, "tables.pauses", "", 1, 0, s("'main'"));
