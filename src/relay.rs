@@ -271,7 +271,7 @@ impl RelayBuilder {
             }
             None => None,
         };
-        let mut settings = EngineOptions { size_limit: self.limit, ..EngineOptions::default() };
+        let mut settings = EngineOptions::default().size_limit(self.limit);
         for change in self.changes {
             change(&mut settings);
         }

@@ -112,7 +112,7 @@ impl Replay {
                 "{topic} goes to a FIFO queue, which drops a message if it was published or replayed within the last 5 minutes: replay such messages again later"
             );
         }
-        let options = ReplayOptions { rate: self.rate, stop: stop()? };
+        let options = ReplayOptions::default().rate(self.rate).stop(stop()?);
         let sent = Counted::up_to(planned.chosen, "published");
         let progress = |published| sent.set("published", published);
         let report = planned.carry_out(&places, &signed, &options, progress).await;

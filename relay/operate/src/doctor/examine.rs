@@ -27,8 +27,9 @@ const DATABASE_TIME_LIMIT: Duration = Duration::from_secs(60);
 /// Time limit for all queries to a broker together.
 const BROKER_TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Options of the doctor besides the configuration.
+/// Options of the doctor besides the configuration. Start from [`DoctorOptions::default`].
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct DoctorOptions {
     /// Additional topics to check, besides those of the latest messages and of the inboxes.
     pub topics: BTreeSet<String>,
@@ -36,6 +37,29 @@ pub struct DoctorOptions {
     pub partitions: BTreeMap<String, usize>,
     /// The names of the roles.
     pub roles: facts::RoleNames,
+}
+
+impl DoctorOptions {
+    /// Sets the additional topics to check.
+    #[must_use]
+    pub fn topics(mut self, topics: BTreeSet<String>) -> Self {
+        self.topics = topics;
+        self
+    }
+
+    /// Sets the expected number of partitions of each topic.
+    #[must_use]
+    pub fn partitions(mut self, partitions: BTreeMap<String, usize>) -> Self {
+        self.partitions = partitions;
+        self
+    }
+
+    /// Sets the names of the roles.
+    #[must_use]
+    pub fn roles(mut self, roles: facts::RoleNames) -> Self {
+        self.roles = roles;
+        self
+    }
 }
 
 /// Examines a pipeline: its database, its broker, and the inboxes that apply its messages. `beside`
