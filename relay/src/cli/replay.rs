@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::config::OnePipeline;
-use super::dead::confirm;
+use super::confirm::confirm;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, counted, one_line, table};
