@@ -93,7 +93,8 @@ fn places(pipelines: &[ComparedPipeline]) -> String {
         "phantom",
         "altered",
     ];
-    let rows = pipelines.iter().flat_map(|pipeline| of_pipeline(pipeline).map(|place| row(pipeline, place)));
+    let rows =
+        pipelines.iter().flat_map(|pipeline| of_pipeline(pipeline).map(move |place| row(pipeline, place)));
     Table::new(headers, rows).optional(&["parked", "pending", "there", "waiting", "enqueued"]).shown()
 }
 
