@@ -351,6 +351,17 @@ mod tests {
         assert_eq!(told(|settings| settings.silent_after = Duration::from_millis(100)), "");
     }
 
+    /// Messages cross the network unencrypted only if the options permit it.
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn the_options_of_the_log_apply_to_its_connections() {
+        let url = "postgres://relay@db.example.com/orders?sslmode=disable";
+        let told = refused(url, |builder| builder);
+        assert!(told.contains("db.example.com") || told.contains("sslmode"), "{told}");
+        let options = LogOptions::default().allow_plaintext(true);
+        assert_eq!(refused(url, |builder| builder.log_options(options)), "");
+    }
+
     #[tokio::test]
     async fn a_pool_in_memory_is_refused() {
         let pool = SqlitePoolOptions::new().connect_lazy("sqlite::memory:").unwrap();

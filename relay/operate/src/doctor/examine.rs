@@ -20,7 +20,7 @@ use super::reach::{failed, reach_broker};
 use super::report::{CheckState, Finding, PipelineReport};
 use super::{facts, relays, scheduled, sqlite};
 use crate::turns::in_turns;
-use crate::{Broker, InboxConfig, PipelineConfig};
+use crate::{Broker, InboxConfig, PipelineConfig, Retention};
 
 /// Time limit for all queries to a database together.
 const DATABASE_TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -76,7 +76,7 @@ pub async fn examine(
         // The rest of the database may be hidden from a role that lacks a right.
         checks.extend(grants(pipeline, &options.roles).await);
     }
-    checks.push(history(pipeline));
+    checks.push(history(pipeline.retention));
     checks.extend(scheduled::look(pipeline, DATABASE_TIME_LIMIT).await);
     checks.extend(relays::look(pipeline, DATABASE_TIME_LIMIT).await);
     checks.extend(beside);
@@ -211,9 +211,9 @@ async fn longest_wait(pipeline: &PipelineConfig) -> Option<Duration> {
 }
 
 /// Checks how long the outbox keeps published messages.
-fn history(pipeline: &PipelineConfig) -> Finding {
-    let measured = format!("database.retention = {}", pipeline.retention);
-    let problem = pipeline.retention.keep().is_none().then(|| {
+fn history(retention: Retention) -> Finding {
+    let measured = format!("database.retention = {retention}");
+    let problem = retention.keep().is_none().then(|| {
         let remedy = "the outbox grows forever: set database.retention, or delete old messages by other \
                       means";
         (CheckState::Warn, remedy.to_owned())
@@ -348,5 +348,16 @@ async fn unreachable(pipeline: &PipelineConfig, error: &brokers::InspectError) -
     match reach_broker(pipeline).await {
         finding if finding.state == CheckState::Fail => finding,
         _ => failed("broker", &error.reason, error.fault == message::Fault::Broker),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outbox_that_grows_forever_is_reported() {
+        assert_eq!(history(Retention::default()).state, CheckState::Pass);
+        assert_eq!(history(Retention::Off).state, CheckState::Warn);
     }
 }
