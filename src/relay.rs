@@ -271,7 +271,7 @@ impl RelayBuilder {
             }
             None => None,
         };
-        let mut settings = EngineOptions { size_limit: self.limit, ..EngineOptions::default() };
+        let mut settings = EngineOptions::default().size_limit(self.limit);
         for change in self.changes {
             change(&mut settings);
         }
@@ -349,6 +349,17 @@ mod tests {
         let short = told(|settings| settings.silent_after = Duration::from_nanos(19));
         assert!(short.contains("silent_after: 0s is outside 100ms to 1h"), "{short}");
         assert_eq!(told(|settings| settings.silent_after = Duration::from_millis(100)), "");
+    }
+
+    /// Messages cross the network unencrypted only if the options permit it.
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn the_options_of_the_log_apply_to_its_connections() {
+        let url = "postgres://relay@db.example.com/orders?sslmode=disable";
+        let told = refused(url, |builder| builder);
+        assert!(told.contains("db.example.com") || told.contains("sslmode"), "{told}");
+        let options = LogOptions::default().allow_plaintext(true);
+        assert_eq!(refused(url, |builder| builder.log_options(options)), "");
     }
 
     #[tokio::test]

@@ -71,6 +71,13 @@ mod kafka {
             transactional: bool,
             properties: BTreeMap<String, SecretString>,
         }
+
+        /// Adds a property of librdkafka to `properties`.
+        #[must_use]
+        pub fn property(mut self, name: impl Into<String>, value: impl Into<SecretString>) -> Self {
+            self.properties.insert(name.into(), value.into());
+            self
+        }
     }
 
     impl Sasl {

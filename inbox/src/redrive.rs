@@ -22,8 +22,9 @@ use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 
-/// Options of a redrive.
+/// Options of a redrive. Start from [`RedriveOptions::default`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RedriveOptions {
     /// Whether to apply a message that is older than the inbox remembers. First find out whether it
     /// took effect: the inbox knows only messages that still have a dead letter. The dead letter
@@ -33,6 +34,22 @@ pub struct RedriveOptions {
     /// The option of the consumer. When the consumer holds keys, a dead letter is not redriven
     /// while an earlier one of its key is open.
     pub after_dead_letter: AfterDeadLetter,
+}
+
+impl RedriveOptions {
+    /// Sets whether to apply a message that is older than the inbox remembers.
+    #[must_use]
+    pub fn accept_late(mut self, accept: bool) -> Self {
+        self.accept_late = accept;
+        self
+    }
+
+    /// Sets the option of the consumer.
+    #[must_use]
+    pub fn after_dead_letter(mut self, after: AfterDeadLetter) -> Self {
+        self.after_dead_letter = after;
+        self
+    }
 }
 
 /// The outcome of redriving or discarding a dead letter.

@@ -147,18 +147,14 @@ impl World {
     /// [`WorldBuilder::postgres`](crate::WorldBuilder) changes it.
     #[must_use]
     pub fn builder() -> WorldBuilder {
-        let settings = EngineOptions {
+        let backoff = Backoff { first: Duration::from_millis(5), max: Duration::from_millis(50) };
+        let settings = EngineOptions::default()
             // Another relay takes over from a killed one after this time.
-            lease_ttl: Duration::from_millis(600),
-            checkpoint_interval: Duration::from_millis(20),
-            poll_max: Duration::from_millis(5),
-            retry: RetryPolicy {
-                backoff: Backoff { first: Duration::from_millis(5), max: Duration::from_millis(50) },
-                ..RetryPolicy::default()
-            },
-            outage_delay_max: Duration::from_millis(50),
-            ..EngineOptions::default()
-        };
+            .lease_ttl(Duration::from_millis(600))
+            .checkpoint_interval(Duration::from_millis(20))
+            .poll_max(Duration::from_millis(5))
+            .retry(RetryPolicy::default().backoff(backoff))
+            .outage_delay_max(Duration::from_millis(50));
         WorldBuilder { open: home::sqlite(), settings, inbox: InboxOptions::default(), patience: PATIENCE }
     }
 }

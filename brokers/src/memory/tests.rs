@@ -73,6 +73,27 @@ async fn with_one_per_key_only_the_refused_message_fails() {
 }
 
 #[tokio::test]
+async fn the_next_messages_are_refused_or_every_second_one_until_it_is_healed() {
+    let broker = Broker::new();
+    let messages: Vec<_> = ["a", "b", "c"].map(keyed).into();
+    let (mut publisher, mut received) = session(&broker, MaxInFlightPerKey::One).await;
+    let refused = Err((Fault::Message, FaultScope::Message));
+    broker.faults().refuse_next(2, Fault::Message, FaultScope::Message);
+    publisher.submit(batch(&messages)).await;
+    assert_eq!(answers(&mut received), [(1, refused), (2, refused), (3, Ok(()))]);
+    let second = NonZeroUsize::new(2).unwrap();
+    broker.faults().refuse_every(second, Fault::Operator, FaultScope::Message);
+    publisher.submit(batch(&messages)).await;
+    let refused = Err((Fault::Operator, FaultScope::Message));
+    assert_eq!(answers(&mut received), [(1, Ok(())), (2, refused), (3, Ok(()))]);
+    broker.faults().heal();
+    publisher.submit(batch(&messages)).await;
+    assert_eq!(answers(&mut received), [(1, Ok(())), (2, Ok(())), (3, Ok(()))]);
+    let stored = [&messages[2], &messages[0], &messages[2], &messages[0], &messages[1], &messages[2]];
+    assert_eq!(broker.log(&topic()).iter().collect::<Vec<_>>(), stored);
+}
+
+#[tokio::test]
 async fn a_lost_confirmation_hides_whether_the_message_was_stored() {
     for (loss, stored) in [(Loss::Confirmation, 1), (Loss::Message, 0)] {
         let broker = Broker::new();

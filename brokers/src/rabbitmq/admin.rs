@@ -18,14 +18,31 @@ use super::endpoint::Endpoint;
 use super::fault;
 use super::publisher::GOODBYE;
 
-/// How a queue is declared; always durable.
+/// How a queue is declared; always durable. Start from [`QueueOptions::default`].
 #[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
 pub struct QueueOptions {
     /// Replicated (`x-queue-type=quorum`) instead of classic.
     pub quorum: bool,
     /// Maximum number of messages (`x-max-length`). Above it, new ones are rejected
     /// (`x-overflow=reject-publish`): the broker's default would drop old, acknowledged messages.
     pub messages_max: Option<NonZeroU32>,
+}
+
+impl QueueOptions {
+    /// Sets whether the queue is replicated.
+    #[must_use]
+    pub fn quorum(mut self, quorum: bool) -> Self {
+        self.quorum = quorum;
+        self
+    }
+
+    /// Sets the maximum number of messages; `None` is no limit.
+    #[must_use]
+    pub fn messages_max(mut self, messages_max: Option<NonZeroU32>) -> Self {
+        self.messages_max = messages_max;
+        self
+    }
 }
 
 /// A session that declares, counts and deletes.

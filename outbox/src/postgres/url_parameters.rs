@@ -13,39 +13,47 @@ pub(super) enum Verdict {
 /// Returns how a parameter is treated. `is_verified` is whether the server has to prove its
 /// identity.
 pub(super) fn verdict(name: &str, value: &str, is_verified: bool) -> Verdict {
+    if is_honoured(name) {
+        return Verdict::Honoured;
+    }
+    of_encryption(name, value, is_verified)
+        .or_else(|| of_server(name, value))
+        .or_else(|| of_session(name, value))
+        .unwrap_or_else(|| refused(name))
+}
+
+/// Returns whether the client library honours any value of a parameter.
+fn is_honoured(name: &str) -> bool {
+    let is_known = [
+        "sslrootcert",
+        "ssl-root-cert",
+        "ssl-ca",
+        "sslcert",
+        "ssl-cert",
+        "sslkey",
+        "ssl-key",
+        "statement-cache-capacity",
+        "host",
+        "hostaddr",
+        "port",
+        "dbname",
+        "user",
+        "password",
+        "application_name",
+        "options",
+    ]
+    .contains(&name);
+    is_known || name.starts_with("options[") && name.ends_with(']')
+}
+
+/// Returns how a parameter of the encryption is treated; `None` for other parameters.
+fn of_encryption(name: &str, value: &str, is_verified: bool) -> Option<Verdict> {
     use Verdict::{Honoured, Kept, Refused};
-    match name {
+    Some(match name {
         // The client library would quote any other word, which may be a secret in the wrong place.
         "sslmode" | "ssl-mode" => match value.to_ascii_lowercase().as_str() {
             "disable" | "allow" | "prefer" | "require" | "verify-ca" | "verify-full" => Honoured,
             _ => Refused("use verify-full (disable, allow, prefer, require and verify-ca are known as well)"),
-        },
-        "sslrootcert"
-        | "ssl-root-cert"
-        | "ssl-ca"
-        | "sslcert"
-        | "ssl-cert"
-        | "sslkey"
-        | "ssl-key"
-        | "statement-cache-capacity"
-        | "host"
-        | "hostaddr"
-        | "port"
-        | "dbname"
-        | "user"
-        | "password"
-        | "application_name"
-        | "options" => Honoured,
-        name if name.starts_with("options[") && name.ends_with(']') => Honoured,
-
-        // There is only one server, and the toolkit writes to it.
-        "target_session_attrs" => match value {
-            "any" | "read-write" | "primary" => Kept,
-            _ => Refused("the toolkit writes, so it needs the primary: leave it out, or use read-write"),
-        },
-        "load_balance_hosts" => match value {
-            "disable" => Kept,
-            _ => Refused("only one host is used: leave it out"),
         },
         // Both bind the session to the server that holds the key of its certificate. Only
         // verify-full checks that the certificate is the right one.
@@ -74,6 +82,32 @@ pub(super) fn verdict(name: &str, value: &str, is_verified: bool) -> Verdict {
             "1" => Kept,
             _ => Refused("the host's name is always sent with TLS: leave it out"),
         },
+        "sslcompression" => Kept,
+        _ => return None,
+    })
+}
+
+/// Returns how a parameter that chooses a server is treated; `None` for other parameters. There is
+/// only one server, and the toolkit writes to it.
+fn of_server(name: &str, value: &str) -> Option<Verdict> {
+    use Verdict::{Kept, Refused};
+    Some(match name {
+        "target_session_attrs" => match value {
+            "any" | "read-write" | "primary" => Kept,
+            _ => Refused("the toolkit writes, so it needs the primary: leave it out, or use read-write"),
+        },
+        "load_balance_hosts" => match value {
+            "disable" => Kept,
+            _ => Refused("only one host is used: leave it out"),
+        },
+        _ => return None,
+    })
+}
+
+/// Returns how a parameter of the session is treated; `None` for other parameters.
+fn of_session(name: &str, value: &str) -> Option<Verdict> {
+    use Verdict::{Kept, Refused};
+    Some(match name {
         "client_encoding" => match value.to_ascii_lowercase().as_str() {
             "utf8" | "utf-8" | "auto" => Kept,
             _ => Refused("texts are sent as UTF-8: leave it out"),
@@ -85,15 +119,21 @@ pub(super) fn verdict(name: &str, value: &str, is_verified: bool) -> Verdict {
         | "keepalives_interval"
         | "keepalives_count"
         | "tcp_user_timeout" => Kept,
-        "fallback_application_name" | "sslcompression" => Kept,
+        "fallback_application_name" => Kept,
+        _ => return None,
+    })
+}
 
-        "sslpassword" => Refused(
+/// Refuses a parameter that has no value with which it could be used.
+fn refused(name: &str) -> Verdict {
+    Verdict::Refused(match name {
+        "sslpassword" => {
             "a key that is encrypted cannot be read: decrypt it (openssl pkey -in KEY -out PLAIN), keep it readable \
-             for this program only, and name it with sslkey",
-        ),
-        "sslcrl" | "sslcrldir" => Refused("revoked certificates are not looked up: leave it out"),
-        "passfile" => Refused("set the environment variable PGPASSFILE instead"),
-        "service" | "servicefile" => Refused("write the place into the URL itself"),
+             for this program only, and name it with sslkey"
+        }
+        "sslcrl" | "sslcrldir" => "revoked certificates are not looked up: leave it out",
+        "passfile" => "set the environment variable PGPASSFILE instead",
+        "service" | "servicefile" => "write the place into the URL itself",
         "require_auth"
         | "requirepeer"
         | "krbsrvname"
@@ -102,12 +142,12 @@ pub(super) fn verdict(name: &str, value: &str, is_verified: bool) -> Verdict {
         | "sslcertmode"
         | "ssl_max_protocol_version"
         | "replication"
-        | "requiressl" => Refused(
-            "the client library cannot honour it: leave it out if the connection needs no such protection",
-        ),
-        _ => Refused(
+        | "requiressl" => {
+            "the client library cannot honour it: leave it out if the connection needs no such protection"
+        }
+        _ => {
             "it is unknown: leave it out, if it is meant for another program (docs/configuration.md lists those that \
-             are known)",
-        ),
-    }
+             are known)"
+        }
+    })
 }

@@ -20,8 +20,9 @@ pub enum DeadPolicy {
     Pass,
 }
 
-/// Policy for retrying a failed message.
+/// Policy for retrying a failed message. Start from [`RetryPolicy::default`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RetryPolicy {
     /// Pause before the next attempt.
     pub backoff: Backoff,
@@ -35,8 +36,25 @@ impl Default for RetryPolicy {
     }
 }
 
-/// Settings of one pipeline.
+impl RetryPolicy {
+    /// Sets the pause before the next attempt.
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Sets the number of attempts that count before an entry is dead.
+    #[must_use]
+    pub fn attempts_max(mut self, attempts_max: u32) -> Self {
+        self.attempts_max = attempts_max;
+        self
+    }
+}
+
+/// Settings of one pipeline. Start from [`EngineOptions::default`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EngineOptions {
     /// Maximum bytes of messages in memory, read but not confirmed. One message larger than this
     /// still passes. The broker's client library holds as much again, and up to twice as much while
@@ -118,6 +136,139 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
+    /// Sets the maximum bytes of messages in memory.
+    #[must_use]
+    pub fn window_bytes(mut self, window_bytes: usize) -> Self {
+        self.window_bytes = window_bytes;
+        self
+    }
+
+    /// Sets the maximum entries in memory.
+    #[must_use]
+    pub fn window_entries(mut self, window_entries: usize) -> Self {
+        self.window_entries = window_entries;
+        self
+    }
+
+    /// Sets the maximum entries per read.
+    #[must_use]
+    pub fn page_entries(mut self, page_entries: usize) -> Self {
+        self.page_entries = page_entries;
+        self
+    }
+
+    /// Sets the maximum bytes per read.
+    #[must_use]
+    pub fn page_bytes(mut self, page_bytes: usize) -> Self {
+        self.page_bytes = page_bytes;
+        self
+    }
+
+    /// Sets the maximum changes of exceptions that are not stored.
+    #[must_use]
+    pub fn unstored_max(mut self, unstored_max: usize) -> Self {
+        self.unstored_max = unstored_max;
+        self
+    }
+
+    /// Sets the maximum first changes in one checkpoint.
+    #[must_use]
+    pub fn checkpoint_changes(mut self, checkpoint_changes: usize) -> Self {
+        self.checkpoint_changes = checkpoint_changes;
+        self
+    }
+
+    /// Sets how long a lease lasts without renewal.
+    #[must_use]
+    pub fn lease_ttl(mut self, lease_ttl: Duration) -> Self {
+        self.lease_ttl = lease_ttl;
+        self
+    }
+
+    /// Sets the pause after an empty poll while messages keep coming.
+    #[must_use]
+    pub fn poll_min(mut self, poll_min: Duration) -> Self {
+        self.poll_min = poll_min;
+        self
+    }
+
+    /// Sets the pause between the polls of an idle relay.
+    #[must_use]
+    pub fn poll_max(mut self, poll_max: Duration) -> Self {
+        self.poll_max = poll_max;
+        self
+    }
+
+    /// Sets the time between two checkpoints.
+    #[must_use]
+    pub fn checkpoint_interval(mut self, checkpoint_interval: Duration) -> Self {
+        self.checkpoint_interval = checkpoint_interval;
+        self
+    }
+
+    /// Sets how long a shutdown waits for outstanding confirmations.
+    #[must_use]
+    pub fn shutdown_grace(mut self, shutdown_grace: Duration) -> Self {
+        self.shutdown_grace = shutdown_grace;
+        self
+    }
+
+    /// Sets the retry policy for faults of the broker and of the message.
+    #[must_use]
+    pub fn retry(mut self, retry: RetryPolicy) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Sets the longest pause after a failure that is not the message's fault.
+    #[must_use]
+    pub fn outage_delay_max(mut self, outage_delay_max: Duration) -> Self {
+        self.outage_delay_max = outage_delay_max;
+        self
+    }
+
+    /// Sets how long the broker may leave a message unanswered while it answers for others.
+    #[must_use]
+    pub fn silent_after(mut self, silent_after: Duration) -> Self {
+        self.silent_after = silent_after;
+        self
+    }
+
+    /// Sets the treatment of a key whose entry is dead.
+    #[must_use]
+    pub fn on_dead(mut self, on_dead: DeadPolicy) -> Self {
+        self.on_dead = on_dead;
+        self
+    }
+
+    /// Sets the largest entry that the destination accepts.
+    #[must_use]
+    pub fn size_limit(mut self, size_limit: SizeLimit) -> Self {
+        self.size_limit = size_limit;
+        self
+    }
+
+    /// Sets the way in which larger entries are split; with `None`, they are parked.
+    #[must_use]
+    pub fn chunking(mut self, chunking: Option<Splitter>) -> Self {
+        self.chunking = chunking;
+        self
+    }
+
+    /// Sets the maximum topics with metrics of their own.
+    #[must_use]
+    pub fn topics_labelled_max(mut self, topics_labelled_max: usize) -> Self {
+        self.topics_labelled_max = topics_labelled_max;
+        self
+    }
+
+    /// Sets which entries this relay publishes.
+    #[must_use]
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.filter = filter;
+        self
+    }
+
     /// Checks that a message can be sent, whole or in chunks.
     ///
     /// # Errors

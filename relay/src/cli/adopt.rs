@@ -9,10 +9,10 @@ use outbox_log::LogOptions;
 
 use super::config::OnePipeline;
 use super::database::{DatabaseUrl, Goal};
-use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::hint;
+use super::operator::viewer;
 use super::output::{self, Format, one_line, or_dash, table};
 use super::progress::during;
 use super::signature::Signature;

@@ -107,11 +107,10 @@ impl Doctor {
             Some(name) => vec![find(&config, name)?],
             None => config.pipelines.iter().collect(),
         };
-        let options = DoctorOptions {
-            topics: self.topics.iter().cloned().collect(),
-            partitions: self.partitions.iter().cloned().collect(),
-            roles: self.roles.names(),
-        };
+        let options = DoctorOptions::default()
+            .topics(self.topics.iter().cloned().collect())
+            .partitions(self.partitions.iter().cloned().collect())
+            .roles(self.roles.names());
         let looks = pipelines.into_iter().map(|pipeline| async {
             let adopted = adopted_table(&config, pipeline).await;
             examine(pipeline, &config.verify, &options, adopted).await

@@ -9,9 +9,9 @@ use serde::Serialize;
 use time::format_description::well_known::Rfc3339;
 
 use super::database::TablesDatabase;
-use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
+use super::operator::viewer;
 use super::output::{Format, Table, one_line};
 use super::signature::Signature;
 

@@ -8,9 +8,9 @@ use operate::lag::{LagLine, lag};
 use outbox_log::ExceptionState::{self, Dead, Held, Retrying, Scheduled};
 
 use super::config::ConfigFile;
-use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::{Failure, first};
+use super::operator::viewer;
 use super::output::{Format, Table, age, nothing_waits, or_dash};
 use super::progress::during;
 

@@ -33,7 +33,10 @@
 //! | `help`, `examples` | the help of each command, with examples |
 //! | `hint` | suggested commands that can be pasted |
 //! | `visible` | refusal of passwords in arguments |
+//! | `places` | outboxes and inboxes at which a command looks for messages |
+//! | `operator` | the operator of commands that only read |
 //! | `signature` | the author of a decision, and the reason |
+//! | `confirm` | a question at the terminal |
 //! | `note` | lines on standard error |
 //! | `failure`, `exit` | errors of commands, and exit codes |
 
@@ -46,6 +49,7 @@ mod adopt;
 mod attend;
 mod check;
 mod config;
+mod confirm;
 mod database;
 mod dead;
 #[cfg(feature = "demo")]
@@ -65,8 +69,10 @@ mod man;
 mod migrate;
 mod observe;
 mod once;
+mod operator;
 mod output;
 mod pause;
+mod places;
 mod preflight;
 mod progress;
 mod reload;

@@ -8,9 +8,9 @@ use outbox_log::PauseScope;
 use serde::Serialize;
 
 use super::config::OnePipeline;
-use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
+use super::operator::viewer;
 use super::output::{Format, one_line};
 use super::signature::Signature;
 use crate::near::nearest;

@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::config::OnePipeline;
-use super::dead::confirm;
+use super::confirm::confirm;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, counted, one_line, table};
@@ -112,7 +112,7 @@ impl Replay {
                 "{topic} goes to a FIFO queue, which drops a message if it was published or replayed within the last 5 minutes: replay such messages again later"
             );
         }
-        let options = ReplayOptions { rate: self.rate, stop: stop()? };
+        let options = ReplayOptions::default().rate(self.rate).stop(stop()?);
         let sent = Counted::up_to(planned.chosen, "published");
         let progress = |published| sent.set("published", published);
         let report = planned.carry_out(&places, &signed, &options, progress).await;

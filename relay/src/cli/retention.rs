@@ -8,9 +8,9 @@ use operate::units::Time;
 use operate::{PipelineConfig, Signed};
 
 use super::config::{ConfigFile, find};
-use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::{Failure, first};
+use super::operator::viewer;
 use super::output::{Format, Table, age, counted, or_dash};
 use super::progress::during;
 use super::signature::Signature;

@@ -5,10 +5,11 @@ use operate::dead::MessageRef;
 use operate::seconds;
 use operate::story::{InboxPart, OutboxPart, Story, story};
 
-use super::dead::{Where, viewer};
 use super::exit::Exit;
 use super::failure::{Failure, first};
+use super::operator::viewer;
 use super::output::{Format, Table, age, card, or_dash};
+use super::places::Where;
 use super::progress::during;
 
 /// The arguments of `relay show`.

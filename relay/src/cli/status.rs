@@ -10,10 +10,10 @@ use operate::units::Time;
 use outbox_log::PauseScope;
 
 use super::config::ConfigFile;
-use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::hint;
+use super::operator::viewer;
 use super::output::{self, Format, Table, age, one_line, or_dash, sentence, terminal_width};
 use super::progress::during;
 

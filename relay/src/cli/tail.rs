@@ -9,9 +9,9 @@ use operate::tail::{Tail as Following, TailBatch, TailFilter, TailLine};
 use operate::{OperateErrorKind, Places, Signed, seconds};
 
 use super::config::OnePipeline;
-use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
+use super::operator::viewer;
 use super::output::{self, Format, harmless_json, one_line, or_dash};
 use super::signature::Signature;
 

@@ -20,7 +20,7 @@ use super::http::Http;
 use super::retention;
 use super::{Config, Otlp, adopt, broker, engine_section, env, inbox, level, page};
 use engine::maintenance::KEEP_DECISIONS_DEFAULT;
-use engine::{EngineOptions, Filter, InvalidFilter, Rule};
+use engine::{Filter, InvalidFilter, Rule};
 
 /// The problems found so far, each with its path.
 #[derive(Default)]
@@ -155,7 +155,7 @@ fn pipeline(
     for (setting, problem) in refusals {
         problems.add(format!("{path}.engine.{setting}"), problem, None);
     }
-    let settings = EngineOptions { filter: filter(section.filter, path, problems)?, ..settings };
+    let settings = settings.filter(filter(section.filter, path, problems)?);
     let pipeline = PipelineConfig {
         name: name?,
         source: source?,

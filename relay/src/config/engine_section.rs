@@ -36,29 +36,26 @@ pub(crate) fn settings(
         Some(size) => SizeLimit { destination: OWN_LIMIT, message_bytes_max: size.0 },
         None => limit,
     };
-    let settings = EngineOptions {
-        window_bytes,
-        // By default, a smaller window has smaller pages.
-        page_bytes: section.page.map_or(base.page_bytes.min(window_bytes), |size| size.0),
-        page_entries: section.page_entries.unwrap_or(base.page_entries),
-        lease_ttl: time(section.lease_ttl, base.lease_ttl),
-        poll_min: time(section.poll_min, base.poll_min),
-        poll_max: time(section.poll_max, base.poll_max),
-        checkpoint_interval: time(section.checkpoint_interval, base.checkpoint_interval),
-        shutdown_grace: time(section.shutdown_grace, base.shutdown_grace),
-        retry: RetryPolicy {
-            backoff: Backoff {
-                first: time(section.retry_initial, base.retry.backoff.first),
-                max: time(section.retry_max, base.retry.backoff.max),
-            },
-            attempts_max: section.attempts_max.unwrap_or(base.retry.attempts_max),
-        },
-        silent_after: time(section.silent_after, base.silent_after),
-        on_dead: section.on_dead.unwrap_or(base.on_dead),
-        size_limit,
-        chunking: chunking(section, size_limit, encoding),
-        ..base
+    let backoff = Backoff {
+        first: time(section.retry_initial, base.retry.backoff.first),
+        max: time(section.retry_max, base.retry.backoff.max),
     };
+    let attempts_max = section.attempts_max.unwrap_or(base.retry.attempts_max);
+    let settings = EngineOptions::default()
+        .window_bytes(window_bytes)
+        // By default, a smaller window has smaller pages.
+        .page_bytes(section.page.map_or(base.page_bytes.min(window_bytes), |size| size.0))
+        .page_entries(section.page_entries.unwrap_or(base.page_entries))
+        .lease_ttl(time(section.lease_ttl, base.lease_ttl))
+        .poll_min(time(section.poll_min, base.poll_min))
+        .poll_max(time(section.poll_max, base.poll_max))
+        .checkpoint_interval(time(section.checkpoint_interval, base.checkpoint_interval))
+        .shutdown_grace(time(section.shutdown_grace, base.shutdown_grace))
+        .retry(RetryPolicy::default().backoff(backoff).attempts_max(attempts_max))
+        .silent_after(time(section.silent_after, base.silent_after))
+        .on_dead(section.on_dead.unwrap_or(base.on_dead))
+        .size_limit(size_limit)
+        .chunking(chunking(section, size_limit, encoding));
     let mut refusals = refusals(&settings, limit);
     refusals.extend(chunking_refusals(section, &settings));
     (settings, refusals)
@@ -150,7 +147,7 @@ mod tests {
         let (settings, refusals) =
             settings(&EngineSection::default(), SizeLimit::SQS, PayloadEncoding::Base64);
         assert_eq!(refusals, []);
-        assert_eq!(settings, EngineOptions { size_limit: SizeLimit::SQS, ..EngineOptions::default() });
+        assert_eq!(settings, EngineOptions::default().size_limit(SizeLimit::SQS));
     }
 
     #[test]

@@ -52,11 +52,9 @@ pub(crate) struct Args {
 impl Args {
     fn settings(&self) -> EngineOptions {
         let defaults = EngineOptions::default();
-        EngineOptions {
-            window_entries: self.window_entries.unwrap_or(defaults.window_entries),
-            window_bytes: self.window_bytes.unwrap_or(defaults.window_bytes),
-            ..defaults
-        }
+        EngineOptions::default()
+            .window_entries(self.window_entries.unwrap_or(defaults.window_entries))
+            .window_bytes(self.window_bytes.unwrap_or(defaults.window_bytes))
     }
 
     fn shapes(&self, broker: Broker, quick: bool) -> Vec<Shape> {

@@ -159,28 +159,24 @@ async fn relay(id: ProcessId, world: Arc<World>, host: Runtime, schedule: Schedu
 }
 
 fn settings(schedule: &Schedule) -> EngineOptions {
-    EngineOptions {
-        window_entries: schedule.window_entries.into(),
-        page_entries: schedule.page_entries.into(),
-        window_bytes: usize::try_from(schedule.window_bytes).unwrap_or(usize::MAX),
-        page_bytes: usize::try_from(schedule.page_bytes).unwrap_or(usize::MAX),
-        unstored_max: schedule.unstored_max.into(),
-        checkpoint_changes: schedule.checkpoint_changes.into(),
-        lease_ttl: Duration::from_millis(1_500),
+    let backoff = Backoff { first: Duration::from_millis(40), max: Duration::from_millis(800) };
+    EngineOptions::default()
+        .window_entries(schedule.window_entries.into())
+        .page_entries(schedule.page_entries.into())
+        .window_bytes(usize::try_from(schedule.window_bytes).unwrap_or(usize::MAX))
+        .page_bytes(usize::try_from(schedule.page_bytes).unwrap_or(usize::MAX))
+        .unstored_max(schedule.unstored_max.into())
+        .checkpoint_changes(schedule.checkpoint_changes.into())
+        .lease_ttl(Duration::from_millis(1_500))
         // Long intervals: most polls find nothing, and would take most of a schedule's time.
-        poll_min: Duration::from_millis(15),
-        poll_max: Duration::from_millis(100),
-        checkpoint_interval: Duration::from_millis(80),
-        shutdown_grace: Duration::from_millis(800),
-        retry: RetryPolicy {
-            backoff: Backoff { first: Duration::from_millis(40), max: Duration::from_millis(800) },
-            attempts_max: 3,
-        },
-        outage_delay_max: Duration::from_millis(400),
-        silent_after: Duration::from_millis(300),
-        size_limit: SizeLimit { destination: "the simulation", message_bytes_max: OVERSIZE },
-        ..EngineOptions::default()
-    }
+        .poll_min(Duration::from_millis(15))
+        .poll_max(Duration::from_millis(100))
+        .checkpoint_interval(Duration::from_millis(80))
+        .shutdown_grace(Duration::from_millis(800))
+        .retry(RetryPolicy::default().backoff(backoff).attempts_max(3))
+        .outage_delay_max(Duration::from_millis(400))
+        .silent_after(Duration::from_millis(300))
+        .size_limit(SizeLimit { destination: "the simulation", message_bytes_max: OVERSIZE })
 }
 
 async fn consumer(

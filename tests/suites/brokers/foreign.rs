@@ -110,7 +110,7 @@ async fn queue(stage: &Stage, quorum: bool) -> Result<String, Failure> {
     let config = rabbitmq::Config::new(Backend::Rabbitmq.address()?);
     let queue = stage.unique("foreign");
     let admin = RabbitmqAdmin::connect(&config).await?;
-    admin.declare_queue(&queue, QueueOptions { quorum, ..QueueOptions::default() }).await?;
+    admin.declare_queue(&queue, QueueOptions::default().quorum(quorum)).await?;
     admin.close().await;
     let name = queue.clone();
     stage.afterwards(format!("queue {queue}"), async move {

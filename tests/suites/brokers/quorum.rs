@@ -39,7 +39,7 @@ impl Scene {
         let broker = brokers::open(Backend::Rabbitmq).await?;
         let url = std::env::var("OUTBOX_RABBITMQ_URL")?;
         let queue = broker.topic_name(stage, name);
-        let options = QueueOptions { quorum: true, ..QueueOptions::default() };
+        let options = QueueOptions::default().quorum(true);
         let admin = Admin::connect(&Config::new(&url)).await?;
         admin.declare_queue(&queue, options).await?;
         admin.close().await;

@@ -57,7 +57,7 @@ async fn several(stage: Stage) -> Outcome {
     let (mut queues, mut sent) = (Vec::new(), Vec::new());
     for name in ["first", "second"] {
         let queue = stage.unique(name);
-        admin.declare_queue(&queue, QueueOptions { quorum: true, ..QueueOptions::default() }).await?;
+        admin.declare_queue(&queue, QueueOptions::default().quorum(true)).await?;
         remove(&stage, &queue)?;
         let messages = sample::orders(&queue, 1, MESSAGES)?;
         assert!(relaying::send(&Connector::new(&config)?, &messages).await?.refused.is_empty());

@@ -304,7 +304,7 @@ async fn outcomes(
     decided: &ManyDecided,
 ) -> Result<Vec<Result<Outcome, RedriveError>>, OperateError> {
     if let Change::Requeue { accept_late } = change {
-        let options = RedriveOptions { accept_late: *accept_late, ..RedriveOptions::default() };
+        let options = RedriveOptions::default().accept_late(*accept_late);
         let requested = place.database.request_redrives(seen, options, decided).await?;
         return Ok(requested.into_iter().map(|answer| answer.map(Outcome::of_request)).collect());
     }

@@ -352,7 +352,7 @@ async fn decide_letter(
     let none = || OperateError::new(OperateErrorKind::Unavailable, "the inbox gave no answer");
     let closed = match change {
         Change::Requeue { accept_late } => {
-            let options = RedriveOptions { accept_late: *accept_late, ..RedriveOptions::default() };
+            let options = RedriveOptions::default().accept_late(*accept_late);
             let mut answers = place.database.request_redrives(&letter, options, decided).await?;
             match answers.pop().ok_or_else(none)?? {
                 Requested::Now => return Ok(String::from("requested")),

@@ -20,15 +20,16 @@ use super::reach::{failed, reach_broker};
 use super::report::{CheckState, Finding, PipelineReport};
 use super::{facts, relays, scheduled, sqlite};
 use crate::turns::in_turns;
-use crate::{Broker, InboxConfig, PipelineConfig};
+use crate::{Broker, InboxConfig, PipelineConfig, Retention};
 
 /// Time limit for all queries to a database together.
 const DATABASE_TIME_LIMIT: Duration = Duration::from_secs(60);
 /// Time limit for all queries to a broker together.
 const BROKER_TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Options of the doctor besides the configuration.
+/// Options of the doctor besides the configuration. Start from [`DoctorOptions::default`].
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct DoctorOptions {
     /// Additional topics to check, besides those of the latest messages and of the inboxes.
     pub topics: BTreeSet<String>,
@@ -36,6 +37,29 @@ pub struct DoctorOptions {
     pub partitions: BTreeMap<String, usize>,
     /// The names of the roles.
     pub roles: facts::RoleNames,
+}
+
+impl DoctorOptions {
+    /// Sets the additional topics to check.
+    #[must_use]
+    pub fn topics(mut self, topics: BTreeSet<String>) -> Self {
+        self.topics = topics;
+        self
+    }
+
+    /// Sets the expected number of partitions of each topic.
+    #[must_use]
+    pub fn partitions(mut self, partitions: BTreeMap<String, usize>) -> Self {
+        self.partitions = partitions;
+        self
+    }
+
+    /// Sets the names of the roles.
+    #[must_use]
+    pub fn roles(mut self, roles: facts::RoleNames) -> Self {
+        self.roles = roles;
+        self
+    }
 }
 
 /// Examines a pipeline: its database, its broker, and the inboxes that apply its messages. `beside`
@@ -52,7 +76,7 @@ pub async fn examine(
         // The rest of the database may be hidden from a role that lacks a right.
         checks.extend(grants(pipeline, &options.roles).await);
     }
-    checks.push(history(pipeline));
+    checks.push(history(pipeline.retention));
     checks.extend(scheduled::look(pipeline, DATABASE_TIME_LIMIT).await);
     checks.extend(relays::look(pipeline, DATABASE_TIME_LIMIT).await);
     checks.extend(beside);
@@ -187,9 +211,9 @@ async fn longest_wait(pipeline: &PipelineConfig) -> Option<Duration> {
 }
 
 /// Checks how long the outbox keeps published messages.
-fn history(pipeline: &PipelineConfig) -> Finding {
-    let measured = format!("database.retention = {}", pipeline.retention);
-    let problem = pipeline.retention.keep().is_none().then(|| {
+fn history(retention: Retention) -> Finding {
+    let measured = format!("database.retention = {retention}");
+    let problem = retention.keep().is_none().then(|| {
         let remedy = "the outbox grows forever: set database.retention, or delete old messages by other \
                       means";
         (CheckState::Warn, remedy.to_owned())
@@ -324,5 +348,16 @@ async fn unreachable(pipeline: &PipelineConfig, error: &brokers::InspectError) -
     match reach_broker(pipeline).await {
         finding if finding.state == CheckState::Fail => finding,
         _ => failed("broker", &error.reason, error.remedy(), error.fault == message::Fault::Broker),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outbox_that_grows_forever_is_reported() {
+        assert_eq!(history(Retention::default()).state, CheckState::Pass);
+        assert_eq!(history(Retention::Off).state, CheckState::Warn);
     }
 }

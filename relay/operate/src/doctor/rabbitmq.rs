@@ -293,6 +293,10 @@ mod tests {
             let found = findings.iter().find(|finding| finding.check == name).map(|finding| finding.state);
             assert_eq!(found, Some(expected), "{name}: {findings:?}");
         }
+        let transient = TopicFacts { exchange_durable: Some(false), queues: Some(Vec::new()) };
+        let findings_of_topic = of_topic("topic orders", &transient, None);
+        let found: Vec<_> = findings_of_topic.iter().map(|finding| (finding.check, finding.state)).collect();
+        assert_eq!(found, [("exchange", Fail), ("topic", Fail)]);
         let unlimited = QueueSettings { dead_letter_exchange: None, ..healthy() };
         let before = findings(unlimited, "RabbitMQ 3.10.8");
         assert!(before.iter().all(|finding| finding.state == CheckState::Pass), "{before:?}");

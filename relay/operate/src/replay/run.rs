@@ -26,14 +26,31 @@ const BATCH_BYTES: u64 = 8 << 20;
 /// Interval of the queries for pauses while messages are sent: each opens a connection.
 const PAUSES_EVERY: Duration = Duration::from_secs(1);
 
-/// Options of a replay.
+/// Options of a replay. Start from [`ReplayOptions::default`].
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct ReplayOptions {
     /// Maximum number of messages per second. Without it, they are sent as fast as the broker
     /// confirms.
     pub rate: Option<NonZeroU32>,
     /// Stops the replay after the batch in progress.
     pub stop: CancellationToken,
+}
+
+impl ReplayOptions {
+    /// Sets the maximum number of messages per second.
+    #[must_use]
+    pub fn rate(mut self, rate: Option<NonZeroU32>) -> Self {
+        self.rate = rate;
+        self
+    }
+
+    /// Sets the token that stops the replay.
+    #[must_use]
+    pub fn stop(mut self, stop: CancellationToken) -> Self {
+        self.stop = stop;
+        self
+    }
 }
 
 /// The outcome of a replay.

@@ -1,6 +1,5 @@
 //! Decisions about dead messages. Each is recorded with its author and reason.
 
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
@@ -8,13 +7,15 @@ use message::{HeaderName, HeaderValue, Headers};
 use operate::dead::{self, BulkReport, Change, Filter, MessageRef, Report};
 use operate::{Places, Signed};
 
+use super::super::confirm::confirm;
 use super::super::exit::Exit;
 use super::super::failure::Failure;
 use super::super::hint;
 use super::super::output::{Format, counted, one_line};
+use super::super::places::Where;
 use super::super::progress::{Counted, during};
 use super::super::signature::Signature;
-use super::arguments::{CONDITIONS, Conditions, Where};
+use super::arguments::{CONDITIONS, Conditions};
 use super::{bulk, show};
 
 /// Maximum messages of a filter whose outcomes are printed one by one.
@@ -196,23 +197,6 @@ impl Edit {
 fn told(report: Report, format: Format) -> Result<Exit, Failure> {
     show::report(&report, format)?;
     report.error.map_or(Ok(Exit::Success), |error| Err(error.into()))
-}
-
-/// Asks a person. Fails without a terminal, so that nothing is decided.
-pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
-    if !std::io::stdin().is_terminal() {
-        let help = "add --yes to skip the confirmation";
-        return Err(Failure::with_help(
-            Exit::Usage,
-            format_args!("{question} confirmation is needed, but stdin is not a terminal"),
-            help,
-        ));
-    }
-    note_text!("{question} [y/N] ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// Parses one header of the command line.

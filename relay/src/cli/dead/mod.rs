@@ -15,11 +15,11 @@ use outbox_log::ExceptionState;
 
 use super::exit::Exit;
 use super::failure::Failure;
+use super::operator::viewer;
 use super::output::Format;
+use super::places::Where;
 use super::progress::during;
 use arguments::Conditions;
-pub(crate) use arguments::{Where, viewer};
-pub(crate) use decide::confirm;
 #[cfg(feature = "fuzzing")]
 pub(crate) use decide::edited_headers;
 use decide::{Decide, Edit, Requeue};

@@ -10,9 +10,9 @@ use operate::sagas::SagaDatabase;
 use saga::{Choice, SagaId, SagaQuery, State};
 
 use super::database::TablesDatabase;
-use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
+use super::operator::viewer;
 use super::output::Format;
 use decide::{Decide, Skip};
 

@@ -21,9 +21,9 @@ use operate::{InboxConfig, PipelineConfig};
 use time::OffsetDateTime;
 
 use super::config::ConfigFile;
-use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
+use super::operator::viewer;
 use super::output::Format;
 
 use progress::Rows;

@@ -1,7 +1,6 @@
 //! The result, for people.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use operate::seconds;
 use operate::verify::{COLUMNS, ComparedPipeline, ComparedPlace, FaultyMessage, NotCompared, Report};
@@ -49,28 +48,37 @@ fn replay(pipeline: &str, messages: &[FaultyMessage]) -> Option<String> {
     Some(format!("{what}: {}", hint::command(&words)))
 }
 
-/// Returns a row for each place, then the skipped checks, then the messages.
+/// Returns a row for each place, then the lines that explain them, then the messages and the
+/// conclusion.
 pub(super) fn shown(report: &Report) -> String {
-    let places = |shown: &ComparedPipeline| -> Vec<[String; 12]> {
-        let row = |place: &ComparedPlace| {
-            let found = |column| or_dash(place.found.get(column).copied());
-            [
-                shown.pipeline.clone(),
-                place.name.clone(),
-                shown.enqueued.to_string(),
-                shown.published.to_string(),
-                shown.pending.to_string(),
-                shown.parked.to_string(),
-                or_dash(place.applied.or(place.records)),
-                or_dash(place.waiting),
-                found(COLUMNS[0]),
-                found(COLUMNS[1]),
-                found(COLUMNS[2]),
-                found(COLUMNS[3]),
-            ]
-        };
-        std::iter::once(&shown.broker).chain(&shown.inboxes).map(row).collect()
-    };
+    let mut lines = vec![places(&report.pipelines)];
+    for pipeline in &report.pipelines {
+        lines.extend(discarded(pipeline));
+        lines.extend(of_pipeline(pipeline).flat_map(|place| apart(&pipeline.pipeline, place)));
+    }
+    lines.extend(
+        report
+            .not_compared
+            .iter()
+            .map(|NotCompared { pipeline, reason }| format!("not compared: {pipeline}: {reason}")),
+    );
+    lines.extend(report.messages.iter().map(message));
+    lines.extend(report.pipelines.iter().filter_map(|compared| {
+        let replay = replay(&compared.pipeline, &report.messages)?;
+        Some(format!("missing: {}: {replay}", compared.pipeline))
+    }));
+    lines.extend(unfinished(report));
+    lines.push(conclusion(report));
+    lines.join("\n")
+}
+
+/// Returns the places of a pipeline, the broker first.
+fn of_pipeline(pipeline: &ComparedPipeline) -> impl Iterator<Item = &ComparedPlace> {
+    std::iter::once(&pipeline.broker).chain(&pipeline.inboxes)
+}
+
+/// Returns the table of all places.
+fn places(pipelines: &[ComparedPipeline]) -> String {
     let headers = [
         "pipeline",
         "place",
@@ -85,70 +93,89 @@ pub(super) fn shown(report: &Report) -> String {
         "phantom",
         "altered",
     ];
-    let optional = &["parked", "pending", "there", "waiting", "enqueued"];
-    let mut text = Table::new(headers, report.pipelines.iter().flat_map(places)).optional(optional).shown();
-    text.push('\n');
-    // Writing to a String cannot fail.
-    for shown in &report.pipelines {
-        if shown.discarded > 0 {
-            let ComparedPipeline { pipeline, discarded, .. } = shown;
-            let list = hint::command(&["dead", "list", "--pipeline", pipeline, "--state", "discarded"]);
-            let _ = writeln!(text, "discarded: {pipeline}: {discarded} discarded by operators: {list}");
-        }
-        for place in std::iter::once(&shown.broker).chain(&shown.inboxes) {
-            for what in &place.not_checked {
-                let _ = writeln!(text, "not checked: {} {}: {what}", shown.pipeline, place.name);
-            }
-            let (pipeline, name) = (&shown.pipeline, &place.name);
-            let list = hint::command(&["dead", "list", "--source", "inbox"]);
-            let decide = format!("an operator must decide: {list}");
-            for (word, count, what) in [
-                ("retrying", place.retrying, "the consumer retries them"),
-                ("dead letters", place.dead_letters, &*decide),
-                ("given up", place.given_up, "operators closed their dead letters"),
-            ] {
-                if let Some(count) = count.filter(|count| *count > 0) {
-                    let _ = writeln!(text, "{word}: {pipeline} {name}: {count}; {what}");
-                }
-            }
-        }
-    }
-    for NotCompared { pipeline, reason } in &report.not_compared {
-        let _ = writeln!(text, "not compared: {pipeline}: {reason}");
-    }
-    for FaultyMessage { id, place, kind, found, topic, .. } in &report.messages {
-        let topic = topic.as_deref().map(|topic| format!(" (topic {})", one_line(topic))).unwrap_or_default();
-        let _ = writeln!(text, "{found}: {id}{topic}: {place}: {kind}");
-    }
-    for shown in &report.pipelines {
-        if let Some(replay) = replay(&shown.pipeline, &report.messages) {
-            let _ = writeln!(text, "missing: {}: {replay}", shown.pipeline);
-        }
-    }
+    let rows =
+        pipelines.iter().flat_map(|pipeline| of_pipeline(pipeline).map(move |place| row(pipeline, place)));
+    Table::new(headers, rows).optional(&["parked", "pending", "there", "waiting", "enqueued"]).shown()
+}
+
+fn row(pipeline: &ComparedPipeline, place: &ComparedPlace) -> [String; 12] {
+    let found = |column| or_dash(place.found.get(column).copied());
+    [
+        pipeline.pipeline.clone(),
+        place.name.clone(),
+        pipeline.enqueued.to_string(),
+        pipeline.published.to_string(),
+        pipeline.pending.to_string(),
+        pipeline.parked.to_string(),
+        or_dash(place.applied.or(place.records)),
+        or_dash(place.waiting),
+        found(COLUMNS[0]),
+        found(COLUMNS[1]),
+        found(COLUMNS[2]),
+        found(COLUMNS[3]),
+    ]
+}
+
+/// Returns the number of messages that operators discarded in an outbox, if there are any.
+fn discarded(compared: &ComparedPipeline) -> Option<String> {
+    let ComparedPipeline { pipeline, discarded, .. } = compared;
+    let list = hint::command(&["dead", "list", "--pipeline", pipeline, "--state", "discarded"]);
+    (*discarded > 0).then(|| format!("discarded: {pipeline}: {discarded} discarded by operators: {list}"))
+}
+
+/// Returns the skipped checks of a place, and its messages that have no effect for a known reason.
+fn apart(pipeline: &str, place: &ComparedPlace) -> Vec<String> {
+    let name = &place.name;
+    let skipped = place.not_checked.iter().map(|what| format!("not checked: {pipeline} {name}: {what}"));
+    let list = hint::command(&["dead", "list", "--source", "inbox"]);
+    let decide = format!("an operator must decide: {list}");
+    let reasons = [
+        ("retrying", place.retrying, "the consumer retries them"),
+        ("dead letters", place.dead_letters, &*decide),
+        ("given up", place.given_up, "operators closed their dead letters"),
+    ];
+    let explained = reasons.into_iter().filter_map(|(word, count, what)| {
+        let count = count.filter(|count| *count > 0)?;
+        Some(format!("{word}: {pipeline} {name}: {count}; {what}"))
+    });
+    skipped.chain(explained).collect()
+}
+
+fn message(message: &FaultyMessage) -> String {
+    let FaultyMessage { id, place, kind, found, topic, .. } = message;
+    let topic = topic.as_deref().map(|topic| format!(" (topic {})", one_line(topic))).unwrap_or_default();
+    format!("{found}: {id}{topic}: {place}: {kind}")
+}
+
+/// Returns what the list of messages leaves out, and what to check before it is believed.
+fn unfinished(report: &Report) -> Vec<String> {
+    let mut lines = Vec::new();
     if report.unnamed > 0 {
-        let _ = writeln!(text, "and {} more; raise --limit to list them", report.unnamed);
+        lines.push(format!("and {} more; raise --limit to list them", report.unnamed));
     }
-    let waiting = report.pipelines.iter().flat_map(|shown| &shown.inboxes).filter_map(|place| place.waiting);
-    let waiting: u64 = waiting.sum();
+    let waiting = report.pipelines.iter().flat_map(|compared| &compared.inboxes);
+    let waiting: u64 = waiting.filter_map(|place| place.waiting).sum();
     if waiting > 0 {
-        let _ = writeln!(text, "not consumed yet: {waiting}; their consumers have not reached them");
+        lines.push(format!("not consumed yet: {waiting}; their consumers have not reached them"));
     }
     if report.messages.iter().any(FaultyMessage::is_effectless) {
-        let _ = writeln!(
-            text,
+        lines.push(String::from(
             "without an effect: does verify.inbox.effects cover these event types? Combine one SELECT for \
-             each with UNION ALL, or set effects_kinds = [\"...\"]"
-        );
+             each with UNION ALL, or set effects_kinds = [\"...\"]",
+        ));
     }
+    lines
+}
+
+fn conclusion(report: &Report) -> String {
     let undecided = report.undecided;
-    text.push_str(&match undecided {
+    match undecided {
         _ if report.has_faults() => "problems found".to_owned(),
         _ if !report.not_compared.is_empty() => "no problems found in what was compared".to_owned(),
         0 => "no problems found in what was checked".to_owned(),
         1 => "no message is lost or doubled; 1 message waits for an operator".to_owned(),
         _ => format!("no message is lost or doubled; {undecided} messages wait for an operator"),
-    });
-    text
+    }
 }
 
 #[cfg(test)]

@@ -299,7 +299,11 @@ impl BrokerSpec {
                 config.partitions = (0..*partitions)
                     .map(|partition| kafka::Partition { topic: topic.clone(), partition })
                     .collect();
-                let subscriber = kafka::Subscriber::new(kafka_config(servers), config);
+                let client = kafka::Config::new(servers);
+                let client = KAFKA_PROPERTIES
+                    .iter()
+                    .fold(client, |client, (name, value)| client.property(*name, *value));
+                let subscriber = kafka::Subscriber::new(client, config);
                 subscriber.map_err(operator)?.subscribe().await
             }
             #[cfg(feature = "rabbitmq")]
@@ -341,14 +345,6 @@ const KAFKA_PROPERTIES: [(&str, &str); 3] = [
     // The default for producers is 30 s.
     ("request.timeout.ms", "3000"),
 ];
-
-fn kafka_config(servers: &[String]) -> kafka::Config {
-    let mut config = kafka::Config::new(servers);
-    for (name, value) in KAFKA_PROPERTIES {
-        config.properties.insert(name.to_owned(), value.to_owned().into());
-    }
-    config
-}
 
 fn kafka_spec(servers: Vec<String>, run: &str) -> BrokerSpec {
     let (topic, group) = (format!("demo-{run}-orders"), format!("demo-{run}-charges"));

@@ -156,7 +156,11 @@ impl BrokerAddress {
                     config.topics.clear();
                 }
                 config.session_timeout_ms = SESSION.as_millis() as u64;
-                kafka::Subscriber::new(kafka_config(servers), config).map_err(operator)?.subscribe().await
+                let client =
+                    KAFKA_PROPERTIES.iter().fold(kafka::Config::new(servers), |client, (name, value)| {
+                        client.property(*name, *value)
+                    });
+                kafka::Subscriber::new(client, config).map_err(operator)?.subscribe().await
             }
             Self::Rabbitmq { url, queue } => {
                 let mut config = rabbitmq::Config::new(url);
@@ -173,16 +177,8 @@ impl BrokerAddress {
     }
 }
 
-/// Returns a configuration with which clients soon notice that the broker is gone or back.
-fn kafka_config(servers: &[String]) -> kafka::Config {
-    let mut config = kafka::Config::new(servers);
-    for (name, value) in KAFKA_PROPERTIES {
-        config.properties.insert(name.to_owned(), value.to_owned().into());
-    }
-    config
-}
-
-/// Timeouts of librdkafka in a storm.
+/// Timeouts of librdkafka in a storm, with which clients soon notice that the broker is gone or
+/// back.
 pub(crate) const KAFKA_PROPERTIES: [(&str, &str); 2] =
     [("reconnect.backoff.max.ms", "500"), ("socket.timeout.ms", "6000")];
 

@@ -35,12 +35,10 @@ pub(crate) fn relay() -> Option<ExitCode> {
         let store = outbox_log::open(&url, message::Source::new("/tests")?, options)?;
         let servers = std::env::var(CLUSTER).or_else(|_| Backend::Kafka.address())?;
         let broker = Arc::new(TransactionalConnector::new(Config::new(servers.split(',')))?);
-        let settings = EngineOptions {
-            lease_ttl: LEASE,
-            checkpoint_interval: Duration::from_millis(50),
-            shutdown_grace: Duration::from_millis(500),
-            ..EngineOptions::default()
-        };
+        let settings = EngineOptions::default()
+            .lease_ttl(LEASE)
+            .checkpoint_interval(Duration::from_millis(50))
+            .shutdown_grace(Duration::from_millis(500));
         let name = outbox_log::RelayName::new("orders")?;
         let ends = Ends::from_environment()?;
         let store = Arc::new(EndsDatabase::new(store, ends.clone()));

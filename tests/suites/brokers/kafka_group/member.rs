@@ -35,12 +35,9 @@ impl Group {
 
     /// Does the same as [`open`](Self::open), for a topic of exactly this name.
     pub(crate) async fn called(stage: &Stage, topic: &str, partitions: u16) -> Result<Self, Failure> {
-        let mut config = tests::brokers::patient_kafka(&Backend::Kafka.address()?);
-        for (name, millis) in
-            [("heartbeat.interval.ms", "200"), ("topic.metadata.refresh.interval.ms", "3000")]
-        {
-            config.properties.insert(name.to_owned(), millis.to_owned().into());
-        }
+        let config = tests::brokers::patient_kafka(&Backend::Kafka.address()?)
+            .property("heartbeat.interval.ms", "200")
+            .property("topic.metadata.refresh.interval.ms", "3000");
         let topic = topic.to_owned();
         Admin::new(&config)?.create_topics(&[TopicPlan::new(&topic, partitions)]).await?;
         let (admin, doomed) = (config.clone(), topic.clone());

@@ -264,7 +264,7 @@ impl<DB: Dialect> Scene<DB> {
         let passes = self.row.is("after a dead message", "pass");
         let settings = move |settings: &mut EngineOptions| {
             settings.lease_ttl = Duration::from_secs(2);
-            settings.retry = RetryPolicy { backoff: SOON, attempts_max: 2 };
+            settings.retry = RetryPolicy::default().backoff(SOON).attempts_max(2);
             settings.page_entries = 7;
             settings.checkpoint_interval = Duration::from_millis(20);
             settings.on_dead = if passes { DeadPolicy::Pass } else { DeadPolicy::Hold };

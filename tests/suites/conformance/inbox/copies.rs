@@ -27,7 +27,7 @@ async fn two_messages_with_one_id_that_are_too_old_are_two_dead_letters<DB: Test
     database: &Database<DB>,
 ) {
     let inbox = database.inbox().await;
-    let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
+    let accept = RedriveOptions::default().accept_late(true);
     let one = message_of(inbox.window().now - 90 * DAY, "late");
     let other = Message { source: Source::new("another").unwrap(), ..one.clone() };
     for message in [&one, &other, &one, &other] {

@@ -106,7 +106,7 @@ async fn a_key_is_looked_up_past_nothing_that_does_not_hold_it(database: &Databa
     let inbox = Inbox::open(pool, database.options()).await.unwrap();
     let read = async || sqlx::query_scalar::<_, i64>(READ).fetch_one(&database.admin).await.unwrap();
     let before = read().await;
-    let options = RedriveOptions { after_dead_letter: AfterDeadLetter::HoldKey, ..RedriveOptions::default() };
+    let options = RedriveOptions::default().after_dead_letter(AfterDeadLetter::HoldKey);
     let redriven = inbox.redrive(&consumer("billing"), id, &Reports, options).await.unwrap();
     assert_eq!(redriven, Redriven::Now(Resolution::Applied));
     let read = read().await - before;

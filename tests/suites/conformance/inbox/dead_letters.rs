@@ -365,7 +365,7 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
     let short = database.options().retention(day);
     let short = Inbox::<DB>::open(database.pool.clone(), short).await.unwrap();
     let now = inbox.window().now;
-    let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
+    let accept = RedriveOptions::default().accept_late(true);
     // The day of the first message has been dropped. The second is too old only for a short
     // retention.
     let (gone, late) = (message_of(now - 30 * day, "gone"), message_of(now - 5 * day, "late"));
@@ -394,7 +394,7 @@ async fn a_late_redrive_reads_only_dead_letters_that_record_an_effect<DB: TestDa
     database: &Database<DB>,
 ) {
     let inbox = database.inbox().await;
-    let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
+    let accept = RedriveOptions::default().accept_late(true);
     let billing = billing();
     let redrive = async |id| inbox.redrive(&billing, id, &WORKS, accept).await;
     let first = message_of(inbox.window().now - Duration::from_secs(90 * 86_400), "first");
@@ -414,7 +414,7 @@ async fn a_late_message_with_several_dead_letters_takes_effect_once<DB: TestData
 ) {
     let options = database.options().payloads(PayloadComparison::CanonicalJson);
     let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
-    let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
+    let accept = RedriveOptions::default().accept_late(true);
     let billing = billing();
     let redrive = |id| inbox.redrive(&billing, id, &WORKS, accept);
     let long_ago = inbox.window().now - Duration::from_secs(90 * 86_400);
@@ -579,7 +579,7 @@ async fn the_record_of_a_dead_letter_is_kept<DB: TestDatabase>(database: &Databa
         done
     };
     assert!(sql(remove).await.is_err(), "it is open");
-    let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
+    let accept = RedriveOptions::default().accept_late(true);
     let redriven = inbox.redrive(&billing(), id, &WORKS, accept).await.unwrap();
     assert_eq!(redriven, Redriven::Now(Resolution::AppliedLate));
     assert!(sql(remove).await.is_err() && sql(reopen).await.is_err());

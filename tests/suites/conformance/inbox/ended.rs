@@ -101,7 +101,7 @@ async fn a_held_message_that_ends_its_transaction_is_given_up<DB: TestDatabase>(
 async fn a_redrive_that_ends_its_transaction_closes_nothing<DB: TestDatabase>(database: &Database<DB>) {
     DB::add_outbox(database).await;
     let inbox = database.inbox().await.with_outbox(outbox_of(database));
-    let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
+    let accept = RedriveOptions::default().accept_late(true);
     let long_ago = inbox.window().now - Duration::from_secs(90 * 86_400);
     for (message, reason) in
         [(message("recent"), Reason::Rejected), (message_of(long_ago, "late"), Reason::TooOld)]

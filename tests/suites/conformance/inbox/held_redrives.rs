@@ -144,7 +144,7 @@ async fn a_redrive_passes_no_earlier_dead_letter_where_keys_are_held<DB: TestDat
     let letters = dead_letters(&inbox).await;
     assert_eq!(reasons(&letters), [("first", "too_old"), ("second", "too_old")]);
     let [first, second] = ["first", "second"].map(|payload| of(&letters, payload).id);
-    let late = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
+    let late = RedriveOptions::default().accept_late(true);
     let ask = async || {
         for letter in [first, second] {
             let requested = inbox.request_redrive(letter, late, &signature()).await.unwrap();
@@ -159,7 +159,7 @@ async fn a_redrive_passes_no_earlier_dead_letter_where_keys_are_held<DB: TestDat
     assert!(told(1).contains("no such price"), "{}", told(1));
     assert!(told(0).contains(&format!("held behind dead letter {first}")), "{}", told(0));
     assert!(effects(database).await.is_empty());
-    let holds = RedriveOptions { after_dead_letter: AfterDeadLetter::HoldKey, ..late };
+    let holds = late.after_dead_letter(AfterDeadLetter::HoldKey);
     let refused = inbox.redrive(&consumer("billing"), second, &rejects.handler(), holds).await;
     assert!(matches!(refused, Err(RedriveError::Held { behind, .. }) if behind == first), "{refused:?}");
     rejects.repair("first");
@@ -246,7 +246,7 @@ async fn a_message_whose_day_is_forgotten_is_not_held<DB: TestDatabase>(database
     let redrive = async |options| inbox.redrive(&billing, letters[0].id, &works, options).await;
     let refused = redrive(RedriveOptions::default()).await;
     assert!(matches!(refused, Err(RedriveError::Refused(Refusal::TooOld { .. }))), "{refused:?}");
-    let accepted = redrive(RedriveOptions { accept_late: true, ..RedriveOptions::default() }).await;
+    let accepted = redrive(RedriveOptions::default().accept_late(true)).await;
     assert_eq!(accepted.unwrap(), Redriven::Now(Resolution::AppliedLate));
 }
 

@@ -21,6 +21,7 @@ key_cases! { "keys/effects":
         under_refuse_an_answer_that_is_not_stored_waits_for_an_operator,
         an_answer_may_say_that_its_writes_are_kept_or_not,
         a_route_may_keep_what_its_refusals_write,
+        a_route_chooses_the_answers_that_it_stores,
         an_enqueue_that_failed_is_not_committed_whatever_the_handler_answers,
         what_a_leased_answer_says_decides_about_its_key,
         a_handler_hears_that_its_lease_is_lost,
@@ -191,6 +192,22 @@ async fn a_route_may_keep_what_its_refusals_write<DB: Keys>(db: Database<DB>) {
     let app = app(&db, |(orders, charges)| (orders.keep_when(|_| true), charges)).await;
     assert_eq!(app.send(Ask { order: "422", ..ASK }).await.status, 422);
     assert_eq!(all_effects(&db).await, 1);
+}
+
+/// Goal: `store_when` replaces the default, by which 404 is stored and 401 is not.
+/// Oracle: whether the second answer is a replay, and how often the handler ran.
+async fn a_route_chooses_the_answers_that_it_stores<DB: Keys>(db: Database<DB>) {
+    let chosen = |status: StatusCode| status != StatusCode::NOT_FOUND;
+    let app = app(&db, |(orders, charges)| (orders.store_when(chosen), charges)).await;
+    // An answer of 5xx is never stored.
+    for (order, is_stored) in [("401", true), ("404", false), ("500", false)] {
+        let key = format!("\"{order}\"");
+        for is_replayed in [false, is_stored] {
+            let answer = app.send(Ask { key: &key, order, ..ASK }).await;
+            assert_eq!((answer.status.to_string().as_str(), answer.is_replayed()), (order, is_replayed));
+        }
+    }
+    assert_eq!((all_effects(&db).await, app.calls().await), (0, 5));
 }
 
 async fn leased<DB: Keys>(

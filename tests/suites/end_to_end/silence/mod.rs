@@ -199,7 +199,7 @@ async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Si
     let connector = Tallied::new(silencer.connector()?, tally.clone());
     let store =
         outbox_log::open(&workload.database.relay_url()?, Source::new("/test")?, LogOptions::default())?;
-    let settings = EngineOptions { silent_after: SILENT_AFTER, ..EngineOptions::default() };
+    let settings = EngineOptions::default().silent_after(SILENT_AFTER);
     let pipeline = Pipeline::new(RelayName::new("orders")?, store, Arc::new(connector), settings);
     let stop = CancellationToken::new();
     let relay = tokio::spawn(pipeline.run(stop.clone()));

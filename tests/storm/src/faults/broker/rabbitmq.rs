@@ -36,7 +36,7 @@ impl Fault<Stage> for Full {
         let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
         let messages_max = rng.random_range(1..=20_u32);
         let queue = format!("{exchange}-full-{:08x}", rng.random::<u32>());
-        let options = QueueOptions { messages_max: NonZeroU32::new(messages_max), ..QueueOptions::default() };
+        let options = QueueOptions::default().messages_max(NonZeroU32::new(messages_max));
         let admin = connect(&stage.broker).await?;
         self.declared = Some(queue.clone());
         admin.declare_queue(&queue, options).await?;
