@@ -582,7 +582,9 @@ CREATE INDEX outbox_audit_decision_idx ON {schema}outbox_audit (relay, decision,
 COMMENT ON INDEX {schema}outbox_audit_decision_idx IS
     'the messages of one decision, for its result; a confirmation that is sent twice finds the first one';
 
-CREATE INDEX outbox_audit_relay_idx ON {schema}outbox_audit (relay, seq);
+-- Its collation is one that only the list names, so that no search for the decisions about a message
+-- walks this index, whatever the planner assumes about the table.
+CREATE INDEX outbox_audit_relay_idx ON {schema}outbox_audit (relay COLLATE "POSIX", seq);
 COMMENT ON INDEX {schema}outbox_audit_relay_idx IS
     'lists the decisions of one relay, however many the others have';
 

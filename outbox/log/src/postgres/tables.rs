@@ -208,11 +208,11 @@ migrations::statements! {
     operations = "
         SELECT at, actor, action, selection, note FROM {schema}outbox_operation WHERE relay = $1
         ORDER BY seq DESC LIMIT $2";
-    /// $3 before this sequence number.
+    /// $3 before this sequence number. The collation is that of the index.
     decisions = "
         SELECT seq, at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
             selection, error
-        FROM {schema}outbox_audit WHERE relay = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2";
+        FROM {schema}outbox_audit WHERE relay COLLATE \"POSIX\" = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2";
     /// The decisions about a message: $1 relay, $2 message id, $3 rows.
     decisions_of = "
         SELECT seq, at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,

@@ -91,7 +91,8 @@ impl Reading<'_> {
         for id in &filter.ids {
             // Ids in an inbox are never numbers.
             let Some(uuid) = id.uuid() else { continue };
-            let mut letters = Vec::from_iter(place.database.letter(DeadLetterId(uuid)).await?);
+            let letter = place.database.letter(DeadLetterId(uuid)).await?;
+            let mut letters: Vec<DeadLetter> = letter.into_iter().collect();
             if letters.is_empty() {
                 letters = place.database.letters_of(uuid, consumer.as_ref()).await?;
                 letters.sort_by_key(|letter| letter.id);
