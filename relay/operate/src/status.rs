@@ -325,13 +325,14 @@ impl PipelineStatus {
         self.exceptions.get(&state).copied().unwrap_or_default()
     }
 
-    /// Returns whether messages wait for a relay to lead, for longer than a lease lasts: after that
-    /// time a standby would have taken over.
+    /// Returns whether messages wait although no relay has led for longer than a lease lasts: after
+    /// that time a standby would have taken over.
     #[must_use]
     pub fn is_left_alone(&self) -> bool {
         let nobody_leads = matches!(self.state, PipelineState::Idle | PipelineState::Expired);
         let lease = self.lease_ttl.unwrap_or_default().as_secs_f64();
-        nobody_leads && self.oldest_pending_age_seconds.is_some_and(|age| age > lease)
+        let ages = [self.oldest_pending_age_seconds, self.checkpoint_age_seconds];
+        nobody_leads && ages.into_iter().all(|age| age.is_some_and(|age| age > lease))
     }
 
     /// Returns the number of messages that do not flow: held, retrying or dead ones. Messages on

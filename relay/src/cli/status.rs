@@ -267,22 +267,25 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
 
     #[test]
     fn messages_that_nobody_leads_for_are_a_failure() {
-        let shown = |state: PipelineState, age: Option<f64>| PipelineStatus {
+        let shown = |state: PipelineState, age: Option<f64>, alone: f64| PipelineStatus {
             state,
             oldest_pending_age_seconds: age,
+            checkpoint_age_seconds: Some(alone),
             lease_ttl: Some(Duration::from_secs(15)),
             ..healthy("orders")
         };
-        for (state, age, expected) in [
-            (PipelineState::Expired, Some(16.0), Exit::Unavailable),
-            (PipelineState::Idle, Some(16.0), Exit::Unavailable),
+        for (state, age, alone, expected) in [
+            (PipelineState::Expired, Some(16.0), 16.0, Exit::Unavailable),
+            (PipelineState::Idle, Some(16.0), 16.0, Exit::Unavailable),
             // A standby or the next process may come.
-            (PipelineState::Idle, Some(14.0), Exit::Success),
-            (PipelineState::Idle, None, Exit::Success),
-            (PipelineState::Leading, Some(16.0), Exit::Success),
-            (PipelineState::New, Some(16.0), Exit::Success),
+            (PipelineState::Idle, Some(14.0), 16.0, Exit::Success),
+            (PipelineState::Idle, None, 16.0, Exit::Success),
+            // Far behind, and handed over a moment ago.
+            (PipelineState::Idle, Some(300.0), 0.2, Exit::Success),
+            (PipelineState::Leading, Some(16.0), 16.0, Exit::Success),
+            (PipelineState::New, Some(16.0), 16.0, Exit::Success),
         ] {
-            assert_eq!(exit(&shown(state, age)), expected, "{state} {age:?}");
+            assert_eq!(exit(&shown(state, age, alone)), expected, "{state} {age:?} {alone}");
         }
     }
 

@@ -53,12 +53,14 @@ ORDER BY EXISTS (SELECT FROM locks AS x WHERE x.pid = a.pid AND NOT x.granted), 
 LIMIT 1";
 
 /// Commits that wait for a synchronous standby. They have their locks until it answers, so their
-/// sessions would be named as the cause. The server shows a role its own sessions, and those of
-/// others with `pg_read_all_stats`.
+/// sessions would be named as the cause. A standby that answers lets each commit wait for
+/// milliseconds. The server shows a role its own sessions, and those of others with
+/// `pg_read_all_stats`.
 const UNREPLICATED: &str = "
 SET LOCAL statement_timeout = '3s';
 SELECT count(*), coalesce(current_setting('synchronous_standby_names', true), '')
-FROM pg_stat_activity WHERE wait_event = 'SyncRep' HAVING count(*) > 0";
+FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start < clock_timestamp() - interval '3 s'
+HAVING count(*) > 0";
 
 /// Tells why commits wait.
 fn unreplicated(commits: i64, names: &str) -> String {

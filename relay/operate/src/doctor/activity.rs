@@ -94,17 +94,26 @@ fn standby(facts: &PostgresFacts) -> Finding {
     if names.is_empty() {
         return Finding::pass(check, DATABASE, "commits wait for none");
     }
-    let named = format!("synchronous_standby_names = {names:?}");
-    if facts.standbys > 0 {
-        return Finding::pass(check, DATABASE, format!("{named}, connected: {}", facts.standbys));
+    let required = required_standbys(names);
+    let named = format!("synchronous_standby_names = {names:?}, in sync: {} of {required}", facts.standbys);
+    if facts.standbys >= required {
+        return Finding::pass(check, DATABASE, named);
     }
     if !facts.sees_sessions {
         let remedy = format!("GRANT pg_read_all_stats TO {}, which shows the standbys", quoted(&facts.role));
         return Finding::unknown(check, DATABASE, named, remedy);
     }
-    let remedy = "every commit waits, with its locks, until such a standby connects: start it, or take its name \
-                  out of the setting";
-    Finding::fail(check, DATABASE, format!("{named}, and none of them is connected"), remedy)
+    let remedy = "every commit waits, with its locks, until enough of these standbys are in sync: start them, or \
+                  take their names out of the setting";
+    Finding::fail(check, DATABASE, named, remedy)
+}
+
+/// Returns how many standbys a commit waits for: the number in `FIRST 2 (a, b)`, `ANY 2 (a, b)` or
+/// `2 (a, b)`, and 1 for a list of names.
+fn required_standbys(names: &str) -> i64 {
+    let Some((head, _)) = names.split_once('(') else { return 1 };
+    let number = head.split_whitespace().next_back().and_then(|word| word.parse().ok());
+    number.unwrap_or(1)
 }
 
 fn slots(facts: &PostgresFacts) -> Finding {

@@ -275,7 +275,7 @@ pub(crate) mod tests {
     fn each_fact_that_is_wrong_has_its_check() {
         use CheckState::{Fail, Pass, Unknown, Warn};
         type Break = fn(&mut PostgresFacts);
-        let table: [(&str, CheckState, Break); 27] = [
+        let table: [(&str, CheckState, Break); 29] = [
             ("tls", Fail, |facts| facts.cipher = None),
             ("tls", Warn, |facts| facts.verified = false),
             ("server", Fail, |facts| facts.version_number = 120_000),
@@ -303,6 +303,14 @@ pub(crate) mod tests {
             ("synchronous-standby", Pass, |facts| {
                 facts.standby_names = String::from("b");
                 facts.standbys = 1;
+            }),
+            ("synchronous-standby", Fail, |facts| {
+                facts.standby_names = String::from("FIRST 2 (b, c)");
+                facts.standbys = 1;
+            }),
+            ("synchronous-standby", Pass, |facts| {
+                facts.standby_names = String::from("ANY 2 (b, c, d)");
+                facts.standbys = 2;
             }),
             ("synchronous-standby", Unknown, |facts| {
                 facts.standby_names = String::from("b");
