@@ -133,7 +133,7 @@ pub(crate) async fn nobody_unknown(stage: Stage) -> Outcome {
     let ann = served.ann();
     for path in READ.iter().filter(|path| !path.starts_with("/events") && !path.starts_with("/saga?")) {
         let answer = ann.get(path).await?;
-        let known = if *path == "/nothing" {
+        let known = if *path == "/nothing" || path.starts_with("/decision?") {
             404
         } else if path.starts_with("/message?") {
             422
