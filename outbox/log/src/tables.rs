@@ -90,71 +90,20 @@ pub(crate) struct Texts {
     pub(crate) now: Statement,
 }
 
-/// Takes the texts from the statements of a database.
+/// Takes the texts from the statements of a database. A statement that is in one of them alone does
+/// not compile.
 macro_rules! texts_of {
-    ($statements:expr) => {{
-        let Statements {
-            counts,
-            parked_age,
-            errors,
-            list,
-            list_stuck,
-            list_held,
-            held_len,
-            list_few_held,
-            list_discarded,
-            discarded_of,
-            payload,
-            pauses,
-            paused_scopes,
-            pauses_len,
-            pause,
-            resume,
-            note,
-            operations,
-            decisions,
-            decisions_of,
-            parked,
-            parked_few_held,
-            parked_stuck,
-            choose,
-            total,
-            groups,
-            decision_head,
-            decision_now,
-            now,
-        } = $statements;
-        Texts {
-            counts,
-            parked_age,
-            errors,
-            list,
-            list_stuck,
-            list_held,
-            held_len,
-            list_few_held,
-            list_discarded,
-            discarded_of,
-            payload,
-            pauses,
-            paused_scopes,
-            pauses_len,
-            pause,
-            resume,
-            note,
-            operations,
-            decisions,
-            decisions_of,
-            parked,
-            parked_few_held,
-            parked_stuck,
-            choose,
-            total,
-            groups,
-            decision_head,
-            decision_now,
-            now,
+    ($statements:expr) => {
+        texts_of! { $statements;
+            counts parked_age errors list list_stuck list_held held_len list_few_held list_discarded
+            discarded_of payload pauses paused_scopes pauses_len pause resume note operations decisions
+            decisions_of parked parked_few_held parked_stuck choose total groups decision_head
+            decision_now now
         }
+    };
+    ($statements:expr; $($name:ident)*) => {{
+        let Statements { $($name),* } = $statements;
+        Texts { $($name),* }
     }};
 }
 pub(crate) use texts_of;

@@ -169,7 +169,8 @@ pub(crate) async fn run() -> Result<(), Failure> {
     let run = Run { options, published: Published::install()? };
     let environment = Environment::look().await?;
     let benches = bench.map_or_else(Bench::all, |one| vec![one]);
-    let (mut missed, mut failed) = (Vec::new(), Vec::new());
+    let mut missed = Vec::new();
+    let mut failed = Vec::new();
     for bench in benches {
         let begun = Instant::now();
         let name = bench.name();

@@ -43,7 +43,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
 
 pub(crate) fn run(options: &Night) -> Result<ExitCode, String> {
     let runner = Runner::new(Place::Night, &options.require, TIME_LIMIT)?;
-    let (code, require) = (Code::look()?, options.require.to_string());
+    let code = Code::look()?;
+    let require = options.require.to_string();
     let mut results = known(options, &runner, &code)?;
     let mut checks = chosen(options)?;
     if options.resume {

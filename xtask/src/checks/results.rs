@@ -73,8 +73,8 @@ impl Line {
 impl Results {
     pub(super) fn new(place: Place, code: &Code) -> Self {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        let (place, commit) = (place.as_str().to_owned(), code.commit.clone());
-        Self { place, commit, cores, seconds: 0.0, checks: Vec::new() }
+        let commit = code.commit.clone();
+        Self { place: place.as_str().to_owned(), commit, cores, seconds: 0.0, checks: Vec::new() }
     }
 
     /// Adds a check, in place of an earlier result of the same check.
@@ -146,7 +146,8 @@ mod tests {
     use super::*;
 
     fn line(check: &str, outcome: Outcome) -> Line {
-        let (ok, require) = (outcome.is_success(), "all".to_owned());
+        let ok = outcome.is_success();
+        let require = "all".to_owned();
         Line { check: check.to_owned(), ok, outcome, seconds: 2.0, log: PathBuf::new(), require, clean: true }
     }
 

@@ -23,7 +23,8 @@ pub(super) struct Copy {
 impl Copy {
     /// Makes the copy, or updates it. Unchanged files stay as they are, so that little is rebuilt.
     pub(super) fn new() -> Result<Self, String> {
-        let (root, build) = (workspace::root()?, workspace::target()?);
+        let root = workspace::root()?;
+        let build = workspace::target()?;
         let copy = Self { tree: build.join("mutants/tree"), target: build.join("mutants/target") };
         copy.seed(&build.join("debug"))?;
         let listed = git::answer(&root, ["ls-files", "--cached", "--others", "--exclude-standard", "-z"])?;

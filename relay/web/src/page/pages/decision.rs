@@ -44,14 +44,14 @@ pub(crate) async fn show(
     drop(turn);
     let found = found?;
     let own = app.bulks.get(id);
-    if found.decision.is_none() && own.is_none() {
+    let is_own = own.is_some();
+    if found.decision.is_none() && !is_own {
         let problem = Problem::new(StatusCode::NOT_FOUND, "nothing was decided under this id");
         return Err(
             problem.with_help("a place that does not answer may have it; the audit lists all decisions")
         );
     }
     let view = View { id, own: own.unwrap_or_default(), decision: found.decision, query: &query };
-    let is_own = app.bulks.get(id).is_some();
     let is_running = is_own && view.own.ended.is_none();
     let may_run_elsewhere = !is_own && view.is_recent() && view.left() > 0;
     let body = html! {
