@@ -70,7 +70,8 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Vec<Result<Requested, RedriveError>>, RedriveError> {
         decided.signature.check()?;
         let inbox = self.clone();
-        let (seen, decided) = (letters.to_vec(), decided.clone());
+        let seen = letters.to_vec();
+        let decided = decided.clone();
         shield(async move { inbox.request_all(&seen, options, &decided).await }).await
     }
 

@@ -41,7 +41,8 @@ mod tests {
 
     #[test]
     fn an_error_is_told_until_it_is_old() {
-        let (last, begin) = (LastError::default(), Instant::now());
+        let last = LastError::default();
+        let begin = Instant::now();
         assert_eq!(last.recent(begin), None);
         last.note("refused", begin);
         assert_eq!(last.recent(begin + RECENT / 2).as_deref(), Some("refused"));

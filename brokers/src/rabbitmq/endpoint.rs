@@ -147,7 +147,8 @@ impl Endpoint {
         let name = format!("{} {purpose}", self.connection_name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = lapin::runtime::default_runtime().map_err(OpenFailure::Client)?;
-        let (found, answered) = (OnceLock::new(), OnceLock::new());
+        let found = OnceLock::new();
+        let answered = OnceLock::new();
         // Boxed, because the future is large.
         let opening = Box::pin(async {
             // Connects before the client begins, because the client leaves two tasks behind for

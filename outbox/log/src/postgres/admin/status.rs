@@ -135,6 +135,5 @@ fn blocker(row: &PgRow) -> Result<Blocker, sqlx::Error> {
     let Some(pid) = pid else {
         return Ok(Blocker::Prepared { name: row.try_get(2)?, transaction, age: age.unwrap_or_default() });
     };
-    let (application_name, state) = (row.try_get(2)?, row.try_get(3)?);
-    Ok(Blocker::Session { pid, transaction, application_name, state, age })
+    Ok(Blocker::Session { pid, transaction, application_name: row.try_get(2)?, state: row.try_get(3)?, age })
 }
