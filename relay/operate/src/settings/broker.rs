@@ -28,6 +28,18 @@ pub enum Broker {
 }
 
 impl Broker {
+    /// Returns the settings of Kafka, or `None` for another broker.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn kafka(&self) -> Option<&kafka::Config> {
+        match self {
+            Self::Kafka(config) => Some(config),
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(_) => None,
+            #[cfg(feature = "sqs")]
+            Self::Sqs(_) => None,
+        }
+    }
+
     /// Creates a connector with these settings. Does not connect yet.
     ///
     /// # Errors
