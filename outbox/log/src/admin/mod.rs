@@ -19,10 +19,7 @@ mod operation;
 mod parked;
 pub(crate) mod status;
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
-use message::Source;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -38,8 +35,8 @@ pub use status::{
     Picture, Process, RelayStatus,
 };
 
-use crate::address::Address;
-use crate::{EntryId, ExceptionState, LogError, LogOptions, Pause, PauseScope, RelayName};
+pub use crate::open::admin as open;
+use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
 
 /// Reads status and carries out decisions. Each call opens its own connection. All reading calls
 /// are cancel-safe.
@@ -199,17 +196,4 @@ pub trait LogAdmin: Send + Sync + 'static {
     /// # Errors
     /// As for [`LogAdmin::relays`].
     async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError>;
-}
-
-/// Opens the administration of the database at an address: `postgres://…` or `sqlite:…`. Does not
-/// connect yet.
-///
-/// # Errors
-/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
-pub fn open(
-    address: impl Into<Address>,
-    source: Source,
-    options: LogOptions,
-) -> Result<Arc<dyn LogAdmin>, LogError> {
-    Ok(crate::open::log(address.into(), source, options)?)
 }

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `store` | `PostgresLog`: opens connections with the settings that each job needs |
 //! | `brief`, `encoding`, `server_kind`, `unconnected` | sessions: those that end after one question, texts of databases that do not use UTF-8, refused servers, errors of connecting |
+//! | `process_name` | names of sessions, as the server shows them |
+//! | `in_use` | errors of locks that another session holds |
 //! | `lock_holder` | names the session whose lock keeps the relay waiting |
 //! | `mark` | marks: a snapshot and a position of the sequence |
 //! | `reader` | differences with their pages, and what is parked |
@@ -84,6 +86,7 @@ mod entries;
 mod facts;
 mod fragments;
 mod history;
+mod in_use;
 /// Open to the test that counts what each statement reads.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
@@ -91,6 +94,7 @@ pub mod inventory;
 mod lock_holder;
 mod mark;
 mod page;
+mod process_name;
 mod reader;
 mod rebase;
 mod reconcile;
