@@ -10,7 +10,7 @@
 //! | `status` | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`], [`Picture`], [`Process`] |
 //! | `entry` | [`ListedEntry`], [`AuditRecord`] |
 //! | `operation` | [`Operation`]: all other operations |
-//! | `decision` | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`DecideError`] |
+//! | `decision` | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`Confirmed`], [`DecideError`] |
 //! | `parked` | [`Desk`]: many parked entries in one session |
 
 pub(crate) mod decision;
@@ -23,12 +23,14 @@ use async_trait::async_trait;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-pub use decision::{Action, ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision, WITHDRAWN_BY};
+pub use decision::{
+    Action, ChosenEntry, Confirmed, DECIDED_MAX, DecideError, Decision, OperatorDecision, WITHDRAWN_BY,
+};
 pub use entry::{AuditRecord, ListedEntry};
 pub use operation::Operation;
 pub use parked::{
-    Confirmed, DecisionRecord, Desk, FOLLOWED_MAX, FoundParked, GROUPED_MAX, LOOKED_AT_MAX, ParkedFilter,
-    ParkedGroup, ParkedQuery, ParkedSlice, SURVEYED_MAX, StandingCount, Survey,
+    DecisionRecord, Desk, FOLLOWED_MAX, FoundParked, GROUPED_MAX, LOOKED_AT_MAX, ParkedFilter, ParkedGroup,
+    ParkedQuery, ParkedSlice, SURVEYED_MAX, StandingCount, Survey,
 };
 pub use status::{
     Backlog, Blocker, COUNTED_MAX, CountedError, CursorHistory, ERRORS_LOOKED_AT, Holder, ParkedCount,
