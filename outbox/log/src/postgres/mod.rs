@@ -7,11 +7,11 @@
 //! | `process_name` | names of sessions, as the server shows them |
 //! | `in_use` | errors of locks that another session holds |
 //! | `lock_holder` | names the session whose lock keeps the relay waiting |
-//! | `mark` | marks: a snapshot and a position of the sequence |
+//! | `mark` | marks: a snapshot, a position of the sequence, and the history that both belong to |
 //! | `reader` | differences with their pages, and what is parked |
 //! | `page`, `row` | where a page ends, and which payloads are read with it; the columns of a row |
 //! | `checkpoint_store` | lease, cursor, exceptions |
-//! | `history`, `facts` | the history that a mark belongs to, and whether a cursor can be trusted; what that is decided on |
+//! | `history`, `facts` | whether a cursor belongs to this history and can be trusted; what that is decided on |
 //! | `rebase` | repairs cursors that do not belong to this history |
 //! | `admin`, `entries` | operators' questions and decisions |
 //! | `tables` | the SQL of `crate::tables`, which all databases share |
