@@ -8,8 +8,9 @@ use message::shield;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::again::again;
 use crate::error::CompleteError;
-use crate::handle::{IdempotencyKeys, again};
+use crate::handle::IdempotencyKeys;
 use crate::id::KeyId;
 use crate::options::OnExpired;
 use crate::record::{Ending, Record, State};

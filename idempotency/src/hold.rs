@@ -13,8 +13,7 @@ use message::token::Drift;
 use sqlx::Pool;
 
 use crate::decide::{Verdict, decide};
-use crate::store::{Ask, KeyStore, TakeOver};
-use crate::tables::KeyTables;
+use crate::store::{Ask, KeyStore, KeyTables, TakeOver};
 
 /// Maximum number of times that a row may change between reading it and taking it over.
 const LOOKS_MAX: u32 = 5;

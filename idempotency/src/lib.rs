@@ -53,8 +53,10 @@
 compile_error!("choose a database: enable the feature `postgres` or `sqlite`");
 
 mod admin;
+mod again;
 mod claim;
 mod claimed;
+mod claiming;
 #[cfg(not(feature = "testing"))]
 mod crash_points;
 #[cfg(feature = "testing")]
@@ -67,6 +69,7 @@ mod hold;
 pub mod http;
 mod id;
 mod maintenance;
+mod open;
 mod options;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -82,7 +85,7 @@ mod token;
 mod transaction;
 mod undelivered;
 
-pub use admin::{Action, DecideError, Decision, StuckKey};
+pub use admin::DecideError;
 pub use claim::Claim;
 pub use claimed::{Claimed, Replay};
 pub use error::{ClaimError, CompleteError};
@@ -91,6 +94,6 @@ pub use id::{IdempotencyKey, KeyId, Operation};
 pub use inbox::{CommitError, Signature, StoreError, Tenant};
 pub use maintenance::Maintained;
 pub use options::{ClaimOptions, KeyOptions, OnExpired, OptionOutOfBounds};
-pub use record::Ending;
+pub use record::{Action, Decision, Ending, StuckKey};
 pub use store::KeyStore;
 pub use transaction::KeyTransaction;

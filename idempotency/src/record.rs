@@ -1,8 +1,11 @@
-//! The row of a key, and its states.
+//! The row of a key, its states, and what operators see and decide of it.
 
 use message::Fingerprint;
 use time::OffsetDateTime;
 use uuid::Uuid;
+
+use crate::id::KeyId;
+use crate::options::OnExpired;
 
 /// How a request ended. Both endings are final: every repeated request gets the outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -95,4 +98,64 @@ pub(crate) struct Found {
     pub(crate) read_at: OffsetDateTime,
     /// The row.
     pub(crate) record: Option<Record>,
+}
+
+/// A key whose lease has expired, or ends further ahead than any lease can.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StuckKey {
+    /// The key.
+    pub id: KeyId,
+    /// Number of times it was held.
+    pub attempt: u32,
+    /// Id of its last holder, as logs show it.
+    pub holder: Uuid,
+    /// When its holder claimed it or last renewed the lease.
+    pub claimed_at: OffsetDateTime,
+    /// When its lease expired. If that is more than a day ahead, which no lease lasts, the
+    /// database's clock was ahead when the lease was given.
+    pub lease_until: OffsetDateTime,
+    /// The policy for it: [`OnExpired::Refuse`] waits for an operator, anything else for the next
+    /// caller.
+    pub on_expired: OnExpired,
+}
+
+/// The choice of an operator about a stuck key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// The next caller runs the request again.
+    Release,
+    /// It is discarded: it never runs, and every caller gets that answer.
+    Discard,
+}
+
+impl Action {
+    /// Returns the lower-case word for tables and logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Discard => "discard",
+        }
+    }
+
+    /// Parses such a word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Release, Self::Discard].into_iter().find(|action| action.as_str() == word)
+    }
+}
+
+/// A decision about a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// When, by the database's clock.
+    pub at: OffsetDateTime,
+    /// The person or program that decided.
+    pub actor: String,
+    /// The reason.
+    pub note: String,
+    /// The choice.
+    pub action: Action,
+    /// The key.
+    pub id: KeyId,
 }

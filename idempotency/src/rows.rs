@@ -4,10 +4,9 @@ use message::Fingerprint;
 use migrations::Backend;
 use migrations::query::Row;
 
-use crate::admin::{Action, Decision, StuckKey};
 use crate::id::KeyId;
 use crate::options::OnExpired;
-use crate::record::{Found, Record, State};
+use crate::record::{Action, Decision, Found, Record, State, StuckKey};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 

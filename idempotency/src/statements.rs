@@ -1,5 +1,5 @@
 //! Names of the statements that every database has. The methods of
-//! [`KeyTables`](crate::tables::KeyTables) run and describe them; each database has its own texts.
+//! [`KeyTables`](crate::store::KeyTables) run and describe them; each database has its own texts.
 
 migrations::shared_statements! { $
     decisions find finish forget insert look replace report stuck

@@ -13,12 +13,10 @@ use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::admin::Action;
 use crate::decide::Asked;
 use crate::id::KeyId;
-use crate::record::{Ending, Record};
+use crate::record::{Action, Ending, Record};
 use crate::statements::Shared;
-use crate::tables::KeyTables;
 use crate::token::Dated;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
@@ -68,6 +66,20 @@ pub enum Change<'a> {
     Renew(Duration),
     /// The lease expires now.
     Lapse,
+}
+
+/// The tables of idempotency keys, in a schema.
+pub struct KeyTables<DB: KeyStore> {
+    pub(crate) shared: Shared,
+    /// The SQL that only this database has.
+    pub(crate) own: DB::KeyStatements,
+}
+
+impl<DB: KeyStore> KeyTables<DB> {
+    pub(crate) fn new(schema: Option<&Identifier>) -> Self {
+        let own = DB::key_statements(schema);
+        Self { shared: DB::shared_key_statements(&own), own }
+    }
 }
 
 /// A database that can store keys: PostgreSQL or SQLite. Sealed.

@@ -2,34 +2,20 @@
 //! nothing. All databases share this code; [`KeyStore`] has the operations in which they differ.
 //! Run every call that takes a pool to its end.
 
+use migrations::Statement;
 use migrations::query::Query;
-use migrations::{Identifier, Statement};
 use sqlx::Pool;
 use time::OffsetDateTime;
 
-use crate::admin::{Decision, StuckKey};
 use crate::id::KeyId;
 use crate::options::OnExpired;
-use crate::record::{Found, Record, State};
+use crate::record::{Decision, Found, Record, State, StuckKey};
 use crate::rows;
-use crate::statements::Shared;
-use crate::store::{Ask, End, KeyStore, TakeOver};
+use crate::store::{Ask, End, KeyStore, KeyTables, TakeOver};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
-/// The tables of idempotency keys, in a schema.
-pub struct KeyTables<DB: KeyStore> {
-    shared: Shared,
-    /// The SQL that only this database has.
-    pub(crate) own: DB::KeyStatements,
-}
-
 impl<DB: KeyStore> KeyTables<DB> {
-    pub(crate) fn new(schema: Option<&Identifier>) -> Self {
-        let own = DB::key_statements(schema);
-        Self { shared: DB::shared_key_statements(&own), own }
-    }
-
     /// Claims a key that has no row, if the transaction holds its lock. Returns when it was
     /// claimed.
     pub(crate) async fn insert(

@@ -8,9 +8,7 @@ use http::request::Parts;
 use http::{Method, StatusCode};
 use inbox::Tenant;
 use message::{InvalidText, TEXT_BYTES_MAX};
-use tower_layer::Layer;
 
-use super::service::Idempotent;
 use super::stored::is_stored_by_default;
 use crate::{ClaimOptions, IdempotencyKeys, KeyStore, Operation};
 
@@ -25,7 +23,7 @@ const METHOD_BYTES_MAX: usize = "DELETE ".len();
 /// A layer that makes a route idempotent. Each route needs its own layer.
 ///
 /// It handles POST, PUT, PATCH and DELETE; other methods pass through without any extension.
-pub struct IdempotencyLayer<DB: KeyStore>(Arc<LayerOptions<DB>>);
+pub struct IdempotencyLayer<DB: KeyStore>(pub(super) Arc<LayerOptions<DB>>);
 
 /// The way a key is held while the handler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,14 +206,6 @@ impl<DB: KeyStore> LayerOptions<DB> {
 
     pub(super) fn keeps_status(&self, status: StatusCode) -> bool {
         (self.is_kept)(status)
-    }
-}
-
-impl<S, DB: KeyStore> Layer<S> for IdempotencyLayer<DB> {
-    type Service = Idempotent<S, DB>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Idempotent::new(inner, Arc::clone(&self.0))
     }
 }
 

@@ -9,11 +9,12 @@ use http::{Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use message::shield;
+use tower_layer::Layer;
 use tower_service::Service;
 use tracing::Instrument as _;
 
 use super::fingerprint::fingerprint;
-use super::layer::{LayerOptions, Mode};
+use super::layer::{IdempotencyLayer, LayerOptions, Mode};
 use super::problem::Problem;
 use super::run::{Call, leased, transactional, unkeyed};
 use super::{answer, header};
@@ -34,6 +35,14 @@ pub struct Idempotent<S, DB: KeyStore> {
 impl<S, DB: KeyStore> Idempotent<S, DB> {
     pub(super) fn new(inner: S, settings: Arc<LayerOptions<DB>>) -> Self {
         Self { inner, settings }
+    }
+}
+
+impl<S, DB: KeyStore> Layer<S> for IdempotencyLayer<DB> {
+    type Service = Idempotent<S, DB>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Idempotent::new(inner, Arc::clone(&self.0))
     }
 }
 

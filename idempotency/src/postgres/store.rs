@@ -15,8 +15,8 @@ use uuid::Uuid;
 use super::statements::{BEGIN, BY_INDEXES, Statements, UNDO};
 use crate::record::{Record, State};
 use crate::statements::{Shared, shared_of};
-use crate::store::{Ask, Change, End, KeyStore};
-use crate::tables::{KeyTables, of_existing, of_key};
+use crate::store::{Ask, Change, End, KeyStore, KeyTables};
+use crate::tables::{of_existing, of_key};
 use crate::{Action, Ending, KeyId, rows};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

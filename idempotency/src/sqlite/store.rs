@@ -13,8 +13,8 @@ use super::statements::{HOLD, Statements, UNDO};
 use crate::options::LEASE_MAX;
 use crate::record::{Record, State};
 use crate::statements::{Shared, shared_of};
-use crate::store::{Ask, Change, End, KeyStore};
-use crate::tables::{KeyTables, of_key};
+use crate::store::{Ask, Change, End, KeyStore, KeyTables};
+use crate::tables::of_key;
 use crate::{Action, Ending, KeyId};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

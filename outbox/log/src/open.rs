@@ -1,4 +1,4 @@
-//! Opens a log from an address.
+//! Opens a log from an address. The modules of operators offer their functions as `open`.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use migrations::Dialect;
 
 use crate::address::Address;
 use crate::admin::LogAdmin;
-use crate::entries::LogEntries;
+use crate::entries::{LogEntries, Opened};
 #[cfg(feature = "postgres")]
 use crate::postgres::PostgresLog;
 use crate::retention::LogRetention;
@@ -16,7 +16,7 @@ use crate::sqlite::SqliteLog;
 use crate::{LogError, LogOptions, LogStore};
 
 /// All operations on a log.
-pub(crate) trait Log: LogStore + LogAdmin + LogEntries + LogRetention {}
+trait Log: LogStore + LogAdmin + LogEntries + LogRetention {}
 
 impl<T: LogStore + LogAdmin + LogEntries + LogRetention> Log for T {}
 
@@ -34,7 +34,43 @@ pub fn open(
     Ok(log(address.into(), source, options)?)
 }
 
-pub(crate) fn log(address: Address, source: Source, options: LogOptions) -> Result<Arc<dyn Log>, LogError> {
+/// Opens the administration of the database at an address: `postgres://…` or `sqlite:…`. Does not
+/// connect yet.
+///
+/// # Errors
+/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
+pub fn admin(
+    address: impl Into<Address>,
+    source: Source,
+    options: LogOptions,
+) -> Result<Arc<dyn LogAdmin>, LogError> {
+    Ok(log(address.into(), source, options)?)
+}
+
+/// Opens administration and entries of the log at an address: `postgres://…` or `sqlite:…`. Does
+/// not connect yet.
+///
+/// # Errors
+/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
+pub fn entries(address: impl Into<Address>, source: Source, options: LogOptions) -> Result<Opened, LogError> {
+    let log = log(address.into(), source, options)?;
+    Ok((Arc::clone(&log) as Arc<dyn LogAdmin>, log))
+}
+
+/// Opens the retention of the database at an address: `postgres://…` or `sqlite:…`. Does not
+/// connect yet.
+///
+/// # Errors
+/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
+pub fn retention(
+    address: impl Into<Address>,
+    source: Source,
+    options: LogOptions,
+) -> Result<Arc<dyn LogRetention>, LogError> {
+    Ok(log(address.into(), source, options)?)
+}
+
+fn log(address: Address, source: Source, options: LogOptions) -> Result<Arc<dyn Log>, LogError> {
     match address.dialect()? {
         #[cfg(feature = "postgres")]
         Dialect::Postgres => Ok(Arc::new(PostgresLog::new(address, source, options)?)),

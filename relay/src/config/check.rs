@@ -17,21 +17,11 @@ use super::file::{
     DatabaseSection, FileSection, KafkaSection, Log, PipelineSection, RabbitmqSection, SqsSection,
 };
 use super::http::Http;
+use super::problems::Problems;
 use super::retention;
 use super::{Config, Otlp, adopt, broker, engine_section, env, inbox, level, page};
 use engine::maintenance::KEEP_DECISIONS_DEFAULT;
 use engine::{Filter, InvalidFilter, Rule};
-
-/// The problems found so far, each with its path.
-#[derive(Default)]
-pub(super) struct Problems(Vec<Wrong>);
-
-impl Problems {
-    pub(super) fn add(&mut self, path: String, message: impl Into<String>, help: Option<&str>) {
-        let help = help.map(str::to_owned);
-        self.0.push(Wrong { path, message: message.into(), help, origin: None });
-    }
-}
 
 /// The treatment of files that broker settings name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,11 +62,8 @@ pub(crate) fn check(file: FileSection, files: Files) -> Result<Config, Vec<Wrong
         adoptions.extend(adoption.map(|adoption| (pipeline.name.clone(), adoption)));
         pipelines.push(pipeline);
     }
-    if problems.0.is_empty() {
-        Ok(Config { pipelines, adoptions, log: file.log, http, otlp, page, verify })
-    } else {
-        Err(problems.0)
-    }
+    problems.none()?;
+    Ok(Config { pipelines, adoptions, log: file.log, http, otlp, page, verify })
 }
 
 fn check_log(log: &Log, problems: &mut Problems) {

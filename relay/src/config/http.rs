@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::check::Problems;
+use super::problems::Problems;
 use engine::monitor::INTERVAL_DEFAULT;
 use engine::telemetry::TOPICS_MAX_DEFAULT;
 use operate::units::Time;

@@ -8,8 +8,8 @@ use outbox::connect::InvalidUrl;
 use outbox_log::LogOptions;
 use secrecy::ExposeSecret as _;
 
-use super::check::Problems;
 use super::file::InboxSection;
+use super::problems::Problems;
 use crate::near;
 
 /// Returns the checked section. Adds its problems to `problems`.

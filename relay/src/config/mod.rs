@@ -9,6 +9,7 @@
 //! | `file` | the sections as written in the file |
 //! | `engine_section` | the section of the engine made into its settings |
 //! | `check` | checks across sections |
+//! | `problems` | the problems that the checks find, each with its path |
 //! | `broker` | checks of the broker to which messages go |
 //! | `adopt` | the foreign outbox table that `relay adopt` takes over |
 //! | `retention` | bounds of how long history is kept |
@@ -39,6 +40,7 @@ pub(crate) mod level;
 pub(crate) mod otel_env;
 pub(crate) mod otlp;
 mod page;
+mod problems;
 pub(crate) mod redact;
 mod retention;
 mod schema;

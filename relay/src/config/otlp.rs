@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
-use super::check::Problems;
+use super::problems::Problems;
 use operate::units::Time;
 
 /// The section as written in the file.

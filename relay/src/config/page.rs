@@ -11,7 +11,7 @@ use secrecy::SecretString;
 use serde::Deserialize;
 use web::{PageConfig, PageCredential, PageTls, PageUser};
 
-use super::check::Problems;
+use super::problems::Problems;
 
 /// The section as written in the file.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

@@ -19,7 +19,6 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::admin::entry::ListedEntry;
-use crate::admin::parked::Confirmed;
 use crate::{EntryId, ExceptionState, LogError, RelayName};
 
 /// A decision about a dead entry.
@@ -257,6 +256,17 @@ impl ChosenEntry {
         };
         Err(DecideError::NotDead { id, state, action })
     }
+}
+
+/// A confirmation that an operator has given for many entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Confirmed {
+    /// The id of the decision, which the audit stores with each entry. Sent twice, a confirmation
+    /// is one decision.
+    pub id: Uuid,
+    /// The database's time for which it was given: an entry that has changed later, also one that
+    /// was requeued and is tried again, is left unchanged.
+    pub as_of: OffsetDateTime,
 }
 
 /// A decision about some entries, in one transaction.

@@ -10,7 +10,7 @@
 //! | `status` | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`], [`Picture`], [`Process`] |
 //! | `entry` | [`ListedEntry`], [`AuditRecord`] |
 //! | `operation` | [`Operation`]: all other operations |
-//! | `decision` | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`DecideError`] |
+//! | `decision` | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`Confirmed`], [`DecideError`] |
 //! | `parked` | [`Desk`]: many parked entries in one session |
 
 pub(crate) mod decision;
@@ -19,27 +19,26 @@ mod operation;
 mod parked;
 pub(crate) mod status;
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
-use message::Source;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-pub use decision::{Action, ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision, WITHDRAWN_BY};
+pub use decision::{
+    Action, ChosenEntry, Confirmed, DECIDED_MAX, DecideError, Decision, OperatorDecision, WITHDRAWN_BY,
+};
 pub use entry::{AuditRecord, ListedEntry};
 pub use operation::Operation;
 pub use parked::{
-    Confirmed, DecisionRecord, Desk, FOLLOWED_MAX, FoundParked, GROUPED_MAX, LOOKED_AT_MAX, ParkedFilter,
-    ParkedGroup, ParkedQuery, ParkedSlice, SURVEYED_MAX, StandingCount, Survey,
+    DecisionRecord, Desk, FOLLOWED_MAX, FoundParked, GROUPED_MAX, LOOKED_AT_MAX, ParkedFilter, ParkedGroup,
+    ParkedQuery, ParkedSlice, SURVEYED_MAX, StandingCount, Survey,
 };
 pub use status::{
     Backlog, Blocker, COUNTED_MAX, CountedError, CursorHistory, ERRORS_LOOKED_AT, Holder, ParkedCount,
     Picture, Process, RelayStatus,
 };
 
-use crate::address::Address;
-use crate::{EntryId, ExceptionState, LogError, LogOptions, Pause, PauseScope, RelayName};
+pub use crate::open::admin as open;
+use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
 
 /// Reads status and carries out decisions. Each call opens its own connection. All reading calls
 /// are cancel-safe.
@@ -199,17 +198,4 @@ pub trait LogAdmin: Send + Sync + 'static {
     /// # Errors
     /// As for [`LogAdmin::relays`].
     async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError>;
-}
-
-/// Opens the administration of the database at an address: `postgres://…` or `sqlite:…`. Does not
-/// connect yet.
-///
-/// # Errors
-/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
-pub fn open(
-    address: impl Into<Address>,
-    source: Source,
-    options: LogOptions,
-) -> Result<Arc<dyn LogAdmin>, LogError> {
-    Ok(crate::open::log(address.into(), source, options)?)
 }

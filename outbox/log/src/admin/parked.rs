@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
+use crate::admin::decision::{ChosenEntry, Confirmed, DecideError, OperatorDecision};
 use crate::admin::entry::ListedEntry;
 use crate::{EntryId, ExceptionState, LogError};
 
@@ -121,17 +121,6 @@ pub struct Survey {
     pub groups: Vec<ParkedGroup>,
     /// Whether the groups leave out entries in the middle.
     pub is_sample: bool,
-}
-
-/// A confirmation that an operator has given for many entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Confirmed {
-    /// The id of the decision, which the audit stores with each entry. Sent twice, a confirmation
-    /// is one decision.
-    pub id: Uuid,
-    /// The database's time for which it was given: an entry that has changed later, also one that
-    /// was requeued and is tried again, is left unchanged.
-    pub as_of: OffsetDateTime,
 }
 
 /// The result of a decision in one outbox, as the audit has it.

@@ -19,7 +19,6 @@ pub(crate) mod selection;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use message::Source;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -28,10 +27,10 @@ pub use labels::Labels;
 pub use lag::{TopicLag, UNREAD_COUNTED_MAX};
 pub use selection::{EntryName, Extent, SelectedEntry, SelectedPage, Selection, Standing};
 
-use crate::address::Address;
 use crate::admin::LogAdmin;
+pub use crate::open::entries as open;
 pub use crate::tables::Signature;
-use crate::{Entry, EntryId, LogError, LogOptions, RelayName, RowLimit};
+use crate::{Entry, EntryId, LogError, RelayName, RowLimit};
 
 /// A reference to an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,13 +136,3 @@ pub trait LogEntries: Send + Sync + 'static {
 
 /// The administration and the entries of one log.
 pub type Opened = (Arc<dyn LogAdmin>, Arc<dyn LogEntries>);
-
-/// Opens administration and entries of the log at an address: `postgres://…` or `sqlite:…`. Does
-/// not connect yet.
-///
-/// # Errors
-/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
-pub fn open(address: impl Into<Address>, source: Source, options: LogOptions) -> Result<Opened, LogError> {
-    let log = crate::open::log(address.into(), source, options)?;
-    Ok((Arc::clone(&log) as Arc<dyn LogAdmin>, log))
-}

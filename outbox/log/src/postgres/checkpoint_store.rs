@@ -20,9 +20,9 @@ use crate::watch::Watch;
 use crate::{BrokerTrouble, CheckpointStore, Cursor, LogError, Progress, stored};
 
 use crate::postgres::mark::PgMark;
+use crate::postgres::process_name::process_name;
 use crate::postgres::rebase::{Rebase, Search};
 use crate::postgres::statements::Statements;
-use crate::postgres::store::process_name;
 
 /// Maximum attempts when another process took the lease between the two statements.
 const ACQUIRE_ATTEMPTS: usize = 3;

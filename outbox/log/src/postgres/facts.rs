@@ -6,8 +6,8 @@ use sqlx::PgConnection;
 
 use crate::failure::within;
 use crate::postgres::fragments::PRESENT_RUN;
-use crate::postgres::history::{CursorFacts, History, ServerFacts};
-use crate::postgres::mark::PgMark;
+use crate::postgres::history::{CursorFacts, ServerFacts};
+use crate::postgres::mark::{History, PgMark};
 use crate::{Cursor, LogError};
 
 migrations::statements! {

@@ -125,3 +125,9 @@ pub(super) const GIVEN_OUT: &str =
 pub(super) const LABELS: &str =
     "CASE WHEN {unbounded} OR octet_length({of}.headers::text) > 4194304 THEN 'null'
     ELSE {of}.headers::text END";
+
+/// The present holder of a relay's lease, whole: the checkpoint store and retention look it up.
+pub(super) const HOLDER: &str = "
+        SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8, epoch, lease_until::text,
+            lease_seconds
+        FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0 AND holder IS NOT NULL";

@@ -4,7 +4,7 @@ pub use outbox::postgres::inventory::Listed;
 use outbox::postgres::inventory::statements as of_producers;
 
 use crate::postgres::store::ONE_PLAN_HERE;
-use crate::postgres::{admin, entries, facts, rebase, reconcile, retention, statements, tables};
+use crate::postgres::{admin, entries, facts, fragments, rebase, reconcile, retention, statements, tables};
 
 /// The planner settings of the relay's sessions, for one transaction.
 pub const ONE_PLAN: &str = ONE_PLAN_HERE;
@@ -28,7 +28,7 @@ const CONSTANTS: [(&str, &str); 20] = [
     ("entries.FIRSTS", entries::statements::FIRSTS),
     ("retention.LIST", retention::LIST),
     ("retention.EXPIRE", retention::EXPIRE),
-    ("retention.HOLDER", retention::HOLDER),
+    ("retention.HOLDER", fragments::HOLDER),
     ("retention.FORGET", retention::FORGET),
     ("retention.FORGET_DECISIONS", retention::FORGET_DECISIONS),
 ];

@@ -1,14 +1,71 @@
-//! A mark: a snapshot, and a position of the sequence that was read before it. Pure arithmetic on
-//! transaction ids.
+//! A mark: a snapshot, and a position of the sequence that was read before it, and the
+//! history in which both mean something. Pure arithmetic on transaction ids.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use std::str::FromStr;
 
 use crate::cursor::Mark;
 use crate::error::{LogError, quoted};
-use crate::postgres::history::History;
 
 /// Marks a mark that a rebase made.
 const REBASED: &str = "rebased";
+
+/// An unknown timeline; real ones are counted from 1.
+const UNKNOWN_TIMELINE: i64 = 0;
+
+/// The history in which a mark was taken, written `system identifier/timeline/run`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct History {
+    /// The identifier of the cluster.
+    pub(super) system_identifier: String,
+    /// The timeline of the write-ahead log; each promotion begins a new one. [`UNKNOWN_TIMELINE`]
+    /// where the server does not report it.
+    pub(super) timeline: i64,
+    /// The run, from a start of the server or the recovery from a crash to its end:
+    /// `outbox_server_run`.
+    pub(super) run: String,
+}
+
+impl History {
+    /// Returns whether both are of one server, as far as it reports, without a known promotion
+    /// between them. An unknown timeline proves nothing.
+    pub(super) fn is_of(&self, system_identifier: &str, timeline: i64) -> bool {
+        self.system_identifier == system_identifier && !self.was_promoted(timeline)
+    }
+
+    /// Returns whether this timeline is certainly another one.
+    pub(super) fn was_promoted(&self, timeline: i64) -> bool {
+        self.timeline != timeline && self.timeline != UNKNOWN_TIMELINE && timeline != UNKNOWN_TIMELINE
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.system_identifier, self.timeline, self.run)
+    }
+}
+
+impl FromStr for History {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.split('/');
+        let (Some(system), Some(timeline), Some(run), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(());
+        };
+        let is_number =
+            |text: &str| !text.is_empty() && text.len() <= 20 && text.bytes().all(|b| b.is_ascii_digit());
+        let is_uuid = run.len() == 36 && run.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+        match timeline.parse() {
+            Ok(timeline) if is_number(system) && is_uuid && timeline >= 0 => {
+                Ok(Self { system_identifier: system.to_owned(), timeline, run: run.to_owned() })
+            }
+            _ => Err(()),
+        }
+    }
+}
 
 /// A mark of this dialect, written `floor@xmin:xmax:xid,xid,…@history@rebased`. The last two parts
 /// are optional.

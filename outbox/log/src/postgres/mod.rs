@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `store` | `PostgresLog`: opens connections with the settings that each job needs |
 //! | `brief`, `encoding`, `server_kind`, `unconnected` | sessions: those that end after one question, texts of databases that do not use UTF-8, refused servers, errors of connecting |
+//! | `process_name` | names of sessions, as the server shows them |
+//! | `in_use` | errors of locks that another session holds |
 //! | `lock_holder` | names the session whose lock keeps the relay waiting |
-//! | `mark` | marks: a snapshot and a position of the sequence |
+//! | `mark` | marks: a snapshot, a position of the sequence, and the history that both belong to |
 //! | `reader` | differences with their pages, and what is parked |
 //! | `page`, `row` | where a page ends, and which payloads are read with it; the columns of a row |
 //! | `checkpoint_store` | lease, cursor, exceptions |
-//! | `history`, `facts` | the history that a mark belongs to, and whether a cursor can be trusted; what that is decided on |
+//! | `history`, `facts` | whether a cursor belongs to this history and can be trusted; what that is decided on |
 //! | `rebase` | repairs cursors that do not belong to this history |
 //! | `admin`, `entries` | operators' questions and decisions |
 //! | `tables` | the SQL of `crate::tables`, which all databases share |
@@ -84,6 +86,7 @@ mod entries;
 mod facts;
 mod fragments;
 mod history;
+mod in_use;
 /// Open to the test that counts what each statement reads.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
@@ -91,6 +94,7 @@ pub mod inventory;
 mod lock_holder;
 mod mark;
 mod page;
+mod process_name;
 mod reader;
 mod rebase;
 mod reconcile;

@@ -16,7 +16,7 @@ use crate::postgres::mark::PgMark;
 use crate::postgres::row::text;
 use crate::postgres::store::ONE_PLAN_HERE;
 use crate::read_only::begin;
-use crate::reconcile::{Row, Rows, stage};
+use crate::reconcile::rows::{Row, Rows, stage};
 use crate::{LogError, RelayName, stored};
 
 migrations::statements! {

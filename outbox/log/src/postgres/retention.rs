@@ -13,6 +13,8 @@ use tokio::time::Instant;
 use crate::admin::entry::due;
 use crate::failure::within;
 use crate::postgres::brief::Brief;
+use crate::postgres::fragments::HOLDER;
+use crate::postgres::in_use::is_in_use;
 use crate::postgres::store::PostgresLog;
 use crate::retention::{Expired, ForgetError, HeldBack, KEEP_MESSAGES, LogRetention, Segment};
 use crate::watch::{Held, Life, Vigil};
@@ -37,11 +39,6 @@ pub(super) const EXPIRE: &str = "SELECT {schema}outbox_expire_segment($1, make_i
 
 pub(super) const FORGET_DECISIONS: &str =
     "SELECT {schema}outbox_forget_decisions(make_interval(secs => $1), $2)";
-
-pub(super) const HOLDER: &str = "
-        SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8, epoch, lease_until::text,
-            lease_seconds
-        FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0 AND holder IS NOT NULL";
 
 /// $3 epoch and $4 end of a lease that is over although its end lies in the future, or null.
 pub(super) const FORGET: &str =
@@ -141,12 +138,6 @@ fn blame_clocks(segments: &mut [Segment], by_server: &[Segment], ahead: Duration
             segment.held_back = Some(HeldBack::Clocks(ahead));
         }
     }
-}
-
-/// Returns whether the error is `lock_not_available` or `deadlock_detected`.
-pub(super) fn is_in_use(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
-    matches!(code.as_deref(), Some("55P03" | "40P01"))
 }
 
 fn held_back(reason: &str, culprit: Option<String>) -> HeldBack {

@@ -1,7 +1,8 @@
 //! The SQL of the reader and the checkpoint store, rendered once per log.
 
 use crate::postgres::fragments::{
-    BOUNDED, COLUMNS, COPY, GIVEN_OUT, HEADERS, HEADERS_BYTES, PRESENT_RUN, SAME_SEGMENT, TRACE, UNBOUNDED,
+    BOUNDED, COLUMNS, COPY, GIVEN_OUT, HEADERS, HEADERS_BYTES, HOLDER, PRESENT_RUN, SAME_SEGMENT, TRACE,
+    UNBOUNDED,
 };
 
 migrations::statements! {
@@ -207,7 +208,7 @@ migrations::statements! {
             OR (r.epoch = $5 AND r.lease_until = $6::text::timestamptz)
         RETURNING epoch, cursor, taken_from, set_config('application_name', $7, false)";
     /// $1 relay: the holder, the time left, the epoch, the end, and the requested length.
-    holder = super::retention::HOLDER;
+    holder = HOLDER;
     /// $1 relay: other ones that no process runs.
     left_relays = "
         SELECT relay FROM {schema}outbox_relay

@@ -18,6 +18,7 @@ use crate::postgres::brief::Brief;
 use crate::postgres::checkpoint_store::PgCheckpointStore;
 use crate::postgres::encoding;
 use crate::postgres::facts;
+use crate::postgres::process_name::process_name;
 use crate::postgres::reader::{PgReader, Sql};
 use crate::postgres::rebase::Rebase;
 use crate::postgres::server_kind::ServerKind;
@@ -379,12 +380,6 @@ impl LogStore for PostgresLog {
     async fn cause_of(&self, error: &LogError) -> Option<String> {
         self.lock_in_the_way(error).await
     }
-}
-
-/// Returns the application name of a session of a relay, which shows operators what each process
-/// does, and its version. The name of the relay is last because a long one is cut.
-pub(super) fn process_name(role: &str, relay: &RelayName) -> String {
-    format!("relay/{} {role} {relay}", env!("CARGO_PKG_VERSION"))
 }
 
 #[cfg(test)]

@@ -13,18 +13,16 @@ mod forget;
 mod keep;
 mod segment;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::Source;
 
 pub use forget::ForgetError;
 pub use keep::{KEEP_DECISIONS, KEEP_MESSAGES, KeepBounds, KeepOutOfBounds};
 pub use segment::{Expired, HeldBack, Segment};
 
-use crate::address::Address;
-use crate::{LogError, LogOptions, RelayName};
+pub use crate::open::retention as open;
+use crate::{LogError, RelayName};
 
 /// The retention of one log. Each call opens its own connection.
 #[async_trait]
@@ -69,17 +67,4 @@ pub trait LogRetention: Send + Sync + 'static {
     /// [`ForgetError`]: it leads, it is unknown, or entries are parked. Nothing was changed then,
     /// except that a part of the entries to discard may be gone.
     async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError>;
-}
-
-/// Opens the retention of the database at an address: `postgres://…` or `sqlite:…`. Does not
-/// connect yet.
-///
-/// # Errors
-/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
-pub fn open(
-    address: impl Into<Address>,
-    source: Source,
-    options: LogOptions,
-) -> Result<Arc<dyn LogRetention>, LogError> {
-    Ok(crate::open::log(address.into(), source, options)?)
 }

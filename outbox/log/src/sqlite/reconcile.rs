@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::entries::Labels;
 use crate::entries::selection::LABEL_BYTES_PER_CALL;
-use crate::reconcile::{HASHED_BYTES_PER_CALL, Row, Rows, stage};
+use crate::reconcile::rows::{HASHED_BYTES_PER_CALL, Row, Rows, stage};
 use crate::sqlite::fragments::{DISCARDED, WAS_EDITED};
 use crate::sqlite::mark::id_of;
 use crate::sqlite::row::text;

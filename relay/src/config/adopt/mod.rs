@@ -11,7 +11,7 @@ mod section;
 use adopt::{Adoption, WhenSent};
 use message::{ContentType, HeaderName};
 
-use super::check::Problems;
+use super::problems::Problems;
 use names::Names;
 pub(crate) use section::AdoptSection;
 

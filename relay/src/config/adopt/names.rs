@@ -6,7 +6,7 @@ use adopt::{AdoptedTopic, Field, Only, Pending, WhenSent};
 use message::{HeaderName, InvalidText, Topic};
 use migrations::ForeignIdentifier;
 
-use super::super::check::Problems;
+use super::super::problems::Problems;
 use super::section::{FieldSection, OnlySection, Words};
 
 /// Maximum number of steps of a path, and maximum length of a step in bytes.

@@ -1,15 +1,11 @@
-//! Reads the outbox for a comparison with another system: in batches, in the order of message ids,
-//! each row with its state at the relay.
-
-#[cfg(feature = "postgres")]
-use std::time::Duration;
+//! Rows of the outbox for a comparison, and the relay's progress with them.
 
 use async_trait::async_trait;
 use message::Fingerprint;
 use uuid::Uuid;
 
 use crate::entries::Labels;
-use crate::{ExceptionState, LogError, RelayName};
+use crate::{ExceptionState, LogError};
 
 /// Maximum bytes of payloads that one call reads and hashes. A single payload above it is not read.
 /// The statements repeat this number.
@@ -69,47 +65,6 @@ pub trait Rows: Send {
     /// Returns the smallest message id above all that retention has removed. For smaller ids the
     /// outbox no longer has an answer.
     async fn first(&mut self) -> Result<Option<Uuid>, LogError>;
-}
-
-/// Opens the outbox of a relay in PostgreSQL.
-///
-/// # Errors
-/// [`LogError::Operator`] when the schema does not fit.
-#[cfg(feature = "postgres")]
-pub async fn postgres(
-    connection: sqlx::PgConnection,
-    schema: Option<&migrations::Identifier>,
-    relay: &RelayName,
-) -> Result<Box<dyn Rows>, LogError> {
-    postgres_within(connection, schema, relay, Duration::ZERO).await
-}
-
-/// Opens the outbox of a relay in PostgreSQL. No statement takes longer than `statement_timeout`;
-/// zero means no limit.
-///
-/// # Errors
-/// [`LogError::Operator`] when the schema does not fit.
-#[cfg(feature = "postgres")]
-pub async fn postgres_within(
-    connection: sqlx::PgConnection,
-    schema: Option<&migrations::Identifier>,
-    relay: &RelayName,
-    statement_timeout: Duration,
-) -> Result<Box<dyn Rows>, LogError> {
-    let opened = crate::postgres::PostgresRows::open(connection, schema, relay, statement_timeout);
-    Ok(Box::new(opened.await?))
-}
-
-/// Opens the outbox of a relay in SQLite.
-///
-/// # Errors
-/// [`LogError::Operator`] when the schema does not fit.
-#[cfg(feature = "sqlite")]
-pub async fn sqlite(
-    connection: sqlx::SqliteConnection,
-    relay: &RelayName,
-) -> Result<Box<dyn Rows>, LogError> {
-    Ok(Box::new(crate::sqlite::SqliteRows::open(connection, relay).await?))
 }
 
 /// Returns the stage that the columns `state`, `passed` and `discarded` give together. A row that
