@@ -26,10 +26,6 @@ impl Reading {
         spool: &mut Spool,
     ) -> Result<BrokerRead, OperateError> {
         let mut read = BrokerRead::default();
-        #[cfg_attr(
-            not(any(feature = "rabbitmq", feature = "sqs")),
-            expect(irrefutable_let_patterns, reason = "Kafka is the only broker of this build")
-        )]
         let Broker::Kafka(config) = broker else { return Ok(read) };
         let mut topic_reader = TopicReader::new(config).map_err(of_reader)?;
         for topic in topics {
@@ -61,10 +57,6 @@ impl Reading {
         group: &str,
         topics: &BTreeSet<String>,
     ) -> Result<Committed, OperateError> {
-        #[cfg_attr(
-            not(any(feature = "rabbitmq", feature = "sqs")),
-            expect(irrefutable_let_patterns, reason = "Kafka is the only broker of this build")
-        )]
         let Broker::Kafka(config) = broker else { return Ok(Committed::new()) };
         let (config, group, topics) = (config.clone(), group.to_owned(), topics.clone());
         let asked =
