@@ -58,8 +58,12 @@ impl Address {
     }
 
     /// Returns the options for a connection to PostgreSQL. They may differ at the next call.
+    ///
+    /// # Errors
+    /// [`LogError::Operator`] for an address that is not one of PostgreSQL, and for a URL that
+    /// would send secrets in the clear unless `allow_plaintext` is set.
     #[cfg(feature = "postgres")]
-    pub(crate) fn postgres(&self, allow_plaintext: bool) -> Result<PgConnectOptions, LogError> {
+    pub fn postgres(&self, allow_plaintext: bool) -> Result<PgConnectOptions, LogError> {
         match &self.0 {
             Known::Postgres(pool) => {
                 Ok(PgConnectOptions::clone(&pool.connect_options()).extra_float_digits(None))
@@ -75,8 +79,12 @@ impl Address {
     }
 
     /// Returns the options for a connection to SQLite.
+    ///
+    /// # Errors
+    /// [`LogError::Operator`] for an address that is not one of SQLite, and for a database in
+    /// memory.
     #[cfg(feature = "sqlite")]
-    pub(crate) fn sqlite(&self) -> Result<SqliteConnectOptions, LogError> {
+    pub fn sqlite(&self) -> Result<SqliteConnectOptions, LogError> {
         match &self.0 {
             Known::Sqlite(pool) => {
                 let options = SqliteConnectOptions::clone(&pool.connect_options());

@@ -19,7 +19,8 @@ pub enum Publishing {
 
 impl Publishing {
     /// Returns the connector to the broker.
-    pub(crate) fn connector(&self) -> Arc<dyn Connector> {
+    #[must_use]
+    pub fn connector(&self) -> Arc<dyn Connector> {
         match self {
             Self::Plain(connector) => Arc::clone(connector),
             Self::InTransactions(transactions) => Arc::clone(transactions) as _,

@@ -8,15 +8,13 @@ use inbox::{
     FoundLetter, Inbox, InboxOptions, Known, LetterDecision, LetterFilter, LetterSlice, LetterSurvey,
     ManyDecided, RedriveError, RedriveOptions, Redriven, Requested, SeenLetter,
 };
-use migrations::{Dialect, Identifier};
-use outbox::connect::sqlite_options;
+use migrations::Identifier;
 #[cfg(feature = "postgres")]
-use outbox::connect::{answering, postgres_options};
+use outbox::connect::answering;
 #[cfg(feature = "postgres")]
 use outbox_log::in_time;
 #[cfg(feature = "postgres")]
 use outbox_log::postgres::unconnected;
-use outbox_log::{LogError, LogOptions};
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgConnectOptions;
 #[cfg(feature = "postgres")]
@@ -28,8 +26,7 @@ use uuid::Uuid;
 use super::error::OperateError;
 #[cfg(feature = "postgres")]
 use super::tables::{CLOSE_MAX, CONNECT_TIMEOUT};
-use super::tables::{close, open_with};
-use crate::settings::Database;
+use super::tables::{ConnectOptions, Tables, close, open_with};
 
 /// Timeout for each call, the same as for an outbox: a host that has disappeared does not answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -48,14 +45,9 @@ enum Opened {
 }
 
 impl InboxDatabase {
-    /// Connects to the inbox at a URL and checks its schema. Its location is for errors.
-    pub(crate) async fn open(
-        url: &str,
-        schema: Option<Identifier>,
-        allow_plaintext: bool,
-        location: &str,
-    ) -> Result<Self, OperateError> {
-        let opened = Opened::at(url, schema, allow_plaintext).await;
+    /// Connects to an inbox and checks its schema. Its location is for errors.
+    pub(crate) async fn open(tables: &Tables, location: &str) -> Result<Self, OperateError> {
+        let opened = Opened::at(tables).await;
         let opened = opened.map_err(|error| error.of_place(location))?;
         Ok(Self { opened, location: location.to_owned() })
     }
@@ -70,22 +62,14 @@ impl InboxDatabase {
 }
 
 impl Opened {
-    async fn at(url: &str, schema: Option<Identifier>, allow_plaintext: bool) -> Result<Self, OperateError> {
-        let options = LogOptions::default().schema(schema.clone()).allow_plaintext(allow_plaintext);
-        let invalid = |error| OperateError::from(LogError::from(error));
-        Ok(match Database::check(url, &options).map_err(invalid)? {
-            #[cfg(not(feature = "postgres"))]
-            Dialect::Postgres => {
-                let help = "build the relay with its feature `postgres`";
-                return Err(OperateError::refused("this relay was built without PostgreSQL", help));
-            }
+    async fn at(tables: &Tables) -> Result<Self, OperateError> {
+        let schema = tables.options.schema.clone();
+        Ok(match tables.connect_options("relay operate")? {
             #[cfg(feature = "postgres")]
-            Dialect::Postgres => {
-                let options = postgres_options(url, allow_plaintext).map_err(invalid)?;
-                let options = options.application_name("relay operate");
+            ConnectOptions::Postgres(options) => {
                 Self::Postgres(opened(answered(&options).await?, schema).await?)
             }
-            Dialect::Sqlite => Self::Sqlite(opened(sqlite_options(url).map_err(invalid)?, schema).await?),
+            ConnectOptions::Sqlite(options) => Self::Sqlite(opened(options, schema).await?),
         })
     }
 }

@@ -9,7 +9,7 @@ use migrations::Identifier;
 use outbox_log::admin::LogAdmin;
 use outbox_log::entries::{self, Labels, LogEntries};
 use outbox_log::{LogOptions, RelayName, RowLimit};
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 
 use super::error::OperateError;
 use super::inbox_database::InboxDatabase;
@@ -156,11 +156,9 @@ impl Places {
     pub async fn inbox(mut self, inbox: &InboxConfig) -> Self {
         let (consumer, scope) = (Some(inbox.consumer.clone()), inbox.scope.clone());
         let opened = async {
-            let url = inbox.url.load("verify.inbox.url").map_err(OperateError::from)?;
-            let location = location(&url, inbox.schema.as_ref(), inbox.allow_plaintext);
-            let schema = inbox.schema.clone();
-            let opened = InboxDatabase::open(url.expose_secret(), schema, inbox.allow_plaintext, &location);
-            let opened = opened.await?;
+            let tables = inbox.tables().map_err(OperateError::from)?;
+            let location = tables.location();
+            let opened = InboxDatabase::open(&tables, &location).await?;
             Ok::<_, OperateError>((opened, location))
         };
         match opened.await {
@@ -179,8 +177,10 @@ impl Places {
         schema: Option<Identifier>,
         allow_plaintext: bool,
     ) -> Self {
-        let location = location(url, schema.as_ref(), allow_plaintext);
-        match InboxDatabase::open(url.expose_secret(), schema, allow_plaintext, &location).await {
+        let options = LogOptions::default().schema(schema).allow_plaintext(allow_plaintext);
+        let tables = Tables::new(url.clone(), options);
+        let location = tables.location();
+        match InboxDatabase::open(&tables, &location).await {
             Ok(database) => {
                 let database = Arc::new(database);
                 self.inboxes.push(InboxPlace { consumer: None, scope: None, database, location });
@@ -220,10 +220,4 @@ impl Places {
             inbox.database.close().await;
         }
     }
-}
-
-/// Returns the location of an inbox, without secrets.
-fn location(url: &SecretString, schema: Option<&Identifier>, allow_plaintext: bool) -> String {
-    let options = LogOptions::default().schema(schema.cloned()).allow_plaintext(allow_plaintext);
-    Tables::new(url.clone(), options).location()
 }

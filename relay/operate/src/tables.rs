@@ -4,13 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use brokers::InvalidSetting;
 use migrations::Dialect;
 use outbox::connect::sqlite_options;
 #[cfg(feature = "postgres")]
 use outbox::connect::{answering, postgres_options};
 #[cfg(feature = "postgres")]
 use outbox_log::in_time;
-use outbox_log::{LogError, LogOptions};
+use outbox_log::{Address, LogError, LogOptions};
 use secrecy::{ExposeSecret as _, SecretString};
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgConnectOptions;
@@ -23,9 +24,14 @@ use crate::settings::Database;
 
 /// A database with such tables.
 pub struct Tables {
-    url: SecretString,
+    known: Known,
     /// The options of connections.
     pub options: LogOptions,
+}
+
+enum Known {
+    Url(SecretString),
+    Lent(Address),
 }
 
 /// The options of a connection, by dialect.
@@ -41,13 +47,34 @@ impl Tables {
     /// Creates it from a URL.
     #[must_use]
     pub fn new(url: SecretString, options: LogOptions) -> Self {
-        Self { url, options }
+        Self { known: Known::Url(url), options }
     }
 
-    /// Returns the URL, including its password.
+    /// Creates it from the database of an outbox. Reads the file with the URL, if there is one.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] names the file.
+    pub fn of(database: &Database) -> Result<Self, InvalidSetting> {
+        let options = database.options().clone();
+        Ok(match database.lent_address() {
+            Some(address) => Self::lent(address.clone(), options),
+            None => Self::new(database.url()?, options),
+        })
+    }
+
+    /// Creates it from the address that a service lends, such as a pool.
+    #[must_use]
+    pub fn lent(address: Address, options: LogOptions) -> Self {
+        Self { known: Known::Lent(address), options }
+    }
+
+    /// Returns the URL, including its password; empty for a database that a service lent.
     #[must_use]
     pub fn url(&self) -> &str {
-        self.url.expose_secret()
+        match &self.known {
+            Known::Url(url) => url.expose_secret(),
+            Known::Lent(_) => "",
+        }
     }
 
     /// Returns server, port and name of the database, without the user: the same text for every URL
@@ -61,7 +88,10 @@ impl Tables {
                 format!("{}:{}/{database}", server(&options), options.get_port())
             }
             Ok(ConnectOptions::Sqlite(options)) => options.get_filename().display().to_string(),
-            Err(_) => redact::url(self.url()),
+            Err(error) => match &self.known {
+                Known::Url(url) => redact::url(url.expose_secret()),
+                Known::Lent(_) => error.to_string(),
+            },
         }
     }
 
@@ -79,7 +109,6 @@ impl Tables {
     /// # Errors
     /// [`OperateError`] for an unusable URL, or for a database that this build lacks.
     pub fn connect_options(&self, application_name: &str) -> Result<ConnectOptions, OperateError> {
-        let invalid = |error| OperateError::from(LogError::from(error));
         Ok(match self.dialect()? {
             #[cfg(not(feature = "postgres"))]
             Dialect::Postgres => {
@@ -88,10 +117,19 @@ impl Tables {
             }
             #[cfg(feature = "postgres")]
             Dialect::Postgres => {
-                let options = postgres_options(self.url(), self.options.allow_plaintext).map_err(invalid)?;
+                let allow_plaintext = self.options.allow_plaintext;
+                let options = match &self.known {
+                    Known::Url(url) => postgres_options(url.expose_secret(), allow_plaintext)
+                        .map_err(|error| OperateError::from(LogError::from(error)))?,
+                    Known::Lent(address) => address.postgres(allow_plaintext)?,
+                };
                 ConnectOptions::Postgres(options.application_name(application_name))
             }
-            Dialect::Sqlite => ConnectOptions::Sqlite(sqlite_options(self.url()).map_err(invalid)?),
+            Dialect::Sqlite => ConnectOptions::Sqlite(match &self.known {
+                Known::Url(url) => sqlite_options(url.expose_secret())
+                    .map_err(|error| OperateError::from(LogError::from(error)))?,
+                Known::Lent(address) => address.sqlite()?,
+            }),
         })
     }
 
@@ -100,7 +138,11 @@ impl Tables {
     /// # Errors
     /// [`OperateError`] for an unusable URL.
     pub fn dialect(&self) -> Result<Dialect, OperateError> {
-        Database::check(self.url(), &self.options).map_err(|error| LogError::from(error).into())
+        match &self.known {
+            Known::Url(url) => Database::check(url.expose_secret(), &self.options)
+                .map_err(|error| LogError::from(error).into()),
+            Known::Lent(address) => Ok(address.dialect()?),
+        }
     }
 }
 

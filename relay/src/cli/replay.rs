@@ -140,10 +140,6 @@ impl Replay {
 /// enqueued, or during an earlier replay.
 #[cfg(feature = "sqs")]
 fn deduplicated<'a>(broker: &Broker, topics: &'a BTreeMap<String, u64>) -> Vec<&'a str> {
-    #[cfg_attr(
-        not(any(feature = "kafka", feature = "rabbitmq")),
-        expect(irrefutable_let_patterns, reason = "SQS is the only broker of this build")
-    )]
     let Broker::Sqs(config) = broker else { return Vec::new() };
     let queue = |topic: &String| config.queues.get(topic).unwrap_or(topic).ends_with(".fifo");
     topics.keys().filter(|topic| queue(topic)).map(String::as_str).collect()

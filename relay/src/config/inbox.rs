@@ -57,6 +57,7 @@ pub(super) fn check(
         consumer: consumer?,
         scope: scope?,
         url: url?,
+        lent: None,
         schema: schema?,
         allow_plaintext: section.allow_plaintext,
         topics: section.topics,

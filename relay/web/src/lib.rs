@@ -12,7 +12,9 @@ mod page;
 mod settings;
 
 #[cfg(feature = "page")]
-pub use page::{Own, Page, PageError, check, check_settings};
+pub use page::{
+    BuildPageError, Own, Page, PageBody, PageError, PageOptions, RelayPage, check, check_settings,
+};
 pub use settings::{PageConfig, PageCredential, PageTls, PageUser};
 
 /// The target of its log lines. A filter for `relay` also matches it.

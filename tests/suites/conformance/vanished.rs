@@ -71,6 +71,7 @@ impl Scene {
             consumer: consumer()?,
             scope: None,
             url: Secret::Text(self.url.clone().into()),
+            lent: None,
             schema: None,
             allow_plaintext: false,
             topics: BTreeSet::new(),

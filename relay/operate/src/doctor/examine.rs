@@ -242,6 +242,7 @@ fn broker_tls(broker: &Broker) -> Finding {
             let encrypted = config.endpoint_url.as_ref().is_none_or(|url| url.starts_with("https:"));
             (encrypted, encrypted, !config.allow_plaintext)
         }
+        Broker::Given { .. } => return Finding::unknown("tls", "broker", NOT_KNOWN, ASK_THE_SERVICE),
     };
     let (measured, problem) = match (encrypted, verified) {
         (true, true) => ("encrypted, certificate verified", None),
@@ -303,8 +304,16 @@ async fn broker(
             }
             Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
         },
+        Broker::Given { .. } => {
+            let finding = Finding::unknown("connection", "broker", NOT_KNOWN, ASK_THE_SERVICE);
+            (vec![finding], Vec::new())
+        }
     }
 }
+
+/// The finding about a broker that a service gave to its relay, and the remedy.
+const NOT_KNOWN: &str = "its settings are not known here";
+const ASK_THE_SERVICE: &str = "check the broker in the service that runs the relay";
 
 /// Checks the prerequisites of a pipeline's transactions.
 #[cfg(feature = "kafka")]

@@ -31,7 +31,7 @@ pub async fn reach(pipeline: &PipelineConfig) -> Vec<Finding> {
 /// reach.
 #[cfg(feature = "kafka")]
 async fn unreached_listeners(pipeline: &PipelineConfig) -> Option<Finding> {
-    let config = pipeline.broker.kafka()?;
+    let crate::Broker::Kafka(config) = &pipeline.broker else { return None };
     // Another finding reports a cluster that does not answer.
     let listeners = brokers::kafka::listeners(config).await.ok()?;
     Some(super::kafka::listeners(&listeners))

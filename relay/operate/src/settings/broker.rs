@@ -25,21 +25,16 @@ pub enum Broker {
     /// Amazon SQS.
     #[cfg(feature = "sqs")]
     Sqs(Box<sqs::Config>),
+    /// A connector that a service gave to its relay; its settings are unknown here.
+    Given {
+        /// How messages leave.
+        publishing: Publishing,
+        /// The largest message that it takes.
+        size_limit: SizeLimit,
+    },
 }
 
 impl Broker {
-    /// Returns the settings of Kafka, or `None` for another broker.
-    #[cfg(feature = "kafka")]
-    pub(crate) fn kafka(&self) -> Option<&kafka::Config> {
-        match self {
-            Self::Kafka(config) => Some(config),
-            #[cfg(feature = "rabbitmq")]
-            Self::Rabbitmq(_) => None,
-            #[cfg(feature = "sqs")]
-            Self::Sqs(_) => None,
-        }
-    }
-
     /// Creates a connector with these settings. Does not connect yet.
     ///
     /// # Errors
@@ -52,6 +47,7 @@ impl Broker {
             Self::Rabbitmq(config) => Arc::new(rabbitmq::Connector::new(config)?),
             #[cfg(feature = "sqs")]
             Self::Sqs(config) => Arc::new(sqs::Connector::new(config)?),
+            Self::Given { publishing, .. } => publishing.connector(),
         })
     }
 
@@ -66,6 +62,8 @@ impl Broker {
                 let connector = kafka::TransactionalConnector::new(config.as_ref().clone())?;
                 Ok(Publishing::InTransactions(Arc::new(connector)))
             }
+            Self::Given { publishing, .. } => Ok(publishing.clone()),
+            #[allow(unreachable_patterns, reason = "the other brokers may not be built in")]
             _ => Ok(Publishing::Plain(self.connector()?)),
         }
     }
@@ -76,12 +74,13 @@ impl Broker {
         match self {
             #[cfg(feature = "kafka")]
             Self::Kafka(config) => config.transactional,
+            Self::Given { publishing, .. } => matches!(publishing, Publishing::InTransactions(_)),
             #[allow(unreachable_patterns, reason = "the other brokers may not be built in")]
             _ => false,
         }
     }
 
-    /// Returns the encoding of payloads.
+    /// Returns the encoding of payloads; that of a given connector is taken for raw.
     #[must_use]
     pub fn encoding(&self) -> PayloadEncoding {
         match self {
@@ -91,6 +90,7 @@ impl Broker {
             Self::Rabbitmq(_) => PayloadEncoding::Raw,
             #[cfg(feature = "sqs")]
             Self::Sqs(_) => PayloadEncoding::Base64,
+            Self::Given { .. } => PayloadEncoding::Raw,
         }
     }
 
@@ -110,6 +110,7 @@ impl Broker {
             Self::Sqs(config) => {
                 SizeLimit { destination: "SQS (sqs.message_bytes_max)", ..config.size_limit() }
             }
+            Self::Given { size_limit, .. } => *size_limit,
         }
     }
 }

@@ -14,21 +14,37 @@ use secrecy::{ExposeSecret as _, SecretString};
 /// The location of an outbox, and the options of its connections. `Debug` prints no secret.
 #[derive(Debug, Clone)]
 pub struct Database {
-    url: Secret,
+    known: Known,
     options: LogOptions,
+}
+
+#[derive(Debug, Clone)]
+enum Known {
+    Url(Secret),
+    Lent(Address),
 }
 
 impl Database {
     /// Creates a database from a URL, or from a file that holds it.
     #[must_use]
     pub fn new(url: Secret, options: LogOptions) -> Self {
-        Self { url, options }
+        Self { known: Known::Url(url), options }
+    }
+
+    /// Creates a database from the address that a service gave to its relay, such as a pool. It has
+    /// no URL, so commands that need one refuse it.
+    #[must_use]
+    pub fn lent(address: Address, options: LogOptions) -> Self {
+        Self { known: Known::Lent(address), options }
     }
 
     /// Returns the address for connections. A file with the URL is read again at each connection.
     #[must_use]
     pub fn address(&self) -> Address {
-        let url = self.url.clone();
+        let url = match &self.known {
+            Known::Url(url) => url.clone(),
+            Known::Lent(address) => return address.clone(),
+        };
         Address::asked(move || match url.load("database.url") {
             Ok(url) => Ok(url.expose_secret().to_owned()),
             Err(error) => Err(error.to_string()),
@@ -38,17 +54,32 @@ impl Database {
     /// Returns the URL. Reads the file that holds it, if there is one.
     ///
     /// # Errors
-    /// [`InvalidSetting`] names the file.
+    /// [`InvalidSetting`] names the file, or says that a service lent its database.
     pub fn url(&self) -> Result<SecretString, InvalidSetting> {
-        self.url.load("database.url")
+        match &self.known {
+            Known::Url(url) => url.load("database.url"),
+            Known::Lent(_) => Err(InvalidSetting {
+                setting: String::from("database.url"),
+                problem: String::from("is not known, because a service lent the database; give its URL"),
+            }),
+        }
+    }
+
+    /// Returns the address that a service lent, if it did.
+    #[must_use]
+    pub fn lent_address(&self) -> Option<&Address> {
+        match &self.known {
+            Known::Url(_) => None,
+            Known::Lent(address) => Some(address),
+        }
     }
 
     /// Returns the file that holds the URL, if there is one. It may be mounted later.
     #[must_use]
     pub fn url_file(&self) -> Option<&Path> {
-        match &self.url {
-            Secret::File(path) => Some(path),
-            Secret::Text(_) => None,
+        match &self.known {
+            Known::Url(Secret::File(path)) => Some(path),
+            Known::Url(Secret::Text(_)) | Known::Lent(_) => None,
         }
     }
 

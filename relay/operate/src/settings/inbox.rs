@@ -2,9 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use brokers::Secret;
+use brokers::{InvalidSetting, Secret};
 use inbox::{ConsumerName, Tenant};
 use migrations::Identifier;
+use outbox_log::{Address, LogOptions};
+use secrecy::SecretString;
+
+use crate::tables::Tables;
 
 /// An inbox for `relay verify`. `Debug` prints no secret.
 #[derive(Debug, Clone)]
@@ -15,6 +19,8 @@ pub struct InboxConfig {
     pub scope: Option<Tenant>,
     /// The URL of its database.
     pub url: Secret,
+    /// The database that a service lent instead; then the URL is not used.
+    pub lent: Option<Address>,
     /// The PostgreSQL schema of its tables.
     pub schema: Option<Identifier>,
     /// Accept an unencrypted connection to another machine.
@@ -32,6 +38,37 @@ pub struct InboxConfig {
 }
 
 impl InboxConfig {
+    /// Creates an inbox in a database that a service lends, such as a pool. Of the options, the
+    /// schema and `allow_plaintext` apply. Commands that need a URL cannot reach it.
+    #[must_use]
+    pub fn lent(consumer: ConsumerName, address: Address, options: LogOptions) -> Self {
+        Self {
+            consumer,
+            scope: None,
+            url: Secret::Text(SecretString::from("")),
+            lent: Some(address),
+            schema: options.schema,
+            allow_plaintext: options.allow_plaintext,
+            topics: BTreeSet::new(),
+            pipelines: BTreeSet::new(),
+            effects: None,
+            effects_kinds: BTreeSet::new(),
+            group: None,
+        }
+    }
+
+    /// Returns its database. Reads the file with the URL, if there is one.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] names the file.
+    pub fn tables(&self) -> Result<Tables, InvalidSetting> {
+        let options = LogOptions::default().schema(self.schema.clone()).allow_plaintext(self.allow_plaintext);
+        Ok(match &self.lent {
+            Some(address) => Tables::lent(address.clone(), options),
+            None => Tables::new(self.url.load("verify.inbox.url")?, options),
+        })
+    }
+
     /// Returns whether it applies the messages of a pipeline.
     #[must_use]
     pub fn is_of(&self, pipeline: &str) -> bool {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use futures_util::TryFutureExt as _;
 use futures_util::TryStreamExt as _;
 use inbox::reconcile::Whose;
-use outbox_log::LogOptions;
 use outbox_log::read_only::ReadOnly;
 use outbox_log::reconcile::{Row, Stage};
 use secrecy::ExposeSecret as _;
@@ -68,9 +67,7 @@ pub(super) async fn session(inbox: &InboxConfig, bound: &Bound) -> Result<ReadOn
 
 /// Bounds the calls to the database of an inbox.
 fn bound_of(inbox: &InboxConfig, timeout: Duration) -> Result<Bound, OperateError> {
-    let url = inbox.url.load("verify.inbox.url")?;
-    let options = LogOptions::default().schema(inbox.schema.clone()).allow_plaintext(inbox.allow_plaintext);
-    Ok(Bound::of(format_args!("inbox {}", inbox.consumer), &Tables::new(url, options), timeout))
+    Ok(Bound::of(format_args!("inbox {}", inbox.consumer), &inbox.tables()?, timeout))
 }
 
 /// Opens an inbox.
@@ -245,6 +242,7 @@ pub(super) fn unreadable(broker: &Broker) -> Option<&'static str> {
         Broker::Rabbitmq(_) => Some("RabbitMQ has no log that can be read"),
         #[cfg(feature = "sqs")]
         Broker::Sqs(_) => Some("SQS has no log that can be read"),
+        Broker::Given { .. } => Some("the settings of its broker are not known here"),
     }
 }
 

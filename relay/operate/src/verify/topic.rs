@@ -26,7 +26,7 @@ impl Reading {
         spool: &mut Spool,
     ) -> Result<BrokerRead, OperateError> {
         let mut read = BrokerRead::default();
-        let Some(config) = broker.kafka() else { return Ok(read) };
+        let Broker::Kafka(config) = broker else { return Ok(read) };
         let mut topic_reader = TopicReader::new(config).map_err(of_reader)?;
         for topic in topics {
             let name = topic.clone();
@@ -57,7 +57,7 @@ impl Reading {
         group: &str,
         topics: &BTreeSet<String>,
     ) -> Result<Committed, OperateError> {
-        let Some(config) = broker.kafka() else { return Ok(Committed::new()) };
+        let Broker::Kafka(config) = broker else { return Ok(Committed::new()) };
         let (config, group, topics) = (config.clone(), group.to_owned(), topics.clone());
         let asked =
             spawn_blocking(move || kafka::committed(&config, &group, topics.iter().map(String::as_str)));

@@ -22,6 +22,7 @@ pub(super) fn inbox_of(flag: &str) -> Result<InboxConfig, Failure> {
         consumer,
         scope: None,
         url: brokers::Secret::Text(url.into()),
+        lent: None,
         schema: None,
         allow_plaintext: false,
         topics: BTreeSet::new(),

@@ -5,6 +5,7 @@ use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use operate::{OperateError, OperateErrorKind};
 
+use super::address::to;
 use super::layout::{Frame, Tab};
 use super::text::plain;
 
@@ -67,7 +68,7 @@ impl IntoResponse for Problem {
             div class="problem" role="alert" {
                 p class="problem-text" { (plain(&self.message)) }
                 @if let Some(help) = &self.help { p { (plain(help)) } }
-                p { a class="button" href="/" { "Overview" } }
+                p { a class="button" href=(to("/")) { "Overview" } }
             }
         };
         let title = match self.status {

@@ -1,30 +1,31 @@
 //! State shared by the handlers, and the routes.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use operate::{InboxConfig, PipelineConfig, Places};
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
 
 use super::answer::Problem;
+use super::application::Application;
 use super::bulks::Bulks;
 use super::gate::gate;
-use super::guard::Hosts;
 use super::links::Links;
+use super::login::OwnLogin;
 use super::observe::Observer;
-use super::session::Cookie;
 use super::stream::{self, Streams};
 use super::surveys::Surveys;
-use super::users::Users;
-use super::{Own, login, pages};
+use super::{Own, context, login, pages};
 
 /// Maximum size of a form in bytes: enough for a page of chosen messages with a reason.
-const FORM_BYTES_MAX: usize = 64 << 10;
+pub(crate) const FORM_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of concurrent requests that query databases; each opens its own connections.
 const WORK_MAX: usize = 6;
 
@@ -40,23 +41,30 @@ pub(crate) struct App {
     pub(crate) inboxes: Vec<InboxConfig>,
     /// The pipelines as this process runs them.
     pub(crate) own: Own,
-    pub(crate) hosts: Hosts,
-    pub(crate) users: Users,
-    pub(crate) cookie: Cookie,
+    pub(crate) access: Access,
+    /// The path at which an application has mounted the page; empty at the root.
+    pub(crate) prefix: Arc<str>,
     pub(crate) observer: Observer,
     /// The addresses of other places that a page links to.
     pub(crate) links: Links,
     pub(crate) streams: Streams,
     pub(crate) bulks: Bulks,
     pub(crate) surveys: Surveys,
+    /// The relays of the application; each cancels its token when it stops.
+    pub(crate) relays: Vec<CancellationToken>,
+    /// Cancelled when browsers can follow no changes anymore.
+    pub(crate) ended: CancellationToken,
+    /// Cancelled when the application has dropped the page; `ended` is a part of it.
+    pub(crate) dropped: CancellationToken,
+    /// Whether the queries behind the page of an application run.
+    pub(crate) is_followed: AtomicBool,
     work: Semaphore,
 }
 
-/// Who may use the page, and from where.
-pub(crate) struct Access {
-    pub(crate) hosts: Hosts,
-    pub(crate) users: Users,
-    pub(crate) cookie: Cookie,
+/// The login in front of the page.
+pub(crate) enum Access {
+    Own(OwnLogin),
+    Application(Application),
 }
 
 impl App {
@@ -67,23 +75,31 @@ impl App {
         links: Links,
         access: Access,
     ) -> Self {
-        let Access { hosts, users, cookie } = access;
         let observer = Observer::new(pipelines.clone(), inboxes.clone());
         let work = Semaphore::new(WORK_MAX);
+        let dropped = CancellationToken::new();
         Self {
             pipelines,
             inboxes,
             own,
-            hosts,
-            users,
-            cookie,
+            access,
+            prefix: Arc::default(),
             observer,
             links,
             streams: Streams::new(),
             bulks: Bulks::default(),
             surveys: Surveys::default(),
+            relays: Vec::new(),
+            ended: dropped.child_token(),
+            dropped,
+            is_followed: AtomicBool::new(false),
             work,
         }
+    }
+
+    /// Mounts the page at a prefix, in an application that runs these relays.
+    pub(crate) fn mounted(self, prefix: &str, relays: Vec<CancellationToken>) -> Self {
+        Self { prefix: prefix.into(), relays, ..self }
     }
 
     /// Waits for permission to query databases.
@@ -125,7 +141,11 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         audit, consumers, dead, decide, decision, held, keys, message, messages, overview, pause, pipeline,
         sagas, topics,
     };
-    Router::new()
+    let login = match &app.access {
+        Access::Own(_) => login::routes(),
+        Access::Application(_) => Router::new(),
+    };
+    login
         .route("/", get(overview::show))
         .route("/pipeline", get(pipeline::show))
         .route("/messages", get(messages::show))
@@ -153,9 +173,6 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/assets/page.js", get(script))
         .route("/assets/htmx.js", get(htmx))
         .route("/assets/icon.svg", get(icon))
-        .route(login::STYLE, get(style))
-        .route(login::PATH, get(login::form).post(login::enter))
-        .route("/logout", post(login::leave))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
@@ -163,15 +180,20 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-async fn unknown() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "page not found")
+async fn unknown(uri: Uri) -> Problem {
+    let problem = Problem::new(StatusCode::NOT_FOUND, "page not found");
+    let prefix = context::prefix();
+    if !prefix.is_empty() && uri.path().starts_with(&*prefix) {
+        return problem.with_help(format!("remove {prefix} from paths, as axum's nest_service does"));
+    }
+    problem
 }
 
 async fn wrong_method() -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not support this method")
 }
 
-async fn style() -> Response {
+pub(crate) async fn style() -> Response {
     asset("text/css; charset=utf-8", STYLE)
 }
 

@@ -11,18 +11,34 @@ use tokio::sync::watch;
 
 use super::layout::count;
 
-tokio::task_local! { static CONTEXT: Context; }
+tokio::task_local! {
+    static CONTEXT: Context;
+    static PREFIX: Arc<str>;
+}
 
 /// The frame's part of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
     pub(crate) operator: Operator,
     pub(crate) nav: watch::Receiver<Arc<Nav>>,
+    /// The token of every form, if the page runs behind the login of an application; without one,
+    /// the page has a login of its own.
+    pub(crate) form_token: Option<String>,
 }
 
 /// Runs a request within its context.
 pub(crate) async fn within<F: Future>(context: Context, request: F) -> F::Output {
     CONTEXT.scope(context, request).await
+}
+
+/// Runs a request of a page that is mounted at a prefix.
+pub(crate) async fn below<F: Future>(prefix: Arc<str>, request: F) -> F::Output {
+    PREFIX.scope(prefix, request).await
+}
+
+/// Returns the prefix of the current request's page; empty for a page at the root.
+pub(crate) fn prefix() -> Arc<str> {
+    PREFIX.try_with(Arc::clone).unwrap_or_default()
 }
 
 /// Returns the context of the current request, if it has a user.

@@ -12,10 +12,12 @@ use axum::response::{IntoResponse, Response};
 use operate::Operator;
 
 use super::answer::Problem;
-use super::app::App;
+use super::app::{Access, App};
+use super::application::{Guest, with_key};
 use super::context::{self, Context};
+use super::following;
 use super::guard::{Head, has_credentials, is_from_here};
-use super::login;
+use super::login::{self, OwnLogin};
 use super::users::{Proof, TooMany, proof};
 use crate::listener::Admitted;
 
@@ -45,22 +47,54 @@ impl<S: Send + Sync> FromRequestParts<S> for Asker {
 
 /// Lets a request through, or answers it.
 pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let prefix = Arc::clone(&app.prefix);
+    context::below(prefix, Box::pin(passed(&app, request, next))).await
+}
+
+async fn passed(app: &Arc<App>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    let answer = match admit(&app, &mut parts).await {
-        Ok(()) => {
-            let operator = parts.extensions.get::<Operator>().cloned();
-            let answer = answer(next, Request::from_parts(parts, body));
-            match operator {
-                Some(operator) => {
-                    app.observer.mark_read();
-                    context::within(Context { operator, nav: app.observer.nav() }, answer).await
+    // Only the gate names the user, whatever the services around the page have put in.
+    parts.extensions.remove::<Operator>();
+    match &app.access {
+        Access::Own(login) => {
+            let answer = match admit(login, &parts).await {
+                Ok(Some(operator)) => {
+                    of_user(app, next, Request::from_parts(parts, body), operator, None).await
                 }
-                None => answer.await,
-            }
+                Ok(None) => answer(next, Request::from_parts(parts, body)).await,
+                Err(response) => *response,
+            };
+            sealed(answer, login.cookie.is_secure)
         }
-        Err(response) => *response,
-    };
-    sealed(answer, app.cookie.is_secure)
+        Access::Application(application) => {
+            let answer = match application.admit(&parts, body).await {
+                Ok(Guest { operator, key, is_new, body }) => {
+                    following::begin(app);
+                    let token = key.token(&operator);
+                    let request = Request::from_parts(parts, body);
+                    let answer = of_user(app, next, request, operator, Some(token)).await;
+                    if is_new { with_key(answer, &key, &app.prefix) } else { answer }
+                }
+                Err(problem) => problem.into_response(),
+            };
+            // The application decides about transport.
+            sealed(answer, false)
+        }
+    }
+}
+
+/// Answers the request of a user.
+async fn of_user(
+    app: &App,
+    next: Next,
+    mut request: Request,
+    operator: Operator,
+    form_token: Option<String>,
+) -> Response {
+    request.extensions_mut().insert(operator.clone());
+    app.observer.mark_read();
+    let context = Context { operator, nav: app.observer.nav(), form_token };
+    context::within(context, answer(next, request)).await
 }
 
 async fn answer(next: Next, request: Request) -> Response {
@@ -74,63 +108,84 @@ async fn answer(next: Next, request: Request) -> Response {
     }
 }
 
-async fn admit(app: &App, request: &mut Parts) -> Result<(), Box<Response>> {
+/// Advice about a request that is refused.
+pub(crate) struct Advice {
+    pub(crate) credentials: &'static str,
+    pub(crate) origin: &'static str,
+}
+
+/// Refuses a request that no page of ours has made, or whose address no log should keep.
+/// `has_bearer`: whether it has a token in a header, which no browser adds by itself.
+pub(crate) fn from_the_page(request: &Parts, has_bearer: bool, advice: &Advice) -> Result<(), Problem> {
+    let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
+    let (path, query) = (request.uri.path(), request.uri.query().unwrap_or_default());
+    if path.len() + query.len() > ADDRESS_BYTES_MAX {
+        let text = format!("the address is longer than {ADDRESS_BYTES_MAX} bytes");
+        return Err(Problem::new(StatusCode::URI_TOO_LONG, text));
+    }
+    if has_credentials(query) {
+        let text = "credentials in an address are refused: they would be stored in logs and histories";
+        return Err(Problem::bad(text).with_help(advice.credentials));
+    }
+    let head = Head {
+        is_safe: request.method.is_safe(),
+        // HTTP/2 has it in the address.
+        host: text("host").or_else(|| request.uri.authority().map(|authority| authority.as_str())),
+        origin: text_or_broken(&request.headers, "origin"),
+        site: text_or_broken(&request.headers, "sec-fetch-site"),
+        mode: text("sec-fetch-mode"),
+        has_bearer,
+    };
+    if !is_from_here(head) {
+        let text = "the request comes from another page or has no origin; nothing was changed";
+        return Err(Problem::new(StatusCode::FORBIDDEN, text).with_help(advice.origin));
+    }
+    Ok(())
+}
+
+/// Advice of a page with its own login.
+const ADVICE: Advice = Advice {
+    credentials: "send `Authorization: Bearer …`, or log in; treat the secret as compromised",
+    origin: "use the page's own forms; a program must send its token, or `Origin` with this address",
+};
+
+/// Returns the user of a request; `None` for the parts of the login form.
+async fn admit(login: &OwnLogin, request: &Parts) -> Result<Option<Operator>, Box<Response>> {
     let refuse = |problem: Problem| Box::new(problem.into_response());
     let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
     let hosts = request.headers.get_all(header::HOST).iter().count();
     let authority = request.uri.authority().map(|authority| authority.as_str());
-    let is_known =
-        hosts == 1 && app.hosts.allow(text("host")) && authority.is_none_or(|it| app.hosts.allow(Some(it)));
+    let is_known = hosts == 1
+        && login.hosts.allow(text("host"))
+        && authority.is_none_or(|it| login.hosts.allow(Some(it)));
     if !is_known {
         let problem =
             Problem::new(StatusCode::MISDIRECTED_REQUEST, "the page is not available under this host name");
         return Err(refuse(problem.with_help("add the name to page.hosts of the relay's configuration")));
     }
-    let (path, query) = (request.uri.path().to_owned(), request.uri.query().unwrap_or_default());
-    if path.len() + query.len() > ADDRESS_BYTES_MAX {
-        let text = format!("the address is longer than {ADDRESS_BYTES_MAX} bytes");
-        return Err(refuse(Problem::new(StatusCode::URI_TOO_LONG, text)));
-    }
-    if has_credentials(query) {
-        let text = "credentials in an address are refused: they would be stored in logs and histories";
-        let help = "send `Authorization: Bearer …`, or log in; treat the secret as compromised";
-        return Err(refuse(Problem::bad(text).with_help(help)));
-    }
     let cookies: Vec<&str> =
         request.headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok()).collect();
-    let proof = proof(text("authorization"), &cookies, &app.cookie.name);
-    let is_safe = request.method.is_safe();
-    let head = Head {
-        is_safe,
-        host: text("host"),
-        origin: text_or_broken(&request.headers, "origin"),
-        site: text_or_broken(&request.headers, "sec-fetch-site"),
-        mode: text("sec-fetch-mode"),
-        has_bearer: matches!(proof, Proof::Token(_)),
-    };
-    if !is_from_here(head) {
-        let text = "the request comes from another page or has no origin; nothing was changed";
-        let help = "use the page's own forms; a program must send its token, or `Origin` with this address";
-        return Err(refuse(Problem::new(StatusCode::FORBIDDEN, text).with_help(help)));
-    }
+    let proof = proof(text("authorization"), &cookies, &login.cookie.name);
+    from_the_page(request, matches!(proof, Proof::Token(_)), &ADVICE).map_err(refuse)?;
+    let path = request.uri.path();
     // Only the login form and its stylesheet are served without credentials.
-    if login::is_open(&path) {
-        return Ok(());
+    if login::is_open(path) {
+        return Ok(None);
     }
     // There is none in a service with its own listener.
     let connection = request.extensions.get::<Arc<Admitted>>().cloned();
-    match app.users.prove(&proof, connection.as_deref().and_then(Admitted::peer)).await {
+    match login.users.prove(&proof, connection.as_deref().and_then(Admitted::peer)).await {
         Ok(Some(operator)) => {
             // Only authenticated users keep a connection that others may need.
             connection.iter().for_each(|connection| connection.heard());
-            request.extensions.insert(operator);
-            return Ok(());
+            return Ok(Some(operator));
         }
         Ok(None) => {}
         Err(TooMany) => return Err(Box::new(login::too_many())),
     }
     let was_tried = matches!(proof, Proof::Named(..) | Proof::Token(_));
     let uri = request.uri.path_and_query().map_or("/", |uri| uri.as_str());
+    let is_safe = request.method.is_safe();
     let next = if is_safe && !path.starts_with("/assets/") && path != "/events" { uri } else { "/" };
     Err(Box::new(login::asked_for(next, was_tried.then_some("these credentials are not valid"))))
 }

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use axum::http::Uri;
 use maud::{DOCTYPE, Markup, html};
 use operate::seconds::{age, text as rfc3339};
 use operate::{OperateError, Operator, Role};
 use time::OffsetDateTime;
 
+use super::address::to;
 use super::context::{self, Nav};
+use super::forms;
 use super::text::{beginning, plain};
 use super::toned::Toned;
 
@@ -69,8 +72,8 @@ impl<'a> Frame<'a> {
     }
 
     /// Reloads the page from this address after each change.
-    pub(crate) fn live(self, uri: &axum::http::Uri) -> Self {
-        Self { live: uri.path_and_query().map(|it| it.as_str().to_owned()), ..self }
+    pub(crate) fn live(self, uri: &Uri) -> Self {
+        Self { live: uri.path_and_query().map(|it| to(it.as_str())), ..self }
     }
 
     /// Renders the complete page.
@@ -84,10 +87,10 @@ impl<'a> Frame<'a> {
                     meta name="color-scheme" content="light dark";
                     meta name="htmx-config" content=(HTMX_CONFIG);
                     title { (plain(self.title)) " · relay" }
-                    link rel="icon" href="/assets/icon.svg" type="image/svg+xml";
-                    link rel="stylesheet" href="/assets/page.css";
-                    script src="/assets/htmx.js" defer {}
-                    script src="/assets/page.js" defer {}
+                    link rel="icon" href=(to("/assets/icon.svg")) type="image/svg+xml";
+                    link rel="stylesheet" href=(to("/assets/page.css"));
+                    script src=(to("/assets/htmx.js")) defer {}
+                    script src=(to("/assets/page.js")) defer {}
                 }
                 body {
                     a class="skip" href="#content" { "Skip to the content" }
@@ -113,21 +116,23 @@ impl<'a> Frame<'a> {
 
     fn top(&self) -> Markup {
         let Some(context) = context::current() else {
-            return html! { div class="bar" { a class="brand" href="/" { "relay" } } };
+            return html! { div class="bar" { a class="brand" href=(to("/")) { "relay" } } };
         };
         let operator = &context.operator;
         let nav = **context.nav.borrow();
         html! {
             div class="bar" {
-                a class="brand" href="/" { "relay" }
+                a class="brand" href=(to("/")) { "relay" }
                 (self.time())
                 @if self.live.is_some() {
-                    button class="follow" id="follow" type="button" aria-pressed="true" hidden { "Live" }
+                    button class="follow" id="follow" type="button" data-events=(to("/events")) aria-pressed="true" hidden { "Live" }
                 }
                 (find("find", "Find a message"))
                 details class="who" id="who" {
                     summary { span class="who-name" { (plain(operator.name())) } " " span class="badge" { (operator.role().as_str()) } }
-                    form method="post" action="/logout" { button { "Log out" } }
+                    @if context.form_token.is_none() {
+                        form method="post" action=(to("/logout")) { button { "Log out" } }
+                    }
                 }
             }
             (self.pages(nav))
@@ -150,7 +155,7 @@ impl<'a> Frame<'a> {
         html! {
             nav id="pages" aria-label="Pages" {
                 @for (tab, path, name) in TABS {
-                    a id={ "to-" (path.trim_start_matches('/')) } href=(path) aria-current=[(tab == self.tab).then_some("page")] {
+                    a id={ "to-" (path.trim_start_matches('/')) } href=(to(path)) aria-current=[(tab == self.tab).then_some("page")] {
                         (name)
                         @if let Some((kind, text)) = nav.of(tab) { " " span class={ "count " (kind) } { (text) } }
                     }
@@ -177,11 +182,19 @@ impl Nav {
 /// Renders the form that finds a message by an id.
 pub(crate) fn find(class: &str, label: &str) -> Markup {
     html! {
-        form class=(class) method="get" action="/message" role="search" aria-label=(label) {
+        form class=(class) method="get" action=(to("/message")) role="search" aria-label=(label) {
             input name="id" type="search" required maxlength="64" placeholder="Message id"
                 aria-label="Message id, position in the log, or id of the dead letter";
             button { "Find" }
         }
+    }
+}
+
+/// Renders the field that proves where a form was made, if the page needs one.
+pub(crate) fn form_token() -> Markup {
+    let token = context::current().and_then(|context| context.form_token);
+    html! {
+        @if let Some(token) = token { input type="hidden" name=(forms::FIELD) value=(token); }
     }
 }
 
@@ -303,11 +316,11 @@ mod tests {
     #[test]
     fn no_text_from_outside_is_markup() {
         let operator = Operator::new(HOSTILE, Role::Viewer);
-        let uri: axum::http::Uri = "/dead?topic=%22%3E%3Cscript%3E".parse().unwrap();
+        let uri: Uri = "/dead?topic=%22%3E%3Cscript%3E".parse().unwrap();
         let error = OperateError::refused(HOSTILE, HOSTILE);
-        let body = html! { (cell(HOSTILE)) (maybe(Some(HOSTILE))) (tone("bad", HOSTILE)) (away(&[error])) };
+        let body = html! { (form_token()) (cell(HOSTILE)) (maybe(Some(HOSTILE))) (tone("bad", HOSTILE)) (away(&[error])) };
         let nav = tokio::sync::watch::Sender::new(std::sync::Arc::default()).subscribe();
-        let context = context::Context { operator, nav };
+        let context = context::Context { operator, nav, form_token: Some(HOSTILE.into()) };
         let page = async { Frame::new(Tab::Dead, HOSTILE).live(&uri).page(&body).into_string() };
         let page = futures_util::FutureExt::now_or_never(context::within(context, page)).unwrap();
         assert!(!page.contains("<script>") && !page.contains("<img"), "{page}");

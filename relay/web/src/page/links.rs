@@ -22,12 +22,17 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Takes the addresses from the settings.
-    pub(crate) fn of(page: &PageConfig) -> Self {
-        let runbook = page.runbook_url.as_deref().unwrap_or(RUNBOOK);
+    /// Takes the configured addresses; without that of a runbook, this version's.
+    pub(crate) fn new(dashboard: Option<String>, runbook: Option<&str>) -> Self {
+        let runbook = runbook.unwrap_or(RUNBOOK);
         // The page adds the section.
         let runbook = runbook.split('#').next().unwrap_or_default().to_owned();
-        Self { dashboard: page.dashboard_url.clone(), runbook }
+        Self { dashboard, runbook }
+    }
+
+    /// Takes the addresses from the settings.
+    pub(crate) fn of(page: &PageConfig) -> Self {
+        Self::new(page.dashboard_url.clone(), page.runbook_url.as_deref())
     }
 
     /// Renders the link to the dashboard of a pipeline, if one is configured.

@@ -5,16 +5,43 @@ use std::sync::Arc;
 use axum::extract::{Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::{Extension, Form};
+use axum::routing::{get, post};
+use axum::{Extension, Form, Router};
 use maud::{DOCTYPE, Markup, html};
 
 use super::address::with_query;
 use super::answer::{Html, Problem};
-use super::app::App;
+use super::app::{self, Access, App};
 use super::fields::Fields;
+use super::guard::Hosts;
 use super::session::{Cookie, LIFETIME};
-use super::users::{Proof, TooMany};
+use super::users::{Proof, TooMany, Users};
 use crate::listener::Admitted;
+
+/// The login of the page's own: who may use it, and from where.
+pub(crate) struct OwnLogin {
+    pub(crate) hosts: Hosts,
+    pub(crate) users: Users,
+    pub(crate) cookie: Cookie,
+}
+
+impl App {
+    /// Returns the page's own login. Behind that of an application, no route leads here.
+    fn login(&self) -> Result<&OwnLogin, Problem> {
+        match &self.access {
+            Access::Own(login) => Ok(login),
+            Access::Application(_) => Err(Problem::new(StatusCode::NOT_FOUND, "page not found")),
+        }
+    }
+}
+
+/// Returns the routes of the login.
+pub(crate) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route(STYLE, get(app::style))
+        .route(PATH, get(form).post(enter))
+        .route("/logout", post(leave))
+}
 
 /// The path of the form.
 pub(crate) const PATH: &str = "/login";
@@ -36,29 +63,29 @@ pub(crate) async fn enter(
     State(app): State<Arc<App>>,
     connection: Option<Extension<Arc<Admitted>>>,
     Form(form): Form<Fields>,
-) -> Response {
+) -> Result<Response, Problem> {
+    let login = app.login()?;
     let peer = connection.and_then(|Extension(connection)| connection.peer());
     let next = local(form.text("next")).to_owned();
     let proof = Proof::Named(form.text("name").to_owned(), form.text("secret").to_owned());
-    if app.users.is_open() {
-        return Redirect::to("/").into_response();
+    if login.users.is_open() {
+        return Ok(Redirect::to("/").into_response());
     }
-    let operator = match app.users.prove(&proof, peer).await {
+    let operator = match login.users.prove(&proof, peer).await {
         Ok(Some(operator)) => operator,
-        Ok(None) => return asked_for(&next, Some("wrong name or secret")),
-        Err(TooMany) => return too_many(),
+        Ok(None) => return Ok(asked_for(&next, Some("wrong name or secret"))),
+        Err(TooMany) => return Ok(too_many()),
     };
-    let Some(cookie) = app.users.cookie(&operator) else {
-        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "cannot create the login session")
-            .into_response();
+    let Some(cookie) = login.users.cookie(&operator) else {
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "cannot create the login session"));
     };
     tracing::info!(target: crate::LOG, user = operator.name(), role = operator.role().as_str(), "login to the page");
-    with_cookie(Redirect::to(&next).into_response(), &cookie, LIFETIME.as_secs(), &app.cookie)
+    Ok(with_cookie(Redirect::to(&next).into_response(), &cookie, LIFETIME.as_secs(), &login.cookie))
 }
 
 /// `POST /logout`.
-pub(crate) async fn leave(State(app): State<Arc<App>>) -> Response {
-    with_cookie(Redirect::to(PATH).into_response(), "", 0, &app.cookie)
+pub(crate) async fn leave(State(app): State<Arc<App>>) -> Result<Response, Problem> {
+    Ok(with_cookie(Redirect::to(PATH).into_response(), "", 0, &app.login()?.cookie))
 }
 
 /// Returns the form, as the response to a request without valid credentials.

@@ -5,7 +5,8 @@
 //! page works without scripts; with them it updates by server-sent events.
 //!
 //! Each request passes `gate`. The `Host` must be a known name, and requests that change something
-//! must come from the page itself. Only the login form is served without credentials. Each response
+//! must come from the page itself. Only the login form is served without credentials. In an
+//! application the page has no login: the application names the user of each request. Each response
 //! has a policy that runs no foreign script. What a role may do is decided by `operate` in each
 //! call; a view that hides a button protects nothing.
 //!
@@ -14,7 +15,8 @@
 //! | `serve`, `tls` | the listener with its bounds, and its certificate |
 //! | `app` | state shared by the handlers, and the routes |
 //! | `gate`, `guard` | the checks of each request; their decisions, pure |
-//! | `users`, `session`, `login` | the users, the cookie, the form |
+//! | `users`, `session`, `login` | the page's own login: the users, the cookie, the form |
+//! | `embedded`, `application`, `forms`, `following` | the page in an application: the service, its login, its forms, the queries behind it |
 //! | `observe`, `beside`, `samples`, `plot` | shared queries of the databases, the last hour, plots |
 //! | `bulks`, `surveys` | decisions that this process carries out, counts of a moment ago |
 //! | `stream` | server-sent events |
@@ -28,10 +30,14 @@
 mod address;
 mod answer;
 mod app;
+mod application;
 mod beside;
 mod bulks;
 mod context;
+mod embedded;
 mod fields;
+mod following;
+mod forms;
 mod gate;
 mod guard;
 mod layout;
@@ -56,6 +62,7 @@ use std::collections::BTreeMap;
 
 use tokio::sync::watch;
 
+pub use embedded::{BuildPageError, PageBody, PageOptions, RelayPage};
 pub use serve::{Page, PageError, check, check_settings};
 
 use engine::Status;

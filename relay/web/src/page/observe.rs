@@ -133,6 +133,22 @@ impl Observer {
         *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
+    /// Completes when nobody has read or followed the page for this long. Cancel-safe.
+    pub(crate) async fn unread(&self, time: Duration) {
+        loop {
+            let read_at = *self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let quiet = match read_at {
+                _ if self.changes.receiver_count() > 0 => Duration::ZERO,
+                Some(at) => at.elapsed(),
+                None => time,
+            };
+            if quiet >= time {
+                return;
+            }
+            tokio::time::sleep(time - quiet).await;
+        }
+    }
+
     fn has_readers(&self) -> bool {
         let read_at = *self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
         self.changes.receiver_count() > 0 || read_at.is_some_and(|at| at.elapsed() < READ_FOR)
@@ -306,4 +322,26 @@ fn digest(picture: &Picture) -> u64 {
         status.causes.values().for_each(|cause| (&cause.text, cause.others).hash(&mut hasher));
     }
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_is_unread_after_its_last_reader() {
+        let observer = Observer::new(Vec::new(), Vec::new());
+        let minute = Duration::from_secs(60);
+        observer.mark_read();
+        let begun = Instant::now();
+        tokio::join!(observer.unread(minute), async {
+            tokio::time::sleep(minute / 2).await;
+            observer.mark_read();
+        });
+        assert_eq!(begun.elapsed(), minute * 3 / 2);
+        let follower = observer.follow();
+        assert!(tokio::time::timeout(minute * 10, observer.unread(minute)).await.is_err());
+        drop(follower);
+        tokio::time::timeout(minute, observer.unread(minute)).await.unwrap();
+    }
 }

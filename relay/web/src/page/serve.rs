@@ -19,6 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use super::app::{Access, App, routes};
 use super::guard::Hosts;
 use super::links::Links;
+use super::login::OwnLogin;
 use super::session::Cookie;
 use super::users::Users;
 use super::{Own, tls};
@@ -105,11 +106,11 @@ impl Page {
             .map_err(|error| PageError::Address { address: page.listen, error })?;
         let address =
             listener.local_addr().map_err(|error| PageError::Address { address: page.listen, error })?;
-        let access = Access {
+        let access = Access::Own(OwnLogin {
             hosts: Hosts::new(page.listen, &page.hosts),
             users,
             cookie: Cookie::new(page.is_encrypted(), address.port()),
-        };
+        });
         let app = Arc::new(App::new(pipelines.to_vec(), inboxes.to_vec(), own, Links::of(page), access));
         let bounds = Bounds {
             connections_max: CONNECTIONS_MAX,

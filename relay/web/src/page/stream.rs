@@ -66,6 +66,10 @@ impl Drop for Open {
 
 /// `GET /events`.
 pub(crate) async fn events(Asker(operator): Asker, State(app): State<Arc<App>>) -> Response {
+    if app.ended.is_cancelled() {
+        let text = "this process does not follow changes anymore, because its relay has stopped";
+        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    }
     if !app.streams.open(operator.name()) {
         let text = format!(
             "too many event streams: the maximum is {STREAMS_OF_ONE_MAX} per user and {STREAMS_MAX} in total"
@@ -80,7 +84,8 @@ pub(crate) async fn events(Asker(operator): Asker, State(app): State<Arc<App>>) 
     let open = Open { user: operator.name().to_owned(), app };
     let state = (changes, open, Instant::now() + LIFETIME);
     let stream = unfold(state, |(changes, open, ends_at)| async move {
-        let (changes, number) = next(changes, ends_at).await?;
+        let next = open.app.ended.run_until_cancelled(next(changes, ends_at)).await;
+        let (changes, number) = next.flatten()?;
         let event = Event::default().event("change").data(number.to_string());
         Some((Ok::<_, Infallible>(event), (changes, open, ends_at)))
     });

@@ -72,7 +72,7 @@
   const start = () => {
     stop();
     if (!button || !follows || document.hidden) return;
-    source = new EventSource("/events");
+    source = new EventSource(button.dataset.events);
     source.addEventListener("open", () => { if (isLost) refresh(); isLost = false; show(); });
     source.addEventListener("change", refresh);
     source.addEventListener("error", () => {
@@ -110,10 +110,14 @@
   let open = [];
   let left = 0;
   document.body.addEventListener("htmx:beforeSwap", (event) => {
+    const { target, xhr } = event.detail;
+    // The login of an application may answer in the place of the page, or the page changes no more.
+    const isOther = target.id === "live" && xhr.status === 200 && !xhr.responseText.includes("id=\"live\"");
     // A response that arrives after the user switched updates off or began to type is dropped.
-    if (event.detail.target.id === "live" && (!follows || busy() !== "")) event.detail.shouldSwap = false;
+    const isLate = target.id === "live" && (!follows || busy() !== "");
+    if (isOther || isLate) event.detail.shouldSwap = false;
     // After the end of a login, the reload shows the login form.
-    if (event.detail.xhr.status === 401) location.reload();
+    if (xhr.status === 401 || xhr.status === 403 || isOther && !isLate) location.reload();
     open = [...document.querySelectorAll("#live details")].map((it) => [it.id, it.open]);
     left = scrollY;
   });

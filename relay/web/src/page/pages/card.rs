@@ -7,9 +7,9 @@ use operate::status::{PipelineStatus, Symptom, Wait};
 use outbox_log::admin::Blocker;
 use time::OffsetDateTime;
 
-use super::super::address::with_query;
+use super::super::address::{to, with_query};
 use super::super::fields::moment;
-use super::super::layout::{cell, clock, count, lasting, may_decide, tone, whole};
+use super::super::layout::{cell, clock, count, form_token, lasting, may_decide, tone, whole};
 use super::super::links::Links;
 use super::super::plot::plot;
 use super::super::samples::Hour;
@@ -59,7 +59,7 @@ fn title(subject: &Subject<'_>) -> Markup {
             html! { a href=(with_query("/pipeline", &[("name", &status.pipeline)])) { (cell(&status.pipeline)) } }
         }
         Of::Consumer(line) => html! {
-            a href="/consumers" { (cell(&line.consumer)) } " " span class="faint" { "consumer" }
+            a href=(to("/consumers")) { (cell(&line.consumer)) } " " span class="faint" { "consumer" }
         },
     }
 }
@@ -142,7 +142,8 @@ fn show(path: &str, pairs: &[(&str, &str)], wait: &Wait) -> Markup {
 /// Renders the buttons that lead to a decision about all messages of a filter.
 fn decide(filter: &[(&str, &str)]) -> Markup {
     html! {
-        form method="post" action="/dead/confirm" class="actions" {
+        form method="post" action=(to("/dead/confirm")) class="actions" {
+            (form_token())
             @for (name, value) in filter.iter().filter(|(_, value)| !value.is_empty()) {
                 input type="hidden" name=(name) value=(value);
             }

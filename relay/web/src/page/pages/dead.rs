@@ -11,12 +11,14 @@ use operate::dead::{Bookmark, DeadMessage, DeadSource, Filter, Listed, States, T
 use operate::units::Time;
 use outbox_log::ExceptionState;
 
-use super::super::address::with_query;
+use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, away, badge, cell, count, may_decide, maybe, since, tone};
+use super::super::layout::{
+    Frame, Tab, away, badge, cell, count, form_token, may_decide, maybe, since, tone,
+};
 use super::super::list::{Column, Kind, column, list};
 use super::causes::{causes, total_text};
 
@@ -125,7 +127,8 @@ pub(crate) async fn show(
                 p class="empty" { "No messages are waiting here." }
             }
         } @else if states == States::Dead && may_decide(&operator) {
-            form method="post" action="/dead/confirm" id="choice" {
+            form method="post" action=(to("/dead/confirm")) id="choice" {
+                (form_token())
                 @for (name, value) in kept(&query) { input type="hidden" name=(name) value=(value); }
                 (actions(surveyed.as_ref().map(|found| found.total)))
                 (table(&listed, true))
@@ -143,7 +146,7 @@ fn conditions(query: &Fields, state: &str) -> Markup {
     html! {
         details class="filter-box" id="conditions" {
             summary { "Filter" @if is_set { " (set)" } }
-            form class="filter" method="get" action="/dead" {
+            form class="filter" method="get" action=(to("/dead")) {
                 label { "State" select name="state" {
                     @for name in STATES { option value=(name) selected[name == state] { (name) } }
                 } }
@@ -156,7 +159,7 @@ fn conditions(query: &Fields, state: &str) -> Markup {
                     label { (label) input name=(name) value=(query.text(name)) maxlength="255" autocomplete="off"; }
                 }
                 button class="primary" { "Filter" }
-                a class="button" href="/dead" { "Clear" }
+                a class="button" href=(to("/dead")) { "Clear" }
             }
         }
     }

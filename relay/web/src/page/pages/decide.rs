@@ -16,13 +16,13 @@ use operate::dead::{
 use operate::{OperateError, Operator, Places, Role, Signed};
 use uuid::Uuid;
 
-use super::super::address::with_query;
+use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::bulks::{Begun, Running};
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{self, Frame, Tab, cell, count, maybe, maybe_since, signature};
+use super::super::layout::{self, Frame, Tab, cell, count, form_token, maybe, maybe_since, signature};
 use super::super::list::{Column, Kind, column, list};
 use super::choice::{Choice, choice, named};
 use super::dead::{back_to_list, kept};
@@ -68,7 +68,8 @@ pub(crate) async fn confirm(
             p class="empty" { "No dead message matches anymore." }
             p { (back_to_list(&form)) }
         } @else {
-            form method="post" action="/dead/decide" class="card" {
+            form method="post" action=(to("/dead/decide")) class="card" {
+                (form_token())
                 input type="hidden" name="what" value=(form.text("what"));
                 input type="hidden" name="decision" value=(Uuid::now_v7());
                 @for part in &parts { input type="hidden" name="at" value=(part.moment()); }

@@ -13,13 +13,13 @@ use operate::{OperateError, Operator, Role};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::super::address::with_query;
+use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::bulks::Bulk;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{self, Frame, Tab, cell, count, may_decide, since, tone, whole};
+use super::super::layout::{self, Frame, Tab, cell, count, form_token, may_decide, since, tone, whole};
 use super::super::list::{Column, Kind, column, list};
 use super::choice::places_of;
 use super::dead::{back_to_list, kept};
@@ -129,7 +129,8 @@ impl View<'_> {
             }
             progress max=(progress.chosen) value=(progress.processed) aria-label="Messages decided about" {}
             @if may_decide(operator) && !self.own.is_stopping {
-                form method="post" action="/decision/stop" {
+                form method="post" action=(to("/decision/stop")) {
+                    (form_token())
                     input type="hidden" name="id" value=(self.id);
                     input type="hidden" name="what" value=(self.query.text("what"));
                     @for name in self.query.all("in") { input type="hidden" name="in" value=(name); }
@@ -197,7 +198,8 @@ impl View<'_> {
             return html! {};
         };
         html! {
-            form method="post" action="/dead/confirm" {
+            form method="post" action=(to("/dead/confirm")) {
+                (form_token())
                 @for (name, value) in kept(self.query) { input type="hidden" name=(name) value=(value); }
                 button name="what" value={ (action) "-all" } { (capital(action)) " the rest…" }
             }

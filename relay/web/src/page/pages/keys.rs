@@ -13,11 +13,12 @@ use operate::keys::{self, KeyLine};
 use operate::{OperateError, OperateErrorKind, Operator, Role, Signed};
 use uuid::Uuid;
 
+use super::super::address::to;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, cell, count, may_decide, signature};
+use super::super::layout::{Frame, Tab, cell, count, form_token, may_decide, signature};
 use super::super::list::{Column, Kind, column, list};
 use super::tables::{self, NamedTables};
 
@@ -112,14 +113,15 @@ pub(crate) async fn confirm(
     };
     let title = format!("{verb} the key {}?", choice.id.key());
     let body = html! {
-        form method="post" action="/keys/decide" class="card" {
+        form method="post" action=(to("/keys/decide")) class="card" {
+            (form_token())
             @for name in ["database", "scope", "operation", "key", "holder", "what"] {
                 input type="hidden" name=(name) value=(form.exact(name));
             }
             p { "Of " strong { (cell(choice.id.tenant().as_str())) } ", for " strong { (cell(choice.id.operation().as_str())) } "." }
             p { (choice.consequence()) " Find out first whether its holder took effect." }
             (signature(verb, choice.action == Action::Discard))
-            a class="button" href="/keys" { "Back" }
+            a class="button" href=(to("/keys")) { "Back" }
         }
     };
     Ok(Html(Frame::new(Tab::Keys, &title).page(&body)))
@@ -144,7 +146,7 @@ pub(crate) async fn decide(
     decided.await?;
     let body = html! {
         p class="lead" { (consequence) }
-        p { a class="button" href="/keys" { "Back to the keys" } }
+        p { a class="button" href=(to("/keys")) { "Back to the keys" } }
     };
     Ok(Html(Frame::new(Tab::Keys, "Decided").page(&body)))
 }
@@ -173,7 +175,8 @@ fn row(operator: &Operator, database: &str, line: &KeyLine) -> Vec<Markup> {
         cell(&line.claimed_at),
         cell(&line.lease_until),
         html! { @if may_decide(operator) {
-            form method="post" action="/keys/confirm" class="actions" {
+            form method="post" action=(to("/keys/confirm")) class="actions" {
+                (form_token())
                 input type="hidden" name="database" value=(database);
                 input type="hidden" name="scope" value=(line.scope);
                 input type="hidden" name="operation" value=(line.operation);

@@ -12,12 +12,13 @@ use operate::payload::{Payload, payload as read_payload};
 use operate::story::{InboxPart, OutboxPart, Story, story};
 use operate::{MessageState, Operator, Role, Signed};
 
+use super::super::address::to;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{
-    Frame, Tab, badge, bytes, cell, count, may_decide, maybe, maybe_since, signature, whole,
+    Frame, Tab, badge, bytes, cell, count, form_token, may_decide, maybe, maybe_since, signature, whole,
 };
 use super::super::list::{Column, Kind, column, list};
 use super::super::text::plain;
@@ -89,7 +90,8 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
         @else { (audit::table(&decisions)) }
         @if may_decide(operator) {
             h2 { "Payload" }
-            form method="post" action="/message/payload" class="card" {
+            form method="post" action=(to("/message/payload")) class="card" {
+                (form_token())
                 input type="hidden" name="id" value=(query.text("id"));
                 input type="hidden" name="pipeline" value=(query.text("pipeline"));
                 p { "Payloads are hidden. The audit records who viewed them, and why." }
@@ -141,7 +143,8 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
 
 fn decide(row: &str) -> Markup {
     html! {
-        form method="post" action="/dead/confirm" class="actions" {
+        form method="post" action=(to("/dead/confirm")) class="actions" {
+            (form_token())
             input type="hidden" name="row" value=(row);
             button name="what" value="requeue" { "Requeue…" }
             button name="what" value="discard" class="danger" { "Discard…" }
@@ -196,7 +199,7 @@ fn shown(payload: &Payload) -> Markup {
         }
         @if !is_whole { p class="notice" { "Only the beginning is shown." } }
         pre class="payload" tabindex="0" { (text) }
-        p { a class="button" href="/audit" { "The audit" } }
+        p { a class="button" href=(to("/audit")) { "The audit" } }
     }
 }
 

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use operate::Operator;
 use operate::status::PipelineStatus;
 
-use super::super::address::with_query;
+use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::beside::Beside;
@@ -82,7 +82,7 @@ impl Look<'_> {
             p class="lead" { (told) }
             (away(&beside.away))
             @if is_long {
-                form class="filter" method="get" action="/" role="search" aria-label="Filter by name" {
+                form class="filter" method="get" action=(to("/")) role="search" aria-label="Filter by name" {
                     label { "Part of the name" input name="q" type="search" value=(part) maxlength="255"; }
                     button { "Filter" }
                 }
@@ -147,7 +147,7 @@ fn line(subject: &Subject<'_>, picture: &Picture) -> Markup {
         Of::Consumer(consumer) => {
             let applied = consumer.activity.as_ref().map(|activity| activity.applied);
             html! {
-                a href="/consumers" { (cell(&consumer.consumer)) }
+                a href=(to("/consumers")) { (cell(&consumer.consumer)) }
                 span { "consumer" }
                 @if let Some(applied) = applied { span { (count(applied)) " applied in the last hour" } }
             }

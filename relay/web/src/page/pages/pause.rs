@@ -11,12 +11,12 @@ use operate::pause::{pause as set, resume as lift};
 use operate::{OperateError, Operator, Role, Signed};
 use outbox_log::PauseScope;
 
-use super::super::address::with_query;
+use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, cell, signature};
+use super::super::layout::{Frame, Tab, cell, form_token, signature};
 
 const SCOPES: [(&str, &str); 3] =
     [("pipeline", "the whole pipeline"), ("topic", "a topic"), ("key", "an ordering key")];
@@ -36,7 +36,8 @@ pub(crate) async fn ask(
     // The button of a pause resumes exactly that pause.
     let is_fixed = is_resume && !query.text("since").is_empty();
     let body = html! {
-        form method="post" action=(path) class="card" {
+        form method="post" action=(to(path)) class="card" {
+            (form_token())
             input type="hidden" name="pipeline" value=(pipeline.name);
             input type="hidden" name="from" value=(query.text("from"));
             @if is_resume { input type="hidden" name="since" value=(query.text("since")); }
@@ -107,9 +108,9 @@ async fn change(
 /// Returns the address of the page that the form was opened from.
 fn back(fields: &Fields) -> String {
     match fields.text("from") {
-        "topics" => String::from("/topics"),
+        "topics" => to("/topics"),
         "pipeline" => with_query("/pipeline", &[("name", fields.text("pipeline"))]),
-        _ => String::from("/"),
+        _ => to("/"),
     }
 }
 

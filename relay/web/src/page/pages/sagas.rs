@@ -13,13 +13,13 @@ use operate::tables::Tables;
 use operate::{OperateError, OperateErrorKind, Operator, Role, Signed};
 use saga::{Choice, SagaId, SagaOutline, SagaQuery, StepRecord};
 
-use super::super::address::with_query;
+use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{
-    Frame, Tab, badge, cell, count, may_decide, maybe, maybe_since, signature, since,
+    Frame, Tab, badge, cell, count, form_token, may_decide, maybe, maybe_since, signature, since,
 };
 use super::super::list::{Column, Kind, column, list};
 use super::tables::{self, NamedTables};
@@ -254,7 +254,8 @@ fn one(operator: &Operator, query: &Fields, saga: &SagaOutline, steps: &[StepRec
         h2 { "Steps" }
         (list("Steps", &STEPS, steps.iter().take(1_000).map(step)))
         @if may_decide(operator) && is_open {
-            form method="post" action="/saga/decide" class="card" {
+            form method="post" action=(to("/saga/decide")) class="card" {
+                (form_token())
                 h2 { "Decide" }
                 @for (name, value) in place(query) { input type="hidden" name=(name) value=(value); }
                 input type="hidden" name="as_of" value=(saga.seen());

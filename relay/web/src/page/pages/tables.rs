@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use axum::http::StatusCode;
 use operate::tables::Tables;
 use operate::{InboxConfig, PipelineConfig};
-use outbox_log::LogOptions;
 
 use super::super::answer::Problem;
 use super::super::app::App;
@@ -31,15 +31,12 @@ pub(crate) fn all(pipelines: &[PipelineConfig], inboxes: &[InboxConfig]) -> Vec<
         }
     };
     for pipeline in pipelines {
-        let url = pipeline.database.url().map_err(|error| error.to_string());
-        let tables = url.map(|url| Tables::new(url, pipeline.database.options().clone()));
+        let tables = Tables::of(&pipeline.database).map_err(|error| error.to_string());
         add(format!("pipeline:{}", pipeline.name), tables);
     }
     for inbox in inboxes {
-        let options =
-            LogOptions::default().schema(inbox.schema.clone()).allow_plaintext(inbox.allow_plaintext);
-        let url = inbox.url.load("verify.inbox.url").map_err(|error| error.to_string());
-        add(format!("inbox:{}", inbox.consumer), url.map(|url| Tables::new(url, options)));
+        let tables = inbox.tables().map_err(|error| error.to_string());
+        add(format!("inbox:{}", inbox.consumer), tables);
     }
     tell_apart(&mut found);
     found
@@ -74,14 +71,13 @@ fn tell_apart(found: &mut [NamedTables]) {
 pub(crate) fn named(app: &App, name: &str) -> Result<Tables, Problem> {
     let found = all(&app.pipelines, &app.inboxes).into_iter().find(|it| it.name == name);
     let unknown = || Problem::bad(format!("no database is called {name:?} here"));
-    found
-        .ok_or_else(unknown)?
-        .tables
-        .map_err(|error| Problem::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, error))
+    found.ok_or_else(unknown)?.tables.map_err(|error| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error))
 }
 
 #[cfg(test)]
 mod tests {
+    use outbox_log::LogOptions;
+
     use super::*;
 
     fn inbox(place: Result<&str, &str>) -> NamedTables {

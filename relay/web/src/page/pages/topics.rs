@@ -9,7 +9,7 @@ use operate::Operator;
 use operate::lag::{LagLine, lag};
 use outbox_log::ExceptionState::{self, Dead, Held, Retrying, Scheduled};
 
-use super::super::address::with_query;
+use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
@@ -39,7 +39,7 @@ pub(crate) async fn show(
     let body = html! {
         p class="lead" { "Topics with unpublished messages, longest wait first." }
         (away(&errors))
-        form class="filter" method="get" action="/topics" role="search" aria-label="Filter topics" {
+        form class="filter" method="get" action=(to("/topics")) role="search" aria-label="Filter topics" {
             label { "Part of the name" input name="q" type="search" value=(part) maxlength="255"; }
             button { "Filter" }
         }
