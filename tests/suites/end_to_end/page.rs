@@ -7,6 +7,7 @@ mod bulk;
 mod client;
 mod decisions;
 mod driver;
+mod exported;
 mod front;
 mod lists;
 mod rights;
@@ -52,6 +53,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("hostile_names_are_text_on_the_page", &needs, shown::hostile),
         trial("payloads_are_hidden_until_they_are_asked_for", &needs, shown::payloads),
         trial("several_relays_give_one_picture", &needs, shown::one_picture),
+        trial("the_audit_on_the_page_is_filtered_and_exported", &needs, exported::audit),
         trial("long_lists_of_the_page_come_in_pieces", &needs, lists::pieces),
         trial("event_streams_of_the_page_are_bounded", &needs, lists::streams),
     ];

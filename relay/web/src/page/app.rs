@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::answer::Problem;
 use super::bulks::Bulks;
+use super::exports::Exports;
 use super::gate::gate;
 use super::guard::Hosts;
 use super::links::Links;
@@ -49,6 +50,7 @@ pub(crate) struct App {
     pub(crate) streams: Streams,
     pub(crate) bulks: Bulks,
     pub(crate) surveys: Surveys,
+    pub(crate) exports: Exports,
     work: Semaphore,
 }
 
@@ -82,6 +84,7 @@ impl App {
             streams: Streams::new(),
             bulks: Bulks::default(),
             surveys: Surveys::default(),
+            exports: Exports::new(),
             work,
         }
     }
@@ -132,6 +135,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/topics", get(topics::show))
         .route("/held", get(held::show))
         .route("/dead", get(dead::show))
+        .route("/dead/export", get(dead::export))
         .route("/dead/confirm", post(decide::confirm))
         .route("/dead/decide", post(decide::carry_out))
         .route("/decision", get(decision::show))
@@ -148,6 +152,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/saga", get(sagas::show))
         .route("/saga/decide", post(sagas::decide))
         .route("/audit", get(audit::show))
+        .route("/audit/export", get(audit::export))
         .route("/events", get(stream::events))
         .route("/assets/page.css", get(style))
         .route("/assets/page.js", get(script))

@@ -17,7 +17,7 @@
 //! | `users`, `session`, `login` | the users, the cookie, the form |
 //! | `observe`, `beside`, `samples`, `plot` | shared queries of the databases, the last hour, plots |
 //! | `bulks`, `surveys` | decisions that this process carries out, counts of a moment ago |
-//! | `stream` | server-sent events |
+//! | `stream`, `exports` | server-sent events, lists as files |
 //! | `answer`, `fields`, `address` | errors, forms and addresses |
 //! | `context`, `layout`, `text` | the frame of every page, texts from outside |
 //! | `links` | the dashboard and the runbook |
@@ -31,6 +31,7 @@ mod app;
 mod beside;
 mod bulks;
 mod context;
+mod exports;
 mod fields;
 mod gate;
 mod guard;

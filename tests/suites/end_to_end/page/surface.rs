@@ -13,7 +13,7 @@ use super::client::{Answer, Client};
 use super::{ANN, EVE, SERVING, Served, USERS, config};
 
 /// Every address that is read with GET.
-pub(crate) const READ: [&str; 20] = [
+pub(crate) const READ: [&str; 22] = [
     "/",
     "/pipeline?name=orders",
     "/messages",
@@ -27,6 +27,8 @@ pub(crate) const READ: [&str; 20] = [
     "/sagas",
     "/saga?database=pipeline:orders&type=a&id=b",
     "/audit",
+    "/audit/export?format=csv",
+    "/dead/export?format=json",
     "/events",
     "/assets/page.css",
     "/assets/page.js",
