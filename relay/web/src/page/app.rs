@@ -8,6 +8,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use operate::doctor::PipelineReport;
+use operate::replay::ReplayReport;
+use operate::verify::Report;
 use operate::{InboxConfig, PipelineConfig, Places};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -16,6 +19,7 @@ use super::bulks::Bulks;
 use super::exports::Exports;
 use super::gate::gate;
 use super::guard::Hosts;
+use super::jobs::Jobs;
 use super::links::Links;
 use super::observe::Observer;
 use super::session::Cookie;
@@ -49,6 +53,9 @@ pub(crate) struct App {
     pub(crate) links: Links,
     pub(crate) streams: Streams,
     pub(crate) bulks: Bulks,
+    pub(crate) checkups: Jobs<PipelineReport>,
+    pub(crate) comparisons: Jobs<Report>,
+    pub(crate) replays: Jobs<ReplayReport>,
     pub(crate) surveys: Surveys,
     pub(crate) exports: Exports,
     work: Semaphore,
@@ -83,6 +90,9 @@ impl App {
             links,
             streams: Streams::new(),
             bulks: Bulks::default(),
+            checkups: Jobs::new(),
+            comparisons: Jobs::new(),
+            replays: Jobs::new(),
             surveys: Surveys::default(),
             exports: Exports::new(),
             work,
@@ -125,8 +135,8 @@ impl App {
 /// Returns the routes, all of them behind the gate.
 pub(crate) fn routes(app: Arc<App>) -> Router {
     use pages::{
-        audit, consumers, dead, decide, decision, held, keys, message, messages, overview, pause, pipeline,
-        sagas, topics,
+        audit, consumers, dead, decide, decision, doctor, held, keys, message, messages, overview, pause,
+        pipeline, replay, sagas, topics, verify,
     };
     Router::new()
         .route("/", get(overview::show))
@@ -142,6 +152,12 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/decision/stop", post(decision::stop))
         .route("/message", get(message::show))
         .route("/message/payload", post(message::payload))
+        .route("/verify", get(verify::show).post(verify::run))
+        .route("/verify/stop", post(verify::stop))
+        .route("/replay", get(replay::show).post(replay::run))
+        .route("/replay/confirm", post(replay::confirm))
+        .route("/replay/stop", post(replay::stop))
+        .route("/doctor", get(doctor::show).post(doctor::run))
         .route("/pause", get(pause::ask).post(pause::pause))
         .route("/resume", post(pause::resume))
         .route("/consumers", get(consumers::show))

@@ -17,6 +17,7 @@
 //! | `users`, `session`, `login` | the users, the cookie, the form |
 //! | `observe`, `beside`, `samples`, `plot` | shared queries of the databases, the last hour, plots |
 //! | `bulks`, `surveys` | decisions that this process carries out, counts of a moment ago |
+//! | `jobs` | the doctor, comparisons and replays, in tasks of their own |
 //! | `stream`, `exports` | server-sent events, lists as files |
 //! | `answer`, `fields`, `address` | errors, forms and addresses |
 //! | `context`, `layout`, `text` | the frame of every page, texts from outside |
@@ -35,6 +36,7 @@ mod exports;
 mod fields;
 mod gate;
 mod guard;
+mod jobs;
 mod layout;
 mod links;
 mod list;

@@ -58,6 +58,9 @@ pub(crate) async fn hostile(stage: Stage) -> Outcome {
         &format!("/audit?action={query}"),
         &format!("/audit/export?format={query}"),
         &format!("/dead/export?format=csv&state={query}"),
+        &format!("/doctor?pipeline={query}"),
+        &format!("/verify?pipeline=orders&since={query}"),
+        &format!("/replay?pipeline=orders&topic={query}"),
         &format!("/{query}"),
     ];
     for path in addresses {
