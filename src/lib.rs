@@ -35,6 +35,8 @@ pub mod prelude;
 mod relay;
 #[cfg(feature = "relay")]
 mod relay_health;
+#[cfg(feature = "page")]
+mod shown;
 mod shutdown;
 
 #[cfg(feature = "relay")]

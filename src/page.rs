@@ -1,12 +1,6 @@
 //! The page for operators inside a service, behind the service's own login.
 
-use std::time::Duration;
-
-use engine::EngineOptions;
-use engine::maintenance::KEEP_DECISIONS_DEFAULT;
-use message::Source;
-use operate::{Broker, Database, PipelineConfig, Retention};
-use outbox_log::RelayName;
+use operate::PipelineConfig;
 use web::{BuildPageError, PageOptions, RelayPage};
 
 use crate::Relay;
@@ -21,7 +15,7 @@ impl Relay {
     /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
     /// use outbox_toolkit::{Operator, OperatorRole, PageOptions, Relay};
     ///
-    /// /// What the login of the service leaves in the extensions of a request.
+    /// /// The user, whom the login of the service leaves in the extensions of a request.
     /// #[derive(Clone)]
     /// struct User {
     ///     name: String,
@@ -60,25 +54,5 @@ impl Relay {
         let status = |relay: &&Self| (relay.shown.name.as_str().to_owned(), relay.pipeline.status());
         let stops = relays.iter().map(|relay| relay.stop.clone()).collect();
         RelayPage::new(pipelines, relays.iter().map(status).collect(), stops, options)
-    }
-}
-
-/// Returns what the page knows of a relay, with the default settings of the engine.
-pub(crate) fn shown(
-    name: &RelayName,
-    source: &Source,
-    database: Database,
-    broker: Broker,
-    keep: Option<Duration>,
-) -> PipelineConfig {
-    let decisions = keep.map(|_| KEEP_DECISIONS_DEFAULT);
-    PipelineConfig {
-        name: name.clone(),
-        source: source.clone(),
-        database,
-        retention: keep.map_or(Retention::Off, Retention::For),
-        audit_retention: decisions.map_or(Retention::Off, Retention::For),
-        broker,
-        settings: EngineOptions::default(),
     }
 }

@@ -270,7 +270,7 @@ impl RelayBuilder {
         let mut shown = {
             let database = operate::Database::lent(self.address.clone(), options.clone());
             let broker = operate::Broker::Given { publishing: publishing.clone(), size_limit: self.limit };
-            crate::page::shown(&name, &source, database, broker, self.keep)
+            crate::shown::shown(&name, &source, database, broker, self.keep)
         };
         let store = outbox_log::open(self.address.clone(), source.clone(), options.clone())
             .map_err(BuildRelayError::Database)?;

@@ -252,6 +252,26 @@ impl<DB: Dialect> Inbox<DB> {
         self.in_time(what, listing).await
     }
 
+    /// Returns those of these dead letters that are of a topic and still stored, in no order.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`], also when the database did not answer within the call timeout.
+    pub async fn letters_of_topic(
+        &self,
+        letters: &[DeadLetterId],
+        topic: &str,
+    ) -> Result<Vec<DeadLetterId>, StoreError> {
+        let what = "look up the topics of dead letters";
+        let letters: Vec<Uuid> = letters.iter().map(|letter| letter.0).collect();
+        let looking = async {
+            let mut connection = self.acquire(what).await?;
+            let found = self.tables().letters_of_topic(&mut connection, &letters, topic).await;
+            found.map_err(StoreError::during(what))
+        };
+        Ok(self.in_time(what, looking).await?.into_iter().map(DeadLetterId).collect())
+    }
+
     /// Returns the open requests for redrives of a consumer after a sequence number, oldest first.
     /// Cancel-safe.
     pub(crate) async fn redrive_requests(

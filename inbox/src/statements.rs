@@ -6,7 +6,7 @@ migrations::shared_statements! { $
     closed_since complete count_attempt count_chunks counts dead_letter dead_letters dead_letters_of decisions decisions_of fail_held
     find fingerprint_of_dead_letter finish_request has_chunk held_firsts hold_set holder_before incomplete insert insert_dead
     is_requested keep_chunk known_attempts known_rows letter_decision letter_groups letter_outcomes letter_total
-    lock_dead_letter lock_held lock_letters lock_others lock_set note_decision note_requests open_dead_letters
+    letters_of_topic lock_dead_letter lock_held lock_letters lock_others lock_set note_decision note_requests open_dead_letters
     open_letters postpone purge_attempts purge_dead_letters purge_minutes read_chunks remembered remembered_page
     remove_chunks remove_set requests resolve retained_from store_dead_letter take_over unfinished
 }

@@ -233,6 +233,28 @@ fn a_public_module_is_not_re_exported_from() {
     assert_none(&found);
 }
 
+/// Below a prefix, an address from the root leads out of the page, and behind the login of an
+/// application a form without the page's token is refused.
+#[test]
+fn addresses_and_forms_of_the_page_are_made_by_its_helpers() {
+    let mut found = Vec::new();
+    for (path, text) in texts(&[".rs"]).iter().filter(|(path, _)| path.starts_with("relay/web/src/page/")) {
+        let lines: Vec<&str> = text.lines().collect();
+        for (index, line) in lines.iter().enumerate() {
+            if ["href=\"/", "action=\"/", "src=\"/"].iter().any(|raw| line.contains(raw)) {
+                found.push(format!("{path}:{}: make the address with `to` or `with_query`", index + 1));
+            }
+            let is_form = line.contains("form method=\"post\"") && line.ends_with('{');
+            let has_token = lines.get(index + 1).is_some_and(|next| next.contains("(form_token())"));
+            // Only the page's own login has this form.
+            if is_form && !has_token && !path.ends_with("login.rs") {
+                found.push(format!("{path}:{}: begin the form with `(form_token())`", index + 1));
+            }
+        }
+    }
+    assert_none(&found);
+}
+
 /// Returns the parameters of functions whose type is a tuple, each with its line. Closures may have
 /// some, because iterators give them pairs.
 fn tuples(text: &str) -> Vec<(usize, &str)> {

@@ -19,7 +19,7 @@ use outbox_toolkit::prelude::*;
 use outbox_toolkit::{Operator, OperatorRole, PageOptions};
 use tokio::net::TcpListener;
 
-/// What the login leaves in the extensions of a request.
+/// The user, whom the login leaves in the extensions of a request.
 #[derive(Clone)]
 struct User {
     name: &'static str,

@@ -350,6 +350,9 @@ migrations::statements! {
     decisions_of = "SELECT a.* FROM (SELECT DISTINCT id FROM UNNEST($1::uuid[]) AS u (id)) AS named \
         CROSS JOIN LATERAL (SELECT {decision} FROM {schema}inbox_audit WHERE dead_letter = named.id \
         ORDER BY seq DESC LIMIT $2) AS a ORDER BY a.seq DESC";
+    letters_of_topic = "SELECT d.id FROM (SELECT DISTINCT id FROM UNNEST($1::uuid[]) AS u (id)) AS named \
+        CROSS JOIN LATERAL (SELECT l.id FROM {schema}inbox_dead_letter AS l WHERE l.id = named.id AND l.topic = $2 \
+        LIMIT 1) AS d";
 
     /// The database's own function, which runs with the owner's rights.
     purge_decisions = "SELECT {schema}inbox_purge_audit($1, $2::integer) AS gone";

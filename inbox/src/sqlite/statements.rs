@@ -226,6 +226,7 @@ migrations::statements! {
     decisions_of = "SELECT {decision} FROM (SELECT *, row_number() OVER (PARTITION BY dead_letter ORDER BY seq DESC) \
         AS nth FROM inbox_audit WHERE dead_letter IN (SELECT value FROM json_each($1))) WHERE nth <= $2 \
         ORDER BY seq DESC";
+    letters_of_topic = "SELECT id FROM inbox_dead_letter WHERE id IN (SELECT value FROM json_each($1)) AND topic = $2";
     holder = "SELECT d.id FROM inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = $2 \
         AND d.topic = $3 AND d.key = $4 AND {holds} ORDER BY d.seq LIMIT 1";
     holder_before = "SELECT d.id FROM inbox_dead_letter AS l \

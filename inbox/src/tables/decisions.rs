@@ -83,4 +83,15 @@ impl<DB: Dialect> Tables<DB> {
         let query = Query::<DB>::new(&self.shared.decisions_of).bind(letters).bind(limit);
         query.rows(connection).await?.iter().map(rows::decision).collect()
     }
+
+    /// Returns those of these dead letters that are of a topic, in no order.
+    pub(crate) async fn letters_of_topic(
+        &self,
+        connection: &mut DB::Connection,
+        letters: &[Uuid],
+        topic: &str,
+    ) -> Result<Vec<Uuid>> {
+        let query = Query::<DB>::new(&self.shared.letters_of_topic).bind(letters).bind(topic);
+        query.rows(connection).await?.iter().map(|row| row.get("id")).collect()
+    }
 }

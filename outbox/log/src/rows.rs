@@ -77,6 +77,7 @@ pub(crate) fn paused_scope<DB: Dialect>(row: &Row<DB>) -> Result<PauseScope, Log
 
 pub(crate) fn operation<DB: Dialect>(row: &Row<DB>) -> Result<Operation, sqlx::Error> {
     Ok(Operation {
+        number: row.get("seq")?,
         at: time(row, "at")?,
         actor: row.get("actor")?,
         action: row.get("action")?,

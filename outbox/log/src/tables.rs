@@ -351,15 +351,17 @@ impl<DB: Dialect> Tables<DB> {
         query.run(connection).await.map(drop)
     }
 
-    /// Reads operations, latest first.
+    /// Reads operations below a number, latest first.
     pub(crate) async fn operations(
         &self,
         connection: &mut DB::Connection,
         relay: &RelayName,
+        before: i64,
         records_max: u32,
     ) -> Result<Vec<Operation>, LogError> {
         let failed = || LogError::during("list operations");
-        let query = Query::<DB>::new(&self.texts.operations).bind(relay.as_str()).bind(records_max);
+        let query = Query::<DB>::new(&self.texts.operations).bind(relay.as_str());
+        let query = query.bind(records_max).bind(before);
         let found = query.rows(connection).await.map_err(failed())?;
         found.iter().map(|row| rows::operation(row).map_err(failed())).collect()
     }

@@ -189,6 +189,15 @@ impl InboxDatabase {
         self.answer(on!(self, inbox => inbox.decisions_of(letters, limit)))
     }
 
+    /// Returns those of these dead letters that are of a topic.
+    pub(crate) async fn letters_of_topic(
+        &self,
+        letters: &[DeadLetterId],
+        topic: &str,
+    ) -> Result<Vec<DeadLetterId>, OperateError> {
+        self.answer(on!(self, inbox => inbox.letters_of_topic(letters, topic)))
+    }
+
     /// Returns the next open dead letters that match a filter, without their payloads.
     pub(crate) async fn open_letters(
         &self,

@@ -14,6 +14,8 @@
 //! | `places` | [`Places`]: the outboxes and inboxes to query |
 //! | `inbox_database` | an inbox in either database |
 //! | [`dead`] | parked messages of outboxes and dead letters of inboxes, in one shape |
+//! | [`audit`](mod@audit) | decisions and other operations, from every audit |
+//! | [`export`] | the audit and lists of messages as CSV or JSON |
 //! | [`pause`] | pausing and resuming a pipeline, a topic or a key |
 //! | [`held`](mod@held) | keys that wait, and the message that stops each |
 //! | [`payload`](mod@payload) | the payload of one message, with a line in the audit |
@@ -22,6 +24,7 @@
 //! | [`status`](mod@status) | the leader, waiting messages, and the reason |
 //! | [`lag`] | the lag of topics |
 //! | [`tables`] | the database of keys and sagas |
+//! | `named_tables` | [`named_tables()`]: the databases that may have them |
 //! | [`keys`] | idempotency keys whose holder is gone |
 //! | [`sagas`] | sagas of a database |
 //! | [`story`] | the whole story of a message |
@@ -44,17 +47,20 @@
     allow(unused, reason = "a service may give its relay a connector of its own, which nothing here checks")
 )]
 
+pub mod audit;
 pub mod cause;
 pub mod consumers;
 pub mod dead;
 pub mod doctor;
 mod error;
+pub mod export;
 pub mod forget;
 pub mod held;
 mod inbox_database;
 pub mod keys;
 pub mod lag;
 mod message_state;
+mod named_tables;
 mod note;
 mod operator;
 pub(crate) mod pace;
@@ -78,6 +84,7 @@ pub mod verify;
 
 pub use error::{OperateError, OperateErrorKind};
 pub use message_state::MessageState;
+pub use named_tables::{NamedTables, named_tables};
 pub use operator::{Operator, Role, Signed};
 pub use places::{OutboxPlace, Places};
 pub use settings::{Broker, Database, InboxConfig, PipelineConfig, Retention};

@@ -121,6 +121,14 @@ impl Places {
         self.inboxes.iter().enumerate().filter(is_distinct)
     }
 
+    /// Returns the places without inboxes whose rows belong to another one.
+    #[must_use]
+    pub(crate) fn distinct(mut self) -> Self {
+        let inboxes = self.distinct_inboxes().map(|(_, place)| place.clone()).collect();
+        self.inboxes = inboxes;
+        self
+    }
+
     /// Adds the outbox of a pipeline. Does not connect yet.
     #[must_use]
     pub fn outbox(mut self, pipeline: &PipelineConfig) -> Self {

@@ -13,8 +13,9 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::audit::{self, AuditLine};
 use super::dead::list::{States, find};
-use super::dead::{AuditLine, DeadMessage, DeadSource, Filter, MessageRef, audit_about};
+use super::dead::{DeadMessage, DeadSource, Filter, MessageRef};
 use super::error::OperateError;
 use super::message_state::MessageState;
 use super::operator::{Operator, Role};
@@ -332,7 +333,7 @@ async fn decisions(
         .filter_map(|part| part.dead_letter.as_deref().and_then(|id| Uuid::parse_str(id).ok()))
         .collect();
     let letters: Vec<DeadLetterId> = ids.into_iter().map(DeadLetterId).collect();
-    let audited = audit_about(places, id, &letters).await;
+    let audited = audit::about(places, id, &letters).await;
     away.extend(audited.away);
     audited.lines
 }

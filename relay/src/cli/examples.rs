@@ -167,6 +167,14 @@ pub(super) const ALL: &[Examples] = &[
         ],
     ),
     (
+        "audit",
+        [
+            "relay audit",
+            "relay audit --actor ann --from 8h",
+            "relay audit --topic orders.placed --action discard --export csv > discarded.csv",
+        ],
+    ),
+    (
         "dead audit",
         [
             "relay dead audit",

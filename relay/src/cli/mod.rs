@@ -17,6 +17,7 @@
 //! | `doctor` | `relay doctor`: checks of database, broker and inboxes, with remedies |
 //! | `demo` | `relay demo`, with the feature of this name |
 //! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit`: outboxes and inboxes |
+//! | `audit` | `relay audit` |
 //! | `pause` | `relay pause`, `relay resume` |
 //! | `show` | `relay show`: the story of a message |
 //! | `replay` | `relay replay` |
@@ -33,6 +34,7 @@
 //! | `help`, `examples` | the help of each command, with examples |
 //! | `hint` | suggested commands that can be pasted |
 //! | `visible` | refusal of passwords in arguments |
+//! | `export` | `--export`: the whole of a list as CSV or JSON |
 //! | `places` | outboxes and inboxes at which a command looks for messages |
 //! | `operator` | the operator of commands that only read |
 //! | `signature` | the author of a decision, and the reason |
@@ -47,6 +49,7 @@ mod note;
 #[cfg(feature = "postgres")]
 mod adopt;
 mod attend;
+mod audit;
 mod check;
 mod config;
 mod confirm;
@@ -57,6 +60,7 @@ mod demo;
 mod doctor;
 mod examples;
 mod exit;
+mod export;
 mod failure;
 mod forget;
 mod help;
@@ -180,6 +184,13 @@ pub enum Command {
     /// discard or edit them.
     #[command(subcommand)]
     Dead(dead::Dead),
+    /// Show who decided, paused, replayed or viewed payloads, when and why. Changes nothing.
+    ///
+    /// Reads the audits of the outboxes, inboxes, idempotency keys and sagas of the configuration.
+    /// A decision is one line, with the number of its messages. Keys and sagas are left out with
+    /// --pipeline, --source and --topic. Exits with 3 if a database is unreachable; the decisions
+    /// of the others are always shown.
+    Audit(audit::Audit),
     /// Stop publishing a topic, an ordering key or everything, until it is resumed.
     ///
     /// Takes effect within a second. Messages already handed to the broker are still delivered.
@@ -270,6 +281,7 @@ impl Cli {
             Command::Retention(retention) => retention.execute(format).await,
             Command::Forget(forget) => forget.execute().await,
             Command::Dead(dead) => Box::pin(dead.execute(format)).await,
+            Command::Audit(audit) => Box::pin(audit.execute(format)).await,
             Command::Pause(pause) => pause.pause(format).await,
             Command::Resume(pause) => pause.resume(format).await,
             Command::Show(show) => show.execute(format).await,

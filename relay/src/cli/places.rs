@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use migrations::Identifier;
-use operate::Places;
 use operate::dead::{DeadSource, MessageRef};
+use operate::{NamedTables, Places, named_tables};
 
 use super::config::{ConfigFile, find};
 use super::database::read_url;
@@ -68,6 +68,17 @@ impl Where {
             None if is_of_outbox => self.open_of(Some(DeadSource::Outbox)).await,
             source => self.open_of(source).await,
         }
+    }
+
+    /// Returns the databases of keys and sagas; none if only a pipeline, a source or an inbox is
+    /// meant. Does not connect.
+    pub(crate) fn tables(&self) -> Result<Vec<NamedTables>, Failure> {
+        let is_inbox = self.inbox.is_some() || self.inbox_file.is_some();
+        if is_inbox || self.pipeline.is_some() || self.source.is_some() {
+            return Ok(Vec::new());
+        }
+        let config = self.config.read()?;
+        Ok(named_tables(&config.pipelines, &config.verify))
     }
 
     /// Returns the places, connected to the inboxes.

@@ -1,14 +1,14 @@
 //! `relay replay`: publishes messages again.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use clap::{ArgGroup, Args};
 use message::{OrderingKey, Topic};
 use operate::dead::MessageRef;
-use operate::replay::Edge;
-use operate::replay::{Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, plan};
-use operate::{Broker, Places, seconds};
+use operate::replay::{
+    Edge, Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, deduplicated, plan,
+};
+use operate::{Places, seconds};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -135,21 +135,6 @@ impl Replay {
     }
 }
 
-/// Returns the topics whose queues drop copies: FIFO queues of SQS. They remember a message from
-/// the time at which it was last sent, which the log does not know: that may be long after it was
-/// enqueued, or during an earlier replay.
-#[cfg(feature = "sqs")]
-fn deduplicated<'a>(broker: &Broker, topics: &'a BTreeMap<String, u64>) -> Vec<&'a str> {
-    let Broker::Sqs(config) = broker else { return Vec::new() };
-    let queue = |topic: &String| config.queues.get(topic).unwrap_or(topic).ends_with(".fifo");
-    topics.keys().filter(|topic| queue(topic)).map(String::as_str).collect()
-}
-
-#[cfg(not(feature = "sqs"))]
-fn deduplicated<'a>(_: &Broker, _: &'a BTreeMap<String, u64>) -> Vec<&'a str> {
-    Vec::new()
-}
-
 /// Returns a token that SIGINT or SIGTERM cancels.
 pub(crate) fn stop() -> Result<CancellationToken, Failure> {
     let token = CancellationToken::new();
@@ -220,19 +205,4 @@ fn text(Shown { plan, published, .. }: &Shown<'_>, is_sent: bool) -> String {
         lines.push(String::from("dry run: nothing was sent"));
     }
     lines.join("\n")
-}
-
-#[cfg(all(test, feature = "sqs"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_topic_of_a_fifo_queue_is_warned_about() {
-        let queues = [("order.paid", "paid.fifo"), ("order.placed", "placed")];
-        let queues = queues.map(|(topic, queue)| (topic.to_owned(), queue.to_owned()));
-        let config = brokers::sqs::Config::default().queues(queues.into());
-        let topics = ["audit", "bills.fifo", "order.paid", "order.placed"];
-        let topics = topics.map(|topic| (topic.to_owned(), 1)).into();
-        assert_eq!(deduplicated(&Broker::Sqs(Box::new(config)), &topics), ["bills.fifo", "order.paid"]);
-    }
 }

@@ -177,7 +177,7 @@ impl LogAdmin for OneRelay {
         Ok(false)
     }
 
-    async fn operations(&self, _: &RelayName, _: u32) -> Result<Vec<Operation>, LogError> {
+    async fn operations_before(&self, _: &RelayName, _: i64, _: u32) -> Result<Vec<Operation>, LogError> {
         Ok(Vec::new())
     }
 }

@@ -18,8 +18,8 @@ use sqlx::{Postgres, Sqlite};
 use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, trial};
 
 /// A time some days ago, in the SQL of each database.
-const POSTGRES: &str = "clock_timestamp() - interval '1 day' * {days}";
-const SQLITE: &str = "(unixepoch() - 86400 * {days}) * 1000000";
+pub(crate) const POSTGRES: &str = "clock_timestamp() - interval '1 day' * {days}";
+pub(crate) const SQLITE: &str = "(unixepoch() - 86400 * {days}) * 1000000";
 
 pub(crate) fn trials() -> Vec<Trial> {
     let name = |dialect: &str| format!("audit/{dialect}/decisions_outlive_their_retention_by_little");
@@ -270,7 +270,10 @@ fn message() -> Result<Message, Failure> {
 }
 
 /// Stores a dead letter with this error. Returns its id.
-async fn dead_letter<DB: Dialect>(inbox: &Inbox<DB>, error: &str) -> Result<DeadLetterId, Failure> {
+pub(crate) async fn dead_letter<DB: Dialect>(
+    inbox: &Inbox<DB>,
+    error: &str,
+) -> Result<DeadLetterId, Failure> {
     let (consumer, message) = (ConsumerName::new("billing")?, message()?);
     let id = message.id;
     let delivery = Delivery {

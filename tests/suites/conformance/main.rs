@@ -62,6 +62,7 @@ macro_rules! cases {
 }
 
 mod audit;
+mod audits;
 mod clocks;
 mod durability;
 mod features;
@@ -98,6 +99,7 @@ fn main() -> std::process::ExitCode {
     tests::log::keep("off,idempotency=info,inbox=info");
     let mut trials = outbox::trials();
     trials.extend(audit::trials());
+    trials.extend(audits::trials());
     trials.extend(clocks::trials());
     trials.extend(trial::at_night(durability::trials()));
     trials.extend(features::trials());

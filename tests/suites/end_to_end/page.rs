@@ -6,14 +6,18 @@ mod browser;
 mod bulk;
 mod client;
 mod decisions;
+mod doctor;
 mod driver;
+mod exported;
 mod front;
 mod lists;
+mod replayed;
 mod rights;
 mod scene;
 mod shards;
 mod shown;
 mod surface;
+mod verify;
 
 use libtest_mimic::Trial;
 use sqlx::Postgres;
@@ -52,6 +56,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("hostile_names_are_text_on_the_page", &needs, shown::hostile),
         trial("payloads_are_hidden_until_they_are_asked_for", &needs, shown::payloads),
         trial("several_relays_give_one_picture", &needs, shown::one_picture),
+        trial("the_audit_on_the_page_is_filtered_and_exported", &needs, exported::audit),
+        trial("the_doctor_runs_from_the_page", &needs, doctor::run),
+        trial("a_comparison_runs_from_the_page_and_can_be_stopped", &needs, verify::run),
+        trial("a_replay_from_the_page_sends_what_was_shown", &needs, replayed::run),
         trial("long_lists_of_the_page_come_in_pieces", &needs, lists::pieces),
         trial("event_streams_of_the_page_are_bounded", &needs, lists::streams),
     ];

@@ -197,5 +197,18 @@ pub trait LogAdmin: Send + Sync + 'static {
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`].
-    async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError>;
+    async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError> {
+        self.operations_before(relay, i64::MAX, records_max).await
+    }
+
+    /// Returns up to `records_max` such operations with numbers below `before`, latest first.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn operations_before(
+        &self,
+        relay: &RelayName,
+        before: i64,
+        records_max: u32,
+    ) -> Result<Vec<Operation>, LogError>;
 }

@@ -5,6 +5,8 @@ use time::OffsetDateTime;
 /// One operation, as the audit stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation {
+    /// Sequence number; ascends.
+    pub number: i64,
     /// When, by the database's clock.
     pub at: OffsetDateTime,
     /// The operator.

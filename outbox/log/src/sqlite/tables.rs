@@ -148,9 +148,10 @@ migrations::statements! {
     note = "
         INSERT INTO outbox_operation (actor, relay, action, selection, note)
         VALUES (?1, ?2, ?3, ?4, ?5)";
+    /// ?3 before this sequence number.
     operations = "
-        SELECT at, actor, action, selection, note FROM outbox_operation WHERE relay = ?1
-        ORDER BY seq DESC LIMIT ?2";
+        SELECT seq, at, actor, action, selection, note FROM outbox_operation
+        WHERE relay = ?1 AND seq < ?3 ORDER BY seq DESC LIMIT ?2";
     /// ?3 before this sequence number.
     decisions = "
         SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,

@@ -16,12 +16,8 @@
 //! | `bulk` | [`Bulk`]: a decision about everything, in parts, that can be stopped |
 //! | `result` | [`decision()`]: the result of such a decision |
 //! | `outcome` | the state of an entry after a decision |
-//! | `audit` | [`audit()`]: the decisions |
-//! | `audit_lines` | combines the rows of an audit into lines |
 //! | `sample` (tests) | a message to show |
 
-mod audit;
-mod audit_lines;
 mod bulk;
 mod choosing;
 pub(crate) mod decide;
@@ -39,8 +35,6 @@ pub mod sample;
 mod select;
 mod survey;
 
-pub(crate) use audit::about as audit_about;
-pub use audit::{AuditLine, Audited, audit, audit_of_messages};
 pub use bulk::{Bulk, BulkReport, Progress, REFUSALS_MAX, Refusal};
 pub use decide::{Change, Decided, Report};
 pub use filter::{Filter, MessageRef};

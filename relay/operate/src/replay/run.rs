@@ -151,7 +151,7 @@ impl ReplayPlan {
             let mut rest = &chosen[..];
             while !rest.is_empty() {
                 if options.stop.is_cancelled() {
-                    let error = OperateError::new(OperateErrorKind::Unavailable, "stopped by a signal");
+                    let error = OperateError::new(OperateErrorKind::Unavailable, "it was stopped");
                     return Err(resume(error, report.confirmed_to));
                 }
                 let (batch, next) = rest.split_at(batch_len(rest, batch_max));

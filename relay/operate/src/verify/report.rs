@@ -293,6 +293,19 @@ impl Report {
         self.unnamed > 0 || !self.messages.is_empty()
     }
 
+    /// Returns the conclusion in words.
+    #[must_use]
+    pub fn conclusion(&self) -> String {
+        let undecided = self.undecided;
+        match undecided {
+            _ if self.has_faults() => "problems found".to_owned(),
+            _ if !self.not_compared.is_empty() => "no problems found in what was compared".to_owned(),
+            0 => "no problems found in what was checked".to_owned(),
+            1 => "no message is lost or doubled; 1 message waits for an operator".to_owned(),
+            _ => format!("no message is lost or doubled; {undecided} messages wait for an operator"),
+        }
+    }
+
     /// Adds a pipeline that could not be compared, with the reason.
     pub fn add_not_compared(&mut self, pipeline: &str, reason: String) {
         self.proven = false;

@@ -9,11 +9,14 @@ mod show;
 use std::num::NonZeroU32;
 
 use clap::{Args, Subcommand, ValueEnum};
+use operate::audit::{AuditQuery, read};
 use operate::dead::{self, Change, Filter, Listed, MessageRef, States};
+use operate::export::DeadExport;
 use operate::{OperateError, Places};
 use outbox_log::ExceptionState;
 
 use super::exit::Exit;
+use super::export::{Export, Exporting};
 use super::failure::Failure;
 use super::operator::viewer;
 use super::output::Format;
@@ -66,12 +69,15 @@ pub struct List {
 
     /// Show the number of messages by topic and cause instead of the messages. Counts up to
     /// 100,000.
-    #[arg(long, conflicts_with = "limit")]
+    #[arg(long, conflicts_with_all = ["limit", "export"])]
     count: bool,
 
     /// Maximum number of messages.
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     limit: usize,
+
+    #[command(flatten)]
+    export: Export,
 }
 
 /// The arguments of `relay dead show`.
@@ -144,6 +150,11 @@ impl Dead {
 impl List {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let places = self.place.open().await?;
+        if let Some(file) = self.export.format() {
+            let filter = self.conditions.filter(&[], &self.place);
+            let export = DeadExport::new(places, &viewer(), filter, self.states(), file)?;
+            return Exporting::Dead(Box::new(export)).print().await;
+        }
         let listed = during("listing messages", self.look(&places)).await;
         places.close().await;
         let listed = listed?;
@@ -162,17 +173,19 @@ impl List {
 }
 
 impl List {
+    fn states(&self) -> Vec<States> {
+        if self.closed {
+            return vec![States::Closed];
+        }
+        self.states.iter().map(|state| state.of_log()).collect()
+    }
+
     /// Returns the messages of all requested states, in the order of the states.
     async fn look(&self, places: &Places) -> Result<Listed, OperateError> {
         let filter = self.conditions.filter(&[], &self.place);
-        let states = if self.closed {
-            vec![States::Closed]
-        } else {
-            self.states.iter().map(|state| state.of_log()).collect()
-        };
         let limit = if self.count { COUNTED_MAX } else { self.limit };
         let mut all: Option<Listed> = None;
-        for state in states {
+        for state in self.states() {
             let so_far = all.as_ref().map_or(0, |all| all.messages.len());
             let next = dead::list(places, &viewer(), &filter, state, limit - so_far).await?;
             all = Some(match all {
@@ -204,16 +217,9 @@ impl Show {
 impl Audit {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let places = self.place.open().await?;
-        let audited = if self.each {
-            during("reading", dead::audit_of_messages(&places, &viewer(), self.limit)).await
-        } else {
-            during("reading", dead::audit(&places, &viewer(), self.limit)).await
-        };
+        let query = AuditQuery { is_each: self.each, ..AuditQuery::latest(self.limit) };
+        let audited = during("reading", read(&places, &[], &viewer(), &query)).await;
         places.close().await;
-        let audited = audited?;
-        show::audit(&audited.lines, audited.away.is_empty(), format)?;
-        // An unreachable database does not hide the decisions of the others.
-        let away = audited.away.into_iter().map(Failure::from).fold(None, super::failure::first);
-        away.map_or(Ok(Exit::Success), Err)
+        super::audit::print(audited?, false, format)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use operate::dead::{AuditLine, DeadMessage, DeadSource, Report};
+use operate::dead::{DeadMessage, DeadSource, Report};
 use operate::{MessageState, seconds};
 use serde::Serialize;
 
@@ -108,39 +108,6 @@ pub(super) fn report(report: &Report, format: Format) -> Result<(), Failure> {
         });
         Table::new(["source", "of", "id", "topic", "key", "outcome"], rows)
             .optional(&["source", "of"])
-            .shown()
-    })
-}
-
-/// Prints decisions.
-pub(super) fn audit(lines: &[AuditLine], is_whole: bool, format: Format) -> Result<(), Failure> {
-    format.print(&lines, |lines| {
-        if lines.is_empty() {
-            return String::from(if is_whole {
-                "no decisions yet"
-            } else {
-                "no decisions found, but not every database answered"
-            });
-        }
-        let rows = lines.iter().map(|line| {
-            [
-                seconds::text(line.at),
-                line.actor.clone(),
-                line.action.clone(),
-                line.source.to_string(),
-                line.owner.clone(),
-                match line.messages {
-                    2.. => format!("{} messages", line.messages),
-                    _ => or_dash(line.id.as_ref()),
-                },
-                or_dash(line.outcome.as_ref()),
-                or_dash(line.selection.as_ref()),
-                line.note.clone(),
-            ]
-        });
-        Table::new(["at", "actor", "action", "source", "of", "id", "outcome", "selection", "note"], rows)
-            .optional(&["source", "selection", "of", "outcome"])
-            .cut("note")
             .shown()
     })
 }

@@ -68,7 +68,7 @@ pub(super) fn shown(report: &Report) -> String {
         Some(format!("missing: {}: {replay}", compared.pipeline))
     }));
     lines.extend(unfinished(report));
-    lines.push(conclusion(report));
+    lines.push(report.conclusion());
     lines.join("\n")
 }
 
@@ -165,17 +165,6 @@ fn unfinished(report: &Report) -> Vec<String> {
         ));
     }
     lines
-}
-
-fn conclusion(report: &Report) -> String {
-    let undecided = report.undecided;
-    match undecided {
-        _ if report.has_faults() => "problems found".to_owned(),
-        _ if !report.not_compared.is_empty() => "no problems found in what was compared".to_owned(),
-        0 => "no problems found in what was checked".to_owned(),
-        1 => "no message is lost or doubled; 1 message waits for an operator".to_owned(),
-        _ => format!("no message is lost or doubled; {undecided} messages wait for an operator"),
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,9 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use operate::doctor::PipelineReport;
+use operate::replay::ReplayReport;
+use operate::verify::Report;
 use operate::{InboxConfig, PipelineConfig, Places};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +19,9 @@ use tokio_util::sync::CancellationToken;
 use super::answer::Problem;
 use super::application::Application;
 use super::bulks::Bulks;
+use super::exports::Exports;
 use super::gate::gate;
+use super::jobs::Jobs;
 use super::links::Links;
 use super::login::OwnLogin;
 use super::observe::Observer;
@@ -49,6 +54,9 @@ pub(crate) struct App {
     pub(crate) links: Links,
     pub(crate) streams: Streams,
     pub(crate) bulks: Bulks,
+    pub(crate) checkups: Jobs<PipelineReport>,
+    pub(crate) comparisons: Jobs<Report>,
+    pub(crate) replays: Jobs<ReplayReport>,
     pub(crate) surveys: Surveys,
     /// The relays of the application; each cancels its token when it stops.
     pub(crate) relays: Vec<CancellationToken>,
@@ -58,6 +66,7 @@ pub(crate) struct App {
     pub(crate) dropped: CancellationToken,
     /// Whether the queries behind the page of an application run.
     pub(crate) is_followed: AtomicBool,
+    pub(crate) exports: Exports,
     work: Semaphore,
 }
 
@@ -88,11 +97,15 @@ impl App {
             links,
             streams: Streams::new(),
             bulks: Bulks::default(),
+            checkups: Jobs::new(),
+            comparisons: Jobs::new(),
+            replays: Jobs::new(),
             surveys: Surveys::default(),
             relays: Vec::new(),
             ended: dropped.child_token(),
             dropped,
             is_followed: AtomicBool::new(false),
+            exports: Exports::new(),
             work,
         }
     }
@@ -138,8 +151,8 @@ impl App {
 /// Returns the routes, all of them behind the gate.
 pub(crate) fn routes(app: Arc<App>) -> Router {
     use pages::{
-        audit, consumers, dead, decide, decision, held, keys, message, messages, overview, pause, pipeline,
-        sagas, topics,
+        audit, consumers, dead, decide, decision, doctor, held, keys, message, messages, overview, pause,
+        pipeline, replay, sagas, topics, verify,
     };
     let login = match &app.access {
         Access::Own(_) => login::routes(),
@@ -152,12 +165,19 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/topics", get(topics::show))
         .route("/held", get(held::show))
         .route("/dead", get(dead::show))
+        .route("/dead/export", get(dead::export))
         .route("/dead/confirm", post(decide::confirm))
         .route("/dead/decide", post(decide::carry_out))
         .route("/decision", get(decision::show))
         .route("/decision/stop", post(decision::stop))
         .route("/message", get(message::show))
         .route("/message/payload", post(message::payload))
+        .route("/verify", get(verify::show).post(verify::run))
+        .route("/verify/stop", post(verify::stop))
+        .route("/replay", get(replay::show).post(replay::run))
+        .route("/replay/confirm", post(replay::confirm))
+        .route("/replay/stop", post(replay::stop))
+        .route("/doctor", get(doctor::show).post(doctor::run))
         .route("/pause", get(pause::ask).post(pause::pause))
         .route("/resume", post(pause::resume))
         .route("/consumers", get(consumers::show))
@@ -168,6 +188,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/saga", get(sagas::show))
         .route("/saga/decide", post(sagas::decide))
         .route("/audit", get(audit::show))
+        .route("/audit/export", get(audit::export))
         .route("/events", get(stream::events))
         .route("/assets/page.css", get(style))
         .route("/assets/page.js", get(script))

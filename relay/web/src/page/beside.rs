@@ -7,12 +7,14 @@ use operate::consumers::{ConsumerLine, consumers};
 use operate::keys;
 use operate::sagas::SagaDatabase;
 use operate::tables::Tables;
-use operate::{InboxConfig, OperateError, OperateErrorKind, Operator, PipelineConfig, Places, Role};
+use operate::{
+    InboxConfig, NamedTables, OperateError, OperateErrorKind, Operator, PipelineConfig, Places, Role,
+    named_tables,
+};
 use saga::SagaQuery;
 use tokio::time::Instant;
 
 use super::context::NavCount;
-use super::pages::tables::{self, NamedTables};
 
 /// Maximum number of stuck keys or sagas that are counted in one database.
 const COUNTED_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(100);
@@ -54,7 +56,7 @@ impl Beside {
     pub(crate) async fn with_tables(&self, pipelines: &[PipelineConfig], inboxes: &[InboxConfig]) -> Self {
         let mut keys = NavCount::default();
         let mut sagas = NavCount::default();
-        for NamedTables { tables, .. } in tables::all(pipelines, inboxes) {
+        for NamedTables { tables, .. } in named_tables(pipelines, inboxes) {
             let Ok(tables) = tables else { continue };
             add(&mut keys, stuck_keys(&tables, &viewer()).await);
             add(&mut sagas, stuck_sagas(&tables, &viewer()).await);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use operate::Operator;
 use tokio::sync::watch;
 
-use super::layout::count;
+use super::text::count;
 
 tokio::task_local! {
     static CONTEXT: Context;

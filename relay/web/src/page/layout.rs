@@ -11,6 +11,7 @@ use time::OffsetDateTime;
 use super::address::to;
 use super::context::{self, Nav};
 use super::forms;
+pub(crate) use super::text::count;
 use super::text::{beginning, plain};
 use super::toned::Toned;
 
@@ -265,19 +266,6 @@ pub(crate) fn ago(at: OffsetDateTime) -> String {
 /// Formats seconds as a duration for people.
 pub(crate) fn lasting(seconds: f64) -> String {
     age(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
-}
-
-/// Formats a count with thousands separators.
-pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// Formats a size for people.

@@ -19,7 +19,8 @@
 //! | `embedded`, `application`, `forms`, `following` | the page in an application: the service, its login, its forms, the queries behind it |
 //! | `observe`, `beside`, `samples`, `plot` | shared queries of the databases, the last hour, plots |
 //! | `bulks`, `surveys` | decisions that this process carries out, counts of a moment ago |
-//! | `stream` | server-sent events |
+//! | `jobs` | the doctor, comparisons and replays, in tasks of their own |
+//! | `stream`, `exports` | server-sent events, lists as files |
 //! | `answer`, `fields`, `address` | errors, forms and addresses |
 //! | `context`, `layout`, `text` | the frame of every page, texts from outside |
 //! | `links` | the dashboard and the runbook |
@@ -35,11 +36,13 @@ mod beside;
 mod bulks;
 mod context;
 mod embedded;
+mod exports;
 mod fields;
 mod following;
 mod forms;
 mod gate;
 mod guard;
+mod jobs;
 mod layout;
 mod links;
 mod list;

@@ -20,7 +20,7 @@ pub(super) const HOST: &str = "shop.example:8443";
 /// The header in which this application's login finds its user.
 const LOGIN: &str = "x-login";
 
-/// What the login of the application leaves in a request.
+/// The user, whom the login of the application leaves in a request.
 #[derive(Clone)]
 struct User {
     name: String,

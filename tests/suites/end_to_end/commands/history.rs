@@ -61,6 +61,14 @@ pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert_eq!(lines[0], "ann expire: messages older than 0s (a test)");
     assert!(lines[1].starts_with("ann expired: messages older than 0s: 1 segments, "), "{lines:?}");
+    let by_ann = ["audit", "--actor", "ann", "--action", "expire", "--from", "1h"];
+    let found = Ran::with(&config, &[&by_ann[..], &["--output", "json"]].concat()).await?.done()?.json()?;
+    assert_eq!(column(&found, "selection"), ["messages older than 0s"]);
+    let file = Ran::with(&config, &[&by_ann[..], &["--export", "csv"]].concat()).await?.done()?;
+    assert!(file.out.starts_with("at,actor,action,source,owner,"), "{file:?}");
+    assert_eq!(file.out.lines().count(), 2, "{file:?}");
+    let none = Ran::with(&config, &["audit", "--actor", "bob"]).await?.done()?;
+    assert!(none.out.contains("no decision matches"), "{none:?}");
     workload.place("after").await?;
     Ran::with(&config, &["run", "--once"]).await?.done()?;
     assert_eq!(workload.broker.drain(&workload.topic, 11).await?.len(), 11);
@@ -109,6 +117,13 @@ pub(super) async fn what_is_asked_wrongly_changes_nothing<DB: Dialect>(stage: St
     for (arguments, parts) in cases {
         signed(&config, arguments).await?.refused(2, parts)?;
     }
+    for (arguments, part) in [
+        (["audit", "--action", "burn"], "burn"),
+        (["audit", "--from", "yesterday"], "yesterday"),
+        (["audit", "--export", "xlsx"], "csv or json"),
+    ] {
+        Ran::with(&config, &arguments).await?.refused(2, &[part])?;
+    }
     let away = Config::text(&stage, &unreachable("postgres://relay@127.0.0.1:1/orders"))?;
     signed(&away, &["forget", "orders"]).await?.refused(3, &["orders: ", "not available"])?;
     let both = unreachable("postgres://relay@127.0.0.1:1/orders").replace("\"orders\"", "\"away\"")
@@ -117,6 +132,10 @@ pub(super) async fn what_is_asked_wrongly_changes_nothing<DB: Dialect>(stage: St
     let ran = signed(&both, &["retention", "--keep", "1h", "--output", "json"]).await?.ended(3)?;
     assert!(column(&ran.json()?, "pipeline").contains(&"orders"), "{ran:?}");
     assert!(ran.err.contains("away: "), "{ran:?}");
+    let ran = Ran::with(&both, &["audit", "--output", "json"]).await?.ended(3)?;
+    assert!(ran.json()?.is_array() && ran.err.contains("away: "), "{ran:?}");
+    let ran = Ran::with(&both, &["audit", "--export", "csv"]).await?.ended(3)?;
+    assert!(ran.out.starts_with("at,actor,") && ran.out.contains(",,missing,"), "{ran:?}");
     assert_eq!(database.integer("SELECT count(*) FROM outbox_relay").await?, 1);
     Ok(())
 }

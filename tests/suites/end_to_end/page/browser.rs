@@ -8,7 +8,7 @@ use super::{ANN, EVE, Served, USERS};
 use super::{access, decisions, front};
 
 /// Every page that a viewer can open.
-pub(crate) const PAGES: [&str; 10] = [
+pub(crate) const PAGES: [&str; 13] = [
     "/",
     "/pipeline?name=orders",
     "/topics",
@@ -19,6 +19,9 @@ pub(crate) const PAGES: [&str; 10] = [
     "/keys",
     "/sagas",
     "/audit",
+    "/doctor?pipeline=orders",
+    "/verify?pipeline=orders",
+    "/replay?pipeline=orders",
 ];
 
 /// Returns a trial in a browser. Without one, or without axe-core, the trial cannot run.

@@ -53,6 +53,14 @@ pub(crate) async fn hostile(stage: Stage) -> Outcome {
         &format!("/dead?state={query}"),
         &format!("/pause?pipeline={query}"),
         &format!("/saga?database={query}&type=a&id=b"),
+        &format!("/audit?actor={query}"),
+        &format!("/audit?topic={query}"),
+        &format!("/audit?action={query}"),
+        &format!("/audit/export?format={query}"),
+        &format!("/dead/export?format=csv&state={query}"),
+        &format!("/doctor?pipeline={query}"),
+        &format!("/verify?pipeline=orders&since={query}"),
+        &format!("/replay?pipeline=orders&topic={query}"),
         &format!("/{query}"),
     ];
     for path in addresses {

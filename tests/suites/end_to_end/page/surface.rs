@@ -13,7 +13,7 @@ use super::client::{Answer, Client};
 use super::{ANN, EVE, SERVING, Served, USERS, config};
 
 /// Every address that is read with GET.
-pub(crate) const READ: [&str; 20] = [
+pub(crate) const READ: [&str; 25] = [
     "/",
     "/pipeline?name=orders",
     "/messages",
@@ -27,6 +27,11 @@ pub(crate) const READ: [&str; 20] = [
     "/sagas",
     "/saga?database=pipeline:orders&type=a&id=b",
     "/audit",
+    "/audit/export?format=csv",
+    "/dead/export?format=json",
+    "/doctor?pipeline=orders",
+    "/verify?pipeline=orders",
+    "/replay?pipeline=orders",
     "/events",
     "/assets/page.css",
     "/assets/page.js",
@@ -47,7 +52,7 @@ const KEY: [(&str, &str); 7] = [
 ];
 
 /// Every address that changes something, with valid fields.
-pub(crate) const CHANGES: [(&str, &[(&str, &str)]); 9] = [
+pub(crate) const CHANGES: [(&str, &[(&str, &str)]); 15] = [
     ("/dead/confirm", &[("what", "requeue-all")]),
     (
         "/dead/decide",
@@ -62,6 +67,12 @@ pub(crate) const CHANGES: [(&str, &[(&str, &str)]); 9] = [
     ("/message/payload", &[("id", "1"), ("reason", "forged")]),
     ("/pause", &[("pipeline", "orders"), ("scope", "pipeline"), ("reason", "forged")]),
     ("/resume", &[("pipeline", "orders"), ("scope", "pipeline"), ("reason", "forged")]),
+    ("/doctor", &[("pipeline", "orders")]),
+    ("/verify", &[("pipeline", "orders")]),
+    ("/verify/stop", &[("pipeline", "orders")]),
+    ("/replay/confirm", &[("pipeline", "orders"), ("all", "yes")]),
+    ("/replay", &[("pipeline", "orders"), ("all", "yes"), ("chosen", "1"), ("reason", "forged")]),
+    ("/replay/stop", &[("pipeline", "orders")]),
     ("/keys/confirm", &KEY),
     ("/keys/decide", &KEY),
     (

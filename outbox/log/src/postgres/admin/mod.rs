@@ -168,8 +168,14 @@ impl LogAdmin for PostgresLog {
         within(self.options.call_timeout, resumed).await
     }
 
-    async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError> {
-        let ask = async { self.tables.operations(&mut *self.look().await?, relay, records_max).await };
+    async fn operations_before(
+        &self,
+        relay: &RelayName,
+        before: i64,
+        records_max: u32,
+    ) -> Result<Vec<Operation>, LogError> {
+        let ask =
+            async { self.tables.operations(&mut *self.look().await?, relay, before, records_max).await };
         within(self.options.call_timeout, ask).await
     }
 }

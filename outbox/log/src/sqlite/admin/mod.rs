@@ -121,7 +121,12 @@ impl LogAdmin for SqliteLog {
         self.tables.resume(&mut self.connect().await?, relay, scope, since, by).await
     }
 
-    async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError> {
-        self.tables.operations(&mut self.connect().await?, relay, records_max).await
+    async fn operations_before(
+        &self,
+        relay: &RelayName,
+        before: i64,
+        records_max: u32,
+    ) -> Result<Vec<Operation>, LogError> {
+        self.tables.operations(&mut self.connect().await?, relay, before, records_max).await
     }
 }

@@ -1,31 +1,71 @@
 //! The audit: decisions about messages, keys and sagas, and other operations.
 
-use std::cmp::Reverse;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
 use axum::http::Uri;
+use axum::response::Response;
 use maud::{Markup, html};
-use operate::dead::{AuditLine, Audited, audit};
-use operate::keys::{self, DecidedLine};
-use operate::sagas::SagaDatabase;
-use operate::tables::Tables;
-use operate::{OperateError, OperateErrorKind, Operator};
-use saga::Decision;
+use operate::audit::{ACTIONS, AuditFilter, AuditLine, AuditQuery, AuditSource, read};
+use operate::export::{AuditExport, ExportFormat};
+use operate::replay::Moment;
+use operate::seconds::text as rfc3339;
+use operate::{NamedTables, Places, named_tables};
 use time::OffsetDateTime;
 
+use super::super::address::to;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
+use super::super::exports::{self, Exporting};
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, cell, count, maybe, since};
 use super::super::list::{Column, Kind, column, list};
 use super::pieces::piece;
-use super::tables::{self, NamedTables};
 
 /// Maximum number of decisions read from each place.
 const LINES_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999);
+
+/// The typed fields of the filter, with their labels.
+const CONDITIONS: [(&str, &str); 4] = [
+    ("actor", "Who"),
+    ("topic", "Topic or queue"),
+    ("from", "From (2h, 2026-01-31T12:00:00Z)"),
+    ("to", "To"),
+];
+
+/// Returns the filter that a query describes. An age counts by the clock of this machine.
+fn filter(fields: &Fields) -> Result<AuditFilter, Problem> {
+    fields.check()?;
+    let now = OffsetDateTime::now_utc();
+    let moment = |name| Ok::<_, Problem>(fields.read::<Moment>(name)?.map(|moment| moment.at(now)));
+    Ok(AuditFilter {
+        actor: fields.given("actor"),
+        action: fields.given("action"),
+        topic: fields.given("topic"),
+        from: moment("from")?,
+        to: moment("to")?,
+    })
+}
+
+/// Returns the conditions of a query, for links.
+fn kept(fields: &Fields) -> Vec<(&'static str, String)> {
+    let names = CONDITIONS.iter().map(|(name, _)| *name).chain(["action", "pipeline"]);
+    names.filter_map(|name| Some((name, fields.given(name)?))).collect()
+}
+
+/// Returns the places whose audits a query asks for. Connects to inboxes.
+async fn audits(app: &App, fields: &Fields) -> Result<(Places, Vec<NamedTables>), Problem> {
+    let only = fields.text("pipeline");
+    let mut places = app.outboxes(only)?;
+    for inbox in app.inboxes.iter().filter(|inbox| only.is_empty() || inbox.is_of(only)) {
+        places = places.inbox(inbox).await;
+    }
+    // Neither keys nor sagas belong to a pipeline.
+    let tables = if only.is_empty() { named_tables(&app.pipelines, &app.inboxes) } else { Vec::new() };
+    Ok((places, tables))
+}
 
 /// `GET /audit`.
 pub(crate) async fn show(
@@ -34,55 +74,80 @@ pub(crate) async fn show(
     Query(query): Query<Fields>,
     uri: Uri,
 ) -> Result<Html, Problem> {
-    query.check()?;
+    let asked = AuditQuery { filter: filter(&query)?, ..AuditQuery::latest(LINES_MAX) };
     let turn = app.turn().await?;
-    let places = app.with_inboxes(app.outboxes("")?, "").await;
-    let audited = audit(&places, &operator, LINES_MAX).await;
+    let (places, tables) = audits(&app, &query).await?;
+    let audited = read(&places, &tables, &operator, &asked).await;
     places.close().await;
+    drop(turn);
     // An unreachable database does not hide the others.
-    let Audited { lines, away: mut errors } = audited?;
-    let mut lines: Vec<Line> = lines.into_iter().map(Line::from).collect();
-    for NamedTables { tables, .. } in tables::all(&app.pipelines, &app.inboxes) {
-        // The pages of that database report a missing address.
-        let Ok(tables) = tables else { continue };
-        for decided in [of_keys(&tables, &operator).await, of_sagas(&tables, &operator).await] {
-            match decided {
-                Ok(decided) => {
-                    lines.extend(decided);
-                    keep_latest(&mut lines);
+    let audited = audited?;
+    let lines: Vec<Line> = audited.lines.into_iter().map(Line::from).collect();
+    let piece = piece(&query, &lines)?;
+    let kept = kept(&query);
+    let pairs: Vec<(&str, &str)> = kept.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let body = html! {
+        p class="lead" { "Who decided, paused or viewed payloads, when and why. Latest first, up to " (count(LINES_MAX.get().into())) "." }
+        (conditions(&app, &query))
+        (away(&audited.away))
+        @if let Some(at) = audited.searched_back_to {
+            p class="notice" { "Decisions before " (rfc3339(at)) " were not all searched: an export has them all." }
+        }
+        @if lines.is_empty() {
+            p class="empty" {
+                @if !audited.away.is_empty() { "No decisions found, but not every database answered." }
+                @else if pairs.is_empty() { "No decisions yet." }
+                @else { "No decision matches." }
+            }
+        } @else { (table(piece.rows)) }
+        (piece.links("/audit", &pairs))
+        (exports::links("/audit/export", &pairs))
+    };
+    let frame = Frame::new(Tab::Audit, "Audit");
+    // A search reads many rows: not after each change.
+    let frame = if pairs.is_empty() { frame.live(&uri) } else { frame };
+    Ok(Html(frame.page(&body)))
+}
+
+/// `GET /audit/export`.
+pub(crate) async fn export(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Query(query): Query<Fields>,
+) -> Result<Response, Problem> {
+    let filter = filter(&query)?;
+    let format: ExportFormat = query.need("format")?;
+    let is_each = query.text("each") == "yes";
+    let place = app.exports.begin()?;
+    let turn = app.turn().await?;
+    let (places, tables) = audits(&app, &query).await?;
+    drop(turn);
+    let export = AuditExport::new(places, tables, &operator, filter, is_each, format)?;
+    Ok(exports::answer("audit", format, place, Exporting::Audit(Box::new(export))))
+}
+
+fn conditions(app: &App, query: &Fields) -> Markup {
+    let pipelines = app.pipelines.iter().map(|pipeline| pipeline.name.as_str());
+    html! {
+        details class="filter-box" id="conditions" {
+            summary { "Filter" @if !kept(query).is_empty() { " (set)" } }
+            form class="filter" method="get" action=(to("/audit")) {
+                label { "What" select name="action" {
+                    option value="" { "everything" }
+                    @for name in ACTIONS { option value=(name) selected[name == query.text("action")] { (name) } }
+                } }
+                label { "Pipeline" select name="pipeline" {
+                    option value="" { "all, with keys and sagas" }
+                    @for name in pipelines { option value=(name) selected[name == query.text("pipeline")] { (name) } }
+                } }
+                @for (name, label) in CONDITIONS {
+                    label { (label) input name=(name) value=(query.text(name)) maxlength="255" autocomplete="off"; }
                 }
-                // The database has no such tables.
-                Err(error) if error.kind() == OperateErrorKind::NoTables => {}
-                Err(error) => errors.push(error),
+                button class="primary" { "Filter" }
+                a class="button" href=(to("/audit")) { "Clear" }
             }
         }
     }
-    drop(turn);
-    let piece = piece(&query, &lines)?;
-    let body = html! {
-        p class="lead" { "Who decided, paused or viewed payloads, when and why. Latest first, up to " (count(LINES_MAX.get().into())) "." }
-        (away(&errors))
-        @if lines.is_empty() { p class="empty" { "No decisions yet." } } @else { (table(piece.rows)) }
-        (piece.links("/audit", &[]))
-    };
-    Ok(Html(Frame::new(Tab::Audit, "Audit").live(&uri).page(&body)))
-}
-
-/// Keeps what the page shows, however many databases there are.
-fn keep_latest(lines: &mut Vec<Line>) {
-    lines.sort_by_key(|line| Reverse(line.at));
-    lines.truncate(LINES_MAX.get() as usize);
-}
-
-async fn of_keys(tables: &Tables, operator: &Operator) -> Result<Vec<Line>, OperateError> {
-    Ok(keys::decisions(tables, operator, LINES_MAX).await?.into_iter().map(Line::from).collect())
-}
-
-async fn of_sagas(tables: &Tables, operator: &Operator) -> Result<Vec<Line>, OperateError> {
-    let database = SagaDatabase::open(tables).await?;
-    let decisions = database.decisions(operator, LINES_MAX).await;
-    database.close().await;
-    Ok(decisions?.into_iter().map(Line::from).collect())
 }
 
 /// A line of an audit, from any database.
@@ -99,26 +164,20 @@ pub(crate) struct Line {
 
 impl From<AuditLine> for Line {
     fn from(line: AuditLine) -> Self {
-        let AuditLine { at, actor, action, owner, messages, id, outcome, selection, note, .. } = line;
-        let subject = id.or_else(|| (messages > 1).then(|| format!("{} messages", count(messages))));
+        let subject = match line.messages {
+            2.. => {
+                let least = if line.messages_is_at_least { "≥ " } else { "" };
+                Some(format!("{least}{} messages", count(line.messages)))
+            }
+            _ => line.subject(),
+        };
+        let AuditLine { at, actor, action, source, owner, outcome, selection, note, .. } = line;
+        let action = match source {
+            AuditSource::Keys => format!("{action} a key"),
+            AuditSource::Sagas => format!("{action} a saga"),
+            AuditSource::Outbox | AuditSource::Inbox => action,
+        };
         Self { at, actor, action, owner, subject, outcome, selection, note }
-    }
-}
-
-impl From<DecidedLine> for Line {
-    fn from(line: DecidedLine) -> Self {
-        let DecidedLine { at, actor, action, scope, operation, key, note } = line;
-        let (action, owner) = (format!("{action} a key"), format!("{scope}, {operation}"));
-        Self { at, actor, action, owner, subject: Some(key), outcome: None, selection: None, note }
-    }
-}
-
-impl From<Decision> for Line {
-    fn from(decision: Decision) -> Self {
-        let Decision { at, actor, note, action, id, step, .. } = decision;
-        let (action, owner) = (format!("{action} a saga"), id.saga_type().to_owned());
-        let selection = step.map(|step| format!("step {step}"));
-        Self { at, actor, action, owner, subject: Some(id.id().to_owned()), outcome: None, selection, note }
     }
 }
 

@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use axum::extract::{Query, State};
 use axum::http::Uri;
+use axum::response::Response;
 use maud::{Markup, html};
 use operate::Places;
 use operate::dead::{Bookmark, DeadMessage, DeadSource, Filter, Listed, States, Total, page, survey};
+use operate::export::{DeadExport, ExportFormat};
 use operate::units::Time;
 use outbox_log::ExceptionState;
 
 use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
+use super::super::exports::{self, Exporting};
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{
@@ -85,6 +88,33 @@ pub(super) fn back_to_list(fields: &Fields) -> Markup {
     html! { a class="button" href=(with_query("/dead", &pairs)) { "Back to the list" } }
 }
 
+/// Returns the states with this name.
+fn states_of(state: &str) -> Result<States, Problem> {
+    match (state, state.parse::<ExceptionState>()) {
+        ("dead", _) => Ok(States::Dead),
+        ("closed", _) => Ok(States::Closed),
+        (_, Ok(state)) => Ok(States::Parked(state)),
+        _ => Err(Problem::bad(format!("{state:?} is not a state; use one of {}", STATES.join(", ")))),
+    }
+}
+
+/// `GET /dead/export`.
+pub(crate) async fn export(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Query(query): Query<Fields>,
+) -> Result<Response, Problem> {
+    let states = states_of(&query.given("state").unwrap_or_else(|| String::from("dead")))?;
+    let format: ExportFormat = query.need("format")?;
+    let filter = filter(&query)?;
+    let place = app.exports.begin()?;
+    let turn = app.turn().await?;
+    let places = places(&app, &query, &filter).await?;
+    drop(turn);
+    let export = DeadExport::new(places, &operator, filter, vec![states], format)?;
+    Ok(exports::answer("messages", format, place, Exporting::Dead(Box::new(export))))
+}
+
 /// `GET /dead`.
 pub(crate) async fn show(
     Asker(operator): Asker,
@@ -93,12 +123,7 @@ pub(crate) async fn show(
     uri: Uri,
 ) -> Result<Html, Problem> {
     let state = query.given("state").unwrap_or_else(|| String::from("dead"));
-    let states = match (state.as_str(), state.parse::<ExceptionState>()) {
-        ("dead", _) => States::Dead,
-        ("closed", _) => States::Closed,
-        (_, Ok(state)) => States::Parked(state),
-        _ => return Err(Problem::bad(format!("{state:?} is not a state; use one of {}", STATES.join(", ")))),
-    };
+    let states = states_of(&state)?;
     let from = query.read::<Bookmark>("from")?;
     let filter = filter(&query)?;
     let turn = app.turn().await?;
@@ -137,8 +162,15 @@ pub(crate) async fn show(
             (table(&listed, false))
         }
         (links(&query, &state, from, &listed))
+        (export_links(&query, &state))
     };
     Ok(Html(Frame::new(Tab::Dead, "Dead letters").live(&uri).page(&body)))
+}
+
+fn export_links(query: &Fields, state: &str) -> Markup {
+    let kept = kept(query);
+    let pairs: Vec<(&str, &str)> = kept.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    exports::links("/dead/export", &[&pairs[..], &[("state", state)]].concat())
 }
 
 fn conditions(query: &Fields, state: &str) -> Markup {

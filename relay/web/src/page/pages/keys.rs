@@ -10,7 +10,7 @@ use idempotency::{Action, KeyId};
 use maud::{Markup, html};
 use message::shield;
 use operate::keys::{self, KeyLine};
-use operate::{OperateError, OperateErrorKind, Operator, Role, Signed};
+use operate::{NamedTables, OperateError, OperateErrorKind, Operator, Role, Signed, named_tables};
 use uuid::Uuid;
 
 use super::super::address::to;
@@ -20,7 +20,7 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, cell, count, form_token, may_decide, signature};
 use super::super::list::{Column, Kind, column, list};
-use super::tables::{self, NamedTables};
+use super::tables;
 
 /// Maximum number of keys shown for each database.
 const KEYS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
@@ -33,7 +33,7 @@ pub(crate) async fn show(
 ) -> Result<Html, Problem> {
     let _turn = app.turn().await?;
     let mut found = Vec::new();
-    for NamedTables { name, tables } in tables::all(&app.pipelines, &app.inboxes) {
+    for NamedTables { name, tables } in named_tables(&app.pipelines, &app.inboxes) {
         let lines = match tables {
             Ok(tables) => keys::stuck(&tables, &operator, KEYS_MAX).await,
             Err(problem) => Err(OperateError::refused(problem, "")),

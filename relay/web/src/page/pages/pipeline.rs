@@ -23,6 +23,7 @@ use super::super::list::{Column, Kind, column, list};
 use super::super::trouble::Subject;
 use super::card::{card, plots, resume};
 use super::overview::{hour, own};
+use super::{doctor, replay, verify};
 
 /// Maximum number of pauses shown.
 const PAUSES_MAX: usize = 50;
@@ -47,6 +48,9 @@ pub(crate) async fn show(
             @if may_decide(&operator) && status.state.is_known() {
                 a class="button" href=(with_query("/pause", &[("pipeline", name), ("from", "pipeline")])) { "Pause…" }
             }
+            a class="button" href=(doctor::address(name)) { "Doctor" }
+            a class="button" href=(verify::address(name)) { "Verify" }
+            a class="button" href=(replay::address(name)) { "Replay…" }
             @if let Some(dashboard) = app.links.dashboard(name) { (dashboard) }
             (app.links.runbook())
         }

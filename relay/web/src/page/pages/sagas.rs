@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use message::shield;
 use operate::sagas::SagaDatabase;
 use operate::tables::Tables;
-use operate::{OperateError, OperateErrorKind, Operator, Role, Signed};
+use operate::{NamedTables, OperateError, OperateErrorKind, Operator, Role, Signed, named_tables};
 use saga::{Choice, SagaId, SagaOutline, SagaQuery, StepRecord};
 
 use super::super::address::{to, with_query};
@@ -22,7 +22,7 @@ use super::super::layout::{
     Frame, Tab, badge, cell, count, form_token, may_decide, maybe, maybe_since, signature, since,
 };
 use super::super::list::{Column, Kind, column, list};
-use super::tables::{self, NamedTables};
+use super::tables;
 
 /// Maximum number of sagas shown for each database.
 const SAGAS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
@@ -40,7 +40,7 @@ pub(crate) async fn show_all(
     wanted.is_stuck = query.text("show") == "stuck";
     wanted.with_ended = query.text("show") == "all";
     let mut found = Vec::new();
-    for NamedTables { name, tables } in tables::all(&app.pipelines, &app.inboxes) {
+    for NamedTables { name, tables } in named_tables(&app.pipelines, &app.inboxes) {
         let sagas = match tables {
             Ok(tables) => listed(&tables, &operator, &wanted).await,
             Err(problem) => Err(OperateError::refused(problem, "")),

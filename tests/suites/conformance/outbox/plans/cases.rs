@@ -277,7 +277,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     // Backwards from the last decision, by an index of the relay or of all.
     add(Relay, "tables.decisions", "", 100, PARKED, format!("'main',100,{}", i64::MAX));
     add(Relay, "tables.decisions_of", "", 100, 0, format!("'main',{one},100"));
-    add(Relay, "tables.operations", "", 100, PARKED, s("'main',100"));
+    add(Relay, "tables.operations", "", 100, PARKED, format!("'main',100,{}", i64::MAX));
     add(Plain, "tables.note", "", 1, 0, s("'ann','main','pause','topic','test'"));
     add(Relay, "tables.pauses", "", 1, 0, s("'main'"));
     add(Relay, "tables.paused_scopes", "", 1, 0, s("'main'"));

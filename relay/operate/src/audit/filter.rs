@@ -1,0 +1,148 @@
+//! Filters for decisions.
+
+use time::OffsetDateTime;
+
+use super::line::AuditLine;
+use crate::error::OperateError;
+
+/// The actions that audits have.
+pub const ACTIONS: [&str; 20] = [
+    "requeue",
+    "redrive",
+    "discard",
+    "edit",
+    "pause",
+    "resume",
+    "payload",
+    "tail",
+    "replay",
+    "replayed",
+    "forget",
+    "forgotten",
+    "expire",
+    "expired",
+    "adopt",
+    "give back",
+    "release",
+    "retry",
+    "cancel",
+    "skip",
+];
+
+/// Conditions that a decision must all meet; without any, all decisions match.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditFilter {
+    /// Only decisions of this operator.
+    pub actor: Option<String>,
+    /// Only this action, one of [`ACTIONS`].
+    pub action: Option<String>,
+    /// Only decisions about messages of this topic, or about the topic. Found by the decision's
+    /// own filter, or by the message as long as its database keeps it.
+    pub topic: Option<String>,
+    /// Only decisions at this time or later, by the clock of each database.
+    pub from: Option<OffsetDateTime>,
+    /// Only decisions at this time or earlier.
+    pub to: Option<OffsetDateTime>,
+}
+
+/// How far the clock of a database may have been set back without hiding a decision: rows are read
+/// in the order in which they were stored.
+const CLOCK_SLACK: time::Duration = time::Duration::HOUR;
+
+impl AuditFilter {
+    /// Returns whether no condition is set.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Checks that the conditions can be met.
+    ///
+    /// # Errors
+    /// [`OperateErrorKind::Refused`](crate::OperateErrorKind::Refused) for an unknown action, and
+    /// for an end before the beginning.
+    pub fn check(&self) -> Result<(), OperateError> {
+        if let Some(action) = self.action.as_deref().filter(|action| !ACTIONS.contains(action)) {
+            let action: String = action.chars().take(40).collect();
+            let help = format!("use one of: {}", ACTIONS.join(", "));
+            return Err(OperateError::refused(format!("{action:?} is not an action of the audit"), help));
+        }
+        match (self.from, self.to) {
+            (Some(from), Some(to)) if to < from => Err(OperateError::refused(
+                "the end of the time range is before its beginning",
+                "exchange them",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether a row can belong to a decision that matches. The topic and the time are
+    /// those of the whole decision.
+    pub(super) fn takes_row(&self, line: &AuditLine) -> bool {
+        self.actor.as_ref().is_none_or(|actor| *actor == line.actor)
+            && self.action.as_ref().is_none_or(|action| *action == line.action)
+    }
+
+    /// Returns whether a decision matches, apart from its topic.
+    pub(super) fn takes(&self, line: &AuditLine) -> bool {
+        self.takes_row(line)
+            && self.from.is_none_or(|from| line.at >= from)
+            && self.to.is_none_or(|to| line.at <= to)
+    }
+
+    /// Returns whether this row, and all that were stored before it, are older than the beginning.
+    pub(super) fn is_past(&self, at: OffsetDateTime) -> bool {
+        self.from.and_then(|from| from.checked_sub(CLOCK_SLACK)).is_some_and(|from| at < from)
+    }
+}
+
+/// Returns whether the filter or the scope of a decision names a topic: `topic=orders: 3 chosen`,
+/// `topic orders`.
+pub(super) fn names_topic(selection: &str, topic: &str) -> bool {
+    if selection.strip_prefix("topic ").is_some_and(|scope| scope == topic) {
+        return true;
+    }
+    let condition = format!("topic={topic}");
+    selection.match_indices(&condition).any(|(at, found)| {
+        let is_begin = at == 0 || selection[..at].ends_with(' ');
+        let rest = &selection[at + found.len()..];
+        is_begin && (rest.is_empty() || rest.starts_with([' ', ':']))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_names_its_topic() {
+        for (selection, is_named) in [
+            ("topic=orders: 3 chosen", true),
+            ("source=outbox topic=orders key=a: 3 chosen", true),
+            ("topic orders", true),
+            ("topic=orders", true),
+            ("topic=orders.placed: 3 chosen", false),
+            ("subtopic=orders: 3 chosen", false),
+            ("key=orders: 3 chosen", false),
+            ("topic orders.placed", false),
+            ("all: 3 chosen", false),
+        ] {
+            assert_eq!(names_topic(selection, "orders"), is_named, "{selection}");
+        }
+    }
+
+    #[test]
+    fn conditions_that_nothing_meets_are_refused() {
+        let filter = AuditFilter { action: Some(String::from("reqeue")), ..AuditFilter::default() };
+        let refused = filter.check().unwrap_err();
+        assert!(refused.to_string().contains("\"reqeue\" is not an action"), "{refused}");
+        assert!(refused.help().is_some_and(|help| help.contains("requeue")), "{refused:?}");
+        let at = |seconds| OffsetDateTime::from_unix_timestamp(seconds).ok();
+        let filter = AuditFilter { from: at(2), to: at(1), ..AuditFilter::default() };
+        assert!(filter.check().is_err());
+        assert!(AuditFilter { to: at(2), ..filter }.check().is_ok());
+        assert!(ACTIONS.iter().all(|action| {
+            AuditFilter { action: Some((*action).to_owned()), ..AuditFilter::default() }.check().is_ok()
+        }));
+    }
+}

@@ -1,0 +1,217 @@
+//! One decision, from any audit.
+
+use std::fmt;
+
+use inbox::Decision;
+use outbox_log::admin::{AuditRecord, Operation};
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use crate::keys::DecidedLine;
+use crate::places::OutboxPlace;
+use crate::seconds;
+
+/// The kind of audit that has a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AuditSource {
+    /// Of an outbox: messages that a relay could not publish, and operations on a pipeline.
+    Outbox,
+    /// Of an inbox: dead letters.
+    Inbox,
+    /// Of idempotency keys.
+    Keys,
+    /// Of sagas.
+    Sagas,
+}
+
+impl AuditSource {
+    /// Returns the lower-case word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Outbox => "outbox",
+            Self::Inbox => "inbox",
+            Self::Keys => "keys",
+            Self::Sagas => "sagas",
+        }
+    }
+}
+
+impl fmt::Display for AuditSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One decision about one or several messages, about a key or a saga, or another operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AuditLine {
+    /// The time, by the database's clock; of several messages, that of the last one.
+    #[serde(serialize_with = "seconds::serialize")]
+    pub at: OffsetDateTime,
+    /// The author.
+    pub actor: String,
+    /// `requeue`, `redrive`, `discard`, `edit`; `release` for a key; `retry`, `cancel`, `skip` for
+    /// a saga; or an operation: `pause`, `resume`, `payload`, `tail`, `adopt`, `give back`;
+    /// `replay`, `forget`, `expire` when the work begins, and `replayed`, `forgotten`, `expired`
+    /// when it is done.
+    pub action: String,
+    /// The kind of audit.
+    pub source: AuditSource,
+    /// The pipeline or the consumer; of a key, its scope and operation; the type of a saga.
+    pub owner: String,
+    /// Number of its messages; 0 for an operation, a key and a saga.
+    pub messages: u64,
+    /// Whether it has more messages: older rows of the audit were not read.
+    pub messages_is_at_least: bool,
+    /// The place in the log, the id of the dead letter, the key, or the id of the saga; `None` for
+    /// an operation and for several messages.
+    pub id: Option<String>,
+    /// The message id, if the audit has it.
+    pub message_id: Option<String>,
+    /// The filter that chose the messages, with their number; for a pause or resume, its scope; for
+    /// a saga, the step.
+    pub selection: Option<String>,
+    /// The reason.
+    pub note: String,
+    /// Whether a redrive applies a message older than the inbox remembers.
+    pub accept_late: bool,
+    /// The outcome; `None` while a request is open, and for actions that take effect at once. For
+    /// several messages, the number of each outcome.
+    pub outcome: Option<String>,
+    /// The time of the outcome.
+    #[serde(serialize_with = "seconds::serialize_option")]
+    pub done_at: Option<OffsetDateTime>,
+    /// SHA-256 of payload and headers before an edit.
+    pub digest_before: Option<String>,
+    /// SHA-256 of payload and headers after an edit.
+    pub digest_after: Option<String>,
+    /// The error for which the message was dead at the time of the decision, if the audit has it.
+    pub error: Option<String>,
+}
+
+impl AuditLine {
+    /// Returns what the decision is about, if it is one thing, or the number of its messages:
+    /// `3 messages`, `≥ 3 messages`.
+    #[must_use]
+    pub fn subject(&self) -> Option<String> {
+        let least = if self.messages_is_at_least { "≥ " } else { "" };
+        match self.messages {
+            0 | 1 if !self.messages_is_at_least => self.id.clone(),
+            messages => Some(format!("{least}{messages} messages")),
+        }
+    }
+
+    /// Creates a line with the texts that every decision has.
+    fn new(source: AuditSource, at: OffsetDateTime, actor: String, action: impl Into<String>) -> Self {
+        Self {
+            at,
+            actor,
+            action: action.into(),
+            source,
+            owner: String::new(),
+            messages: 0,
+            messages_is_at_least: false,
+            id: None,
+            message_id: None,
+            selection: None,
+            note: String::new(),
+            accept_late: false,
+            outcome: None,
+            done_at: None,
+            digest_before: None,
+            digest_after: None,
+            error: None,
+        }
+    }
+
+    pub(super) fn of_record(place: &OutboxPlace, record: AuditRecord) -> Self {
+        Self {
+            owner: place.pipeline.to_string(),
+            messages: 1,
+            id: Some(record.id.to_string()),
+            message_id: Some(record.message_id),
+            selection: record.selection,
+            note: record.note,
+            digest_before: record.digest_before,
+            digest_after: record.digest_after,
+            error: record.error,
+            ..Self::new(AuditSource::Outbox, record.at, record.actor, record.action)
+        }
+    }
+
+    pub(super) fn of_operation(place: &OutboxPlace, operation: Operation) -> Self {
+        Self {
+            owner: place.pipeline.to_string(),
+            selection: Some(operation.selection),
+            note: operation.note,
+            ..Self::new(AuditSource::Outbox, operation.at, operation.actor, operation.action)
+        }
+    }
+
+    pub(super) fn of_decision(decision: Decision) -> Self {
+        Self {
+            owner: decision.consumer,
+            messages: 1,
+            id: Some(decision.dead_letter.to_string()),
+            selection: decision.signature.selection,
+            note: decision.signature.note,
+            accept_late: decision.accept_late,
+            outcome: decision.outcome,
+            done_at: decision.done_at,
+            ..Self::new(AuditSource::Inbox, decision.at, decision.signature.actor, decision.action.as_str())
+        }
+    }
+
+    pub(super) fn of_key(line: DecidedLine) -> Self {
+        let DecidedLine { at, actor, action, scope, operation, key, note } = line;
+        Self {
+            owner: format!("{scope}, {operation}"),
+            id: Some(key),
+            note,
+            ..Self::new(AuditSource::Keys, at, actor, action)
+        }
+    }
+
+    pub(super) fn of_saga(decision: saga::Decision) -> Self {
+        let saga::Decision { at, actor, note, action, id, step, .. } = decision;
+        Self {
+            owner: id.saga_type().to_owned(),
+            id: Some(id.id().to_owned()),
+            selection: step.map(|step| format!("step {step}")),
+            note,
+            ..Self::new(AuditSource::Sagas, at, actor, action.to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Returns a decision about one message of the pipeline `orders`.
+    pub(crate) fn sample(actor: &str, id: i64, selection: Option<&str>) -> AuditLine {
+        AuditLine {
+            owner: String::from("orders"),
+            messages: 1,
+            id: Some(id.to_string()),
+            message_id: Some(String::from("m")),
+            selection: selection.map(str::to_owned),
+            note: String::from("a test"),
+            ..AuditLine::new(AuditSource::Outbox, OffsetDateTime::UNIX_EPOCH, actor.to_owned(), "requeue")
+        }
+    }
+
+    #[test]
+    fn a_count_that_is_not_known_is_a_lower_bound() {
+        let line = sample("ann", 7, None);
+        assert_eq!(line.subject().as_deref(), Some("7"));
+        let many = AuditLine { messages: 3, id: None, ..line };
+        assert_eq!(many.subject().as_deref(), Some("3 messages"));
+        let cut = AuditLine { messages_is_at_least: true, ..many };
+        assert_eq!(cut.subject().as_deref(), Some("≥ 3 messages"));
+        let pause = AuditLine { messages: 0, messages_is_at_least: false, ..cut };
+        assert_eq!(pause.subject(), None);
+    }
+}

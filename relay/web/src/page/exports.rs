@@ -1,0 +1,174 @@
+//! Exports: lists as files, sent while they are read.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use maud::{Markup, html};
+use operate::export::{AuditExport, DeadExport, ExportFormat};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::address::with_query;
+use super::answer::Problem;
+
+/// Maximum number of exports at once. They do not take the turns of pages.
+const EXPORTS_MAX: usize = 2;
+/// Maximum time of an export.
+const LASTS_MAX: Duration = Duration::from_secs(600);
+/// Maximum time that a reader may take for a part.
+const READER_MAX: Duration = Duration::from_secs(30);
+/// Parts read ahead of the reader; each has up to 500 rows.
+const AHEAD: usize = 2;
+
+/// The exports that are running.
+pub(crate) struct Exports(Arc<Semaphore>);
+
+impl Exports {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(EXPORTS_MAX)))
+    }
+
+    /// Takes the place of one export, if there is room.
+    pub(crate) fn begin(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        let full = |_| {
+            let text = format!("{EXPORTS_MAX} exports are running, which is the maximum of a process");
+            let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, text);
+            problem.with_help(
+                "wait until one has ended, or use `relay audit --export` or `relay dead list --export`",
+            )
+        };
+        Arc::clone(&self.0).try_acquire_owned().map_err(full)
+    }
+}
+
+/// A running export.
+pub(crate) enum Exporting {
+    Audit(Box<AuditExport>),
+    Dead(Box<DeadExport>),
+}
+
+impl Exporting {
+    async fn next(&mut self) -> Option<String> {
+        match self {
+            Self::Audit(export) => export.next().await,
+            Self::Dead(export) => export.next().await,
+        }
+    }
+}
+
+/// Answers with a file. A task reads the databases, so that a reader that stops holds a place and
+/// its sessions for 30 seconds at most. A file that does not reach its end is cut, not closed: the
+/// reader sees that it is incomplete.
+pub(crate) fn answer(
+    name: &str,
+    format: ExportFormat,
+    place: OwnedSemaphorePermit,
+    mut export: Exporting,
+) -> Response {
+    let (parts, received) = mpsc::channel::<Option<String>>(AHEAD);
+    let ends_at = Instant::now() + LASTS_MAX;
+    tokio::spawn(async move {
+        let _place = place;
+        while let Ok(part) = timeout_at(ends_at, export.next()).await {
+            // An audit without a match has many parts without a row.
+            if part.as_deref() == Some("") {
+                continue;
+            }
+            let is_end = part.is_none();
+            let is_sent = matches!(timeout(READER_MAX, parts.send(part)).await, Ok(Ok(())));
+            if is_end || !is_sent {
+                return;
+            }
+        }
+    });
+    let stream = unfold(Some(received), |received| async move {
+        let mut received = received?;
+        match received.recv().await {
+            Some(Some(part)) => Some((Ok(part), Some(received))),
+            // The end of the file.
+            Some(None) => None,
+            None => Some((Err(io::Error::other("the export was cut")), None)),
+        }
+    });
+    let mut response = Body::from_stream(stream).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    let file = format!("attachment; filename=\"{name}.{format}\"");
+    if let Ok(file) = HeaderValue::from_str(&file) {
+        headers.insert(header::CONTENT_DISPOSITION, file);
+    }
+    response
+}
+
+/// Renders the links to the files of a list with its filter.
+pub(crate) fn links(path: &str, kept: &[(&str, &str)]) -> Markup {
+    let to = |format: &str| with_query(path, &[kept, &[("format", format)]].concat());
+    html! {
+        p class="faint" {
+            "Export everything that matches: "
+            a href=(to("csv")) download { "CSV" } " · " a href=(to("json")) download { "JSON" }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use operate::audit::AuditFilter;
+    use operate::dead::{Filter, States};
+    use operate::{Operator, Places, Role};
+
+    use super::*;
+
+    fn ann() -> Operator {
+        Operator::new("ann", Role::Viewer)
+    }
+
+    #[tokio::test]
+    async fn a_file_is_sent_whole_and_named() {
+        let exports = Exports::new();
+        let export = AuditExport::new(
+            Places::new(),
+            Vec::new(),
+            &ann(),
+            AuditFilter::default(),
+            false,
+            ExportFormat::Json,
+        );
+        let export = Exporting::Audit(Box::new(export.unwrap()));
+        let response = answer("audit", ExportFormat::Json, exports.begin().unwrap(), export);
+        let file = response.headers()[header::CONTENT_DISPOSITION].to_str().unwrap();
+        assert_eq!(file, "attachment; filename=\"audit.json\"");
+        let bytes = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(json, serde_json::json!({ "decisions": [], "missing": [] }));
+    }
+
+    /// Goal: a reader that stops frees its place. Oracle: the next export begins.
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_stops_keeps_no_place() {
+        let exports = Exports::new();
+        // Its beginning, its end, and the mark that it is whole: one more than are read ahead.
+        let states = vec![States::Dead; 100];
+        let export = DeadExport::new(Places::new(), &ann(), Filter::default(), states, ExportFormat::Json);
+        let export = Exporting::Dead(Box::new(export.unwrap()));
+        let other = exports.begin().unwrap();
+        let response = answer("messages", ExportFormat::Json, exports.begin().unwrap(), export);
+        assert!(exports.begin().is_err_and(|problem| problem.status == StatusCode::TOO_MANY_REQUESTS));
+        tokio::time::sleep(READER_MAX + Duration::from_secs(1)).await;
+        assert!(exports.begin().is_ok());
+        // The rest is missing, and the reader sees that.
+        assert!(axum::body::to_bytes(response.into_body(), 1_000_000).await.is_err());
+        drop(other);
+    }
+
+    #[test]
+    fn links_keep_the_filter() {
+        let text = links("/audit/export", &[("actor", "a&b")]).into_string();
+        assert!(text.contains("/audit/export?actor=a%26b&amp;format=csv"), "{text}");
+    }
+}

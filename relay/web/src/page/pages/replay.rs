@@ -1,0 +1,311 @@
+//! Replay: publishes messages of a pipeline again, after a preview, as `relay replay` does.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Form;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::Redirect;
+use maud::{Markup, html};
+use message::{OrderingKey, Topic};
+use operate::replay::{
+    Edge, Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, deduplicated, plan,
+};
+use operate::seconds::text as rfc3339;
+use operate::{OperateError, Operator, PipelineConfig, Places, Role, Signed};
+use time::OffsetDateTime;
+
+use super::super::address::{to, with_query};
+use super::super::answer::{Html, Problem};
+use super::super::app::App;
+use super::super::fields::Fields;
+use super::super::gate::Asker;
+use super::super::jobs::{Begun, End, Last};
+use super::super::layout::{Frame, Tab, bytes, cell, count, form_token, may_decide, signature, since, whole};
+use super::super::list::{Column, Kind, column, list};
+
+/// How long the answer waits for the end of a short replay.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The fields of the filter, with their labels.
+const CONDITIONS: [(&str, &str); 7] = [
+    ("id", "Message id, or position in the log"),
+    ("topic", "Topic or queue"),
+    ("key", "Ordering key"),
+    ("from_id", "From this position in the log"),
+    ("to_id", "Up to this position"),
+    ("since", "Enqueued since (2h, 2026-01-31T12:00:00Z)"),
+    ("until", "Enqueued until"),
+];
+
+/// Returns the address of a pipeline's replays.
+pub(crate) fn address(pipeline: &str) -> String {
+    with_query("/replay", &[("pipeline", pipeline)])
+}
+
+fn permit(operator: &Operator) -> Result<(), OperateError> {
+    operator.permit(Role::Operator, "replay messages")
+}
+
+/// `GET /replay`: the last replay of a pipeline in this process, and the form for another one.
+pub(crate) async fn show(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Query(query): Query<Fields>,
+    uri: Uri,
+) -> Result<Html, Problem> {
+    query.check()?;
+    let name = app.pipeline(query.exact("pipeline"))?.name.as_str();
+    let last = app.replays.last(name);
+    let is_running = last.as_ref().is_some_and(|last| last.job.is_running());
+    let body = html! {
+        p class="lead" { "Publishes messages again that were published, with the same ids. Consumers with an inbox apply none of them twice." }
+        @if let Some(last) = &last { (result(&operator, name, last)) }
+        @if may_decide(&operator) && !is_running { (form(name, &query)) }
+        @else if last.is_none() { p class="empty" { "Nothing was replayed by this process of the relay." } }
+        p { a class="button" href=(with_query("/pipeline", &[("name", name)])) { "Back to the pipeline" } }
+    };
+    let title = format!("Replay messages of {name}");
+    let frame = Frame::new(Tab::Overview, &title);
+    let frame = if is_running { frame.live(&uri) } else { frame };
+    Ok(Html(frame.page(&body)))
+}
+
+/// `POST /replay/confirm`: the messages that a replay would send. Sends nothing.
+pub(crate) async fn confirm(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Form(form): Form<Fields>,
+) -> Result<Html, Problem> {
+    permit(&operator)?;
+    form.check()?;
+    let pipeline = app.pipeline(form.exact("pipeline"))?;
+    let mut filter = filter(&form)?;
+    let planned = planned(&app, pipeline, &operator, &filter).await?;
+    if filter.ids.is_empty() {
+        // Nothing that is published from now on belongs to it.
+        filter.to_id = filter.to_id.or(planned.last.map(|last| last.id));
+    }
+    let body = html! {
+        (preview(pipeline, &planned))
+        @if planned.chosen == 0 {
+            p class="notice" { "Nothing to replay." }
+        } @else {
+            form method="post" action=(to("/replay")) class="card" {
+                (form_token())
+                input type="hidden" name="pipeline" value=(pipeline.name);
+                @for (name, value) in fields(&filter) { input type="hidden" name=(name) value=(value); }
+                input type="hidden" name="all" value=(form.text("all"));
+                input type="hidden" name="rate" value=(form.text("rate"));
+                input type="hidden" name="chosen" value=(planned.chosen);
+                (signature(&format!("Publish {} again", messages(planned.chosen)), false))
+            }
+        }
+        p { a class="button" href=(address(pipeline.name.as_str())) { "Back" } }
+    };
+    Ok(Html(Frame::new(Tab::Overview, &format!("Replay {}?", messages(planned.chosen))).page(&body)))
+}
+
+/// `POST /replay`: sends the messages that were shown. The work continues if the browser does not
+/// wait.
+pub(crate) async fn run(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Form(form): Form<Fields>,
+) -> Result<Redirect, Problem> {
+    permit(&operator)?;
+    form.check()?;
+    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    signed.check("replay messages")?;
+    let pipeline = app.pipeline(form.exact("pipeline"))?;
+    let name = pipeline.name.as_str();
+    let filter = filter(&form)?;
+    let rate: Option<NonZeroU32> = form.read("rate")?;
+    let shown: u64 = form.need("chosen")?;
+    let planned = planned(&app, pipeline, &operator, &filter).await?;
+    if planned.chosen != shown {
+        let text = format!("{} match now, and {} were shown", messages(planned.chosen), count(shown));
+        return Err(Problem::conflict(text).with_help("nothing was sent: look at the preview again"));
+    }
+    let places = Places::new().outbox(pipeline);
+    let mut seen = match app.replays.begin(name, operator.name()) {
+        Begun::Running(_) => {
+            let problem = Problem::conflict("a replay of this pipeline is running");
+            return Err(problem.with_help("nothing was sent: wait until it has ended, or stop it"));
+        }
+        Begun::TooMany => {
+            let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "two replays are running");
+            return Err(problem.with_help("wait until one has ended, or use `relay replay`"));
+        }
+        Begun::New(running) => {
+            let told = Arc::clone(&running.told);
+            running.carry_out_whole(|stop| async move {
+                let options = ReplayOptions::default().rate(rate).stop(stop);
+                let progress = |published| told.count(published);
+                let report = Box::pin(planned.carry_out(&places, &signed, &options, progress)).await;
+                places.close().await;
+                report.map_err(|error| error.to_string())
+            })
+        }
+    };
+    drop(tokio::time::timeout(PATIENCE, seen.wait_for(|job| !job.is_running())).await);
+    Ok(Redirect::to(&address(name)))
+}
+
+/// `POST /replay/stop`.
+pub(crate) async fn stop(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Form(form): Form<Fields>,
+) -> Result<Redirect, Problem> {
+    permit(&operator)?;
+    form.check()?;
+    let name = app.pipeline(form.exact("pipeline"))?.name.as_str();
+    if !app.replays.stop(name) {
+        return Err(Problem::conflict("no replay of this pipeline is running in this process of the relay"));
+    }
+    Ok(Redirect::to(&address(name)))
+}
+
+/// Reads the filter of a form. An age becomes a time, so that the same form means the same messages
+/// later.
+fn filter(form: &Fields) -> Result<ReplayFilter, Problem> {
+    let now = OffsetDateTime::now_utc();
+    let moment = |name| {
+        let found = form.read::<Moment>(name)?.map(|moment| moment.at(now));
+        let seconds = |at: OffsetDateTime| at.replace_nanosecond(0).unwrap_or(at);
+        Ok::<_, Problem>(found.map(|at| Moment::At(seconds(at))))
+    };
+    let filter = ReplayFilter {
+        ids: form.read("id")?.into_iter().collect(),
+        topic: named(form, "topic", |text| Topic::new(text).map_err(|error| error.to_string()))?,
+        key: named(form, "key", |text| OrderingKey::new(text).map_err(|error| error.to_string()))?,
+        from_id: form.read("from_id")?,
+        to_id: form.read("to_id")?,
+        since: moment("since")?,
+        until: moment("until")?,
+    };
+    let is_set = !fields(&filter).is_empty();
+    let is_all = form.text("all") == "yes";
+    if !filter.ids.is_empty() && (is_all || fields(&filter).len() > 1) {
+        return Err(Problem::bad("a message id is not combined with other conditions"));
+    }
+    if !is_set && !is_all {
+        let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "no message is selected");
+        return Err(problem.with_help("give a condition, or tick all published messages"));
+    }
+    Ok(filter)
+}
+
+/// Parses a name, if it is not empty.
+fn named<T>(
+    form: &Fields,
+    name: &str,
+    parse: impl Fn(String) -> Result<T, String>,
+) -> Result<Option<T>, Problem> {
+    form.given(name).map(parse).transpose().map_err(|error| Problem::bad(format!("{name}: {error}")))
+}
+
+/// Returns the conditions of a filter, for a form.
+fn fields(filter: &ReplayFilter) -> Vec<(&'static str, String)> {
+    let ReplayFilter { ids, topic, key, from_id, to_id, since, until } = filter;
+    let parts = [
+        ("id", ids.first().map(ToString::to_string)),
+        ("topic", topic.as_ref().map(|topic| topic.as_str().to_owned())),
+        ("key", key.as_ref().map(|key| key.as_str().to_owned())),
+        ("from_id", from_id.map(|id| id.to_string())),
+        ("to_id", to_id.map(|id| id.to_string())),
+        ("since", since.map(|since| since.to_string())),
+        ("until", until.map(|until| until.to_string())),
+    ];
+    parts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+async fn planned(
+    app: &App,
+    pipeline: &PipelineConfig,
+    operator: &Operator,
+    filter: &ReplayFilter,
+) -> Result<ReplayPlan, Problem> {
+    let _turn = app.turn().await?;
+    let places = Places::new().outbox(pipeline);
+    let planned = Box::pin(plan(&places, operator, filter)).await;
+    places.close().await;
+    Ok(planned?)
+}
+
+fn messages(number: u64) -> String {
+    if number == 1 { String::from("1 message") } else { format!("{} messages", count(number)) }
+}
+
+const TOPICS: [Column; 2] = [column("Topic", Kind::Name), column("Messages", Kind::Number)];
+
+fn preview(pipeline: &PipelineConfig, planned: &ReplayPlan) -> Markup {
+    let edge = |edge: Edge| html! { (edge.id) ", enqueued " (since(edge.enqueued_at)) };
+    let fifo = deduplicated(&pipeline.broker, &planned.topics);
+    html! {
+        p class="lead" { (messages(planned.chosen)) ", " (bytes(planned.bytes)) " of " (cell(&planned.pipeline)) "." }
+        @if let (Some(first), Some(last)) = (planned.first, planned.last) {
+            p { "First " (edge(first)) "; last " (edge(last)) "." }
+        }
+        @if !planned.topics.is_empty() {
+            (list("Topics", &TOPICS, planned.topics.iter().map(|(topic, number)| vec![cell(topic), html! { (count(*number)) }])))
+        }
+        @for (reason, number) in &planned.skipped { p class="faint" { "Not sent: " (count(*number)) " " (reason) } }
+        @if let Some(removed) = planned.removed_until {
+            p class="faint" { "Retention has deleted messages created until " (rfc3339(removed)) "." }
+        }
+        @for topic in fifo {
+            p class="notice" { (cell(topic)) " goes to a FIFO queue, which drops a message if it was published or replayed within the last 5 minutes: replay such messages again later." }
+        }
+    }
+}
+
+fn form(name: &str, query: &Fields) -> Markup {
+    html! {
+        form method="post" action=(to("/replay/confirm")) class="card" {
+            (form_token())
+            input type="hidden" name="pipeline" value=(name);
+            @for (name, label) in CONDITIONS {
+                label { (label) input name=(name) value=(query.text(name)) maxlength="255" autocomplete="off"; }
+            }
+            label class="check" { input type="checkbox" name="all" value="yes"; "All published messages that are still in the outbox" }
+            label { "Maximum messages per second; empty for as fast as the broker confirms"
+                input name="rate" maxlength="9" autocomplete="off"; }
+            button class="primary" { "Preview…" }
+        }
+    }
+}
+
+fn result(operator: &Operator, name: &str, last: &Last<ReplayReport>) -> Markup {
+    html! {
+        p { "Begun " (since(last.job.begun_at)) " by " (cell(&last.job.by)) "." }
+        @match &last.job.end {
+            End::Running => {
+                p class="notice" role="status" {
+                    @if last.is_stopping { "Stopping after this batch. " } @else { "It is running: reload this page. " }
+                    (count(last.told.rows())) " published so far."
+                }
+                @if may_decide(operator) && !last.is_stopping {
+                    form method="post" action=(to("/replay/stop")) {
+                        (form_token())
+                        input type="hidden" name="pipeline" value=(name);
+                        button { "Stop" }
+                    }
+                }
+            },
+            End::Failed(why) => p class="notice bad" role="alert" { "Nothing was sent: " (whole(why)) },
+            End::Done(report) => {
+                p class="lead" { (count(report.published)) " of " (messages(report.chosen)) " published again: " (cell(&report.selection)) }
+                @if let Some(error) = &report.error {
+                    p class="notice bad" role="alert" {
+                        "It ended early: " (whole(&error.to_string()))
+                        @if let Some(help) = error.help() { "; " (whole(help)) }
+                    }
+                }
+            },
+        }
+    }
+}
