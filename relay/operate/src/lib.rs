@@ -24,6 +24,7 @@
 //! | [`tables`] | the database of keys and sagas |
 //! | [`keys`] | idempotency keys whose holder is gone |
 //! | [`sagas`] | sagas of a database |
+//! | [`search`](mod@search) | messages by topic, key or header, newest first |
 //! | [`story`] | the whole story of a message |
 //! | [`doctor`] | checks of a pipeline's database, broker and inboxes |
 //! | [`verify`] | compares outbox, broker and inboxes |
@@ -63,6 +64,7 @@ pub mod redact;
 pub mod replay;
 pub mod retention;
 pub mod sagas;
+pub mod search;
 pub mod seconds;
 mod settings;
 pub mod status;
