@@ -27,6 +27,7 @@
 //! | `named_tables` | [`named_tables()`]: the databases that may have them |
 //! | [`keys`] | idempotency keys whose holder is gone |
 //! | [`sagas`] | sagas of a database |
+//! | [`search`](mod@search) | messages by topic, key or header, newest first |
 //! | [`story`] | the whole story of a message |
 //! | [`doctor`] | checks of a pipeline's database, broker and inboxes |
 //! | [`verify`] | compares outbox, broker and inboxes |
@@ -71,6 +72,7 @@ pub mod redact;
 pub mod replay;
 pub mod retention;
 pub mod sagas;
+pub mod search;
 pub mod seconds;
 mod settings;
 pub mod status;

@@ -1,5 +1,6 @@
 //! The outboxes and inboxes for an operator's request.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use brokers::InvalidSetting;
@@ -65,6 +66,10 @@ impl OutboxPlace {
 pub(crate) struct InboxPlace {
     pub(crate) consumer: Option<ConsumerName>,
     pub(crate) scope: Option<Tenant>,
+    /// The pipelines whose messages it applies; if empty, all.
+    pub(crate) pipelines: BTreeSet<String>,
+    /// The topics that it applies; if empty, all.
+    pub(crate) topics: BTreeSet<String>,
     pub(crate) database: Arc<InboxDatabase>,
     /// The location of the database, without secrets.
     pub(crate) location: String,
@@ -81,6 +86,16 @@ impl InboxPlace {
         self.location == other.location
             && (self.consumer.is_none() || self.consumer == other.consumer)
             && (self.scope.is_none() || self.scope == other.scope)
+    }
+
+    /// Returns whether it applies messages of a pipeline.
+    pub(crate) fn is_of(&self, pipeline: &str) -> bool {
+        self.pipelines.is_empty() || self.pipelines.contains(pipeline)
+    }
+
+    /// Returns whether it applies messages of a topic.
+    pub(crate) fn takes_topic(&self, topic: &str) -> bool {
+        self.topics.is_empty() || self.topics.contains(topic)
     }
 
     /// Returns whether rows of this consumer and scope belong to it.
@@ -170,9 +185,14 @@ impl Places {
             Ok::<_, OperateError>((opened, location))
         };
         match opened.await {
-            Ok((database, location)) => {
-                self.inboxes.push(InboxPlace { consumer, scope, database: Arc::new(database), location });
-            }
+            Ok((database, location)) => self.inboxes.push(InboxPlace {
+                consumer,
+                scope,
+                pipelines: inbox.pipelines.clone(),
+                topics: inbox.topics.clone(),
+                database: Arc::new(database),
+                location,
+            }),
             Err(error) => self.away.push(error.about(format_args!("inbox of {}", inbox.consumer))),
         }
         self
@@ -190,8 +210,14 @@ impl Places {
         let location = tables.location();
         match InboxDatabase::open(&tables, &location).await {
             Ok(database) => {
-                let database = Arc::new(database);
-                self.inboxes.push(InboxPlace { consumer: None, scope: None, database, location });
+                self.inboxes.push(InboxPlace {
+                    consumer: None,
+                    scope: None,
+                    pipelines: BTreeSet::new(),
+                    topics: BTreeSet::new(),
+                    database: Arc::new(database),
+                    location,
+                });
             }
             Err(error) => self.away.push(error),
         }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use inbox::{DeadLetterId, Known, KnownState};
+use inbox::{DeadLetterId, Known, KnownState, Reason};
 use outbox_log::entries::{EntryRef, Extent, FoundEntry};
 use outbox_log::{EntryId, ExceptionState, Pause, PauseScope};
 use serde::Serialize;
@@ -30,12 +30,36 @@ pub struct Story {
     pub message_id: Option<String>,
     /// Its entry in each outbox that has it.
     pub outboxes: Vec<OutboxPart>,
-    /// Each consumer that knows it, and configured consumers that do not.
+    /// Each consumer that knows it, and configured consumers that do not although they apply its
+    /// topic from a pipeline that publishes it. Consumers of other pipelines are left out.
     pub inboxes: Vec<InboxPart>,
     /// The decisions about it, latest first.
     pub decisions: Vec<AuditLine>,
     /// The errors of unreachable databases.
     pub away: Vec<String>,
+}
+
+impl Story {
+    /// Returns the text for a message that no outbox has, for people. What did not answer is not
+    /// called empty.
+    #[must_use]
+    pub fn no_outbox_text(&self) -> &'static str {
+        if self.away.is_empty() {
+            "in none of the outboxes: it comes from another system, or retention has deleted it"
+        } else {
+            "in none of the outboxes that answer"
+        }
+    }
+
+    /// Returns the text for a message that no consumer knows, for people.
+    #[must_use]
+    pub fn no_inbox_text(&self) -> &'static str {
+        if self.away.is_empty() {
+            "no inbox of its pipeline is configured, or none has seen the message"
+        } else {
+            "none of the inboxes that answer has seen the message"
+        }
+    }
 }
 
 /// A message in an outbox.
@@ -76,6 +100,8 @@ pub struct OutboxPart {
     pub published_by: Option<OffsetDateTime>,
     /// The reason why it waits or does not leave.
     pub because: Option<String>,
+    /// The message that it waits behind, while it is held.
+    pub behind: Option<Blocker>,
     /// Failed attempts that counted, while it is parked.
     pub attempts: Option<u32>,
     /// The last error, while it is parked; for a discarded message, the reason why it was dead.
@@ -88,6 +114,21 @@ pub struct OutboxPart {
     pub edited: bool,
     /// Whether its row is still in the log, so that it can be replayed.
     pub in_log: bool,
+}
+
+/// The beginning of [`OutboxPart::because`] for a held message; the place in the log of
+/// [`OutboxPart::behind`] follows.
+pub const BEHIND: &str = "it waits behind ";
+
+/// The message that a held one waits behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Blocker {
+    /// Its place in the log of the same outbox.
+    pub id: i64,
+    /// Its state: `dead` or `retrying`.
+    pub state: String,
+    /// Its last error.
+    pub error: Option<String>,
 }
 
 impl OutboxPart {
@@ -121,6 +162,8 @@ pub struct InboxPart {
     pub error: Option<String>,
     /// The id of its dead letter.
     pub dead_letter: Option<String>,
+    /// The ordering key whose dead letters it waits behind, while it is held.
+    pub held_by_key: Option<String>,
 }
 
 /// Returns the history of a message. Unreachable databases do not hide the others. Cancel-safe.
@@ -149,7 +192,7 @@ pub async fn story(places: &Places, operator: &Operator, asked: &MessageRef) -> 
     }
     check_unique(asked, &found)?;
     let inboxes = match id {
-        Some(id) => at_consumers(places, id, asked, &mut away).await,
+        Some(id) => at_consumers(places, id, asked, &found, &mut away).await,
         None => Vec::new(),
     };
     let is_known = |part: &InboxPart| !matches!(part.state, MessageState::NotSeen | MessageState::Forgotten);
@@ -176,7 +219,8 @@ fn entry_ref(asked: &MessageRef) -> Result<EntryRef, OperateError> {
     asked.place().map(|id| EntryRef::Id(EntryId(id))).or(asked.uuid().map(EntryRef::MessageId)).ok_or_else(
         || {
             let help =
-                "give a position in the log (a number), a message id or the id of a dead letter (UUIDs)";
+                "give a position in the log (a number), a message id or the id of a dead letter (UUIDs); \
+                 `relay search --key KEY` finds the messages of an ordering key";
             OperateError::refused(format_args!("{asked} is not a message id"), help)
         },
     )
@@ -228,18 +272,39 @@ fn owner(place: &InboxPlace) -> String {
     place.consumer.as_ref().map_or_else(|| String::from("inbox"), |name| format!("inbox of {name}"))
 }
 
+/// Returns whether a consumer applies messages of a pipeline whose outbox has the message. A
+/// message that is in no outbox may be at any consumer.
+fn may_know(place: &InboxPlace, found: &[(&OutboxPlace, FoundEntry)]) -> bool {
+    found.is_empty() || found.iter().any(|(outbox, _)| place.is_of(outbox.pipeline.as_str()))
+}
+
+/// Returns whether a consumer is to apply the message: one of its pipelines publishes it, and it
+/// applies the topic.
+fn is_to_apply(place: &InboxPlace, found: &[(&OutboxPlace, FoundEntry)]) -> bool {
+    let is_of = |(outbox, entry): &(&OutboxPlace, FoundEntry)| {
+        let leaves_out = entry.parked.is_none() && outbox.leaves_out(&entry.topic, &entry.labels);
+        place.is_of(outbox.pipeline.as_str()) && place.takes_topic(&entry.topic) && !leaves_out
+    };
+    found.is_empty() || found.iter().any(is_of)
+}
+
 async fn at_consumers(
     places: &Places,
     id: Uuid,
     asked: &MessageRef,
+    found: &[(&OutboxPlace, FoundEntry)],
     away: &mut Vec<OperateError>,
 ) -> Vec<InboxPart> {
     let mut parts: Vec<InboxPart> = Vec::new();
-    for place in &places.inboxes {
+    let asked_places: Vec<&InboxPlace> =
+        places.inboxes.iter().filter(|place| may_know(place, found)).collect();
+    let mut unanswered: Vec<&InboxPlace> = Vec::new();
+    for place in &asked_places {
         let known = match place.database.known(id).await {
             Ok(known) => known,
             Err(error) => {
                 away.push(error.about(owner(place)));
+                unanswered.push(place);
                 continue;
             }
         };
@@ -252,9 +317,18 @@ async fn at_consumers(
     }
     let filter = Filter { source: Some(DeadSource::Inbox), ids, ..Filter::default() };
     let letters = find(places, &filter, States::Any, usize::MAX).await;
-    parts.extend(letters.messages.into_iter().map(letter_part));
-    for place in &places.inboxes {
+    let is_asked = |letter: &DeadMessage| {
+        let consumer = letter.consumer.as_deref().unwrap_or_default();
+        let scope = letter.scope.as_deref().unwrap_or_default();
+        asked_places.iter().any(|place| place.holds(consumer, scope))
+    };
+    parts.extend(letters.messages.into_iter().filter(is_asked).map(letter_part));
+    for place in asked_places.into_iter().filter(|place| is_to_apply(place, found)) {
         let Some(consumer) = &place.consumer else { continue };
+        // A database that does not answer has not said that it does not know the message.
+        if unanswered.iter().any(|other| std::ptr::eq(*other, place)) {
+            continue;
+        }
         if parts.iter().any(|part| part.consumer == consumer.as_str()) {
             continue;
         }
@@ -287,6 +361,7 @@ fn nothing(consumer: &str) -> InboxPart {
         next_at: None,
         error: None,
         dead_letter: None,
+        held_by_key: None,
     }
 }
 
@@ -310,7 +385,10 @@ fn inbox_part(Known { consumer, tenant, state }: Known) -> Option<InboxPart> {
 }
 
 fn letter_part(letter: DeadMessage) -> InboxPart {
+    let is_held =
+        letter.state == MessageState::Dead && letter.cause.as_deref() == Some(Reason::Held.as_str());
     InboxPart {
+        held_by_key: letter.key.filter(|_| is_held),
         scope: letter.scope.filter(|scope| !scope.is_empty()),
         state: letter.state,
         at: Some(letter.changed_at),
@@ -364,7 +442,13 @@ async fn outbox_part(
     let stored_at = extent.and_then(|extent| extent.checkpoint_at);
     let published_by =
         if state == MessageState::Published { stored_at.into_iter().chain(applied_at).min() } else { None };
-    let pauses = place.log.pauses(&place.pipeline).await.unwrap_or_default();
+    let pauses = match place.log.pauses(&place.pipeline).await {
+        Ok(pauses) => pauses,
+        Err(error) => {
+            away.push(OperateError::from(error).about(&place.pipeline));
+            Vec::new()
+        }
+    };
     let because = match state {
         MessageState::LeftOut => {
             let text = "the pipeline publishes only";
@@ -380,6 +464,11 @@ async fn outbox_part(
         state,
         published_by,
         because,
+        behind: parked.and_then(|parked| parked.behind.as_ref()).map(|behind| Blocker {
+            id: behind.id.0,
+            state: behind.state.clone(),
+            error: behind.error.clone(),
+        }),
         attempts: parked.map(|parked| parked.attempts),
         error: parked.and_then(|parked| parked.error.clone()).or_else(|| {
             let is_discarded = state == MessageState::Discarded;
@@ -432,7 +521,7 @@ fn because(
     Some(match (parked.state, &parked.behind, due) {
         (ExceptionState::Held, Some(behind), _) => {
             let error = behind.error.as_deref().unwrap_or("no error is stored");
-            format!("it waits behind {}, which is {}: {error}", behind.id, behind.state)
+            format!("{BEHIND}{}, which is {}: {error}", behind.id, behind.state)
         }
         (ExceptionState::Held, None, _) => refused()
             .unwrap_or_else(|| String::from("it is published once the messages before it are published")),

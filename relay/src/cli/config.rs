@@ -13,7 +13,7 @@ use crate::config::{Config, Effective, EffectiveSetting, Overrides, schema};
 use crate::near;
 
 /// The location of the configuration.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct ConfigFile {
     /// The configuration file. Environment variables (RELAY__<PIPELINE>__<SECTION>__<SETTING>)
     /// override it. Default: relay.toml in the working directory, then /etc/relay/relay.toml.

@@ -206,6 +206,14 @@ pub(super) const ALL: &[Examples] = &[
             "relay show 019f0000-0000-7000-8000-00000000beef --output json",
         ],
     ),
+    (
+        "search",
+        [
+            "relay search --key order-7",
+            "relay search --pipeline orders --topic orders.placed --until 2h",
+            "relay search --header tenant=acme --output json | jq '.messages[].message_id'",
+        ],
+    ),
     ("lag", ["relay lag", "relay lag --pipeline orders", "relay lag --output json | jq '.[0].unread'"]),
     (
         "tail",

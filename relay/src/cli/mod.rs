@@ -20,6 +20,7 @@
 //! | `audit` | `relay audit` |
 //! | `pause` | `relay pause`, `relay resume` |
 //! | `show` | `relay show`: the story of a message |
+//! | `search` | `relay search`: messages by topic, key or header |
 //! | `replay` | `relay replay` |
 //! | `lag`, `tail` | `relay lag`, `relay tail` |
 //! | `keys` | `relay keys list`, `release`, `discard`, `audit` |
@@ -85,6 +86,7 @@ mod retention;
 mod roles;
 mod run;
 mod sagas;
+mod search;
 mod show;
 mod signature;
 mod status;
@@ -204,6 +206,13 @@ pub enum Command {
     /// Reads the outboxes and inboxes of the configuration, and changes nothing. Payloads are never
     /// shown.
     Show(show::Show),
+    /// Search messages by topic, ordering key or header, newest first; without a condition, list
+    /// the latest ones. Changes nothing.
+    ///
+    /// Finds published messages as well as waiting ones, until retention deletes them. The log has
+    /// no index for this: a search looks at up to 100,000 messages of each pipeline (20,000 by a
+    /// header), then prints the command that continues it. Finds a message by its id: `relay show`.
+    Search(search::Search),
     /// Show the number of unpublished messages by topic. Changes nothing.
     Lag(lag::Lag),
     /// Print messages as the relay publishes or parks them, until a signal stops it.
@@ -285,6 +294,7 @@ impl Cli {
             Command::Pause(pause) => pause.pause(format).await,
             Command::Resume(pause) => pause.resume(format).await,
             Command::Show(show) => show.execute(format).await,
+            Command::Search(search) => search.execute(format).await,
             Command::Lag(lag) => lag.execute(format).await,
             Command::Tail(tail) => tail.execute(format).await,
             Command::Replay(replay) => replay.execute(format).await,

@@ -44,11 +44,11 @@ fn text(story: &Story) -> String {
     let mut parts = vec![card(NAMES, [("message id", Some(or_dash(story.message_id.as_ref())))])];
     parts.extend(story.outboxes.iter().map(in_outbox));
     if story.outboxes.is_empty() {
-        parts.push(String::from(
-            "in none of the outboxes: it comes from another system, or retention has deleted it",
-        ));
+        parts.push(story.no_outbox_text().to_owned());
     }
-    if !story.inboxes.is_empty() {
+    if story.inboxes.is_empty() {
+        parts.push(story.no_inbox_text().to_owned());
+    } else {
         parts.push(at_consumers(&story.inboxes));
     }
     if !story.decisions.is_empty() {

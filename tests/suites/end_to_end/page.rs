@@ -11,6 +11,7 @@ mod driver;
 mod exported;
 mod front;
 mod lists;
+mod messages;
 mod replayed;
 mod rights;
 mod scene;
@@ -54,6 +55,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("two_operators_of_the_page_decide_once", &needs, rights::two_operators),
         trial("a_decision_reaches_the_shard_that_it_was_made_for", &needs, shards::one_consumer),
         trial("hostile_names_are_text_on_the_page", &needs, shown::hostile),
+        trial("messages_are_searched_on_the_page", &needs, messages::searched),
+        trial("hostile_messages_are_text_in_lists_and_stories", &needs, messages::hostile),
         trial("payloads_are_hidden_until_they_are_asked_for", &needs, shown::payloads),
         trial("several_relays_give_one_picture", &needs, shown::one_picture),
         trial("the_audit_on_the_page_is_filtered_and_exported", &needs, exported::audit),

@@ -9,11 +9,13 @@
 //! | `found` | [`FoundEntry`], [`ParkedState`], [`HeldBehind`], [`StoredPayload`]: everything that the database knows about one entry |
 //! | `labels` | [`Labels`]: what relays that share an outbox divide its messages by |
 //! | `lag` | [`TopicLag`]: entries that have not left yet, by topic |
+//! | `search` | [`Search`], [`Searched`]: a search from the newest entry to the oldest |
 //! | `selection` | [`Extent`], [`Selection`], [`EntryName`], [`SelectedEntry`], [`Standing`]: entries chosen from the log |
 
 mod found;
 mod labels;
 pub(crate) mod lag;
+pub(crate) mod search;
 pub(crate) mod selection;
 
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use uuid::Uuid;
 pub use found::{FoundEntry, HeldBehind, ParkedState, StoredPayload};
 pub use labels::Labels;
 pub use lag::{TopicLag, UNREAD_COUNTED_MAX};
+pub use search::{HEADERS_SEARCHED_BYTES_MAX, HeaderIs, Search, Searched};
 pub use selection::{EntryName, Extent, SelectedEntry, SelectedPage, Selection, Standing};
 
 use crate::admin::LogAdmin;
@@ -70,6 +73,21 @@ pub trait LogEntries: Send + Sync + 'static {
         selection: &Selection,
         after: EntryId,
     ) -> Result<SelectedPage, LogError>;
+
+    /// Returns entries that a search looks for, newest first, with ids below `below`, without their
+    /// payloads: a few of them, at most some `wanted`. One call looks at a bounded number of rows
+    /// and may return none. Continue at [`Searched::below`].
+    ///
+    /// # Errors
+    /// As for [`LogEntries::find`].
+    async fn search(
+        &self,
+        relay: &RelayName,
+        extent: &Extent,
+        search: &Search,
+        below: EntryId,
+        wanted: u32,
+    ) -> Result<Searched, LogError>;
 
     /// Returns entries that the relay passed between two extents, with ids above `after`, in the
     /// order of ids, without their payloads.

@@ -3,7 +3,7 @@
 use migrations::{Line, Migrator, Statement};
 use sqlx::{AssertSqlSafe, Connection as _, Sqlite, SqliteConnection};
 
-use super::entries::find_statement;
+use super::entries::{find_statement, search_statements};
 use super::tables::texts;
 
 /// Returns how SQLite carries out a statement, one step per line.
@@ -24,6 +24,21 @@ async fn a_message_is_looked_up_by_an_index() {
     let scans: Vec<&String> = steps.iter().filter(|step| step.starts_with("SCAN")).collect();
     assert_eq!(scans, ["SCAN n"], "{steps:#?}");
     assert!(steps.iter().any(|step| step.starts_with("SEARCH outbox_message")), "{steps:#?}");
+}
+
+/// Goal: a step of a search reads its own part of the log, in its order. Oracle: the plans scan no
+/// table but results and headers, and sort nothing.
+#[tokio::test]
+async fn a_search_reads_a_part_of_the_log_in_its_order() {
+    for statement in search_statements() {
+        let steps = plan(statement).await;
+        let is_bounded = |step: &&String| !step.starts_with("SCAN outbox") && !step.contains("TEMP B-TREE");
+        assert!(steps.iter().all(|step| is_bounded(&step)), "{steps:#?}");
+        assert!(
+            steps.iter().any(|step| step.contains("USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)")),
+            "{steps:#?}"
+        );
+    }
 }
 
 /// Goal: the audit of one relay does not read the decisions of the others. Oracle: the index in the

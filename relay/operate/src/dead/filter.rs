@@ -30,6 +30,12 @@ impl MessageRef {
         self.0 == id || self.0 == message_id
     }
 
+    /// Returns whether it is a place in the log, or the id of a message or dead letter.
+    #[must_use]
+    pub fn is_an_id(&self) -> bool {
+        self.place().is_some() || self.uuid().is_some()
+    }
+
     /// Returns the place in the log, if it is a number.
     pub(crate) fn place(&self) -> Option<i64> {
         self.0.parse().ok()

@@ -146,6 +146,15 @@ impl App {
         }
         places
     }
+
+    /// Adds the inboxes that apply messages of a pipeline, or all if none is named. Connects to
+    /// them.
+    pub(crate) async fn with_inboxes_of(&self, mut places: Places, pipeline: &str) -> Places {
+        for inbox in self.inboxes.iter().filter(|inbox| pipeline.is_empty() || inbox.is_of(pipeline)) {
+            places = places.inbox(inbox).await;
+        }
+        places
+    }
 }
 
 /// Returns the routes, all of them behind the gate.

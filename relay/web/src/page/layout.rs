@@ -18,6 +18,10 @@ use super::toned::Toned;
 /// Maximum number of characters of a name or an error in a table.
 const CELL_CHARS_MAX: usize = 160;
 
+/// Number of characters and lines from which a text is folded.
+const FOLDED_CHARS: usize = 400;
+const FOLDED_LINES: usize = 6;
+
 /// Number of characters of a text that fits into a narrow column.
 const ROW_CHARS: usize = 12;
 
@@ -180,12 +184,12 @@ impl Nav {
     }
 }
 
-/// Renders the form that finds a message by an id.
+/// Renders the form that finds a message by an id, or messages by an ordering key.
 pub(crate) fn find(class: &str, label: &str) -> Markup {
     html! {
         form class=(class) method="get" action=(to("/message")) role="search" aria-label=(label) {
-            input name="id" type="search" required maxlength="64" placeholder="Message id"
-                aria-label="Message id, position in the log, or id of the dead letter";
+            input name="id" type="search" required maxlength="255" placeholder="Message id or key"
+                aria-label="Message id, position in the log, id of the dead letter, or ordering key";
             button { "Find" }
         }
     }
@@ -253,6 +257,46 @@ pub(crate) fn maybe_since(at: Option<OffsetDateTime>) -> Markup {
     at.map_or_else(|| maybe(None), since)
 }
 
+/// Renders a time as such, with its age behind it.
+pub(crate) fn moment(at: OffsetDateTime) -> Markup {
+    let text = rfc3339(at);
+    html! { time datetime=(text) { (text) } " " span class="faint" { "(" (ago(at)) ")" } }
+}
+
+/// Renders a whole text with a button that copies it, which needs the script. The button copies
+/// what is shown: characters that are hidden or would steer a terminal are not pasted anywhere.
+/// `what` names the text.
+pub(crate) fn copyable(what: &str, text: &str) -> Markup {
+    html! { (whole(text)) " " (copy(what, text)) }
+}
+
+/// Renders the button that copies a text.
+pub(crate) fn copy(what: &str, text: &str) -> Markup {
+    html! {
+        button type="button" class="copy" data-copy=(plain(text)) {
+            span aria-live="polite" { "Copy" } span class="hidden" { " " (what) }
+        }
+    }
+}
+
+/// Renders an error or another long text whole: folded, if it has more than a few lines. `id`
+/// distinguishes it on its page.
+pub(crate) fn folded(id: &str, what: &str, text: &str) -> Markup {
+    let shown = plain(text);
+    let is_long = shown.chars().nth(FOLDED_CHARS).is_some() || shown.lines().nth(FOLDED_LINES).is_some();
+    html! {
+        @if is_long {
+            details class="fold" id=(id) {
+                summary { (beginning(shown.lines().next().unwrap_or_default(), CELL_CHARS_MAX)) }
+                pre class="error" { (shown) }
+            }
+        } @else {
+            pre class="error" { (shown) }
+        }
+        (copy(what, text))
+    }
+}
+
 /// Returns the age of a time in words.
 pub(crate) fn ago(at: OffsetDateTime) -> String {
     let passed = OffsetDateTime::now_utc() - at;
@@ -317,6 +361,35 @@ mod tests {
         // The policy forbids inline scripts and styles, so there must be none.
         assert!(!page.contains(" style=") && !page.contains(" onclick="), "{page}");
         assert_eq!(page.matches("<script").count(), 2, "{page}");
+    }
+
+    #[test]
+    fn a_long_text_is_folded_and_whole_and_what_is_copied_is_what_is_shown() {
+        let short = folded("error", "error", "no route").into_string();
+        assert!(
+            short.contains("<pre class=\"error\">no route</pre>") && !short.contains("<details"),
+            "{short}"
+        );
+        let end = "the end</pre><script>";
+        let long = format!("{}{end}", "x".repeat(FOLDED_CHARS));
+        let text = folded("error", "error", &long).into_string();
+        assert!(text.contains("<details class=\"fold\" id=\"error\">"), "{text}");
+        assert!(
+            text.contains("the end&lt;/pre&gt;&lt;script&gt;</pre>") && !text.contains("<script>"),
+            "{text}"
+        );
+        assert!(folded("error", "error", &"line\n".repeat(20)).into_string().contains("<details"));
+        let copied = copyable("key", HOSTILE).into_string();
+        assert!(!copied.contains("<script>") && !copied.contains('\u{202e}'), "{copied}");
+        let shown = "data-copy=\"&quot;&gt;&lt;script&gt;";
+        assert!(copied.contains(shown) && copied.contains("'{{7*7}}\\u{202e}"), "{copied}");
+    }
+
+    #[test]
+    fn a_moment_is_a_time_with_its_age() {
+        let at = OffsetDateTime::now_utc() - Duration::from_secs(3_700);
+        let text = moment(at).into_string();
+        assert!(text.contains(&format!(">{}<", rfc3339(at))) && text.contains("(1h1m ago)"), "{text}");
     }
 
     #[test]

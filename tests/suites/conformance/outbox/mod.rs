@@ -27,6 +27,7 @@ mod retention_clocks;
 mod roles;
 mod row_security;
 mod rows;
+mod searches;
 mod servers;
 mod shared_ids;
 mod sizes;
@@ -72,6 +73,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         roles::trials(),
         row_security::trials(),
         rows::trials(),
+        searches::trials(),
         servers::trials(),
         shared_ids::trials(),
         sizes::trials(),

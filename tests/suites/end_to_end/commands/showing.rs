@@ -101,6 +101,30 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
     let state = (&gone["outboxes"][0]["state"], &gone["outboxes"][0]["published_by"]);
     assert_eq!(state, (&json!("discarded"), &json!(null)), "{gone}");
 
+    // A search lists the same states, newest first.
+    let search = ["search", "--key", "b", "--output", "json"];
+    let searched = Ran::with(&config, &search).await?.done()?.json()?;
+    let found = &searched["messages"];
+    assert_eq!(column(found, "state"), ["published", "discarded"], "{searched}");
+    let found_ids: Vec<String> =
+        found.as_array().into_iter().flatten().rev().map(|line| line["id"].to_string()).collect();
+    assert_eq!(found_ids, ids, "{searched}");
+    assert_eq!(
+        (&searched["searched"][0]["below"], &searched["away"]),
+        (&json!(null), &json!([])),
+        "{searched}"
+    );
+    let some = Ran::with(&config, &["search", "--limit", "1"]).await?.done()?.out;
+    assert!(
+        some.contains("; go on: relay search --limit 1 --pipeline") && some.contains("searched 1 of"),
+        "{some}"
+    );
+    let none = Ran::with(&config, &["search", "--header", "tenant=none"]).await?.done()?.out;
+    assert!(none.starts_with("no messages found"), "{none}");
+    Ran::with(&config, &["search", "--header", "tenant"]).await?.refused(2, &["NAME=VALUE"])?;
+    Ran::with(&config, &["search", "--header", "ce_type=x"]).await?.refused(2, &["not a free header"])?;
+    Ran::with(&config, &["search", "--until", "soon"]).await?.refused(2, &["soon"])?;
+
     for (id, parts) in [
         ("order-7", &["order-7 is not a message id"][..]),
         ("987654", &["987654 is in none of the searched outboxes and inboxes"]),

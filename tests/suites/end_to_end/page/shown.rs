@@ -49,6 +49,7 @@ pub(crate) async fn hostile(stage: Stage) -> Outcome {
         &format!("/topics?q={query}"),
         &format!("/dead?topic={query}"),
         &format!("/message?id={query}"),
+        &format!("/messages?topic={query}&key={query}&header=h&value={query}"),
         &format!("/pause?pipeline=orders&scope=key&name={query}"),
         &format!("/dead?state={query}"),
         &format!("/pause?pipeline={query}"),

@@ -13,10 +13,11 @@ use super::client::{Answer, Client};
 use super::{ANN, EVE, SERVING, Served, USERS, config};
 
 /// Every address that is read with GET.
-pub(crate) const READ: [&str; 25] = [
+pub(crate) const READ: [&str; 26] = [
     "/",
     "/pipeline?name=orders",
     "/messages",
+    "/messages?key=order-7&header=tenant&value=acme",
     "/topics",
     "/held",
     "/dead",

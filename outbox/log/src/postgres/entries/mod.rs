@@ -7,16 +7,17 @@ use migrations::query::Row;
 #[cfg(feature = "testing")]
 use outbox::postgres::inventory::Listed;
 use sqlx::Row as _;
-use sqlx::postgres::{PgRow, Postgres};
+use sqlx::postgres::{PgConnection, PgRow, Postgres};
 use sqlx::types::Uuid;
 use time::OffsetDateTime;
 
 use crate::admin::status::COUNTED_MAX;
 use crate::entries::lag::by_topic;
+use crate::entries::search::{SHARED, Span, ends_early, returned_max};
 use crate::entries::selection::{ENTRIES_PER_CALL, IdRange, made_at, smallest_id};
 use crate::entries::{
-    EntryRef, Extent, FoundEntry, LogEntries, SelectedPage, Selection, StoredPayload, TopicLag,
-    UNREAD_COUNTED_MAX,
+    EntryRef, Extent, FoundEntry, LogEntries, Search, Searched, SelectedEntry, SelectedPage, Selection,
+    StoredPayload, TopicLag, UNREAD_COUNTED_MAX,
 };
 use crate::failure::within;
 use crate::postgres::admin::statements::PRESENT;
@@ -141,6 +142,78 @@ impl PostgresLog {
         page(rows, range, failed)
     }
 
+    async fn read_span(
+        &self,
+        connection: &mut PgConnection,
+        below: EntryId,
+        from: i64,
+        rows: i64,
+    ) -> Result<Option<Span>, LogError> {
+        let failed = || LogError::during("search the log");
+        let row = sqlx::query(&self.sql().span)
+            .bind(below.0)
+            .bind(from)
+            .bind(rows)
+            .fetch_optional(connection)
+            .await
+            .map_err(failed())?;
+        let span = |row: PgRow| -> Result<Span, sqlx::Error> {
+            Ok(Span {
+                rows: row.try_get("seen")?,
+                first: EntryId(row.try_get("id")?),
+                back_to: row.try_get("enqueued_at")?,
+            })
+        };
+        row.map(span).transpose().map_err(failed())
+    }
+
+    async fn read_searched(
+        &self,
+        relay: &RelayName,
+        extent: &Extent,
+        search: &Search,
+        below: EntryId,
+        wanted: u32,
+    ) -> Result<Searched, LogError> {
+        let failed = || LogError::during("search the log");
+        let wanted = returned_max(wanted);
+        let rows_max = search.rows_max(wanted);
+        let mut connection = self.look().await?;
+        let Some(span) = self.read_span(&mut connection, below, i64::MIN, rows_max).await? else {
+            return Ok(Searched::default());
+        };
+        let passed = Passed::read(extent.cursor.as_deref())?;
+        let statement = self.sql().search;
+        let rows = passed
+            .query(&statement, relay)
+            .bind(below.0)
+            .bind(span.first.0)
+            .bind(&search.topic)
+            .bind(&search.key)
+            .bind(search.header.as_ref().map(|header| &header.name))
+            .bind(search.header.as_ref().map(|header| &header.value))
+            .bind((wanted + SHARED) as i64)
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(failed())?;
+        let Found { mut entries, is_cut } = found(rows, failed)?;
+        let Some(next) = ends_early(&mut entries, wanted, is_cut) else {
+            return Ok(Searched {
+                entries,
+                looked_at: span.rows.unsigned_abs(),
+                back_to: Some(span.back_to),
+                below: (span.rows >= rows_max).then_some(span.first),
+            });
+        };
+        let part = self.read_span(&mut connection, below, next.0, i64::MAX).await?;
+        Ok(Searched {
+            entries,
+            looked_at: part.map_or(0, |part| part.rows.unsigned_abs()),
+            back_to: part.map(|part| part.back_to),
+            below: Some(next),
+        })
+    }
+
     async fn read_passed_between(
         &self,
         relay: &RelayName,
@@ -215,6 +288,18 @@ impl LogEntries for PostgresLog {
         within(self.options.call_timeout, self.read_selected(relay, extent, selection, after)).await
     }
 
+    async fn search(
+        &self,
+        relay: &RelayName,
+        extent: &Extent,
+        search: &Search,
+        below: EntryId,
+        wanted: u32,
+    ) -> Result<Searched, LogError> {
+        let ask = self.read_searched(relay, extent, search, below, wanted);
+        within(self.options.call_timeout, ask).await
+    }
+
     async fn passed_between(
         &self,
         relay: &RelayName,
@@ -274,12 +359,17 @@ impl LogEntries for PostgresLog {
     }
 }
 
-/// Returns the entries of a call. `found` is the number before some were cut off.
-fn page<E: FnOnce(sqlx::Error) -> LogError>(
+/// The entries of a call, and whether some were cut off.
+struct Found {
+    entries: Vec<SelectedEntry>,
+    is_cut: bool,
+}
+
+/// Returns the entries of a call. The column `found` is the number before some were cut off.
+fn found<E: FnOnce(sqlx::Error) -> LogError>(
     rows: Vec<PgRow>,
-    range: IdRange,
     failed: impl Fn() -> E,
-) -> Result<SelectedPage, LogError> {
+) -> Result<Found, LogError> {
     let found: i64 = match rows.first() {
         Some(row) => row.try_get("found").map_err(failed())?,
         None => 0,
@@ -287,5 +377,14 @@ fn page<E: FnOnce(sqlx::Error) -> LogError>(
     let is_cut = found > rows.len() as i64;
     let selected = |row| rows::selected(&Row::<Postgres>::of(row)).map_err(failed())?;
     let entries: Result<Vec<_>, LogError> = rows.into_iter().map(selected).collect();
-    Ok(SelectedPage::of(entries?, range, is_cut))
+    Ok(Found { entries: entries?, is_cut })
+}
+
+fn page<E: FnOnce(sqlx::Error) -> LogError>(
+    rows: Vec<PgRow>,
+    range: IdRange,
+    failed: impl Fn() -> E,
+) -> Result<SelectedPage, LogError> {
+    let Found { entries, is_cut } = found(rows, failed)?;
+    Ok(SelectedPage::of(entries, range, is_cut))
 }

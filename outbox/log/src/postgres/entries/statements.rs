@@ -34,6 +34,12 @@ migrations::statements! {
                     sum(coalesce(octet_length(run.headers), 0)) OVER place AS bytes
                 FROM ({selected}) AS run WINDOW place AS (ORDER BY run.id)) AS cut
             WHERE nth = 1 OR bytes <= 8388608 ORDER BY id";
+        // The same from the newest entry on.
+        cut_back = "SELECT * FROM (
+                SELECT run.*, count(*) OVER () AS found, rank() OVER place AS nth,
+                    sum(coalesce(octet_length(run.headers), 0)) OVER place AS bytes
+                FROM ({selected}) AS run WINDOW place AS (ORDER BY run.id DESC)) AS cut
+            WHERE nth = 1 OR bytes <= 8388608 ORDER BY id DESC";
         passed = PASSED;
         discarded = DISCARDED;
         edited = EDITED;
@@ -121,6 +127,27 @@ migrations::statements! {
                 ORDER BY m.id LIMIT 1) AS named
             ORDER BY id LIMIT $13::bigint",
     ) = "{cut}";
+    /// $1 below this id, $2 from this id on, $3 rows.
+    span = "
+        SELECT looked.seen, oldest.id, oldest.enqueued_at FROM (
+            SELECT count(*) AS seen, min(id) AS first FROM (
+                SELECT id FROM {schema}outbox_message WHERE id < $1 AND id >= $2 ORDER BY id DESC LIMIT $3::bigint
+            ) AS newest) AS looked
+        CROSS JOIN LATERAL (SELECT id, enqueued_at FROM {schema}outbox_message
+            WHERE id >= looked.first AND id <= looked.first ORDER BY id LIMIT 1) AS oldest";
+    /// $6 below this id, $7 from this id on, $8 topic, $9 key, $10 and $11 name and value of a
+    /// header, $12 rows. Headers that are stored in more than 256 KiB are not read.
+    search(
+        of = "m",
+        has_header = "CASE WHEN pg_column_size(m.headers) <= 262144
+            THEN coalesce(m.headers -> $10::text = to_jsonb($11::text), false) ELSE false END",
+        chosen = "
+            SELECT {shown} FROM {schema}outbox_message AS m
+            WHERE m.id < $6 AND m.id >= $7
+                AND ($8::text IS NULL OR m.topic = $8) AND ($9::text IS NULL OR m.key = $9)
+                AND ($10::text IS NULL OR {has_header})
+            ORDER BY m.id DESC LIMIT $12::bigint",
+    ) = "{cut_back}";
     /// $6 to $10 an earlier cursor, with the transactions in flight at its marks as $8, $11 above
     /// this id, $12 rows, $13 the id up to which the earlier cursor had settled everything. Entries
     /// that it had not passed lie above that, or belong to a transaction that was in flight. No

@@ -3,20 +3,22 @@
 mod statements;
 
 use async_trait::async_trait;
-use futures_util::TryStreamExt as _;
+use futures_util::{Stream, TryStreamExt as _};
 use migrations::query::Row;
 use outbox::sqlite::clock::micros;
-use sqlx::{Row as _, Sqlite};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, Sqlite, SqliteConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::admin::entry::at_micros;
 use crate::admin::status::COUNTED_MAX;
 use crate::entries::lag::by_topic;
+use crate::entries::search::{SHARED, Span, ends_early, returned_max};
 use crate::entries::selection::{ENTRIES_PER_CALL, LABEL_BYTES_PER_CALL, made_at, smallest_id};
 use crate::entries::{
-    EntryRef, Extent, FoundEntry, LogEntries, SelectedPage, Selection, StoredPayload, TopicLag,
-    UNREAD_COUNTED_MAX,
+    EntryRef, Extent, FoundEntry, LogEntries, Search, Searched, SelectedEntry, SelectedPage, Selection,
+    StoredPayload, TopicLag, UNREAD_COUNTED_MAX,
 };
 use crate::row::Names;
 use crate::sqlite::reconcile::passed;
@@ -30,6 +32,12 @@ use statements::{FIRST, SQL};
 #[cfg(test)]
 pub(super) fn find_statement() -> &'static migrations::Statement {
     &SQL.find
+}
+
+/// Returns the statements of a search.
+#[cfg(test)]
+pub(super) fn search_statements() -> [&'static migrations::Statement; 2] {
+    [&SQL.span, &SQL.search]
 }
 
 /// Returns the id up to which the relay has passed.
@@ -107,18 +115,51 @@ impl LogEntries for SqliteLog {
             .bind(ENTRIES_PER_CALL)
             .bind(serde_json::Value::from(message_ids).to_string());
         let mut connection = self.connect().await?;
-        let mut found = rows.fetch(&mut connection);
-        let (mut entries, mut bytes) = (Vec::new(), 0);
-        let mut is_cut = false;
-        while let Some(row) = found.try_next().await.map_err(failed())? {
-            bytes += row.try_get::<Option<&[u8]>, _>("headers").map_err(failed())?.map_or(0, <[u8]>::len);
-            is_cut = bytes > LABEL_BYTES_PER_CALL && !entries.is_empty();
-            if is_cut {
-                break;
-            }
-            entries.push(rows::selected(&Row::<Sqlite>::of(row)).map_err(failed())??);
-        }
+        let Found { entries, is_cut } = found(rows.fetch(&mut connection), failed).await?;
         Ok(SelectedPage::of(entries, range, is_cut))
+    }
+
+    async fn search(
+        &self,
+        relay: &RelayName,
+        extent: &Extent,
+        search: &Search,
+        below: EntryId,
+        wanted: u32,
+    ) -> Result<Searched, LogError> {
+        let failed = || LogError::during("search the log");
+        let wanted = returned_max(wanted);
+        let rows_max = search.rows_max(wanted);
+        let mut connection = self.connect().await?;
+        let Some(span) = span(&mut connection, below, i64::MIN, rows_max).await? else {
+            return Ok(Searched::default());
+        };
+        let rows = sqlx::query(&SQL.search)
+            .bind(relay.as_str())
+            .bind(passed_to(extent)?)
+            .bind(below.0)
+            .bind(span.first.0)
+            .bind(&search.topic)
+            .bind(&search.key)
+            .bind(search.header.as_ref().map(|header| &header.name))
+            .bind(search.header.as_ref().map(|header| &header.value))
+            .bind((wanted + SHARED) as i64);
+        let Found { mut entries, is_cut } = found(rows.fetch(&mut connection), failed).await?;
+        let Some(next) = ends_early(&mut entries, wanted, is_cut) else {
+            return Ok(Searched {
+                entries,
+                looked_at: span.rows.unsigned_abs(),
+                back_to: Some(span.back_to),
+                below: (span.rows >= rows_max).then_some(span.first),
+            });
+        };
+        let part = self::span(&mut connection, below, next.0, i64::MAX).await?;
+        Ok(Searched {
+            entries,
+            looked_at: part.map_or(0, |part| part.rows.unsigned_abs()),
+            back_to: part.map(|part| part.back_to),
+            below: Some(next),
+        })
     }
 
     async fn passed_between(
@@ -205,4 +246,50 @@ impl LogEntries for SqliteLog {
         let noted = self.tables.note(&mut self.connect().await?, relay, done).await;
         noted.map_err(LogError::during("note an operation"))
     }
+}
+
+/// The entries of a call, and whether some were cut off because their headers are too large.
+struct Found {
+    entries: Vec<SelectedEntry>,
+    is_cut: bool,
+}
+
+async fn found<E: FnOnce(sqlx::Error) -> LogError>(
+    mut rows: impl Stream<Item = Result<SqliteRow, sqlx::Error>> + Unpin,
+    failed: impl Fn() -> E,
+) -> Result<Found, LogError> {
+    let mut bytes = 0;
+    let mut entries = Vec::new();
+    while let Some(row) = rows.try_next().await.map_err(failed())? {
+        bytes += row.try_get::<Option<&[u8]>, _>("headers").map_err(failed())?.map_or(0, <[u8]>::len);
+        if bytes > LABEL_BYTES_PER_CALL && !entries.is_empty() {
+            return Ok(Found { entries, is_cut: true });
+        }
+        entries.push(rows::selected(&Row::<Sqlite>::of(row)).map_err(failed())??);
+    }
+    Ok(Found { entries, is_cut: false })
+}
+
+async fn span(
+    connection: &mut SqliteConnection,
+    below: EntryId,
+    from: i64,
+    rows: i64,
+) -> Result<Option<Span>, LogError> {
+    let failed = || LogError::during("search the log");
+    let row = sqlx::query(&SQL.span)
+        .bind(below.0)
+        .bind(from)
+        .bind(rows)
+        .fetch_optional(connection)
+        .await
+        .map_err(failed())?;
+    let span = |row: SqliteRow| -> Result<Span, sqlx::Error> {
+        Ok(Span {
+            rows: row.try_get("seen")?,
+            first: EntryId(row.try_get("id")?),
+            back_to: at_micros(row.try_get("enqueued_at")?),
+        })
+    };
+    row.map(span).transpose().map_err(failed())
 }

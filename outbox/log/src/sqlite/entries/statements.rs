@@ -77,6 +77,27 @@ migrations::statements! {
                 AND (?6 IS NULL OR m.topic = ?6) AND (?7 IS NULL OR m.key = ?7)
                 AND (?8 IS NULL OR m.enqueued_at >= ?8) AND (?9 IS NULL OR m.enqueued_at <= ?9)
         ORDER BY m.id LIMIT ?10";
+    /// ?1 below this id, ?2 from this id on, ?3 rows.
+    span = "
+        SELECT looked.seen, m.id, m.enqueued_at FROM (
+            SELECT count(*) AS seen, min(id) AS first FROM (
+                SELECT id FROM outbox_message WHERE id < ?1 AND id >= ?2 ORDER BY id DESC LIMIT ?3)) AS looked
+        JOIN outbox_message AS m ON m.id = looked.first";
+    /// ?1 relay, ?2 passed up to this id, ?3 below this id, ?4 from this id on, ?5 topic, ?6 key,
+    /// ?7 and ?8 name and value of a header, ?9 rows. Headers of more than 256 KiB are not read.
+    search(of = "m") = "
+        SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
+                octet_length(m.payload) AS payload_bytes, m.enqueued_at, e.state, m.id <= ?2 AS passed,
+                {discarded} AS discarded, {edited} AS edited
+        FROM outbox_message AS m
+        LEFT JOIN outbox_exception AS e
+            ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id
+        WHERE m.id < ?3 AND m.id >= ?4
+                AND (?5 IS NULL OR m.topic = ?5) AND (?6 IS NULL OR m.key = ?6)
+                AND (?7 IS NULL OR EXISTS (SELECT 1 FROM json_each(
+                    CASE WHEN octet_length(m.headers) <= 262144 AND json_valid(m.headers) THEN m.headers END) AS h
+                    WHERE h.key = ?7 AND h.type = 'text' AND h.value = ?8))
+        ORDER BY m.id DESC LIMIT ?9";
     /// ?1 ids, ?2 message ids, ?3 maximum bytes of a payload and ?4 of headers to read.
     contents = "
         SELECT id, message_id, topic, key, kind, content_type,

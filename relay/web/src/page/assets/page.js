@@ -40,9 +40,11 @@
   const OLD = 30;
 
   const show = () => {
-    if (!shown || !button) return;
+    if (!shown) return;
     const seconds = age();
     shown.text.querySelector(".age").textContent = seconds > 0 ? ` · ${words(seconds)} ago` : "";
+    // A page that does not follow changes ages as well.
+    if (!button) return;
     const waits = busy();
     const state = !follows ? "off" : isLost ? "lost" : waits ? "waits" : "live";
     button.hidden = false;
@@ -50,7 +52,8 @@
     const text = { off: "Updates off", lost: "Connection lost, trying again", waits: `Live, waits: ${waits}`, live: "Live" }[state];
     if (button.textContent !== text) button.textContent = text;
     button.dataset.state = state;
-    button.title = follows ? `${text}. Press to switch updates off.` : "The page stands still. Press to follow changes.";
+    button.title = follows ? `${text}: the page is reloaded after each change, at most every 2 seconds. Press to switch this off.`
+      : "The page stands still and grows old. Press to follow changes.";
     const isOld = state === "lost" && seconds > OLD_LOST || state === "live" && seconds > OLD;
     const stale = document.getElementById("stale");
     stale.hidden = !isOld;
@@ -93,6 +96,18 @@
     });
     document.addEventListener("visibilitychange", () => { if (document.hidden) { stop(); } else { start(); refresh(); } });
     start();
+  }
+
+  // Copies what is shown. Browsers offer this on encrypted pages and on this machine only.
+  if (navigator.clipboard) {
+    document.documentElement.classList.add("copies");
+    document.addEventListener("click", (event) => {
+      const copy = event.target instanceof Element && event.target.closest(".copy");
+      if (!copy) return;
+      const told = (text) => { copy.firstElementChild.textContent = text; };
+      const again = () => setTimeout(() => told("Copy"), 2000);
+      navigator.clipboard.writeText(copy.dataset.copy).then(() => told("Copied"), () => told("Not copied")).then(again);
+    });
   }
 
   // One box checks all boxes of the list.

@@ -149,7 +149,7 @@ pub(crate) async fn show(
             @if listed.more {
                 p class="notice" { "No match yet: the list continues." }
             } @else {
-                p class="empty" { "No messages are waiting here." }
+                p class="empty" { "No messages are waiting here" @if !listed.away.is_empty() { ", in the databases that answer" } "." }
             }
         } @else if states == States::Dead && may_decide(&operator) {
             form method="post" action=(to("/dead/confirm")) id="choice" {

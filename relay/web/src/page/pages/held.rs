@@ -35,7 +35,7 @@ pub(crate) async fn show(
         @if found.more {
             p class="notice" { "More messages are waiting than are examined: only the first " (count(found.examined_max.into())) " of each state and pipeline are counted here." }
         }
-        @if found.keys.is_empty() { p class="empty" { "No keys are waiting." } } @else {
+        @if found.keys.is_empty() { p class="empty" { "No keys are waiting" @if !found.away.is_empty() { " in the databases that answer" } "." } } @else {
             (list("Held keys", &COLUMNS, piece.rows.iter().map(row)))
             (piece.links("/held", &[("pipeline", pipeline)]))
         }

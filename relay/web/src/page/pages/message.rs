@@ -6,21 +6,22 @@ use std::sync::Arc;
 use axum::Form;
 use axum::extract::{Query, State};
 use axum::http::Uri;
+use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
 use operate::dead::MessageRef;
 use operate::payload::{Payload, payload as read_payload};
-use operate::story::{InboxPart, OutboxPart, Story, story};
-use operate::{MessageState, Operator, Role, Signed};
+use operate::story::{BEHIND, InboxPart, OutboxPart, Story, story};
+use operate::{MessageState, OperateErrorKind, Operator, Role, Signed};
 
-use super::super::address::to;
+use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{
-    Frame, Tab, badge, bytes, cell, count, form_token, may_decide, maybe, maybe_since, signature, whole,
+    Frame, Tab, badge, bytes, cell, copyable, count, folded, form_token, may_decide, maybe, moment, signature,
+    whole,
 };
-use super::super::list::{Column, Kind, column, list};
 use super::super::text::plain;
 use super::audit;
 
@@ -35,18 +36,47 @@ pub(crate) async fn show(
     State(app): State<Arc<App>>,
     Query(query): Query<Fields>,
     uri: Uri,
-) -> Result<Html, Problem> {
+) -> Result<Response, Problem> {
     query.check()?;
     let asked: MessageRef = query.need("id")?;
+    let id = query.text("id");
+    let by_key = with_query("/messages", &[("key", id), ("pipeline", query.text("pipeline"))]);
+    if !asked.is_an_id() {
+        return Ok(Redirect::to(&by_key).into_response());
+    }
     let turn = app.turn().await?;
-    let places = app.with_inboxes(app.outboxes(query.text("pipeline"))?, "").await;
+    let places = app.outboxes(query.text("pipeline"))?;
+    let places = app.with_inboxes_of(places, query.text("pipeline")).await;
     let told = story(&places, &operator, &asked).await;
     places.close().await;
     drop(turn);
-    let told = told?;
-    let title = format!("Message {}", told.message_id.as_deref().unwrap_or(query.text("id")));
+    let told = match told {
+        Ok(told) => told,
+        // Keys can be numbers and UUIDs as well.
+        Err(error) if error.kind() == OperateErrorKind::Refused => {
+            return Ok(unknown(Problem::from(error), &by_key));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let title = format!("Message {}", told.message_id.as_deref().unwrap_or(id));
     let body = page(&operator, &query, &told);
-    Ok(Html(Frame::new(Tab::Messages, &title).live(&uri).page(&body)))
+    Ok(Html(Frame::new(Tab::Messages, &title).live(&uri).page(&body)).into_response())
+}
+
+/// Renders the problem of an id that no place knows, with the search for a key of this text.
+fn unknown(problem: Problem, by_key: &str) -> Response {
+    let body = html! {
+        div class="problem" role="alert" {
+            p class="problem-text" { (plain(&problem.message)) }
+            @if let Some(help) = &problem.help { p { (plain(help)) } }
+            p {
+                a class="button" href=(by_key) { "Search for it as an ordering key" } " "
+                a class="button" href=(to("/messages")) { "Latest messages" }
+            }
+        }
+    };
+    let page = Html(Frame::new(Tab::Messages, "Not found").page(&body));
+    (problem.status, page).into_response()
 }
 
 /// `POST /message/payload`.
@@ -73,21 +103,25 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
     let decisions: Vec<audit::Line> = story.decisions.iter().cloned().map(audit::Line::from).collect();
     html! {
         @if !story.away.is_empty() {
-            div class="notice bad" role="alert" { strong { "Some data is missing: " } (cell(&story.away.join("; "))) }
+            div class="notice bad" role="alert" { strong { "Some data is missing: " } (whole(&story.away.join("; "))) }
+        }
+        @if let Some(id) = &story.message_id {
+            p class="lead" { "Message id " (copyable("message id", id)) }
         }
         @for part in &story.outboxes { (outbox(operator, part)) }
         @if story.outboxes.is_empty() {
-            p class="notice" { "In none of the outboxes: it comes from another system, or retention has deleted it." }
+            p class="notice" { (sentence(story.no_outbox_text())) }
         }
         h2 { "At consumers" }
         @if story.inboxes.is_empty() {
-            p class="empty" { "No inbox is configured, or no inbox has seen the message." }
+            p class="empty" { (sentence(story.no_inbox_text())) }
         } @else {
             (inboxes(operator, &story.inboxes))
         }
         h2 { "Decisions" }
-        @if decisions.is_empty() { p class="empty" { "No decisions about this message." } }
-        @else { (audit::table(&decisions)) }
+        @if decisions.is_empty() {
+            p class="empty" { "No decisions about this message" @if !story.away.is_empty() { " in the databases that answer" } "." }
+        } @else { (audit::table(&decisions)) }
         @if may_decide(operator) {
             h2 { "Payload" }
             form method="post" action=(to("/message/payload")) class="card" {
@@ -101,41 +135,77 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
     }
 }
 
+/// Returns a text of the commands as a sentence.
+fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    let first: String = chars.next().into_iter().flat_map(char::to_uppercase).collect();
+    format!("{first}{}.", chars.as_str())
+}
+
 fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
-    let number = part.attempts.map(|attempts| count(attempts.into()));
     let edited = if part.is_before_edit() {
         "by an operator; payload and headers are shown as they were before"
     } else {
         "by an operator"
     };
+    let pipeline = with_query("/pipeline", &[("name", &part.pipeline)]);
+    let headers = Some(part.header_names.join(", ")).filter(|names| !names.is_empty());
+    let of_key = |key: &String| {
+        let others = with_query("/messages", &[("key", key), ("pipeline", &part.pipeline)]);
+        html! { (copyable("key", key)) " " a href=(others) { "all of this key" } }
+    };
     html! {
         section class="card" {
-            div class="card-head" { h2 { "Outbox of " (cell(&part.pipeline)) } (badge(part.state)) }
-            @if let Some(because) = &part.because { p class="waits-line" { (if part.state == MessageState::LeftOut { "Excluded: " } else { "Why: " }) (whole(because)) } }
+            div class="card-head" { h2 { "Outbox of " a href=(pipeline) { (plain(&part.pipeline)) } } (badge(part.state)) }
+            (why(part))
             dl class="facts" {
-                (fact("Position in the log", &maybe(Some(&part.id.to_string()))))
-                (fact("Topic", &cell(&part.topic)))
-                (fact("Key", &maybe(part.key.as_deref())))
-                (fact("Event type", &cell(&part.kind)))
-                (fact("Destination", &cell(&part.destination)))
-                (fact("Enqueued", &maybe_since(part.enqueued_at)))
-                (fact("Transaction", &maybe(part.transaction.as_deref())))
-                (fact("Not before", &maybe_since(part.deliver_at)))
-                (fact("Published before", &maybe_since(part.published_by)))
-                (fact("Parked since", &maybe_since(part.parked_since)))
-                (fact("Failed attempts", &maybe(number.as_deref())))
-                (fact("Content type", &maybe(part.content_type.as_deref())))
-                (fact("Payload", &maybe(part.payload_bytes.map(bytes).as_deref())))
-                (fact("Headers", &maybe(Some(part.header_names.join(", ")).filter(|it| !it.is_empty()).as_deref())))
-                (fact("Trace", &maybe(part.traceparent.as_deref())))
-                (fact("Edited", &maybe(part.edited.then_some(edited))))
+                (fact("Position in the log", Some(copyable("position", &part.id.to_string()))))
+                (fact("Topic", Some(copyable("topic", &part.topic))))
+                (fact("Key", part.key.as_ref().map(of_key)))
+                (fact("Event type", Some(whole(&part.kind)).filter(|_| part.kind != part.topic)))
+                (fact("Destination", Some(whole(&part.destination))))
+                (fact("Enqueued", part.enqueued_at.map(moment)))
+                (fact("Transaction", part.transaction.as_deref().map(whole)))
+                (fact("Not before", part.deliver_at.map(moment)))
+                (fact("Published before", part.published_by.map(moment)))
+                (fact("Parked since", part.parked_since.map(moment)))
+                (fact("Failed attempts", part.attempts.map(|attempts| html! { (count(attempts.into())) })))
+                (fact("Content type", part.content_type.as_deref().map(whole)))
+                (fact("Payload", part.payload_bytes.map(|size| html! { (bytes(size)) })))
+                (fact("Headers", headers.as_deref().map(whole)))
+                (fact("Trace", part.traceparent.as_deref().map(|trace| copyable("trace", trace))))
+                (fact("Edited", part.edited.then(|| whole(edited))))
+                (fact("Replay", (!part.in_log).then(|| whole("not possible: its row is no longer in the log"))))
             }
             @if let Some(error) = &part.error {
                 h3 { "Last error" }
-                pre class="error" { (plain(error)) }
+                (folded(&format!("error-{}-{}", part.pipeline, part.id), "error", error))
             }
             @if part.state == MessageState::Dead && may_decide(operator) {
                 (decide(&format!("outbox/{}/{}", part.id, part.pipeline)))
+            }
+        }
+    }
+}
+
+/// Renders why a message waits, with a link to the message that it waits behind.
+fn why(part: &OutboxPart) -> Markup {
+    let Some(because) = &part.because else { return html! {} };
+    let title = if part.state == MessageState::LeftOut { "Excluded: " } else { "Why: " };
+    let Some(behind) = &part.behind else {
+        return html! { p class="waits-line" { (title) (whole(because)) } };
+    };
+    let place = behind.id.to_string();
+    let link = html! {
+        a href=(with_query("/message", &[("id", &place), ("pipeline", &part.pipeline)])) { (place) }
+    };
+    html! {
+        p class="waits-line" {
+            (title)
+            // A pause names another reason.
+            @match because.strip_prefix(&format!("{BEHIND}{place}")) {
+                Some(rest) => { (BEHIND) (link) (whole(rest)) }
+                None => { (whole(because)) " It also waits behind " (link) ", which is " (plain(&behind.state)) "." }
             }
         }
     }
@@ -152,42 +222,57 @@ fn decide(row: &str) -> Markup {
     }
 }
 
-const COLUMNS: [Column; 9] = [
-    column("Consumer", Kind::Name),
-    column("Scope", Kind::Key),
-    column("State", Kind::State),
-    column("At", Kind::Time),
-    column("Result", Kind::Number),
-    column("Attempts", Kind::Number),
-    column("Next attempt", Kind::Time),
-    column("Error", Kind::Why),
-    column("Actions", Kind::Act),
-];
-
+/// Renders a card for each consumer that knows the message, and one line for the others.
 fn inboxes(operator: &Operator, parts: &[InboxPart]) -> Markup {
-    list("Consumers", &COLUMNS, parts.iter().map(|part| inbox(operator, part)))
+    let is_unseen = |part: &&InboxPart| part.state == MessageState::NotSeen;
+    let unseen: Vec<&str> = parts.iter().filter(is_unseen).map(|part| part.consumer.as_str()).collect();
+    html! {
+        @for (number, part) in parts.iter().enumerate().filter(|(_, part)| !is_unseen(part)) {
+            (inbox(operator, number, part))
+        }
+        @if !unseen.is_empty() {
+            p class="card" { "Not seen by: " (whole(&unseen.join(", "))) }
+        }
+    }
 }
 
-fn inbox(operator: &Operator, part: &InboxPart) -> Vec<Markup> {
-    vec![
-        cell(&part.consumer),
-        maybe(part.scope.as_deref()),
-        badge(part.state),
-        maybe_since(part.at),
-        maybe(part.result_bytes.map(bytes).as_deref()),
-        maybe(part.attempts.map(|it| it.to_string()).as_deref()),
-        maybe_since(part.next_at),
-        maybe(part.error.as_deref()),
-        html! {
+fn inbox(operator: &Operator, number: usize, part: &InboxPart) -> Markup {
+    let since = match part.state {
+        MessageState::Applied | MessageState::AppliedLate | MessageState::Duplicate => "Applied",
+        MessageState::Retrying => "First failed",
+        MessageState::Dead => "Dead since",
+        _ => "Since",
+    };
+    let letters = |key: &String| {
+        let query = [("source", "inbox"), ("consumer", &*part.consumer), ("key", key.as_str())];
+        html! { "behind the " a href=(with_query("/dead", &query)) { "dead letters of key " (plain(key)) } }
+    };
+    html! {
+        section class="card" {
+            div class="card-head" { h3 { "Consumer " (plain(&part.consumer)) } (badge(part.state)) }
+            dl class="facts" {
+                (fact("Scope", part.scope.as_deref().map(whole)))
+                (fact(since, part.at.map(moment)))
+                (fact("Result", part.result_bytes.map(|size| html! { (bytes(size)) })))
+                (fact("Failed attempts", part.attempts.map(|attempts| html! { (count(attempts.into())) })))
+                (fact("Next attempt", part.next_at.map(moment)))
+                (fact("Waits", part.held_by_key.as_ref().map(letters)))
+                (fact("Dead letter", part.dead_letter.as_deref().map(|id| copyable("id of the dead letter", id))))
+            }
+            @if let Some(error) = &part.error {
+                h4 { @if part.state == MessageState::Forgotten { "Why" } @else { "Last error" } }
+                (folded(&format!("error-of-consumer-{number}"), "error", error))
+            }
             @if let (Some(letter), MessageState::Dead, true) = (&part.dead_letter, part.state, may_decide(operator)) {
                 (decide(&format!("inbox/{letter}/{}", part.consumer)))
             }
-        },
-    ]
+        }
+    }
 }
 
-fn fact(name: &str, value: &Markup) -> Markup {
-    html! { div { dt { (name) } dd { (value) } } }
+/// Renders a value with its name, if there is one.
+fn fact(name: &str, value: Option<Markup>) -> Markup {
+    html! { @if let Some(value) = value { div { dt { (name) } dd { (value) } } } }
 }
 
 fn shown(payload: &Payload) -> Markup {
@@ -231,7 +316,111 @@ fn readable(bytes: &[u8]) -> (&'static str, String, bool) {
 
 #[cfg(test)]
 mod tests {
+    use operate::story::Blocker;
+    use time::OffsetDateTime;
+
     use super::*;
+
+    const HOSTILE: &str = "\"><script>alert(1)</script>\u{202e}";
+
+    fn held() -> OutboxPart {
+        OutboxPart {
+            pipeline: String::from("orders"),
+            id: 12,
+            topic: String::from("orders.placed"),
+            key: Some(HOSTILE.to_owned()),
+            kind: String::from("orders.placed"),
+            content_type: None,
+            payload_bytes: None,
+            header_names: Vec::new(),
+            traceparent: None,
+            enqueued_at: Some(OffsetDateTime::UNIX_EPOCH),
+            transaction: None,
+            deliver_at: None,
+            state: MessageState::Held,
+            destination: String::from("kafka a:9092"),
+            published_by: None,
+            because: Some(format!("it waits behind 7, which is dead: {HOSTILE}")),
+            behind: Some(Blocker { id: 7, state: String::from("dead"), error: Some(HOSTILE.to_owned()) }),
+            attempts: None,
+            error: None,
+            parked_since: Some(OffsetDateTime::UNIX_EPOCH),
+            edited: false,
+            in_log: true,
+        }
+    }
+
+    fn at(consumer: &str, state: MessageState) -> InboxPart {
+        InboxPart {
+            consumer: consumer.to_owned(),
+            scope: None,
+            state,
+            at: None,
+            result_bytes: None,
+            attempts: None,
+            next_at: None,
+            error: None,
+            dead_letter: None,
+            held_by_key: None,
+        }
+    }
+
+    fn shown_to_ann(story: &Story) -> String {
+        page(&Operator::new("ann", Role::Operator), &Fields::default(), story).into_string()
+    }
+
+    #[test]
+    fn a_story_has_no_empty_fields_and_links_what_it_waits_behind() {
+        let inboxes = vec![at("billing", MessageState::NotSeen), at("audit", MessageState::NotSeen)];
+        let mut story =
+            Story { message_id: None, outboxes: vec![held()], inboxes, decisions: vec![], away: vec![] };
+        let text = shown_to_ann(&story);
+        assert!(
+            text.contains("it waits behind <a href=\"/message?id=7&amp;pipeline=orders\">7</a>"),
+            "{text}"
+        );
+        assert!(text.contains("Not seen by: <span class=\"text\">billing, audit</span>"), "{text}");
+        for absent in ["Failed attempts", "Event type", "Payload</dt>", "Last error", "Replay", "none\">–"]
+        {
+            assert!(!text.contains(absent), "{absent}: {text}");
+        }
+        assert!(text.contains("<dt>Parked since</dt>") && text.contains(">1970-01-01T00:00:00Z<"), "{text}");
+        assert!(!text.contains("<script>") && !text.contains('\u{202e}'), "{text}");
+        // A pause is another reason, and does not hide the message in front.
+        story.outboxes[0].because = Some(String::from("topic orders is paused by ann since then: moves"));
+        let text = shown_to_ann(&story);
+        assert!(text.contains("paused by ann") && text.contains("It also waits behind <a href="), "{text}");
+    }
+
+    #[test]
+    fn a_story_does_not_take_what_is_away_for_empty() {
+        let away = vec![String::from("bills: connection refused")];
+        let story = Story { message_id: None, outboxes: vec![], inboxes: vec![], decisions: vec![], away };
+        let text = shown_to_ann(&story);
+        for told in [
+            "bills: connection refused",
+            "In none of the outboxes that answer.",
+            "None of the inboxes that answer has seen the message.",
+            "No decisions about this message in the databases that answer.",
+        ] {
+            assert!(text.contains(told), "{told}: {text}");
+        }
+        let whole = shown_to_ann(&Story { away: vec![], ..story });
+        assert!(whole.contains("retention has deleted it.") && !whole.contains("that answer"), "{whole}");
+    }
+
+    #[test]
+    fn a_held_letter_leads_to_the_dead_letters_of_its_key() {
+        let letter = InboxPart {
+            error: Some(HOSTILE.to_owned()),
+            dead_letter: Some(String::from("019f0000-0000-7000-8000-000000000001")),
+            held_by_key: Some(String::from("a&b")),
+            ..at("billing", MessageState::Dead)
+        };
+        let text = inboxes(&Operator::new("eve", Role::Viewer), &[letter]).into_string();
+        assert!(text.contains("/dead?source=inbox&amp;consumer=billing&amp;key=a%26b"), "{text}");
+        assert!(!text.contains("<script>") && !text.contains("Requeue"), "{text}");
+    }
 
     #[test]
     fn text_is_read_and_bytes_are_numbers() {

@@ -44,7 +44,7 @@ pub(crate) async fn show(
             button { "Filter" }
         }
         @if lines.is_empty() {
-            p class="empty" { "No messages are waiting" @if !part.is_empty() { " in topics with this name" } "." }
+            p class="empty" { "No messages are waiting" @if !part.is_empty() { " in topics with this name" } @if !errors.is_empty() { " in the databases that answer" } "." }
         } @else {
             (list("Topics", &COLUMNS, piece.rows.iter().map(|line| row(&operator, line))))
             (piece.links("/topics", &[("q", part)]))

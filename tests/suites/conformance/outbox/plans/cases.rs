@@ -291,6 +291,14 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "entries.select", "unread", 100, 0, format!("{cursor},{PARKED},{LOG},NULL,NULL,NULL,NULL,NULL,100,NULL"));
     add(Relay, "entries.select", "parked", 100, 0, format!("{cursor},0,{LOG},NULL,NULL,NULL,NULL,NULL,100,NULL"));
     add(Relay, "entries.select", "by ids", 100, 0, format!("{cursor},0,{LOG},{},NULL,NULL,NULL,NULL,100,{}", array(4_001..=4_100), some(&f.parked)));
+    // From the newest entry back, however long the log is.
+    add(Relay, "entries.span", "", MANY, 0, format!("{},{},{MANY}", i64::MAX, i64::MIN));
+    add(Relay, "entries.span", "among parked ones", MANY, 0, format!("{PARKED},{},{MANY}", i64::MIN));
+    let part = |condition: &str| format!("{cursor},{LOG},{},{condition},100", LOG - MANY);
+    add(Relay, "entries.search", "all", 100, 0, part("NULL,NULL,NULL,NULL"));
+    add(Relay, "entries.search", "by a key that no message has", MANY, 0, part("'orders','none',NULL,NULL"));
+    add(Relay, "entries.search", "by a header that no message has", MANY, 0, part("NULL,NULL,'tenant','acme'"));
+    add(Relay, "entries.search", "parked ones", 100, 0, format!("{cursor},{PARKED},{},NULL,NULL,NULL,NULL,100", PARKED - MANY));
     add(Relay, "entries.passed_between", "", 100, LOG, format!("{cursor},{base},{},{flight},NULL,0,{},100,{},{}", PARKED - MANY, PARKED - MANY, PARKED - MANY, i64::MAX));
     add(Relay, "entries.passed_between", "an open difference that is almost read", MANY, 0, format!("'main',{base},{PARKED},{now},{LOG},{base},{PARKED},{flight},{now},{},0,100,{},{LOG}", LOG - 100, LOG - 100));
     // The difference has a backlog of thousands, and few of them were passed since.
