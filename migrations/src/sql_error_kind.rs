@@ -62,6 +62,28 @@ impl SqlErrorKind {
         matches!(answer.code().as_deref(), Some("26000" | "42P05"))
     }
 
+    /// Returns whether an error that answered COMMIT proves a rollback: a violated constraint, an
+    /// error raised by a deferred trigger, a lost conflict, an aborted transaction. After any other
+    /// error the outcome is unknown. A pooler or proxy that loses its server during the commit
+    /// answers with an error of its own, whose code is often one of the classes 08, 57, 58 and XX.
+    #[must_use]
+    pub fn says_rolled_back(error: &Error) -> bool {
+        let Error::Database(answer) = error else { return false };
+        answer.code().is_some_and(|code| Self::code_says_rolled_back(&code))
+    }
+
+    fn code_says_rolled_back(code: &str) -> bool {
+        if Self::of_code(code) == Self::Lost {
+            return false;
+        }
+        match code.parse::<u32>() {
+            // BUSY, LOCKED, CONSTRAINT
+            Ok(number) if code.len() < SQLSTATE_LEN => matches!(number & 0xff, 5 | 6 | 19),
+            // data exceptions, integrity violations, transaction states, rollbacks, PL/pgSQL
+            _ => matches!(code.get(..2), Some("22" | "23" | "25" | "40" | "P0")),
+        }
+    }
+
     /// Classifies a code: five characters are a SQLSTATE, a number is a result code of SQLite.
     fn of_code(code: &str) -> Self {
         match code.parse::<u32>() {
@@ -196,6 +218,37 @@ mod tests {
         ] {
             assert_eq!(SqlErrorKind::of(&error), kind, "{error}");
         }
+    }
+
+    #[test]
+    fn only_a_refusal_says_that_nothing_was_committed() {
+        for (code, says_rolled_back) in [
+            ("22012", true),
+            ("23505", true),
+            ("25P02", true),
+            ("40001", true),
+            ("P0001", true),
+            // The session ended, perhaps right after the commit.
+            ("25P04", false),
+            ("40003", false),
+            ("57P01", false),
+            ("08006", false),
+            // Nothing in the server commits with them, but poolers use any code.
+            ("42501", false),
+            ("53100", false),
+            ("57014", false),
+            ("58000", false),
+            ("XX000", false),
+            ("", false),
+            ("5", true),
+            ("787", true), // CONSTRAINT_FOREIGNKEY
+            ("10", false), // IOERR
+            ("13", false), // FULL
+        ] {
+            let error = Error::Database(Box::new(Answer(code)));
+            assert_eq!(SqlErrorKind::says_rolled_back(&error), says_rolled_back, "{code}");
+        }
+        assert!(!SqlErrorKind::says_rolled_back(&Error::WorkerCrashed));
     }
 
     #[test]

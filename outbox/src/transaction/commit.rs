@@ -52,12 +52,13 @@ pub enum CommitError {
         /// Whether the same transaction may succeed on another run.
         retryable: bool,
     },
-    /// The connection was lost before COMMIT was sent. Everything is rolled back.
+    /// The connection was lost before the database carried out COMMIT. Everything is rolled back.
     #[error("the connection was lost before the commit; everything is rolled back")]
     Lost(#[source] Box<dyn Error + Send + Sync>),
-    /// The connection was lost during COMMIT, which may or may not have happened.
+    /// The connection was lost during COMMIT, or an error answered it that proves no rollback, as
+    /// the errors of a pooler that lost its server. The commit may or may not have happened.
     /// [`Outbox::resolve`](crate::Outbox::resolve) looks it up.
-    #[error("the connection was lost during the commit; it is unknown whether it happened")]
+    #[error("the answer to the commit was lost; it is unknown whether it happened")]
     Unknown {
         /// The commit to look up.
         commit: UnknownCommit,

@@ -212,21 +212,31 @@ impl<DB: Dialect> Runner<DB> {
                 Attempt::Failed(TransactionError::Commit(error))
             };
         };
-        tracing::warn!(error = %source, "the connection was lost during a commit; looking its messages up");
+        tracing::warn!(error = %source, "the answer to a commit was lost; looking its messages up");
         match self.outbox.resolve(&self.pool, &commit).await {
             Ok(CommitOutcome::Committed) => {
                 self.outbox.settings.wake.wake();
                 Attempt::Done(value)
             }
-            Ok(CommitOutcome::NotCommitted) => {
-                Attempt::Again(TransactionError::Commit(CommitError::Lost(source)))
-            }
+            Ok(CommitOutcome::NotCommitted) => not_committed(source),
             Ok(CommitOutcome::Unrecognisable) => Attempt::Failed(TransactionError::Unknown {
                 reason: format!("it left no message by which it could be recognised ({source})"),
                 commit,
             }),
             Err(error) => Attempt::Failed(TransactionError::Unknown { reason: error.to_string(), commit }),
         }
+    }
+}
+
+/// Decides what to do after an error of a commit that proved nothing by itself, once it is known
+/// that the commit did not happen. A refusal, as by a deferred trigger with a code of its own,
+/// would only be repeated.
+fn not_committed<T, E: Error + 'static>(source: Box<dyn Error + Send + Sync>) -> Attempt<T, E> {
+    match source.downcast_ref::<sqlx::Error>() {
+        Some(error @ sqlx::Error::Database(_)) if SqlErrorKind::of(error) == SqlErrorKind::Refused => {
+            Attempt::Failed(TransactionError::Commit(CommitError::Refused { source, retryable: false }))
+        }
+        _ => Attempt::Again(TransactionError::Commit(CommitError::Lost(source))),
     }
 }
 

@@ -197,13 +197,11 @@ impl<DB: Dialect> OutboxTransaction<DB> {
                 }
                 Ok(())
             }
-            Err(source) => Err(match SqlErrorKind::of(&source) {
-                SqlErrorKind::Lost => CommitError::Unknown { commit, source: Box::new(source) },
-                failure => CommitError::Refused {
-                    source: Box::new(source),
-                    retryable: failure == SqlErrorKind::Conflict,
-                },
+            Err(source) if SqlErrorKind::says_rolled_back(&source) => Err(CommitError::Refused {
+                retryable: SqlErrorKind::of(&source) == SqlErrorKind::Conflict,
+                source: Box::new(source),
             }),
+            Err(source) => Err(CommitError::Unknown { commit, source: Box::new(source) }),
         }
     }
 

@@ -13,6 +13,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use message::{Fault, Headers, InvalidText, check_signature};
+use migrations::SqlErrorKind;
 #[cfg(any(feature = "sqlite", test))]
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
@@ -199,7 +200,8 @@ pub enum DecideError {
     /// The edit changes nothing.
     #[error("the edit holds neither a payload nor headers; give one of them")]
     EmptyEdit,
-    /// The answer to the commit was lost, so the decision may be in force.
+    /// The commit was not answered, or its error does not prove a rollback: the decision may be in
+    /// force.
     #[error("it is unknown whether this was done: {0}; list the messages again")]
     Unknown(#[source] LogError),
     /// The database could not answer.
@@ -208,6 +210,13 @@ pub enum DecideError {
 }
 
 impl DecideError {
+    /// Interprets a failed commit of a decision.
+    pub(crate) fn of_commit(error: sqlx::Error) -> Self {
+        let is_rolled_back = SqlErrorKind::says_rolled_back(&error);
+        let error = LogError::during("commit the decision")(error);
+        if is_rolled_back { Self::Log(error) } else { Self::Unknown(error) }
+    }
+
     /// Returns the party at fault.
     #[must_use]
     pub fn fault(&self) -> Fault {
@@ -314,7 +323,6 @@ pub(crate) struct Content {
     pub(crate) headers: Option<Vec<u8>>,
 }
 
-#[cfg(any(feature = "sqlite", test))]
 #[cfg(any(feature = "sqlite", test))]
 impl Content {
     /// Returns the SHA-256 of payload and headers with their lengths, in hexadecimal.

@@ -44,6 +44,10 @@ pub(super) struct PgCheckpointStore {
     pub(super) trouble: Option<BrokerTrouble>,
 }
 
+/// Maximum attempts to store a checkpoint while operators change the entries that it removes. A
+/// decision changes an entry at most three times.
+const CHECKPOINT_ATTEMPTS: usize = 5;
+
 /// Maximum attempts to take the lease. It is taken again after a rebase; the second comparison then
 /// finds a repaired cursor.
 const GRANT_ATTEMPTS: usize = 3;
@@ -182,16 +186,39 @@ impl PgCheckpointStore {
         error.map(|text| encoding::storable(text, self.takes_any_text))
     }
 
-    /// Returns `None`, and stores nothing, when a message was to be parked under the id of another
-    /// one.
+    /// Stores a checkpoint with changes. Runs again when an operator has changed an entry that it
+    /// removes. Returns `None`, and stores nothing, when a message was to be parked under the id of
+    /// another one.
     async fn checkpoint_with(
         &mut self,
         epoch: i64,
-        cursor: String,
-        changes: Changes<'_>,
+        cursor: &str,
+        changes: &Changes<'_>,
     ) -> Result<Option<Fenced>, LogError> {
+        let mut attempt = 1;
+        loop {
+            match self.store_changes(epoch, cursor, changes).await {
+                Ok(1) => return Ok(Some(Fenced::Held)),
+                Ok(_) => return Ok(Some(Fenced::Lost)),
+                Err(error) if has_code(&error, NOT_NULL_VIOLATION) => return Ok(None),
+                Err(error) if has_code(&error, DIVISION_BY_ZERO) && attempt < CHECKPOINT_ATTEMPTS => {
+                    attempt += 1;
+                }
+                Err(error) => return Err(LogError::during("write the checkpoint")(error)),
+            }
+        }
+    }
+
+    /// Returns the number of leases under which the checkpoint is stored: 1, or 0 when the lease is
+    /// lost.
+    async fn store_changes(
+        &mut self,
+        epoch: i64,
+        cursor: &str,
+        changes: &Changes<'_>,
+    ) -> Result<i64, sqlx::Error> {
         let parked = &changes.parked;
-        let done: Result<i64, _> = sqlx::query_scalar(&self.statements.checkpoint_with_changes)
+        sqlx::query_scalar(&self.statements.checkpoint_with_changes)
             .bind(self.relay.as_str())
             .bind(epoch)
             .bind(cursor)
@@ -208,19 +235,18 @@ impl PgCheckpointStore {
             .bind(&self.run)
             .bind(&self.holder)
             .fetch_one(&mut self.connection)
-            .await;
-        match done {
-            Ok(fenced) => Ok(Some(if fenced == 1 { Fenced::Held } else { Fenced::Lost })),
-            Err(error) if is_null(&error) => Ok(None),
-            Err(error) => Err(LogError::during("write the checkpoint")(error)),
-        }
+            .await
     }
 }
 
-/// Returns whether the statement refused to park a message under the id of another one.
-fn is_null(error: &sqlx::Error) -> bool {
-    const NOT_NULL_VIOLATION: &str = "23502";
-    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == NOT_NULL_VIOLATION)
+/// The answer of a checkpoint that would park a message under the id of another one.
+const NOT_NULL_VIOLATION: &str = "23502";
+
+/// The answer of a checkpoint that would leave an entry which an operator has just changed.
+const DIVISION_BY_ZERO: &str = "22012";
+
+fn has_code(error: &sqlx::Error, code: &str) -> bool {
+    error.as_database_error().and_then(|error| error.code()).is_some_and(|found| found == code)
 }
 
 fn fenced(rows_affected: u64) -> Fenced {
@@ -272,7 +298,8 @@ impl CheckpointStore for PgCheckpointStore {
         let cursor = stored::write_beside(cursor, self.trouble.as_ref())?;
         let limit = self.call_timeout;
         if !changes.is_empty() {
-            let stored = within(limit, self.checkpoint_with(epoch, cursor, Changes::of(changes))).await?;
+            let changes = Changes::of(changes);
+            let stored = within(limit, self.checkpoint_with(epoch, &cursor, &changes)).await?;
             let Some(fenced) = stored else {
                 self.rebase.run(&mut self.connection, &self.questions, Search::WhereFound).await?;
                 return Err(LogError::Unavailable {

@@ -251,6 +251,11 @@ migrations::statements! {
     /// id. Otherwise the parked message would be lost under an id that was given out twice. A
     /// rebase gives the other row a new id.
     ///
+    /// An operator may change an entry that is resolved, which moves its row. The delete waits for
+    /// the operator's transaction and then skips the row: it has another place than the statement's
+    /// snapshot shows. The entry would be published again, so the statement then divides by zero
+    /// and stores nothing. The next run sees the row at its new place.
+    ///
     /// Each change is looked up separately: no plan can turn this into a scan of all parked
     /// entries, whatever the statistics say (ADR 35). OFFSET 0 keeps NOT EXISTS from becoming a
     /// join, which LIMIT 1 does not. Rows are deleted by `ctid`, because `id = ANY` may become a
@@ -312,17 +317,20 @@ migrations::statements! {
                 message_id = CASE WHEN e.message_id = EXCLUDED.message_id THEN e.message_id END,
                 state = EXCLUDED.state, attempts = EXCLUDED.attempts, due_at = EXCLUDED.due_at,
                 fault = EXCLUDED.fault, error = EXCLUDED.error, updated_at = clock_timestamp()),
+        seen AS MATERIALIZED (
+            SELECT e.place FROM {done} CROSS JOIN LATERAL (
+                SELECT ctid AS place FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND id = done.id LIMIT 1) AS e),
         resolved AS (
-            DELETE FROM {schema}outbox_exception WHERE ctid = ANY(ARRAY(
-                SELECT e.place FROM {done} CROSS JOIN LATERAL (
-                    SELECT ctid AS place FROM {schema}outbox_exception
-                    WHERE relay = $1 AND shard = 0 AND id = done.id LIMIT 1) AS e))),
+            DELETE FROM {schema}outbox_exception WHERE ctid = ANY(ARRAY(SELECT place FROM seen))
+            RETURNING id),
         removed AS (
             DELETE FROM {schema}outbox_parked WHERE ctid = ANY(ARRAY(
                 SELECT p.place FROM {done} CROSS JOIN LATERAL (
                     SELECT ctid AS place FROM {schema}outbox_parked
                     WHERE relay = $1 AND shard = 0 AND id = done.id LIMIT 1) AS p)))
-        SELECT count(*) FROM fenced";
+        SELECT count(*) / CASE WHEN (SELECT count(*) FROM resolved) = (SELECT count(*) FROM seen) THEN 1 ELSE 0 END
+        FROM fenced";
     /// $1 relay, $2 epoch, $3 holder.
     release = "
         UPDATE {schema}outbox_relay SET holder = NULL, lease_until = NULL, lease_seconds = NULL

@@ -38,6 +38,7 @@ cases! { "outbox/checkpoint_store":
     }
     on_postgres {
         a_decision_whose_answer_is_lost_is_unknown,
+        a_checkpoint_removes_an_entry_that_an_operator_takes,
         the_transaction_that_holds_rows_back_is_named,
         a_prepared_transaction_that_holds_rows_back_is_named,
         processes_that_wait_for_the_lease_are_counted,
@@ -396,6 +397,37 @@ async fn a_decision_whose_answer_is_lost_is_unknown(db: &Database<sqlx::Postgres
     assert!(matches!(error, DecideError::Unknown(_)), "{error}");
     assert!(error.to_string().contains("list the messages again"), "{error}");
     assert_eq!(error.fault(), message::Fault::Broker);
+}
+
+/// Goal: an entry that the relay has published leaves, although an operator takes it just then for
+/// a decision: otherwise it would be published again. Oracle: the checkpoint waits for the
+/// operator's transaction; afterwards neither the entry nor its copy is there.
+async fn a_checkpoint_removes_an_entry_that_an_operator_takes(db: &Database<sqlx::Postgres>) {
+    let hour = Some(Duration::from_secs(3600));
+    let retrying = |id| {
+        let parked = parked(id, ExceptionState::Retrying, hour);
+        ExceptionChange::Park(Parked { fault: Some(message::Fault::Operator), ..parked })
+    };
+    let (mut checkpoint_store, epoch, cursor) = with_parked(db, &[1, 2, 3].map(retrying)).await;
+    let mut operator = db.admin.begin().await.unwrap();
+    // Takes entry 1 like `SET_DUE`.
+    sqlx::query("UPDATE outbox_exception SET due_at = clock_timestamp() + interval '1 minute' WHERE id = 1")
+        .execute(&mut *operator)
+        .await
+        .unwrap();
+    let stored = tokio::spawn(async move {
+        let resolved = [1, 2, 99].map(|id| ExceptionChange::Resolve(EntryId(id)));
+        checkpoint_store.checkpoint(epoch, &cursor, &resolved).await.unwrap()
+    });
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+        AND wait_event_type = 'Lock' AND state = 'active'";
+    tests::eventually("the checkpoint waits", async || Ok((db.number(waits).await == 1).then_some(())))
+        .await
+        .unwrap();
+    operator.commit().await.unwrap();
+    assert_eq!(stored.await.unwrap(), Fenced::Held);
+    assert_eq!(db.number("SELECT sum(id)::bigint FROM outbox_exception").await, 3, "the entries left");
+    assert_eq!(db.number("SELECT sum(id)::bigint FROM outbox_parked").await, 3, "the copies left");
 }
 
 /// Names a parked entry as an operator does.

@@ -1,5 +1,5 @@
 //! A commit whose answer is lost: a proxy between producer and PostgreSQL cuts the connection
-//! around COMMIT.
+//! around COMMIT, or answers in the server's place.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,6 +21,8 @@ cases! { "outbox/unknown_commit":
     on_postgres {
         a_commit_that_happened_is_recognised_and_not_run_again,
         a_commit_that_never_arrived_is_run_again,
+        an_error_of_a_pooler_does_not_prove_a_rollback,
+        a_refusal_with_a_code_of_its_own_is_found_out_and_not_run_again,
         without_a_message_the_outcome_stays_unknown,
         a_caller_with_its_own_transaction_resolves_it_itself,
         messages_rolled_back_to_a_savepoint_prove_nothing,
@@ -38,7 +40,14 @@ pub(crate) enum Cut {
     Before,
     /// After the server has committed, but before the client gets the answer.
     After,
+    /// Like `After`. Before the connection ends, the client gets the error with which a pooler
+    /// reports that it has lost its server.
+    Denied,
 }
+
+/// A FATAL error with the code of an internal error, which Supavisor uses for a lost server.
+const DENIAL: &[u8] =
+    b"E\0\0\0\x4cSFATAL\0VFATAL\0CXX000\0Mthe pooler has lost its connection to the server\0\0";
 
 /// Forwards connections, and cuts the first `cuts` of them that send COMMIT. Returns its port, and
 /// the number of cuts left.
@@ -74,6 +83,9 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, cut: Cut, left: A
                 if cuts {
                     // The answer proves that the commit is done, but the client does not get it.
                     let _ = server.read(&mut from_server).await;
+                    if cut == Cut::Denied {
+                        let _ = client.write_all(DENIAL).await;
+                    }
                     return;
                 }
             }
@@ -131,6 +143,47 @@ async fn a_commit_that_never_arrived_is_run_again(db: &Database<Postgres>) {
     assert_eq!((runs.load(Ordering::SeqCst), left.load(Ordering::SeqCst)), (3, 0));
     assert_eq!(db.rows().await, 1);
     pool.close().await;
+}
+
+/// Goal: a pooler commits, loses its server and answers with an error of its own: this is not
+/// reported as a rollback, and the work does not happen twice. Oracle: the runs, the rows, and the
+/// error of a caller with its own transaction.
+async fn an_error_of_a_pooler_does_not_prove_a_rollback(db: &Database<Postgres>) {
+    let (pool, left) = cut_pool(db, Cut::Denied, 1).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    place(&db.outbox, &pool, &runs).await.unwrap();
+    assert_eq!((runs.load(Ordering::SeqCst), left.load(Ordering::SeqCst)), (1, 0));
+    assert_eq!(db.rows().await, 1);
+    pool.close().await;
+
+    let (pool, _) = cut_pool(db, Cut::Denied, 1).await;
+    let mut tx = db.outbox.begin(&pool).await.unwrap();
+    tx.enqueue(NewMessage::new("orders")).await.unwrap();
+    let error = tx.commit().await.unwrap_err();
+    let CommitError::Unknown { commit, source } = error else { panic!("{error:?}") };
+    assert!(source.to_string().contains("the pooler has lost"), "{source}");
+    assert_eq!(db.outbox.resolve(&db.pool, &commit).await.unwrap(), CommitOutcome::Committed);
+    pool.close().await;
+}
+
+/// Goal: the error of a deferred trigger whose code proves nothing is still reported as a refusal,
+/// once the messages show that nothing was committed. Oracle: the error, and one run.
+async fn a_refusal_with_a_code_of_its_own_is_found_out_and_not_run_again(db: &Database<Postgres>) {
+    db.run(
+        "CREATE FUNCTION refuses() RETURNS trigger LANGUAGE plpgsql AS \
+            'BEGIN RAISE ''not today'' USING ERRCODE = ''ZZ001''; END'",
+    )
+    .await;
+    db.run(
+        "CREATE CONSTRAINT TRIGGER refuses AFTER INSERT ON outbox_message DEFERRABLE INITIALLY DEFERRED \
+            FOR EACH ROW EXECUTE FUNCTION refuses()",
+    )
+    .await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let error = place(&db.outbox, &db.pool, &runs).await.unwrap_err();
+    let refused = |error: &CommitError| matches!(error, CommitError::Refused { retryable: false, .. });
+    assert!(matches!(&error, TransactionError::Commit(error) if refused(error)), "{error:?}");
+    assert_eq!((runs.load(Ordering::SeqCst), db.rows().await), (1, 0));
 }
 
 async fn without_a_message_the_outcome_stays_unknown(db: &Database<Postgres>) {

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use migrations::SqlErrorKind;
 use sqlx::{Connection, Executor as _, PgConnection};
 
 use super::statements::{
@@ -78,10 +77,7 @@ impl PostgresLog {
             .await
             .map_err(failed())?;
         is_committing.store(true, Ordering::Relaxed);
-        tx.commit().await.map_err(|error| match SqlErrorKind::of(&error) {
-            SqlErrorKind::Refused | SqlErrorKind::Conflict => DecideError::Log(failed()(error)),
-            SqlErrorKind::Lost | SqlErrorKind::Unavailable => DecideError::Unknown(failed()(error)),
-        })?;
+        tx.commit().await.map_err(DecideError::of_commit)?;
         Ok(verdicts)
     }
 

@@ -83,7 +83,7 @@ impl Desk for SqliteDesk {
         for entry in entries {
             verdicts.push(SqliteLog::decide_one(&mut tx, batch, entry, taken_until).await?);
         }
-        tx.commit().await.map_err(failed())?;
+        tx.commit().await.map_err(DecideError::of_commit)?;
         self.connection = Some(connection);
         Ok(verdicts)
     }
