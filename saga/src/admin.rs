@@ -1,6 +1,5 @@
 //! Lists and decisions for operators.
 
-use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -11,65 +10,10 @@ use time::OffsetDateTime;
 use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::key::{self, NAME_BYTES_MAX, SagaId};
+use crate::operator::{Action, Decision, Overdue, SagaQuery};
 use crate::record::{Condition, SagaOutline, SagaRecord, Seen, State, StepRecord};
 use crate::sagas::Sagas;
 use crate::tables::{Skipped, Tables};
-
-/// A selection of sagas to list.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct SagaQuery {
-    /// Only sagas of this type.
-    pub saga_type: Option<String>,
-    /// Only sagas in this state.
-    pub state: Option<State>,
-    /// Only sagas that need an operator, those that have needed one longest first.
-    pub is_stuck: bool,
-    /// Whether to include ended sagas.
-    pub with_ended: bool,
-    /// Maximum number of sagas in the list, the oldest first. PostgreSQL lists ended sagas in the
-    /// order of their ends.
-    pub limit: NonZeroU32,
-}
-
-impl SagaQuery {
-    /// Selects at most `limit` sagas that have not ended.
-    #[must_use]
-    pub fn open(limit: NonZeroU32) -> Self {
-        Self { saga_type: None, state: None, is_stuck: false, with_ended: false, limit }
-    }
-}
-
-/// The kind of a choice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Action {
-    /// A stuck saga continues, with its attempts counted from zero.
-    Retry,
-    /// A running saga is undone.
-    Cancel,
-    /// A step of a stuck saga is skipped.
-    Skip,
-}
-
-impl Action {
-    /// Returns the lower-case word for tables and logs.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Retry => "retry",
-            Self::Cancel => "cancel",
-            Self::Skip => "skip",
-        }
-    }
-
-    pub(crate) fn of(word: &str) -> Result<Self, sqlx::Error> {
-        let known = [Self::Retry, Self::Cancel, Self::Skip];
-        known.into_iter().find(|action| action.as_str() == word).ok_or_else(|| {
-            sqlx::Error::Decode(format!("this version does not know the action {word:?}").into())
-        })
-    }
-}
 
 /// The choice of an operator about a saga, with its arguments.
 #[derive(Debug, Clone, PartialEq)]
@@ -107,48 +51,6 @@ impl Choice {
             Self::Retry | Self::Cancel => None,
         }
     }
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// A decision that was taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Decision {
-    /// Time of the decision, by the database's clock.
-    pub at: OffsetDateTime,
-    /// The operator who took it.
-    pub actor: String,
-    /// The reason.
-    pub note: String,
-    /// The choice.
-    pub action: Action,
-    /// The saga.
-    pub id: SagaId,
-    /// The step, if the decision is about one.
-    pub step: Option<String>,
-}
-
-/// Maximum overdue sagas of a version that are counted. The statements repeat this number.
-pub const OVERDUE_COUNTED_MAX: u64 = 100_000;
-
-/// Sagas of one version whose turn is overdue: no worker has the version, or there are too few
-/// workers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Overdue {
-    /// The type.
-    pub saga_type: String,
-    /// The version.
-    pub version: u16,
-    /// The number of such sagas, up to [`OVERDUE_COUNTED_MAX`].
-    pub sagas: u64,
-    /// How long the longest overdue one has been due.
-    pub longest: Duration,
 }
 
 /// The reason why a decision was refused. Nothing was changed.
@@ -264,7 +166,7 @@ impl<DB: Dialect> Sagas<DB> {
     }
 
     /// Counts the sagas of each type and version whose turn is overdue by more than `by`, up to
-    /// [`OVERDUE_COUNTED_MAX`] of each. Cancel-safe.
+    /// [`OVERDUE_COUNTED_MAX`](crate::OVERDUE_COUNTED_MAX) of each. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].

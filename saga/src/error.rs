@@ -13,6 +13,12 @@ use crate::key::SagaId;
 /// The longest error text that is stored, in bytes.
 const ERROR_BYTES_MAX: usize = 2_048;
 
+/// Returns why a text is not the JSON of a type, without values from the text.
+pub(crate) fn misfit<T>(error: &serde_json::Error) -> String {
+    let (line, column) = (error.line(), error.column());
+    format!("it is not the JSON of {} at line {line} column {column}", std::any::type_name::<T>())
+}
+
 /// The database could not run an operation that sagas need. Nothing took effect.
 #[derive(Debug, thiserror::Error)]
 #[error("the database could not {what}")]

@@ -80,6 +80,7 @@
 compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
 
 mod admin;
+mod base;
 #[cfg(not(feature = "testing"))]
 mod crash_points;
 #[cfg(feature = "testing")]
@@ -91,7 +92,9 @@ mod hook;
 mod in_transaction;
 mod key;
 mod lease;
+mod operator;
 mod options;
+mod passes;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod record;
@@ -112,7 +115,7 @@ mod tables;
 pub mod telemetry;
 mod worker;
 
-pub use admin::{Action, Choice, DecideError, Decision, OVERDUE_COUNTED_MAX, Overdue, SagaQuery};
+pub use admin::{Choice, DecideError};
 pub use dialect::{Dialect, Replied};
 pub use error::{OpenError, ReplyError, StartError, StoreError};
 #[cfg(feature = "testing")]
@@ -120,6 +123,7 @@ pub use hook::Hook;
 pub use in_transaction::InTransaction;
 pub use inbox::Signature;
 pub use key::{ID_BYTES_MAX, InvalidKey, NAME_BYTES_MAX, SagaId, StepKey};
+pub use operator::{Action, Decision, OVERDUE_COUNTED_MAX, Overdue, SagaQuery};
 pub use options::{SPAN_MAX, WorkerOptions};
 #[doc(hidden)]
 pub use record::Held;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::dialect::Dialect;
-use crate::error::OpenError;
+use crate::error::{OpenError, misfit};
 use crate::key::{self, NAME_BYTES_MAX};
 use crate::record::SagaKind;
 use crate::run::Run;
@@ -72,7 +72,7 @@ where
     O: Serialize,
 {
     fn check(&self, input: &str) -> Result<(), String> {
-        serde_json::from_str::<I>(input).map(drop).map_err(|error| problem::<I>(&error))
+        serde_json::from_str::<I>(input).map(drop).map_err(|error| misfit::<I>(&error))
     }
 
     fn run<'r>(&'r self, run: &'r mut Run<DB>, input: &'r str) -> Running<'r> {
@@ -80,7 +80,7 @@ where
             let input: I = match serde_json::from_str(input) {
                 Ok(input) => input,
                 Err(error) => {
-                    return Ended::Unfit(format!("its input does not fit: {}", problem::<I>(&error)));
+                    return Ended::Unfit(format!("its input does not fit: {}", misfit::<I>(&error)));
                 }
             };
             match self.0.clone().call(run, input).await {
@@ -92,12 +92,6 @@ where
             }
         })
     }
-}
-
-/// Returns why a text is not the JSON of a type, without values from the text.
-pub(crate) fn problem<T>(error: &serde_json::Error) -> String {
-    let (line, column) = (error.line(), error.column());
-    format!("it is not the JSON of {} at line {line} column {column}", std::any::type_name::<T>())
 }
 
 /// The versions of a type; those without a function run elsewhere.

@@ -2,9 +2,9 @@
 
 use migrations::query::Row;
 
-use crate::admin::{Action, Decision, Overdue};
 use crate::dialect::Dialect;
 use crate::key::SagaId;
+use crate::operator::{Action, Decision, Overdue};
 use crate::record::{SagaOutline, SagaRecord, State, StepKind, StepRecord, StepState, UndoState};
 use crate::reply_token::Secret;
 

@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use message::SteadyClock;
-use message::crash_points::reached;
 use migrations::{Identifier, Line, Migrator};
 use outbox::{Bounded, Outbox};
 use serde::Serialize;
@@ -14,14 +14,15 @@ use sqlx::Pool;
 use sqlx::pool::PoolConnection;
 use tokio::sync::{Notify, Semaphore};
 
+use crate::base::{Base, turns};
 use crate::dialect::Dialect;
 use crate::error::{Blocked, OpenError, StartError, StoreError};
 use crate::in_transaction::{InTransaction, check_transaction};
 use crate::key::SagaId;
 use crate::options::WorkerOptions;
+use crate::passes::Passes;
 use crate::record::{SagaRecord, State};
 use crate::registry::{Registry, SagaFunction};
-use crate::stranded::Passes;
 use crate::tables::Tables;
 use crate::telemetry;
 use crate::worker::Finishing;
@@ -29,22 +30,18 @@ use crate::worker::Finishing;
 /// The handle to the sagas of one database: starts, runs and reads them. Cheap to clone.
 pub struct Sagas<DB: Dialect>(pub(crate) Arc<Inner<DB>>);
 
+/// The functions of sagas, and all that their runs share.
 pub(crate) struct Inner<DB: Dialect> {
-    pub(crate) db: Bounded<DB>,
-    /// The second clock that must agree before a saga is forgotten, or a wait ends.
-    pub(crate) clock: SteadyClock,
-    /// Permits for transactions that run the code of steps.
-    pub(crate) turns: Semaphore,
-    pub(crate) outbox: Outbox<DB>,
-    pub(crate) tables: Tables<DB>,
     pub(crate) registry: Registry<DB>,
-    pub(crate) options: WorkerOptions,
-    /// Notified of a start, a reply or a decision in this process.
-    pub(crate) notify: Notify,
-    pub(crate) finishing: Finishing,
-    pub(crate) passes: Passes,
-    #[cfg(feature = "testing")]
-    pub(crate) hook: Option<crate::hook::Hook>,
+    pub(crate) base: Arc<Base<DB>>,
+}
+
+impl<DB: Dialect> Deref for Inner<DB> {
+    type Target = Base<DB>;
+
+    fn deref(&self) -> &Base<DB> {
+        &self.base
+    }
 }
 
 /// A description of [`Sagas`], made by [`Sagas::builder`].
@@ -167,7 +164,7 @@ impl<DB: Dialect> Sagas<DB> {
     }
 
     pub(crate) async fn acquire(&self) -> Result<PoolConnection<DB>, StoreError> {
-        self.0.db.acquire().await.map_err(StoreError::during("give a connection"))
+        self.0.acquire().await
     }
 
     /// Waits for a call to the database, limited by the call timeout.
@@ -274,52 +271,20 @@ impl<DB: Dialect> SagasBuilder<DB> {
         drop(connection);
         let tables = Tables::new(schema.as_ref());
         let notify = Notify::new();
-        Ok(Sagas(Arc::new(Inner {
+        let base = Base {
             db,
             clock: SteadyClock::start(),
             turns: Semaphore::new(turns),
             outbox,
             tables,
-            registry,
             options,
             notify,
             finishing: Finishing::default(),
             passes: Passes::default(),
             #[cfg(feature = "testing")]
             hook: self.hook,
-        })))
-    }
-}
-
-/// Connections that steps leave free, for renewing leases and for short statements.
-const KEPT_FREE: u32 = 2;
-
-/// Returns the maximum number of concurrent transactions of steps, for a number of connections.
-fn turns(connections: u32) -> usize {
-    let turns = connections.saturating_sub(KEPT_FREE).max(1);
-    usize::try_from(turns).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)
-}
-
-impl<DB: Dialect> Inner<DB> {
-    /// Returns whether leases are renewed independently of steps. They are not in a pool that is
-    /// too small to reserve a connection for it, and not on SQLite, where a step is the only
-    /// writer.
-    pub(crate) fn renews_beside_steps(&self) -> bool {
-        let connections = self.db.pool().options().get_max_connections();
-        connections > KEPT_FREE && DB::DIALECT == migrations::Dialect::Postgres
-    }
-
-    /// Reports that a crash point is reached. Returns whether the worker ends here, which happens
-    /// only in tests.
-    pub(crate) async fn vanishes_at(&self, saga: &SagaId, place: &'static str) -> bool {
-        reached(place);
-        #[cfg(feature = "testing")]
-        if let Some(hook) = &self.hook {
-            return hook(saga.id(), place).await;
-        }
-        #[cfg(not(feature = "testing"))]
-        let _ = saga;
-        false
+        };
+        Ok(Sagas(Arc::new(Inner { registry, base: Arc::new(base) })))
     }
 }
 

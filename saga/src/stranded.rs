@@ -1,37 +1,10 @@
 //! Wakes sagas whose next turn was stored while the server's clock was ahead.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
 use message::shield;
-use time::OffsetDateTime;
 
 use crate::dialect::Dialect;
 use crate::error::StoreError;
-use crate::record::SagaKind;
 use crate::sagas::Sagas;
-
-/// Maximum sagas of a type and version that one pass reads. Most of them have long pauses, which is
-/// correct; reading them takes some milliseconds.
-pub(crate) const SLICE: u32 = 5_000;
-
-/// Where the last pass over each type and version ended; none if it read all of them.
-#[derive(Debug, Default)]
-pub(crate) struct Passes(Mutex<HashMap<SagaKind, OffsetDateTime>>);
-
-impl Passes {
-    fn after(&self, kind: &SagaKind) -> Option<OffsetDateTime> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(kind).copied()
-    }
-
-    fn ended(&self, kind: &SagaKind, at: Option<OffsetDateTime>) {
-        let mut passes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match at {
-            Some(at) => passes.insert(kind.clone(), at),
-            None => passes.remove(kind),
-        };
-    }
-}
 
 impl<DB: Dialect> Sagas<DB> {
     /// Makes registered sagas due that wait for no step and whose next turn is impossibly far

@@ -12,9 +12,9 @@ use migrations::{Identifier, Statement};
 use sqlx::{Connection as _, Pool, SqlSafeStr as _, Transaction};
 use time::OffsetDateTime;
 
-use crate::admin::{Decision, Overdue, SagaQuery};
 use crate::dialect::{Dialect, Replied};
 use crate::key::{SagaId, StepKey};
+use crate::operator::{Decision, Overdue, SagaQuery};
 use crate::options::{LEASE_MAX, PAUSE_MAX};
 use crate::record::{
     Commits, DOUBTED, GIVEN, Held, LOST, NewStep, SagaKind, SagaOutline, SagaRecord, State, StepChange,
@@ -23,13 +23,16 @@ use crate::record::{
 use crate::reply_token::Secret;
 use crate::rows;
 use crate::statements::Shared;
-use crate::stranded::SLICE;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
 /// Maximum number of kept replies for steps of a saga that have not begun: replies to requests that
 /// were never sent must not fill its mailbox.
 const EARLY_MAX: i64 = 100;
+
+/// Maximum sagas of a type and version that one pass reads. Most of them have long pauses, which is
+/// correct; reading them takes some milliseconds.
+const SLICE: u32 = 5_000;
 
 /// The tables of sagas, in a schema.
 pub(crate) struct Tables<DB: Dialect> {

@@ -11,11 +11,13 @@
 //! | `call` | an effect elsewhere, requested by a direct call |
 //! | `request` | an effect elsewhere, requested by a message |
 //! | `sleep` | a pause |
+//! | `rollback` | the rollback of a step or an undo that failed |
 //! | `undo` | the forms of an undo |
 //! | `work` | what a step does, as a closure |
 
 mod call;
 mod request;
+mod rollback;
 mod sleep;
 mod step;
 mod undo;
@@ -38,16 +40,15 @@ pub use step::Step;
 pub use undo::{NoUndo, Undo, UndoElsewhere, UndoInTx, UndoRequest};
 pub use work::{Accepts, CallUndo, CallWork, Code, StepUndo, StepWork, TxUndo};
 
+use crate::base::Base;
 use crate::dialect::Dialect;
-use crate::error::{StoreError, storable};
+use crate::error::{StoreError, misfit, storable};
 use crate::key::{self, NAME_BYTES_MAX, StepKey};
 use crate::lease::Lease;
 use crate::record::{
     Commits, Held, NewStep, SagaRecord, StepChange, StepKind, StepRecord, StepState, UndoState,
 };
-use crate::registry::problem;
 use crate::reply_token::Secret;
-use crate::sagas::Inner;
 use crate::stop::{Next, StepError, Stop};
 
 /// A running saga, the first argument of its function. `Run` is for PostgreSQL, `Run<Sqlite>` for
@@ -64,7 +65,7 @@ pub struct Run<DB: Dialect> {
 }
 
 pub(crate) struct Parts<DB: Dialect> {
-    pub(crate) sagas: Arc<Inner<DB>>,
+    pub(crate) sagas: Arc<Base<DB>>,
     pub(crate) held: Held,
     pub(crate) lease: Lease,
     pub(crate) stopping: CancellationToken,
@@ -138,7 +139,7 @@ pub(crate) struct Read<'a> {
 }
 
 impl<DB: Dialect> Run<DB> {
-    pub(crate) fn new(sagas: Arc<Inner<DB>>, stopping: CancellationToken, read: Read<'_>) -> Self {
+    pub(crate) fn new(sagas: Arc<Base<DB>>, stopping: CancellationToken, read: Read<'_>) -> Self {
         let Read { saga, lease, steps, mailbox, target, worn_out } = read;
         let position = steps.iter().map(|step| step.position + 1).max().unwrap_or_default();
         Self {
@@ -285,7 +286,7 @@ impl<DB: Dialect> Parts<DB> {
         match serde_json::from_str(json.unwrap_or("null")) {
             Ok(value) => Ok(value),
             Err(error) => {
-                let problem = problem::<T>(&error);
+                let problem = misfit::<T>(&error);
                 self.stuck(format!(
                     "the stored result of the step {name} no longer fits: {problem}; nothing is lost: run code that \
                      reads it, then retry the saga"
@@ -311,7 +312,7 @@ impl<DB: Dialect> Parts<DB> {
         match serde_json::from_str(&json) {
             Ok(read) => Ok((json, read)),
             Err(error) => {
-                let problem = problem::<T>(&error);
+                let problem = misfit::<T>(&error);
                 self.stuck(format!(
                     "the result of the step {name} cannot be read back as it is stored: {problem}"
                 ))

@@ -5,19 +5,19 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use outbox::{CommitError, EnqueueError, OutboxTransaction};
+use outbox::{CommitError, OutboxTransaction};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::Connection as _;
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
+use super::rollback::roll_back;
 use super::undo::{NoUndo, Undo, UndoInTx};
 use super::work::{Accepts, Code, StepUndo, StepWork};
 use super::{Halt, Parts, Run, Stopped};
+use crate::base::Base;
 use crate::dialect::Dialect;
 use crate::record::{Commits, NewStep, StepKind, StepRecord, StepState, UndoState};
-use crate::sagas::Inner;
 use crate::stop::{Next, StepError, Stop};
 use crate::{crash_points, telemetry};
 
@@ -114,18 +114,6 @@ where
             parts.leave(outcome)
         })
     }
-}
-
-/// Rolls back the transaction of a failed step. After an outage its session drops its prepared
-/// statements: they may be the cause, and the next run may get the same session.
-pub(super) async fn roll_back<DB: Dialect>(
-    mut tx: OutboxTransaction<DB>,
-    error: &StepError,
-) -> Result<(), EnqueueError> {
-    if error.next == Next::Outage {
-        tx.clear_cached_statements().await?;
-    }
-    tx.rollback().await
 }
 
 impl<DB: Dialect> Parts<DB> {
@@ -225,7 +213,7 @@ impl<DB: Dialect> Parts<DB> {
     /// Waits until the code of a step may use a connection; some connections always stay free.
     pub(super) async fn turn<'s>(
         &mut self,
-        sagas: &'s Inner<DB>,
+        sagas: &'s Base<DB>,
     ) -> Result<Option<SemaphorePermit<'s>>, Stopped> {
         let stopping = self.stopping.clone();
         match stopping.run_until_cancelled(sagas.turns.acquire()).await {

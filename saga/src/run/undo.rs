@@ -6,7 +6,7 @@ use std::sync::Arc;
 use outbox::OutboxTransaction;
 use serde::de::DeserializeOwned;
 
-use super::step::roll_back;
+use super::rollback::roll_back;
 use super::work::{Accepts, CallUndo, Code, StepUndo, TxUndo};
 use super::{Halt, Parts, Stopped, change};
 use crate::crash_points;

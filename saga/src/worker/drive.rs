@@ -163,7 +163,7 @@ impl<DB: Dialect> Driver<DB> {
         }
         let lease = self.lease.clone();
         let read = Read { saga, lease, steps, mailbox, target: target.clone(), worn_out };
-        let mut run = Run::new(Arc::clone(&self.sagas), self.stopping.clone(), read);
+        let mut run = Run::new(Arc::clone(&self.sagas.base), self.stopping.clone(), read);
         let ended = AssertUnwindSafe(function.run(&mut run, &saga.input)).catch_unwind().await;
         let halt = run.take_halt(ended.is_err());
         // While the saga is undone, an operator may skip the undo that is due, wherever the run

@@ -1,48 +1,17 @@
 //! Ends sagas. All that end while another statement is under way share the next one.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use tokio::sync::oneshot;
 
+use crate::base::Base;
 use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::record::{Held, Turn};
-use crate::sagas::{Inner, Sagas};
-
-/// Maximum sagas that one statement ends.
-const TOGETHER_MAX: usize = 64;
-
-/// Sagas that are about to end.
-#[derive(Debug, Default)]
-pub(crate) struct Finishing {
-    waiting: Mutex<Vec<Ending>>,
-    /// Held while a statement is under way.
-    turn: tokio::sync::Mutex<()>,
-}
-
-#[derive(Debug)]
-struct Ending {
-    held: Held,
-    output: String,
-    done: oneshot::Sender<Result<bool, StoreError>>,
-}
-
-impl Finishing {
-    fn add(&self, ending: Ending) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(ending);
-    }
-
-    fn take(&self) -> Vec<Ending> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = waiting.len().min(TOGETHER_MAX);
-        waiting.drain(..count).collect()
-    }
-}
+use crate::worker::endings::Ending;
 
 /// Ends a finished saga, if it is held and not cancelled. Returns whether it was ended. The first
 /// of the waiting callers acts for all.
 pub(super) async fn finish<DB: Dialect>(
-    sagas: &Arc<Inner<DB>>,
+    sagas: &Base<DB>,
     held: &Held,
     output: &str,
 ) -> Result<bool, StoreError> {
@@ -62,7 +31,7 @@ pub(super) async fn finish<DB: Dialect>(
     }
 }
 
-async fn store<DB: Dialect>(sagas: &Arc<Inner<DB>>, endings: Vec<Ending>) {
+async fn store<DB: Dialect>(sagas: &Base<DB>, endings: Vec<Ending>) {
     if endings.len() > 1 {
         let all: Vec<(&Held, &str)> = endings.iter().map(|ending| (&ending.held, &*ending.output)).collect();
         if let Ok(finished) = together(sagas, &all).await {
@@ -79,17 +48,14 @@ async fn store<DB: Dialect>(sagas: &Arc<Inner<DB>>, endings: Vec<Ending>) {
     }
 }
 
-async fn together<DB: Dialect>(
-    sagas: &Arc<Inner<DB>>,
-    all: &[(&Held, &str)],
-) -> Result<Vec<bool>, StoreError> {
-    let mut connection = Sagas(Arc::clone(sagas)).acquire().await?;
+async fn together<DB: Dialect>(sagas: &Base<DB>, all: &[(&Held, &str)]) -> Result<Vec<bool>, StoreError> {
+    let mut connection = sagas.acquire().await?;
     let finished = sagas.tables.finish_all(&mut connection, all);
     sagas.db.call(finished).await.map_err(StoreError::during("store the ends of sagas"))
 }
 
-async fn alone<DB: Dialect>(sagas: &Arc<Inner<DB>>, held: &Held, output: &str) -> Result<bool, StoreError> {
-    let mut connection = Sagas(Arc::clone(sagas)).acquire().await?;
+async fn alone<DB: Dialect>(sagas: &Base<DB>, held: &Held, output: &str) -> Result<bool, StoreError> {
+    let mut connection = sagas.acquire().await?;
     let finish = Turn::Finish { output };
     let finished = sagas.tables.turn(&mut connection, held, &finish);
     sagas.db.call(finished).await.map_err(StoreError::during("store the end of a saga"))

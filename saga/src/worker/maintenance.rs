@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use message::jittered;
 
-use crate::admin::{OVERDUE_COUNTED_MAX, Overdue};
 use crate::dialect::Dialect;
+use crate::operator::{OVERDUE_COUNTED_MAX, Overdue};
 use crate::sagas::Sagas;
 use crate::telemetry;
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `claims` | claims due sagas, fairly between types |
 //! | `drive` | one saga, from the claim to its next pause |
+//! | `endings` | sagas that are about to end |
 //! | `finishing` | ends sagas, many in one statement |
 //! | `maintenance` | forgets ended sagas, wakes stranded ones, and reports overdue ones |
 //! | `renewal` | renews the leases of all running sagas with one statement |
@@ -11,6 +12,7 @@
 
 mod claims;
 mod drive;
+mod endings;
 mod finishing;
 mod maintenance;
 mod renewal;
@@ -31,7 +33,7 @@ use crate::dialect::Dialect;
 use crate::options::POLL_MIN;
 use crate::sagas::Sagas;
 use claims::Claims;
-pub(crate) use finishing::Finishing;
+pub(crate) use endings::Finishing;
 use renewal::InHand;
 use room::Room;
 
