@@ -1,5 +1,5 @@
 use super::*;
-use crate::{ContentType, EventType, OrderingKey, Topic};
+use crate::{ContentType, EventType, Message, OrderingKey, PayloadEncoding, SizeLimit, Splitter, Topic};
 
 const RAW: Splitter = Splitter {
     limit: SizeLimit { destination: "the test", message_bytes_max: 2_000 },

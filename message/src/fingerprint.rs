@@ -5,8 +5,6 @@ use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
-use crate::message::Message;
-
 /// SHA-256 over event type, content type and payload. The inbox stores it and refuses the same id
 /// with a different fingerprint: that is a producer's bug, and silently applying or dropping either
 /// copy would lose an effect.
@@ -14,12 +12,6 @@ use crate::message::Message;
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Returns the fingerprint of a message.
-    #[must_use]
-    pub fn of(message: &Message) -> Self {
-        Self::of_parts(message.kind.as_str(), message.content_type.as_str(), &message.payload)
-    }
-
     /// Returns the fingerprint of a message from its parts.
     #[must_use]
     pub fn of_parts(kind: &str, content_type: &str, payload: &[u8]) -> Self {

@@ -2,15 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 use uuid::{Uuid, Variant};
-
-use crate::token::{Monotonic, SystemClock};
 
 /// The identity of a message, made once by its producer and carried unchanged through the outbox
 /// row, the broker's headers and the inbox.
@@ -66,18 +63,7 @@ pub enum InvalidId {
 /// The last millisecond of the year 9999. 48 bits would reach the year 10889.
 pub(crate) const MILLIS_MAX: u64 = 253_402_300_799_999;
 
-/// The generator of this process.
-static PROCESS: LazyLock<Monotonic> = LazyLock::new(|| Monotonic::new(SystemClock::new()));
-
 impl MessageId {
-    /// Returns a new id of the present time. Ids made in one process ascend strictly, even when the
-    /// clock stands still or steps back: see [`Monotonic`].
-    #[must_use]
-    #[expect(clippy::new_without_default, reason = "every id is different; a default would mislead")]
-    pub fn new() -> Self {
-        PROCESS.next()
-    }
-
     /// Returns the id of a business fact. The same time and parts always give the same id, so a
     /// producer that crashed can recreate it, and a second enqueue is recognised.
     ///

@@ -16,7 +16,7 @@
 //! | [`addresses`] | connects to a host that has several addresses |
 //! | [`loopback`] | recognises addresses of this machine |
 //! | `backoff` | [`Backoff`]: delays between retries; pauses with jitter |
-//! | `chunk` | [`Chunk`] and [`Splitter`]: messages that are larger than their destination accepts |
+//! | `chunk`, `splitter` | [`Chunk`] and [`Splitter`]: messages that are larger than their destination accepts |
 //! | `limits` | [`SizeLimit`]: the largest message that a destination accepts |
 //! | [`cloudevents`] | the CloudEvents 1.0 attributes of a message, written and read |
 //! | [`crash_points`] | places at which a test ends the process |
@@ -52,6 +52,7 @@ mod proof;
 mod publisher;
 mod runtime;
 mod shield;
+mod splitter;
 mod steady_clock;
 mod subscription;
 mod text;
@@ -63,7 +64,6 @@ pub mod units;
 pub use backoff::{Backoff, jittered};
 pub use chunk::{
     CHUNK_ATTRIBUTES, CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, CHUNKS_MAX, Chunk, InvalidChunk,
-    PayloadEncoding, Splitter,
 };
 pub use event::Event;
 pub use fault::{Fault, FaultScope};
@@ -83,6 +83,7 @@ pub use runtime::Runtime;
 #[cfg(feature = "testing")]
 pub use runtime::Simulated;
 pub use shield::{ToItsEnd, shield};
+pub use splitter::{PayloadEncoding, Splitter};
 pub use steady_clock::SteadyClock;
 pub use subscription::{
     Delivery, DeliveryToken, Disposition, Lag, Malformed, ProofMismatch, Settlement, Subscriber,

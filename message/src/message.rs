@@ -6,6 +6,7 @@ use bytes::Bytes;
 use time::OffsetDateTime;
 
 use crate::chunk::Chunk;
+use crate::fingerprint::Fingerprint;
 use crate::header::Headers;
 use crate::id::MessageId;
 use crate::text::{ContentType, EventType, OrderingKey, Source, Topic};
@@ -140,6 +141,14 @@ impl Message {
 #[expect(clippy::expect_used, reason = "a constant, checked by the test below")]
 fn default_source() -> Source {
     Source::new("/outbox").expect("a valid constant")
+}
+
+impl Fingerprint {
+    /// Returns the fingerprint of a message.
+    #[must_use]
+    pub fn of(message: &Message) -> Self {
+        Self::of_parts(message.kind.as_str(), message.content_type.as_str(), &message.payload)
+    }
 }
 
 #[cfg(test)]

@@ -14,16 +14,6 @@ pub trait IdGenerator: Send + Sync + fmt::Debug + 'static {
     fn mint(&self) -> Result<MessageId, MintError>;
 }
 
-/// The generator of this process: [`MessageId::new`].
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ProcessIds;
-
-impl IdGenerator for ProcessIds {
-    fn mint(&self) -> Result<MessageId, MintError> {
-        Ok(MessageId::new())
-    }
-}
-
 /// No id can be made at present. The infrastructure's fault; trying again later may help.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot generate a message id now")]
