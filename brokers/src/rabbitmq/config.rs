@@ -8,7 +8,7 @@ use message::SizeLimit;
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use super::management;
+use super::management_url;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
 
@@ -161,7 +161,7 @@ impl Config {
         within("confirm_timeout_ms", self.confirm_timeout_ms, 100..=600_000)?;
         within("prefetch", self.prefetch, 1..=u16::MAX)?;
         if let Some(url) = &self.management_url {
-            management::check(url, self.allow_plaintext)?;
+            management_url::check(url, self.allow_plaintext)?;
         }
         InvalidSetting::unless_name("rabbitmq", "connection_name", &self.connection_name, 200)?;
         // The empty name is the default exchange.

@@ -5,13 +5,29 @@ use std::sync::Arc;
 use lapin::options::ConfirmSelectOptions;
 use lapin::types::ShortString;
 use lapin::{Channel, Error};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::end::End;
-use super::renewal::Renewal;
 
 /// The reply code of a normal end (AMQP 0-9-1 specification, section 1.2).
 const REPLY_SUCCESS: u16 = 200;
+
+/// The task that renews the password of a connection, until it is dropped.
+pub(super) struct Renewal(JoinHandle<()>);
+
+impl Renewal {
+    /// Spawns the task.
+    pub(super) fn spawn(renewing: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(renewing))
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 /// A connection to the broker. Requests on its channels go through [`ask`](Self::ask).
 pub(super) struct Connection {

@@ -17,7 +17,6 @@ use super::config::{Auth, Config, invalid};
 use super::connection::Connection;
 use super::end::End;
 use super::fault;
-use super::renewal::Renewal;
 use super::uri::parse;
 use crate::plaintext;
 use crate::secret::Secret;
@@ -117,18 +116,6 @@ impl Endpoint {
         &self.destination
     }
 
-    /// Opens a connection that the broker shows as `<connection_name> <purpose>`. There is no
-    /// automatic recovery: when a connection breaks, the outcome of unconfirmed messages is
-    /// unknown, and only the caller knows what to send again.
-    pub(super) async fn open(&self, purpose: &str) -> Result<Connection, OpenFailure> {
-        let (uri, tls) = self.with_secrets().map_err(OpenFailure::Setting)?;
-        let used = uri.authority.userinfo.password.clone();
-        let (client, end) = self.log_in(uri, tls, purpose).await?;
-        let client = Arc::new(client);
-        let renewal = Renewal::of(&client, self, &used);
-        Ok(Connection::new(client, end, renewal))
-    }
-
     /// Opens a connection with this password and closes it.
     pub(super) async fn try_login(&self, password: &SecretString) -> Result<(), OpenFailure> {
         let (mut uri, tls) = self.with_secrets().map_err(OpenFailure::Setting)?;
@@ -138,7 +125,9 @@ impl Endpoint {
         Ok(())
     }
 
-    async fn log_in(
+    /// Logs in, within the time limit for connecting. The broker shows the connection as
+    /// `<connection_name> <purpose>`.
+    pub(super) async fn log_in(
         &self,
         uri: AMQPUri,
         tls: Option<RustlsConnector>,
@@ -220,7 +209,7 @@ impl Endpoint {
 
     /// Adds the secrets. Files are read on every connect, so that a rotated password or certificate
     /// is picked up.
-    fn with_secrets(&self) -> Result<(AMQPUri, Option<RustlsConnector>), InvalidSetting> {
+    pub(super) fn with_secrets(&self) -> Result<(AMQPUri, Option<RustlsConnector>), InvalidSetting> {
         let mut uri = self.uri.clone();
         if let Some(password) = &self.password {
             password.load(PASSWORD)?.expose_secret().clone_into(&mut uri.authority.userinfo.password);

@@ -7,7 +7,7 @@ use message::Malformed;
 use message::cloudevents::format_unix_ms;
 use serde_json::Value;
 
-use super::wire::{PREFIXES, header_text};
+use super::headers::{PREFIXES, header_text};
 use crate::evidence::hex;
 
 /// Maximum depth at which nested tables and arrays are shown: the sender chooses the depth, and

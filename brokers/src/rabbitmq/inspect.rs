@@ -1,8 +1,6 @@
 //! The broker's answers about the queues of a topic. With a management API they include all
 //! settings; over AMQP alone they only show that the queues exist. Read-only.
 
-use std::time::Duration;
-
 use lapin::ExchangeKind;
 use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
@@ -13,59 +11,11 @@ use tokio::time::Instant;
 use super::config::Config;
 use super::connection::Connection;
 use super::endpoint::Endpoint;
+use super::facts::{QueueFacts, TopicFacts};
 use super::fault;
 use super::management::Management;
 use super::publisher::GOODBYE;
 use crate::inspect::{BrokerFacts, InspectError, Inspected};
-
-/// Facts about a topic.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TopicFacts {
-    /// The queues that receive its messages; unknown for an exchange without the management API.
-    pub queues: Option<Vec<QueueFacts>>,
-    /// Whether the exchange survives a restart; `None` for the default exchange, which does, and
-    /// where it is unknown.
-    pub exchange_durable: Option<bool>,
-}
-
-/// Facts about a queue.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct QueueFacts {
-    /// Its name.
-    pub queue: String,
-    /// Its settings, which AMQP does not report.
-    pub settings: Option<QueueSettings>,
-}
-
-/// The declaration of a queue, with the policy that is applied to it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct QueueSettings {
-    /// `classic`, `quorum` or `stream`.
-    pub kind: String,
-    /// Whether it survives a restart.
-    pub durable: bool,
-    /// Whether it is deleted with its last consumer or its connection.
-    pub transient: bool,
-    /// Whether the number or the bytes of its messages are bounded.
-    pub bounded: bool,
-    /// How full it is, if it has reached a bound: `9 of 9 messages`.
-    pub full: Option<String>,
-    /// `overflow`; without it, the broker uses `drop-head`.
-    pub overflow: Option<String>,
-    /// `delivery-limit` of a quorum queue; -1 for none.
-    pub delivery_limit: Option<i64>,
-    /// The exchange that receives messages which the queue discards.
-    pub dead_letter_exchange: Option<String>,
-    /// The reason why that exchange loses them, if it does. The broker itself does not report the
-    /// loss.
-    pub dead_letters_lost: Option<String>,
-    /// `message-ttl`: a message that waits longer is discarded.
-    pub message_ttl: Option<Duration>,
-    /// `expires`: the queue is deleted after this time without use.
-    pub expires: Option<Duration>,
-    /// Number of servers that hold it.
-    pub members: Option<usize>,
-}
 
 /// Inspects these topics. Cancel-safe.
 ///

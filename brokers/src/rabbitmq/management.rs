@@ -14,9 +14,9 @@ use url::Url;
 use super::alarms::{Node, alarms};
 use super::config::{Config, invalid};
 use super::endpoint::Endpoint;
-use super::inspect::{QueueFacts, QueueSettings, TopicFacts};
+use super::facts::{QueueFacts, QueueSettings, TopicFacts};
+use super::management_url::check;
 use crate::inspect::{BrokerFacts, ClockReading, InspectError, Inspected};
-use crate::plaintext;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
 
@@ -218,24 +218,6 @@ impl Management {
         })?;
         Ok((Some(body), clock))
     }
-}
-
-/// Checks the setting `management_url`.
-pub(super) fn check(text: &str, allow_plaintext: bool) -> Result<Url, InvalidSetting> {
-    let shape = "write http[s]://host[:port]";
-    let url = Url::parse(text).map_err(|error| invalid("management_url", format!("{error}; {shape}")))?;
-    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err(invalid("management_url", format!("is not an address of the management API; {shape}")));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        let problem = "contains credentials; remove them: the management API is queried as the AMQP user";
-        return Err(invalid("management_url", problem));
-    }
-    if url.scheme() == "http" {
-        let host = url.host_str().unwrap_or_default();
-        plaintext::check("rabbitmq", "management_url", host, allow_plaintext, "write https://")?;
-    }
-    Ok(url)
 }
 
 fn tls(tls: &Tls) -> Result<TlsConfig, InvalidSetting> {

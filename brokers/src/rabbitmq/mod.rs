@@ -3,7 +3,8 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `config.rs` | [`Config`]: the operator's settings |
-//! | `endpoint.rs` | turns URL, credentials and certificates into connections |
+//! | `endpoint.rs` | turns URL, credentials and certificates into logins |
+//! | `opening.rs` | opens connections whose password is renewed |
 //! | `uri.rs` | reads the URL |
 //! | `connection.rs` | a connection whose end ends every wait for an answer on it |
 //! | `end.rs` | detects the end of a connection, and brings it about |
@@ -19,9 +20,10 @@
 //! | `consumer.rs` | a consumer that ends with its channel, and never before |
 //! | `ledger.rs` | delivery tags and the fewest acknowledgements for them |
 //! | `wire.rs` | message to AMQP record and back (CloudEvents AMQP binding, binary mode) |
+//! | `headers.rs` | headers as AMQP has them |
 //! | `fault.rs` | classifies the client's errors |
-//! | `inspect.rs` | the broker's answers about its queues, for `relay doctor` |
-//! | `management.rs` | the management API: settings of queues, which AMQP does not report |
+//! | `inspect.rs`, `facts.rs` | the broker's answers about its queues, for `relay doctor` |
+//! | `management.rs`, `management_url.rs` | the management API and its address: settings of queues, which AMQP does not report |
 //! | `alarms.rs` | alarms during which no server accepts messages |
 //! | `admin.rs` | [`Admin`]: queues and exchanges for tests, examples and the demo |
 //!
@@ -88,14 +90,18 @@ mod consumer;
 mod end;
 mod endpoint;
 mod evidence;
+mod facts;
 #[cfg(test)]
 mod fake;
 mod fault;
+mod headers;
 mod inspect;
 mod lag;
 mod lane;
 mod ledger;
 mod management;
+mod management_url;
+mod opening;
 mod publisher;
 mod renewal;
 mod subscription;
@@ -107,7 +113,8 @@ pub(crate) mod wire;
 pub use admin::{Admin, QueueOptions};
 pub use config::{Auth, Config, Unroutable};
 pub use connector::Connector;
-pub use inspect::{QueueFacts, QueueSettings, TopicFacts, inspect};
+pub use facts::{QueueFacts, QueueSettings, TopicFacts};
+pub use inspect::inspect;
 pub use subscription::Subscriber;
 
 /// The tracing target under which the client library logs returned messages with their payloads, at

@@ -11,9 +11,9 @@ use std::time::Duration;
 use lapin::types::{LongString, ShortString};
 use message::PublishError;
 use secrecy::{ExposeSecret as _, SecretString};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
+use super::connection::Renewal;
 use super::endpoint::{Endpoint, PASSWORD};
 use crate::secret::Secret;
 
@@ -22,25 +22,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1
 /// Maximum time for the broker's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Checks the password's file until dropped.
-pub(super) struct Renewal {
-    task: JoinHandle<()>,
-}
-
-impl Renewal {
-    /// Starts for a connection that was opened with the password `used`. Returns `None` if the
-    /// password is written in the configuration.
-    pub(super) fn of(client: &Arc<lapin::Connection>, endpoint: &Endpoint, used: &str) -> Option<Self> {
-        let password = endpoint.password().filter(|password| matches!(password, Secret::File(_)))?.clone();
-        let (client, used) = (Arc::downgrade(client), SecretString::from(used));
-        Some(Self { task: tokio::spawn(look(client, endpoint.clone(), password, used)) })
-    }
-}
-
-impl Drop for Renewal {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+/// Checks the password's file for a connection that was opened with the password `used`. Returns
+/// `None` if the password is written in the configuration.
+pub(super) fn of(client: &Arc<lapin::Connection>, endpoint: &Endpoint, used: &str) -> Option<Renewal> {
+    let password = endpoint.password().filter(|password| matches!(password, Secret::File(_)))?.clone();
+    let client = Arc::downgrade(client);
+    let used = SecretString::from(used);
+    Some(Renewal::spawn(look(client, endpoint.clone(), password, used)))
 }
 
 async fn look(client: Weak<lapin::Connection>, endpoint: Endpoint, password: Secret, mut used: SecretString) {

@@ -1,0 +1,28 @@
+//! The address of the management API.
+
+use url::Url;
+
+use crate::plaintext;
+use crate::settings::InvalidSetting;
+
+/// Checks the setting `management_url`.
+pub(super) fn check(text: &str, allow_plaintext: bool) -> Result<Url, InvalidSetting> {
+    let shape = "write http[s]://host[:port]";
+    let url = Url::parse(text).map_err(|error| invalid(format!("{error}; {shape}")))?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(invalid(format!("is not an address of the management API; {shape}")));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        let problem = "contains credentials; remove them: the management API is queried as the AMQP user";
+        return Err(invalid(problem));
+    }
+    if url.scheme() == "http" {
+        let host = url.host_str().unwrap_or_default();
+        plaintext::check("rabbitmq", "management_url", host, allow_plaintext, "write https://")?;
+    }
+    Ok(url)
+}
+
+fn invalid(problem: impl Into<String>) -> InvalidSetting {
+    InvalidSetting::new("rabbitmq.management_url", problem)
+}
