@@ -1,7 +1,13 @@
 //! Rules of style: words that a stranger finds by grep, comments that begin with their subject,
-//! short lines, few folders at the root, one public path for each name, and named parameters.
+//! short lines, few folders at the root, one public path for each name, named parameters, and no
+//! circles of modules.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
+#[path = "tidy/circles.rs"]
+mod circles;
+#[path = "tidy/modules.rs"]
+mod modules;
 
 use std::{
     fs,
