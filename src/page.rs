@@ -1,6 +1,5 @@
 //! The page for operators inside a service, behind the service's own login.
 
-use operate::PipelineConfig;
 use web::{BuildPageError, PageOptions, RelayPage};
 
 use crate::Relay;

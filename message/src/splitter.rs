@@ -101,6 +101,6 @@ impl Chunk {
     pub fn assemble(&self, envelope: &Message, payload: impl Into<Bytes>) -> Result<Message, Fingerprint> {
         let whole = Message { payload: payload.into(), chunk: None, ..envelope.clone() };
         let found = Fingerprint::of(&whole);
-        if found == self.fingerprint { Ok(whole) } else { Err(found) }
+        if found == self.fingerprint() { Ok(whole) } else { Err(found) }
     }
 }

@@ -32,6 +32,8 @@ pub(crate) fn check_files(broker: &Broker) -> Result<(), InvalidSetting> {
         Broker::Rabbitmq(config) => config.tls.as_ref().map_or(Ok(()), |tls| tls.check("rabbitmq.tls")),
         #[cfg(feature = "sqs")]
         Broker::Sqs(config) => config.tls.as_ref().map_or(Ok(()), |tls| tls.check("sqs.tls")),
+        // Only a service gives one, and no configuration.
+        Broker::Given { .. } => Ok(()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The rollback of a step or an undo that failed.
 
 use outbox::{EnqueueError, OutboxTransaction};
+use sqlx::Connection as _;
 
 use crate::dialect::Dialect;
 use crate::stop::{Next, StepError};

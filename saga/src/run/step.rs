@@ -8,7 +8,6 @@ use std::sync::Arc;
 use outbox::{CommitError, OutboxTransaction};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::Connection as _;
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 

@@ -107,6 +107,7 @@ impl Scene {
             consumer: ConsumerName::new("billing")?,
             scope: None,
             url: Secret::Text(db.url.clone().into()),
+            lent: None,
             schema: None,
             allow_plaintext: true,
             topics: BTreeSet::new(),

@@ -272,6 +272,7 @@ fn inbox(url: &str, consumer: &str, pipelines: &[&str], topics: &[&str]) -> Inbo
         consumer: ConsumerName::new(consumer).unwrap(),
         scope: None,
         url: Secret::Text(url.to_owned().into()),
+        lent: None,
         schema: None,
         allow_plaintext: true,
         topics: texts(topics),

@@ -19,8 +19,8 @@ use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{
-    Frame, Tab, badge, bytes, cell, copyable, count, folded, form_token, may_decide, maybe, moment, signature,
-    whole,
+    Frame, Tab, badge, bytes, cell, copyable, count, folded, form_token, may_decide, maybe, moment,
+    signature, whole,
 };
 use super::super::text::plain;
 use super::audit;
