@@ -17,6 +17,7 @@
 //! | `keys`, `http` | idempotency keys, and the tower layer for them | the same names |
 //! | `kafka`, `rabbitmq`, `sqs`, `memory` | brokers | the same names |
 //! | `Relay`, `RelayHealth`, `Filter` | a relay inside a service, its health, and a filter for its messages | `relay` |
+//! | `RelayPage`, `PageOptions`, `Operator` | the page for operators of that relay, behind the service's own login | `page` |
 //! | `outbox_log` | the log that a relay reads: status, single entries, retention | `relay` |
 //! | `saga` | operations over several services, as async functions | `saga` |
 //! | `otel` | spans of producers and consumers in one trace of OpenTelemetry | `otel` |
@@ -27,6 +28,8 @@
 mod migrate;
 #[cfg(feature = "otel")]
 pub mod otel;
+#[cfg(feature = "page")]
+mod page;
 pub mod prelude;
 #[cfg(feature = "relay")]
 mod relay;
@@ -40,6 +43,8 @@ pub use ::engine::{Filter, InvalidFilter, Role as RelayRole, Rule, Status as Rel
 pub use ::idempotency as keys;
 #[cfg(feature = "http")]
 pub use ::idempotency::http;
+#[cfg(feature = "page")]
+pub use ::operate::{Operator, Role as OperatorRole};
 pub use ::outbox::{pool, pool_options};
 #[cfg(feature = "relay")]
 pub use ::outbox_log;
@@ -61,4 +66,6 @@ pub use relay_health::RelayHealth;
 pub use shutdown::shutdown_signal;
 #[cfg(feature = "testkit")]
 pub use testkit;
+#[cfg(feature = "page")]
+pub use web::{BuildPageError, PageBody, PageOptions, RelayPage};
 pub use {::inbox, ::message, ::migrations, ::outbox};

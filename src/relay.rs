@@ -36,8 +36,12 @@ use crate::RelayHealth;
 /// ```
 #[must_use = "a relay does nothing until it runs"]
 pub struct Relay {
-    pipeline: Pipeline,
+    pub(crate) pipeline: Pipeline,
     maintenance: Option<Maintenance>,
+    /// Cancelled when it begins to stop, or its future is dropped.
+    pub(crate) stop: CancellationToken,
+    #[cfg(feature = "page")]
+    pub(crate) shown: operate::PipelineConfig,
 }
 
 /// A change of the settings, applied once the limit of the broker is known.
@@ -114,7 +118,8 @@ impl Relay {
     /// Dropping the future loses nothing, but the next process must wait until the lease expires
     /// (15 s).
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let stop = CancellationToken::new();
+        let stop = self.stop;
+        let _stopped = stop.clone().drop_guard();
         let mut maintaining = JoinSet::new();
         if let Some(outbox) = self.maintenance {
             maintaining.spawn(outbox.keep_running(stop.clone()));
@@ -260,6 +265,13 @@ impl RelayBuilder {
         let source = Source::new(source).map_err(BuildRelayError::Source)?;
         self.keep.map_or(Ok(()), |keep| KEEP_MESSAGES.check(keep)).map_err(BuildRelayError::Keep)?;
         let options = self.options;
+        let publishing = self.publishing.ok_or(BuildRelayError::NoBroker)?;
+        #[cfg(feature = "page")]
+        let mut shown = {
+            let database = operate::Database::lent(self.address.clone(), options.clone());
+            let broker = operate::Broker::Given { publishing: publishing.clone(), size_limit: self.limit };
+            crate::page::shown(&name, &source, database, broker, self.keep)
+        };
         let store = outbox_log::open(self.address.clone(), source.clone(), options.clone())
             .map_err(BuildRelayError::Database)?;
         let maintenance = match self.keep {
@@ -284,13 +296,21 @@ impl RelayBuilder {
             splitter.limit = self.limit;
         }
         settings.check().map_err(BuildRelayError::Setting)?;
-        let publishing = self.publishing.ok_or(BuildRelayError::NoBroker)?;
+        #[cfg(feature = "page")]
+        shown.settings.clone_from(&settings);
         let pipeline = Pipeline::new(name, store, publishing, settings);
         let pipeline = match self.hint {
             Some(hint) => pipeline.with_notify(hint),
             None => pipeline,
         };
-        Ok(Relay { pipeline, maintenance })
+        let stop = CancellationToken::new();
+        Ok(Relay {
+            pipeline,
+            maintenance,
+            stop,
+            #[cfg(feature = "page")]
+            shown,
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// The features of the crate `outbox-toolkit`, each with a database if it needs one.
-const FEATURES: [&str; 13] = [
+const FEATURES: [&str; 14] = [
     "postgres",
     "sqlite",
     "postgres,kafka",
@@ -17,6 +17,7 @@ const FEATURES: [&str; 13] = [
     "postgres,keys",
     "sqlite,http",
     "postgres,relay",
+    "postgres,page",
     "postgres,saga",
     "sqlite,saga",
     "sqlite,otel",

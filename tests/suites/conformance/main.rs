@@ -69,6 +69,7 @@ mod inbox;
 mod keys;
 mod kit;
 mod outbox;
+mod page;
 mod proxied;
 mod release;
 mod sagas;
@@ -103,6 +104,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(inbox::trials());
     trials.extend(keys::trials());
     trials.extend(kit::trials());
+    trials.extend(page::trials());
     trials.extend(sagas::trials());
     trials.extend(release::trials());
     trials.extend(statistics::trials());

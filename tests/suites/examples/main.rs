@@ -5,7 +5,7 @@
 //! | [`program`] | building and running an example |
 //! | [`client`] | an HTTP client |
 //! | [`provider`] | a payment provider that honours idempotency keys |
-//! | [`producing`] | the order service, the embedded relay, plain SQL |
+//! | [`producing`] | the order service, the embedded relay and its page, plain SQL |
 //! | [`placed`] | placed orders and a relay that publishes them, for the examples that consume |
 //! | [`billing`] | the path from the order service to an invoice, over every broker |
 //! | [`payments`] | a consumer whose effect is in another system, killed in the middle |

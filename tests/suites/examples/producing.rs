@@ -3,22 +3,28 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
 use brokers::memory::Broker;
 use engine::{EngineOptions, Pipeline};
 use libtest_mimic::Trial;
 use message::{MaxInFlightPerKey, Message, Source, Topic};
 use outbox_log::{LogOptions, RelayName};
 use sqlx::Postgres;
-use tests::{Backend, Database, Failure, Outcome, Stage, trial};
+use tests::{Backend, Database, Failure, Outcome, Stage, eventually, trial};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::program;
+use crate::client::send;
+use crate::program::{self, Running};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("order_service/postgres", &[Backend::Postgres], order_service),
         trial("embedded_relay/sqlite", &[], |_| embedded_relay()),
+        trial("embedded_page/sqlite", &[], embedded_page),
         program::with("psql", "plain_sql/postgres", |name| trial(name, &[Backend::Postgres], plain_sql)),
     ]
 }
@@ -61,6 +67,39 @@ async fn embedded_relay() -> Outcome {
         "published: order.placed of order 3, 3000 cents",
     ];
     assert_eq!(printed, expected);
+    Ok(())
+}
+
+/// Goal: a service serves the page behind its own login, and ends while the page is followed.
+/// Oracle: the answers, and the exit code.
+async fn embedded_page(stage: Stage) -> Outcome {
+    let service = Running::serve(&stage, "embedded_page", &[]).await?;
+    let get = |path: &str, proof: &str| {
+        let request = Request::get(path).header("host", &service.address).header("authorization", proof);
+        request.body(Body::empty())
+    };
+    let ask = async |path: &str, proof: &str| send(&service.address, get(path, proof)?).await;
+    assert_eq!(ask("/", "").await?.status, StatusCode::OK);
+    assert_eq!(ask("/ops/outbox", "Basic bm9ib2R5Og==").await?.status, StatusCode::UNAUTHORIZED);
+    const EVE: &str = "Basic ZXZlOmV2ZQ==";
+    eventually("the refused message is shown", || async {
+        let dead = ask("/ops/outbox/dead", EVE).await?;
+        assert_eq!(dead.status, StatusCode::OK);
+        let text = String::from_utf8_lossy(&dead.body).into_owned();
+        assert!(text.contains("href=\"/ops/outbox/audit\"") && text.contains("eve"), "{text}");
+        Ok(text.contains("order-1").then_some(()))
+    })
+    .await?;
+    let mut followed = TcpStream::connect(&service.address).await?;
+    let request = format!(
+        "GET /ops/outbox/events HTTP/1.1\r\nHost: {}\r\nAuthorization: {EVE}\r\n\r\n",
+        service.address
+    );
+    followed.write_all(request.as_bytes()).await?;
+    let mut head = [0; 12];
+    followed.read_exact(&mut head).await?;
+    assert_eq!(&head, b"HTTP/1.1 200");
+    assert!(service.terminate().await?.success());
     Ok(())
 }
 

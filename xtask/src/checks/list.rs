@@ -161,7 +161,7 @@ pub(super) const ALL: [Check; 31] = [
     Check {
         name: "features",
         place: Place::Night,
-        why: "twenty selections of features, compiled and documented: minutes",
+        why: "21 selections of features, compiled and documented: minutes",
         needs: Needs::Nothing,
         run: |_| Ok(features::check().into()),
     },
