@@ -13,17 +13,17 @@ type Names = Vec<String>;
 
 /// The modules of a crate and the arrows between them. A child does not need its parent: it is a
 /// part of it. Nor does a module need what it only re-exports.
-pub struct Modules {
+pub(crate) struct Modules {
     /// The file of each module, from the folder of the sources.
-    pub files: Vec<String>,
+    pub(crate) files: Vec<String>,
     /// The modules that each one needs, and the names for which it needs them.
-    pub needs: Vec<BTreeMap<usize, BTreeSet<String>>>,
+    pub(crate) needs: Vec<BTreeMap<usize, BTreeSet<String>>>,
 }
 
 impl Modules {
     /// Reads the modules of a crate from its sources, by their paths from the folder of its root.
     /// Leaves out what only tests compile.
-    pub fn of(sources: &BTreeMap<&str, &str>) -> Self {
+    pub(crate) fn of(sources: &BTreeMap<&str, &str>) -> Self {
         let root = if sources.contains_key("lib.rs") { "lib.rs" } else { "main.rs" };
         let mut open = vec![(Names::new(), root.to_owned())];
         let mut read = BTreeMap::new();
