@@ -5,7 +5,7 @@
 //! | confirmed means durable | `acks=all`; a receipt is `Ok` only after the broker's own answer |
 //! | a partition without a leader delays no other | each has its own queue for messages that cannot leave yet (`opening.rs`) |
 //! | order per key, any number in flight | idempotent and gapless producer, unlimited delivery timeout, one partition opened at a time (`opening.rs`) |
-//! | a bad message takes no other with it | a refused batch ends the session; the next one sends the suspects one by one (`suspects.rs`) |
+//! | a bad message takes no other with it | a refused batch ends the session; the next one sends the suspects one by one (`suspects.rs`), unless the message was alone |
 //! | a key lands where Java clients put it | `partitioner=murmur2_random` |
 //! | every assigned partition is read, and prefetching is bounded | one place decides what is paused (`reading.rs`) |
 //! | messages are skipped only by `start = "latest"`, once | `auto.offset.reset` is `earliest`; ends are committed before a new group joins (`beginning.rs`) |

@@ -236,6 +236,12 @@ impl Outcomes {
         }
         let error = fault::delivery(code, topic);
         match (error.fault(), error.scope()) {
+            (Fault::Message, _) if self.batches && !self.failed() && self.outstanding() == 1 => {
+                // No other message can have been in its batch, so it needs no session to find it.
+                // librdkafka ends this session all the same: it may leave no gap.
+                self.fail(Fault::Broker, format!("the session ended with an earlier message: {error}"));
+                error
+            }
             (Fault::Message, _) if self.batches => {
                 self.suspects.raise(self.outstanding());
                 self.fail(
@@ -342,6 +348,21 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_that_was_alone_is_named_at_once_and_those_behind_it_are_lost() {
+        let (receipts, _received) = Receipts::channel();
+        let suspects = Arc::new(Suspects::default());
+        let outcomes = Outcomes::new(receipts, Some(Batches::default()), Arc::clone(&suspects));
+        outcomes.begin();
+        let error = outcomes.classify(Code::MessageSizeTooLarge, "orders");
+        assert_eq!((error.fault(), error.scope()), (Fault::Message, FaultScope::Message));
+        assert!(outcomes.failed() && suspects.take().is_none());
+        // The last message of a refused batch is not alone, although the others have been answered.
+        let error = outcomes.classify(Code::MessageSizeTooLarge, "orders");
+        assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session));
+        assert!(suspects.take().is_some());
+    }
 
     #[test]
     fn whatever_is_unconfirmed_is_suspect_when_a_batch_is_refused() {

@@ -2,7 +2,8 @@
 //!
 //! Kafka refuses a batch as a whole, and one bad message is enough. Blaming all of them would park
 //! innocent messages. So the session ends without blaming anyone, and the next one sends as many
-//! messages as were unconfirmed one by one: each batch has one message, and its refusal is exact.
+//! messages as were unconfirmed one by one: each batch has one message, and its refusal is exact. A
+//! message that was alone unconfirmed is its own suspect, and is blamed at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -17,6 +17,10 @@ use super::evidence;
 use super::headers::{PREFIXES, header_text};
 use crate::structured;
 
+/// The headers by which RabbitMQ routes a message to more queues. Their values must be arrays; with
+/// a text it closes the channel (`unacceptable_type_in_header`).
+const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
+
 /// The property `delivery_mode` of a message that survives a broker restart.
 const PERSISTENT: u8 = 2;
 
@@ -49,8 +53,8 @@ pub(crate) struct Record {
 /// Encodes a message as a record.
 ///
 /// # Errors
-/// [`PublishError::refused`] when the payload or the headers exceed the bounds, or a text does not
-/// fit an AMQP short string.
+/// [`PublishError::refused`] when the payload or the headers exceed the bounds, a text does not fit
+/// an AMQP short string, or RabbitMQ routes by a header of this name (final: no setting helps).
 pub(crate) fn encode(
     message: &Message,
     bounds: &Bounds,
@@ -63,6 +67,14 @@ pub(crate) fn encode(
              reference, or raise payload_bytes_max here and max_message_size on the broker",
             message.topic
         )));
+    }
+    if let Some((name, _)) = message.headers.iter().find(|(name, _)| ROUTING_HEADERS.contains(name)) {
+        return Err(PublishError::refused(format!(
+            "the header {name} for {} cannot be a text: rabbitmq routes by the headers CC and BCC; give it \
+             another name",
+            message.topic
+        ))
+        .without_retry());
     }
     let id = message.id.to_string();
     let mut size = FRAME_BYTES + id.len() + message.kind.as_str().len() + message.content_type.as_str().len();
@@ -196,6 +208,23 @@ mod tests {
         }
         let error = encode(&message, &WIDE, None).unwrap_err();
         assert!(error.to_string().contains("frame_max is 131072"), "{error}");
+    }
+
+    #[test]
+    fn a_header_by_which_rabbitmq_routes_is_refused_for_good_and_named() {
+        for name in ["CC", "BCC"] {
+            let mut message = sample();
+            message.headers.insert(name, "audit").unwrap();
+            let error = encode(&message, &WIDE, None).unwrap_err();
+            assert_eq!(error.fault(), Fault::Message);
+            assert!(error.is_final() && error.to_string().contains(&format!("header {name} ")), "{error}");
+        }
+        // RabbitMQ looks for these exact names.
+        let mut message = sample();
+        for name in ["cc", "Bcc", "CC2"] {
+            message.headers.insert(name, "audit").unwrap();
+        }
+        encode(&message, &WIDE, None).unwrap();
     }
 
     #[test]

@@ -122,6 +122,12 @@ impl Silence {
         self.now = now;
     }
 
+    /// Returns the time since the lease was taken.
+    #[must_use]
+    pub(crate) fn now(&self) -> Duration {
+        self.now
+    }
+
     /// Notes that a session has opened.
     pub(crate) fn session_started(&mut self) {
         self.session_at = self.now;

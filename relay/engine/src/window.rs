@@ -46,6 +46,13 @@ impl Item {
     pub(crate) fn key(&self) -> Option<&str> {
         self.message.key.as_ref().map(message::OrderingKey::as_str)
     }
+
+    /// Returns whether the destination has refused this very message before, and the entry is due
+    /// again. Nothing of its key is queued behind it: the key waits outside of memory.
+    #[must_use]
+    pub(crate) fn was_refused(&self) -> bool {
+        self.origin == Origin::Due && self.attempts > 0
+    }
 }
 
 #[derive(Debug)]

@@ -16,6 +16,7 @@ use serde::de::{Deserialize, Deserializer, Error, Visitor};
 pub struct Time(pub Duration);
 
 /// A size in bytes, as `bytesize` reads it: `1000`, `64KiB`, `1.5MiB`, or decimal `kB`, `MB`, `GB`.
+/// White space around it is ignored, as around a duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size(pub usize);
 
@@ -46,7 +47,7 @@ impl FromStr for Size {
     type Err = NotASize;
 
     fn from_str(text: &str) -> Result<Self, NotASize> {
-        let size = text.parse::<ByteSize>().ok().and_then(|size| usize::try_from(size.as_u64()).ok());
+        let size = text.trim().parse::<ByteSize>().ok().and_then(|size| usize::try_from(size.as_u64()).ok());
         // A number that is too large is parsed as the maximum.
         size.filter(|bytes| *bytes < usize::MAX).map(Self).ok_or_else(|| NotASize(quoted(text)))
     }
@@ -151,6 +152,7 @@ mod tests {
         }
         assert_eq!("1m 30s".parse::<Time>().unwrap().0, Duration::from_secs(90));
         assert_eq!("40days".parse::<Time>().unwrap().to_string(), "40d");
+        assert_eq!(" 15s\n".parse::<Time>().unwrap().0, Duration::from_secs(15));
         assert_eq!("0s".parse::<Time>().unwrap().to_string(), "0s");
     }
 
@@ -170,6 +172,13 @@ mod tests {
         }
         assert_eq!("1 MB".parse::<Size>().unwrap().0, 1_000_000);
         assert_eq!("7B".parse::<Size>().unwrap().0, 7);
+        for text in [" 16MiB ", "16MiB\n", "16 MiB", "16mib"] {
+            assert_eq!(text.parse::<Size>().unwrap().0, 16 << 20, "{text:?}");
+        }
+        assert_eq!(" 1000\n".parse::<Size>().unwrap().0, 1_000);
+        assert_eq!("1.5KiB".parse::<Size>().unwrap().0, 1_536);
+        assert_eq!("0.0001KiB".parse::<Size>().unwrap().0, 0, "rounded down");
+        assert_eq!("16m".parse::<Size>().unwrap().0, 16_000_000, "decimal without an i");
         for text in ["", "MiB", "16 parsecs", "-1", "99999999999GiB"] {
             let error = text.parse::<Size>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")) && error.contains("16MiB"), "{error}");

@@ -133,6 +133,25 @@ async fn a_refused_batch_blames_nobody_then_the_culprit_is_found_one_by_one() {
 }
 
 #[tokio::test]
+async fn a_message_that_is_refused_alone_is_blamed_without_another_session() {
+    let (mock, config) = cluster(1);
+    let connector = Connector::new(config).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    mock.request_errors(ApiKey::Produce, &[ResponseError::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]).unwrap();
+    publisher.submit(batch(0, [keyed(TOPIC, "a", "too large")])).await;
+    let receipts = take(&mut received, 1).await;
+    assert_eq!(classified(&receipts[0]), Err((Fault::Message, FaultScope::Message)));
+    let text = receipts[0].outcome.as_ref().unwrap_err().to_string();
+    assert!(text.contains("\"orders\"") && text.contains("max.message.bytes"), "{text}");
+    publisher.submit(batch(1, [keyed(TOPIC, "a", "of its key"), keyed(TOPIC, "b", "of another")])).await;
+    let receipts = take(&mut received, 2).await;
+    assert!(receipts.iter().all(|receipt| classified(receipt) == LOST), "{receipts:?}");
+    publisher.close(LONG).await;
+    let (publisher, _received) = session(&connector).await;
+    assert_eq!(publisher.profile().max_in_flight_per_key, MaxInFlightPerKey::Pipelined, "no suspects");
+}
+
+#[tokio::test]
 async fn a_forbidden_topic_is_the_operators() {
     let (mock, config) = cluster(1);
     let connector = Connector::new(config).unwrap();

@@ -84,10 +84,13 @@ impl Machine {
 
     pub(super) fn queue(&mut self, item: Item) {
         let (key, topic, waits) = (item.message.key.clone(), item.message.topic.clone(), item.waits);
+        let goes_last = self.goes_last(&item);
         let ticket = self.window.push(item);
         if waits {
             let queue = QueueHash::of(topic.as_str(), key.as_ref().map(message::OrderingKey::as_str));
             self.blocks.held.wait(queue, ticket);
+        } else if goes_last {
+            self.refused.put(ticket, self.silence.now());
         } else {
             self.key_queues.push(ticket, key.as_ref());
         }

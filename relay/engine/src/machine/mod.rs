@@ -23,6 +23,7 @@
 //! | `shared_ids.rs` | whether two entries share an id |
 //! | `intake.rs` | what happens to entries and exceptions that were read |
 //! | `submissions.rs` | what is handed to the publisher, and which queued entries are held after all |
+//! | `refused.rs` | when messages that were refused before are tried again |
 //! | `outcomes.rs` | what a receipt means |
 //! | `silent.rs` | what happens to messages whose destination does not answer |
 //! | `checkpoint.rs` | what is parked, and what is stored together |
@@ -33,6 +34,7 @@
 mod checkpoint;
 mod intake;
 mod outcomes;
+mod refused;
 mod session;
 mod shared_ids;
 mod silent;
@@ -53,6 +55,7 @@ use crate::options::EngineOptions;
 use crate::silence::Silence;
 use crate::window::Window;
 
+use refused::Refused;
 use session::Session;
 use silent::Silent;
 use unstored::Unstored;
@@ -70,6 +73,8 @@ pub struct Machine {
     settings: EngineOptions,
     window: Window,
     key_queues: KeyQueues,
+    /// Entries that are not queued yet, because they were refused before.
+    refused: Refused,
     blocks: Blocks,
     /// Exceptions that are in the window, so that a second read of them is recognised.
     readmitted: HashSet<EntryId>,
@@ -117,6 +122,7 @@ impl Machine {
                 settings.checkpoint_changes,
             ),
             key_queues: KeyQueues::new(MaxInFlightPerKey::One),
+            refused: Refused::default(),
             blocks,
             readmitted: HashSet::new(),
             unstored: Unstored::default(),

@@ -32,7 +32,7 @@ impl Machine {
             self.session.left(Amount::of(&item.message));
             self.silence.answered(&item.message.topic, submitted);
         }
-        self.session.confirmed();
+        self.session.answered();
         self.key_queues.settled(item.message.key.as_ref());
         if !matches!(item.origin, Origin::Log(_)) {
             self.resolve(item.key(), item.id, &item.message.id.to_string());
@@ -56,6 +56,9 @@ impl Machine {
             self.session.end(SessionEnd::Lost);
         } else if self.key_queues.window() == MaxInFlightPerKey::Pipelined && !error.is_contained() {
             self.session.end(SessionEnd::Refused);
+        }
+        if (error.scope(), error.fault()) == (FaultScope::Message, Fault::Message) {
+            self.session.answered();
         }
         let Some(item) = self.window.get_mut(ticket) else { return self.late(ticket, Err(error)) };
         self.events.push(Event::Failed {

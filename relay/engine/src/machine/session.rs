@@ -25,8 +25,7 @@ pub(crate) enum SessionEnd {
 #[derive(Debug, Default)]
 pub(super) struct Session {
     in_flight: Amount,
-    /// Consecutive sessions that broke before anything was confirmed, and without an answer about
-    /// any message.
+    /// Consecutive sessions that broke without an answer about any message.
     fruitless: u32,
     end: Option<SessionEnd>,
 }
@@ -63,8 +62,9 @@ impl Session {
         self.in_flight = self.in_flight.minus(message);
     }
 
-    /// Notes that the broker has confirmed a message.
-    pub(super) fn confirmed(&mut self) {
+    /// Notes that the broker has answered about a message: it confirmed the message, or refused it
+    /// alone.
+    pub(super) fn answered(&mut self) {
         self.fruitless = 0;
     }
 
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn care_begins_after_fruitless_sessions_and_ends_with_a_confirmation() {
+    fn care_begins_after_fruitless_sessions_and_ends_with_an_answer() {
         let mut session = Session::default();
         for broken in 1..=FRUITLESS_BEFORE_RETRY {
             session.submitted(Amount { entries: 1, bytes: 1 });
@@ -120,7 +120,7 @@ mod tests {
             assert_eq!(session.is_careful(), broken >= FRUITLESS_BEFORE_CARE, "{broken}");
             assert_eq!(session.blames_the_message(), broken >= FRUITLESS_BEFORE_RETRY, "{broken}");
         }
-        session.confirmed();
+        session.answered();
         assert!(!session.is_careful() && !session.blames_the_message());
     }
 }

@@ -185,7 +185,7 @@ impl Machine {
         self.blocks.answered(key);
         match outcome {
             Ok(()) => {
-                self.session.confirmed();
+                self.session.answered();
                 self.silent.postponed.remove(&id);
                 self.silence.answered(&message.topic, submitted);
                 self.resolve(key, id, &message.id.to_string());

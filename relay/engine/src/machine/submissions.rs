@@ -90,6 +90,7 @@ impl Machine {
             return Vec::new();
         }
         self.look_again();
+        self.let_refused_go();
         let len = if self.session.is_careful() { 1 } else { len };
         let mut batch = Vec::with_capacity(len.min(self.key_queues.ready_len()));
         while batch.len() < len
@@ -110,13 +111,14 @@ impl Machine {
     /// that is read back is queued at the end. It works in the order of ids, because a held entry
     /// enters the window after entries of the log that wait for it. Where a failure ends the
     /// session, probes of blocked topics come last: entries behind them would have to wait for the
-    /// next session.
+    /// next session. Entries that were refused before wait until nothing else does (`refused.rs`).
     pub(super) fn look_again(&mut self) {
         self.requeue |= self.blocks.held.take_requeue();
         if !std::mem::take(&mut self.requeue) {
             return;
         }
         self.key_queues = KeyQueues::new(self.key_queues.window());
+        self.refused.clear();
         let mut open: Vec<(EntryId, Ticket)> = self.window.open_tickets();
         open.sort_unstable();
         // Entries in flight occupy their keys before any other entry does, whatever their ids.
@@ -133,6 +135,7 @@ impl Machine {
             };
             let key = item.message.key.clone();
             let topic = item.message.topic.clone();
+            let was_refused = item.was_refused();
             if item.origin == Origin::Due {
                 match () {
                     () if self.blocks.waits_for_probe(topic.as_str(), id)
@@ -143,6 +146,9 @@ impl Machine {
                     () if self.blocks.has_before(item.key(), id) => self.withdraw(ticket),
                     () if is_pipelined && self.blocks.is_probe(topic.as_str(), id) => {
                         probes.push((ticket, key));
+                    }
+                    () if is_pipelined && was_refused => {
+                        self.refused.put(ticket, self.silence.now());
                     }
                     () => self.key_queues.push(ticket, key.as_ref()),
                 }

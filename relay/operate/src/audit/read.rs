@@ -140,7 +140,7 @@ pub(crate) async fn about(places: &Places, message: Option<Uuid>, letters: &[Dea
         let Some(message) = message else { break };
         match place.log.audit_of(&place.pipeline, message, OF_MESSAGE_MAX.get()).await {
             Ok(records) => {
-                lines.extend(records.into_iter().map(|record| AuditLine::of_record(place, record)))
+                lines.extend(records.into_iter().map(|record| AuditLine::of_record(place, record)));
             }
             Err(error) => away.push(OperateError::from(error).about(&place.pipeline)),
         }

@@ -104,7 +104,12 @@ impl PipelineStatus {
             add(Symptom::RowsHeldBack, passes, age, held_back(blocker));
         }
         if let Some(age) = self.behind_seconds() {
-            let text = "messages wait for the leader to publish them: it is behind, or its broker is unavailable or slow";
+            let text = if self.parked(ExceptionState::Retrying) == 0 {
+                "messages wait for the leader to publish them: it is behind, or its broker is unavailable or slow"
+            } else {
+                "messages wait for the leader to publish them: it is behind, its broker is unavailable or slow, or \
+                 messages that are refused again and again slow it down"
+            };
             add(Symptom::Behind, true, Some(age), String::from(text));
         }
         let least = if self.exceptions_are_at_least { "≥ " } else { "" };
@@ -269,6 +274,8 @@ mod tests {
         assert!(late.waits()[0].told().ends_with("for 1m30s"), "{:?}", late.waits());
         late.exceptions = BTreeMap::from([(Held, 1)]);
         assert!(late.waits()[0].told().ends_with("for 40s"), "{:?}", late.waits());
+        late.exceptions = BTreeMap::from([(ExceptionState::Retrying, 60)]);
+        assert!(behind(&late) && late.waits()[0].why.contains("refused again"), "{:?}", late.waits());
         late.oldest_unread_age_seconds = None;
         assert!(!behind(&late), "the one that is held is the oldest");
         late.oldest_unread_age_seconds = Some(40.0);
