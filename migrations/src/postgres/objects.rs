@@ -102,6 +102,20 @@ SELECT 'partition ' || c.relname FROM here AS c
 WHERE $3 = 'inbox' AND c.relname ~ '^inbox_message_[0-9]{8}$' AND c.relkind = 'r' AND NOT c.relispartition
 ORDER BY 1";
 
+/// Whether this role may read the days of the inbox.
+const READS_DAYS: &str =
+    "SELECT coalesce(has_table_privilege(to_regclass('{schema}inbox_day'), 'SELECT'), false)";
+
+/// Days of the inbox that were made and are gone from its schema.
+const LOST_DAYS: &str = "
+SELECT 'partition ' || lost.name FROM {schema}inbox_day AS d
+    CROSS JOIN LATERAL (SELECT 'inbox_message_' || to_char(d.day, 'YYYYMMDD')) AS lost (name)
+WHERE NOT EXISTS (
+    SELECT FROM pg_class AS c JOIN pg_class AS home ON home.oid = '{schema}inbox_message'::regclass
+    WHERE c.relname = lost.name AND (c.relnamespace = home.relnamespace OR EXISTS (
+        SELECT FROM pg_inherits AS i WHERE i.inhrelid = c.oid AND i.inhparent = home.oid)))
+ORDER BY d.day";
+
 /// Makes the functions name the schema in which they are, in place of the former names. The
 /// `search_path` of a function counts only where its body names no schema; it keeps the other
 /// schemas, such as those of extensions. A schema that was found as `$user` has another name now.
@@ -261,13 +275,25 @@ pub(super) async fn missing(
     line: Line,
     known: &[Migration],
 ) -> Result<Vec<String>, MigrateError> {
-    sqlx::query_scalar(&Template::new(MISSING).schema(schema).render())
+    let failed = || MigrateError::database("look for its indexes and partitions");
+    let mut missing: Vec<String> = sqlx::query_scalar(&Template::new(MISSING).schema(schema).render())
         .bind(indexes(line, known))
         .bind(partitions(known))
         .bind(line.as_str())
-        .fetch_all(connection)
+        .fetch_all(&mut *connection)
         .await
-        .map_err(MigrateError::database("look for its indexes and partitions"))
+        .map_err(failed())?;
+    if line == Line::Inbox {
+        let reads = Template::new(READS_DAYS).schema(schema).render();
+        let reads_days: bool =
+            sqlx::query_scalar(&reads).fetch_one(&mut *connection).await.map_err(failed())?;
+        if reads_days {
+            let lost = Template::new(LOST_DAYS).schema(schema).render();
+            let lost: Vec<String> = sqlx::query_scalar(&lost).fetch_all(connection).await.map_err(failed())?;
+            missing.extend(lost);
+        }
+    }
+    Ok(missing)
 }
 
 /// Makes functions that name another schema name their own. Returns whether there were any.
