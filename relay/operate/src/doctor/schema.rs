@@ -14,10 +14,10 @@ pub(super) fn check(line: &LineFacts, subject: &str) -> Finding {
         None if !line.missing.is_empty() => {
             // A day that is made again has forgotten what took effect on it.
             let how = if line.line == "inbox" {
-                "create indexes again as in `relay migrate sql`, and attach days again \
+                "enable triggers and create indexes again as in `relay migrate sql`, and attach days again \
                  (docs/operations/histories.md: a day that is gone)"
             } else {
-                "attach or create again as in `relay migrate sql`"
+                "attach, enable or create again as in `relay migrate sql`"
             };
             let remedy = format!("{how}: {}", line.missing.join(", "));
             Finding::fail(CHECK, subject, measured, remedy)
