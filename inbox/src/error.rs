@@ -73,6 +73,21 @@ pub enum OpenError {
         #[source]
         source: StoreError,
     },
+    /// A day that was made is no partition any more. Made again, it would not know what took effect
+    /// on it.
+    #[error(
+        "the day {day} of the inbox is gone: its partition was dropped, detached or moved to another schema, and its \
+         messages could take effect again; attach it again, or run SELECT inbox_expire_days('{}'), which refuses its \
+         messages and all earlier ones (docs/operations/histories.md has more ways)",
+        .day.next()
+    )]
+    DayLost {
+        /// The first lost day.
+        day: Day,
+        /// The database's error.
+        #[source]
+        source: StoreError,
+    },
     /// The database refused or was unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -89,7 +104,9 @@ impl OpenError {
             | Self::ChunksTooLarge { .. } => Fault::Operator,
             Self::Schema(MigrateError::Database { .. }) => Fault::Broker,
             Self::Schema(_) => Fault::Operator,
-            Self::DaysMissing { source, .. } | Self::Store(source) => source.fault(),
+            Self::DaysMissing { source, .. } | Self::DayLost { source, .. } | Self::Store(source) => {
+                source.fault()
+            }
         }
     }
 }

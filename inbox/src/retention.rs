@@ -249,11 +249,11 @@ impl<DB: Dialect> Inbox<DB> {
         let Some(first) = days.next() else { return Ok(0) };
         let missing = DayRange { first, last: days.last().unwrap_or(first) };
         let created = DB::create_days(connection, self.tables(), missing).await.map_err(|source| {
-            // Only an error that does not pass by itself needs another role.
-            if source.is_transient() {
-                OpenError::Store(source)
-            } else {
-                OpenError::DaysMissing { first: missing.first, last: missing.last, source }
+            match source.lost_day() {
+                Some(day) => OpenError::DayLost { day, source },
+                // Only an error that does not pass by itself needs another role.
+                None if source.is_transient() => OpenError::Store(source),
+                None => OpenError::DaysMissing { first: missing.first, last: missing.last, source },
             }
         })?;
         // Read the days again: another process may have expired some meanwhile.

@@ -6,8 +6,13 @@ use message::Fault;
 use migrations::SqlErrorKind;
 use sqlx::error::DatabaseError;
 
+use crate::day::Day;
+
 /// SQLSTATE of a lock wait that reached its timeout.
 pub(crate) const LOCK_NOT_AVAILABLE: &str = "55P03";
+
+/// SQLSTATE with which a day that was made before is not made again.
+const DAY_IS_GONE: &str = "55000";
 
 /// The database could not do something that the inbox or idempotency keys need. Nothing took
 /// effect.
@@ -54,6 +59,13 @@ impl StoreError {
     pub(crate) fn is_of_lock(&self) -> bool {
         let error = self.source.downcast_ref().and_then(sqlx::Error::as_database_error);
         error.and_then(DatabaseError::code).is_some_and(|code| code == LOCK_NOT_AVAILABLE)
+    }
+
+    /// Returns the day that was made once and is gone, if that is why a day was not made.
+    pub(crate) fn lost_day(&self) -> Option<Day> {
+        let error = self.source.downcast_ref().and_then(sqlx::Error::as_database_error)?;
+        let part = error.table().filter(|_| error.code().is_some_and(|code| code == DAY_IS_GONE))?;
+        Day::from_suffix(part.rsplit('_').next()?)
     }
 
     /// Returns whether the same call in a new transaction can succeed without any intervention.

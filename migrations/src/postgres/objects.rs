@@ -85,8 +85,9 @@ SELECT bool_and(EXISTS (
             WHERE b.oid = to_regclass('{schema}outbox_toolkit_migration'))))
 FROM unnest($1::text[]) AS wanted (name)";
 
-/// Indexes that are gone or not valid, and partitions that are not attached. Days of an inbox are
-/// made later: a function creates and attaches each in one transaction.
+/// Indexes that are gone or not valid, partitions that are not attached, and triggers ($4) that are
+/// gone or do not fire, those of $5 in every session. Days of an inbox are made later: a function
+/// creates and attaches each in one transaction.
 const MISSING: &str = "
 WITH here AS (SELECT c.oid, c.relname, c.relkind, c.relispartition FROM pg_class AS c
     WHERE c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
@@ -100,7 +101,28 @@ SELECT 'partition ' || wanted.name FROM unnest($2) AS wanted (name) WHERE NOT EX
 UNION ALL
 SELECT 'partition ' || c.relname FROM here AS c
 WHERE $3 = 'inbox' AND c.relname ~ '^inbox_message_[0-9]{8}$' AND c.relkind = 'r' AND NOT c.relispartition
+UNION ALL
+SELECT 'trigger ' || wanted.name FROM unnest($4) AS wanted (name) WHERE NOT EXISTS (
+    SELECT FROM here AS c JOIN pg_trigger AS t ON t.tgrelid = c.oid AND t.tgname = wanted.name
+    WHERE NOT c.relispartition)
+UNION ALL
+SELECT 'trigger ' || t.tgname || ' of ' || c.relname FROM here AS c JOIN pg_trigger AS t ON t.tgrelid = c.oid
+WHERE t.tgname = ANY($4) AND t.tgenabled <> 'A' AND (t.tgenabled <> 'O' OR t.tgname = ANY($5))
 ORDER BY 1";
+
+/// Whether this role may read the days of the inbox.
+const READS_DAYS: &str =
+    "SELECT coalesce(has_table_privilege(to_regclass('{schema}inbox_day'), 'SELECT'), false)";
+
+/// Days of the inbox that were made and are gone from its schema.
+const LOST_DAYS: &str = "
+SELECT 'partition ' || lost.name FROM {schema}inbox_day AS d
+    CROSS JOIN LATERAL (SELECT 'inbox_message_' || to_char(d.day, 'YYYYMMDD')) AS lost (name)
+WHERE NOT EXISTS (
+    SELECT FROM pg_class AS c JOIN pg_class AS home ON home.oid = '{schema}inbox_message'::regclass
+    WHERE c.relname = lost.name AND (c.relnamespace = home.relnamespace OR EXISTS (
+        SELECT FROM pg_inherits AS i WHERE i.inhrelid = c.oid AND i.inhparent = home.oid)))
+ORDER BY d.day";
 
 /// Makes the functions name the schema in which they are, in place of the former names. The
 /// `search_path` of a function counts only where its body names no schema; it keeps the other
@@ -254,20 +276,34 @@ pub(super) async fn has_tables(
     Ok(found.unwrap_or_default())
 }
 
-/// Returns the line's indexes and partitions that the migrations made and that do not work.
+/// Returns the line's indexes, partitions and triggers that no longer work as they were made.
 pub(super) async fn missing(
     connection: &mut PgConnection,
     schema: Option<&Identifier>,
     line: Line,
     known: &[Migration],
 ) -> Result<Vec<String>, MigrateError> {
-    sqlx::query_scalar(&Template::new(MISSING).schema(schema).render())
+    let failed = || MigrateError::database("look for its indexes, partitions and triggers");
+    let mut missing: Vec<String> = sqlx::query_scalar(&Template::new(MISSING).schema(schema).render())
         .bind(indexes(line, known))
         .bind(partitions(known))
         .bind(line.as_str())
-        .fetch_all(connection)
+        .bind(names(known, "CREATE TRIGGER "))
+        .bind(names(known, "ENABLE ALWAYS TRIGGER "))
+        .fetch_all(&mut *connection)
         .await
-        .map_err(MigrateError::database("look for its indexes and partitions"))
+        .map_err(failed())?;
+    if line == Line::Inbox {
+        let reads = Template::new(READS_DAYS).schema(schema).render();
+        let reads_days: bool =
+            sqlx::query_scalar(&reads).fetch_one(&mut *connection).await.map_err(failed())?;
+        if reads_days {
+            let lost = Template::new(LOST_DAYS).schema(schema).render();
+            let lost: Vec<String> = sqlx::query_scalar(&lost).fetch_all(connection).await.map_err(failed())?;
+            missing.extend(lost);
+        }
+    }
+    Ok(missing)
 }
 
 /// Makes functions that name another schema name their own. Returns whether there were any.
@@ -367,6 +403,8 @@ mod tests {
         let known = Line::Outbox.migrations(Dialect::Postgres);
         let segments: Vec<String> = (0..8).map(|number| format!("outbox_message_{number}")).collect();
         assert_eq!(partitions(known), segments);
+        assert!(names(known, "CREATE TRIGGER ").contains(&String::from("outbox_message_xid_is_own")));
+        assert!(names(known, "ENABLE ALWAYS TRIGGER ").contains(&String::from("outbox_message_xid_is_own")));
         let indexes = indexes(Line::Outbox, known);
         for index in ["outbox_relay_pkey", "outbox_message_7_pkey", "outbox_message_0_message_id_key"] {
             assert!(indexes.iter().any(|name| name == index), "{index}: {indexes:?}");

@@ -37,6 +37,12 @@ pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOpt
         // default has been exact since version 12.
         .extra_float_digits(None);
     let host = options.get_host().to_owned();
+    // An address of IPv6 stands in brackets in a URL. The client library would look them up.
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let options = match address {
+        Some(address) => options.host(address),
+        None => options,
+    };
     if is_local(&options) {
         return Ok(options);
     }
@@ -97,6 +103,20 @@ mod tests {
         assert!(postgres_options(&format!("{remote}?sslmode=disable"), false).is_err());
         let options = postgres_options(&format!("{remote}?sslmode=disable"), true).unwrap();
         assert_eq!(exposure(&options), Some(Exposure::Plaintext));
+    }
+
+    #[test]
+    fn an_ipv6_address_is_reached_without_its_brackets() {
+        for url in ["postgres://u:p@[::1]:5432/d", "postgres://u:p@[::1]:5432/d?sslmode=disable"] {
+            let options = postgres_options(url, false).unwrap();
+            assert_eq!(options.get_host(), "::1", "{url}");
+            assert_eq!(options.get_port(), 5432, "{url}");
+        }
+        let options = postgres_options("postgres://u:p@[2001:db8::7]:6432/d", false).unwrap();
+        assert_eq!((options.get_host(), options.get_port()), ("2001:db8::7", 6432));
+        assert!(matches!(options.get_ssl_mode(), PgSslMode::VerifyFull));
+        let error = postgres_options("postgres://u:p@[2001:db8::7]/d?sslmode=disable", false).unwrap_err();
+        assert!(error.to_string().contains("2001:db8::7"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 -- The inbox: which messages took effect, which failed, and which an operator has to look at.
 --
---   messages       inbox_message, one partition for each day; inbox_retention
+--   messages       inbox_message, one partition for each day; inbox_day, inbox_retention
 --   failures       inbox_attempt, inbox_dead_letter
 --   chunks         inbox_chunk_set, inbox_chunk
 --   operators      inbox_audit, inbox_minute
@@ -66,6 +66,16 @@ CREATE TABLE {schema}inbox_retention (
         CHECK (retained_from AT TIME ZONE 'UTC' = date_trunc('day', retained_from AT TIME ZONE 'UTC'))
 );
 
+-- The days that were made. A day of these that is no partition any more was dropped, detached or
+-- moved to another schema, by hand or by a tool. Made again it would be empty, and every message of
+-- it that comes again would take effect again. So it is not made again (ADR 6).
+CREATE TABLE {schema}inbox_day (
+    day date NOT NULL,
+    CONSTRAINT inbox_day_pkey PRIMARY KEY (day)
+);
+COMMENT ON TABLE {schema}inbox_day IS
+    'the days of inbox_message that were made and are remembered; a day that is gone is not made again while it is here';
+
 -- Makes a table like its parent, with the parent's key, and attaches it (ADR 6). CREATE TABLE ...
 -- PARTITION OF would take an ACCESS EXCLUSIVE lock on the parent, and so wait for every consumer
 -- and block it. ATTACH takes SHARE UPDATE EXCLUSIVE, which inserts do not notice. There is no
@@ -106,6 +116,15 @@ BEGIN
         CONTINUE WHEN day < retained OR EXISTS (
             SELECT FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
             WHERE i.inhparent = '%home%.inbox_message'::regclass AND c.relname = part);
+        INSERT INTO %home%.inbox_day (day) VALUES (day) ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the partition % of inbox_message is gone: it was dropped, detached or moved to another schema, '
+                'and its messages could take effect again', part
+                USING ERRCODE = 'object_not_in_prerequisite_state', TABLE = part,
+                    HINT = format('Attach it again. If it is lost, SELECT inbox_expire_days(%L) refuses its messages and all '
+                        'earlier ones; DELETE FROM inbox_day WHERE day = %L makes it anew, and its messages can take '
+                        'effect again.', day + 1, day);
+        END IF;
         -- The smallest ids of the day and of the next one: 48 bits of milliseconds, then zeros.
         SELECT array_agg(
             rpad(lpad(to_hex((extract(epoch FROM bound AT TIME ZONE 'UTC') * 1000)::bigint), 12, '0'),
@@ -136,7 +155,8 @@ END
 $$;
 REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date) FROM PUBLIC;
 COMMENT ON FUNCTION {schema}inbox_create_days(date, date) IS
-    'makes the missing partitions of these days (UTC), both included, except those that are forgotten; returns how many';
+    'makes the missing partitions of these days (UTC), both included, except those that are forgotten; returns how many;
+fails for a day that was made before';
 
 -- Moves the beginning of memory, only ever forward, and empties the days before it, each of which
 -- refuses every row from then on. Emptying waits for transactions that use this very day. Dropping
@@ -155,8 +175,12 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM pg_advisory_xact_lock(7597682998164844593 # '%home%.inbox_message'::regclass::oid::bigint);
-    UPDATE %home%.inbox_retention AS r SET retained_from = keep_from::timestamp AT TIME ZONE 'UTC'
-    WHERE r.retained_from < keep_from::timestamp AT TIME ZONE 'UTC';
+    -- Where no consumer has begun it, memory begins here: days before it are not made again.
+    INSERT INTO %home%.inbox_retention AS r (retained_from)
+    VALUES (keep_from::timestamp AT TIME ZONE 'UTC')
+    ON CONFLICT (only_row) DO UPDATE SET retained_from = EXCLUDED.retained_from
+    WHERE r.retained_from < EXCLUDED.retained_from;
+    DELETE FROM %home%.inbox_day AS d WHERE d.day < keep_from;
     FOR part IN
         SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
         WHERE i.inhparent = '%home%.inbox_message'::regclass AND c.relname ~ '^inbox_message_[0-9]{8}$'

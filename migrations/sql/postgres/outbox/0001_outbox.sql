@@ -168,6 +168,17 @@ COMMENT ON FUNCTION {schema}outbox_check_transaction() IS
 CREATE TRIGGER outbox_message_xid_is_own AFTER INSERT ON {schema}outbox_message FOR EACH ROW
 WHEN (NEW.xid IS DISTINCT FROM pg_current_xact_id())
 EXECUTE FUNCTION {schema}outbox_check_transaction();
+-- ALWAYS: tools that replicate rows set session_replication_role to replica, which stops other
+-- triggers, and bring the ids of another server.
+DO $$
+BEGIN
+    ALTER TABLE {schema}outbox_message ENABLE ALWAYS TRIGGER outbox_message_xid_is_own;
+    -- Old servers do not pass it on to the segments.
+    FOR number IN 0 .. 7 LOOP
+        EXECUTE format('ALTER TABLE {schema}outbox_message_%s ENABLE ALWAYS TRIGGER outbox_message_xid_is_own', number);
+    END LOOP;
+END
+$$;
 
 -- Checks topic, key and the other names. Its error says what is wrong.
 CREATE FUNCTION {schema}outbox_check_text(what text, value text, accepted text) RETURNS void

@@ -23,8 +23,8 @@ BEGIN
 END
 $roles$;
 
-REVOKE ALL ON {schema}inbox_message, {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_dead_letter,
-    {schema}inbox_chunk_set, {schema}inbox_chunk, {schema}inbox_audit, {schema}inbox_minute,
+REVOKE ALL ON {schema}inbox_message, {schema}inbox_day, {schema}inbox_retention, {schema}inbox_attempt,
+    {schema}inbox_dead_letter, {schema}inbox_chunk_set, {schema}inbox_chunk, {schema}inbox_audit, {schema}inbox_minute,
     {schema}outbox_toolkit_migration
     FROM PUBLIC, {consumer}, {observer};
 REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date),
@@ -36,6 +36,7 @@ REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expi
 -- each service a schema and roles of its own (`relay migrate roles --service billing`).
 GRANT SELECT, INSERT, UPDATE (result, dead_letter, canonical_fingerprint) ON {schema}inbox_message TO {consumer};
 GRANT SELECT, INSERT ON {schema}inbox_retention TO {consumer};
+GRANT SELECT ON {schema}inbox_day TO {consumer};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}inbox_attempt TO {consumer};
 GRANT SELECT, INSERT, UPDATE (deliveries, reason, error, attempts, resolution, resolved_at), DELETE
     ON {schema}inbox_dead_letter TO {consumer};
@@ -56,7 +57,7 @@ GRANT SELECT (id, consumer, scope, subject, fingerprint, message_id, topic, key,
     reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq)
     ON {schema}inbox_dead_letter TO {observer};
 GRANT SELECT (message_id, consumer, scope, fingerprint, chunks, number) ON {schema}inbox_chunk TO {observer};
-GRANT SELECT ON {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_chunk_set,
+GRANT SELECT ON {schema}inbox_day, {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_chunk_set,
     {schema}inbox_audit, {schema}inbox_minute, {schema}outbox_toolkit_migration TO {observer};
 
 COMMIT;

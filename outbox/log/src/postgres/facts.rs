@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Row as _};
 
 use crate::failure::within;
 use crate::postgres::fragments::PRESENT_RUN;
@@ -13,6 +13,12 @@ use crate::{Cursor, LogError};
 migrations::statements! {
     parts {
         present_run = PRESENT_RUN;
+        // Null while there are all.
+        missing_segments = "SELECT string_agg('outbox_message_' || number, ', ' ORDER BY number)
+            FROM generate_series(0, 7) AS number WHERE 'outbox_message_' || number <> ALL (ARRAY(
+                SELECT c.relname::text FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+                WHERE i.inhparent = '{schema}outbox_message'::regclass
+                    AND to_jsonb(i) ->> 'inhdetachpending' IS DISTINCT FROM 'true'))";
     }
 
     /// Begins a run where there is none, or where the row came with a dump. Writes nothing while a
@@ -28,14 +34,15 @@ migrations::statements! {
     /// the table: plain `xid` would sort by the text of the answer, where 97 comes after 1000. The
     /// sequence is read after the snapshot, so every visible row already has its id by then.
     server = "
-        SELECT (SELECT system_identifier::text FROM pg_control_system()),
-            {schema}outbox_timeline(),
-            ({present_run}),
-            (SELECT system_identifier FROM {schema}outbox_identity),
-            pg_snapshot_xmax(pg_current_snapshot())::text,
-            (SELECT m.xid::text FROM {schema}outbox_message AS m ORDER BY m.xid DESC LIMIT 1),
-            coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0),
-            (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1)";
+        SELECT (SELECT system_identifier::text FROM pg_control_system()) AS system_identifier,
+            {schema}outbox_timeline() AS timeline,
+            ({present_run}) AS run,
+            (SELECT system_identifier FROM {schema}outbox_identity) AS recorded_system,
+            pg_snapshot_xmax(pg_current_snapshot())::text AS next_xid,
+            (SELECT m.xid::text FROM {schema}outbox_message AS m ORDER BY m.xid DESC LIMIT 1) AS newest_xid,
+            coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0) AS position,
+            (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1) AS newest_id,
+            ({missing_segments}) AS missing_segments";
     /// Finds a row below the floor that is too young for it. $1 and $2: continue behind this
     /// transaction id and id, $3 floor, $4 maximum rows, $5 xmax of the head of the open difference
     /// or null, $6 its floor. A sequence that was set back gives out low ids again, and the pages
@@ -58,6 +65,18 @@ migrations::statements! {
         last AS (SELECT xid, id FROM young ORDER BY xid DESC, id DESC LIMIT 1)
         SELECT (SELECT min(id) FROM young WHERE id <= $3 OR xid >= $5::text::xid8 AND id <= $6),
             (SELECT xid::text FROM last), (SELECT id FROM last), (SELECT count(*) FROM young)";
+}
+
+/// SQLSTATE of a statement that was to read a log without one of its segments: division by zero
+/// (`fragments::WHOLE`).
+pub(super) const NOT_WHOLE: &str = "22012";
+
+/// Makes the error for a log without some of its segments.
+fn without_segments(missing: &str) -> LogError {
+    LogError::operator(format!(
+        "the log is read without {missing}, which was detached or dropped: relays would pass its rows and never publish \
+         them; run ALTER TABLE outbox_message ATTACH PARTITION for each of them, FOR VALUES IN (the number in its name)"
+    ))
 }
 
 /// Maximum rows that one call looks at.
@@ -117,21 +136,53 @@ impl Statements {
                  outbox_server_run SET UNLOGGED",
             ));
         }
-        type Answer = (String, i64, Option<String>, Option<String>, String, Option<String>, i64, Option<i64>);
-        let (system_identifier, timeline, run, recorded_system, next, newest, position, newest_id): Answer =
-            sqlx::query_as(&self.server).fetch_one(&mut *connection).await.map_err(failed())?;
+        let row = sqlx::query(&self.server).fetch_one(&mut *connection).await.map_err(failed())?;
+        let missing: Option<String> = row.try_get("missing_segments").map_err(failed())?;
+        if let Some(missing) = missing {
+            return Err(without_segments(&missing));
+        }
+        let next_xid: String = row.try_get("next_xid").map_err(failed())?;
+        let newest_xid: Option<String> = row.try_get("newest_xid").map_err(failed())?;
+        let run: Option<String> = row.try_get("run").map_err(failed())?;
         let run = run.ok_or_else(|| LogError::Unavailable {
             reason: String::from("the server was restarted while it was asked for its history"),
             source: None,
         })?;
         Ok(ServerFacts {
-            history: History { system_identifier, timeline, run },
-            recorded_system,
-            next_xid: xid(&next)?,
-            newest_xid: newest.as_deref().map(xid).transpose()?,
-            position,
-            newest_id,
+            history: History {
+                system_identifier: row.try_get("system_identifier").map_err(failed())?,
+                timeline: row.try_get("timeline").map_err(failed())?,
+                run,
+            },
+            recorded_system: row.try_get("recorded_system").map_err(failed())?,
+            next_xid: xid(&next_xid)?,
+            newest_xid: newest_xid.as_deref().map(xid).transpose()?,
+            position: row.try_get("position").map_err(failed())?,
+            newest_id: row.try_get("newest_id").map_err(failed())?,
         })
+    }
+
+    /// Converts the error of a statement that reads the log. Where a segment is missing, the error
+    /// names it.
+    pub(super) async fn unread(
+        &self,
+        connection: &mut PgConnection,
+        what: &'static str,
+        error: sqlx::Error,
+    ) -> LogError {
+        let code = error.as_database_error().and_then(|error| error.code());
+        if code.is_none_or(|code| code != NOT_WHOLE) {
+            return LogError::during(what)(error);
+        }
+        match self.server(connection).await {
+            Ok(_) => LogError::Unavailable {
+                reason: String::from(
+                    "a segment of the log was detached and attached again while it was read",
+                ),
+                source: Some(Box::new(error)),
+            },
+            Err(why) => why,
+        }
     }
 
     /// Looks at some of the young rows. A backlog of days has more of them than one call may read.

@@ -110,6 +110,15 @@ pub(super) const PASSED: &str =
 pub(super) const PRESENT_RUN: &str =
     "SELECT run_id::text FROM {schema}outbox_server_run WHERE started_at = pg_postmaster_start_time()";
 
+/// True while the log has all of its segments. Otherwise the statement fails with
+/// [`NOT_WHOLE`](super::facts::NOT_WHOLE): without a segment it would find no row of it, and the
+/// relay would pass them. An answer without rows would not do, because the segment may be attached
+/// again before the next statement. A segment that is being detached concurrently is not read
+/// either; before PostgreSQL 14 there is no such column.
+pub(super) const WHOLE: &str = "(SELECT 1 / (count(*) >= 8)::integer FROM pg_inherits AS segment
+    WHERE segment.inhparent = '{schema}outbox_message'::regclass
+        AND to_jsonb(segment) ->> 'inhdetachpending' IS DISTINCT FROM 'true') = 1";
+
 /// The id that was given out last, or 0: read by the server's own function, under the lock of the
 /// sequence's page.
 ///

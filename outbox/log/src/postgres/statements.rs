@@ -2,7 +2,7 @@
 
 use crate::postgres::fragments::{
     BOUNDED, COLUMNS, COPY, GIVEN_OUT, HEADERS, HEADERS_BYTES, HOLDER, PRESENT_RUN, SAME_SEGMENT, TRACE,
-    UNBOUNDED,
+    UNBOUNDED, WHOLE,
 };
 
 migrations::statements! {
@@ -14,6 +14,7 @@ migrations::statements! {
         // check.
         same_run = "({run}::text IS NULL OR EXISTS (SELECT FROM {schema}outbox_server_run
             WHERE run_id = {run}::text::uuid AND started_at = pg_postmaster_start_time()))";
+        whole = WHOLE;
         waits_for_the_disk = migrations::waits_for_the_disk!();
         headers = HEADERS;
         unbounded = UNBOUNDED;
@@ -107,11 +108,11 @@ migrations::statements! {
             SELECT {columns} FROM {schema}outbox_message AS m
             WHERE m.id > $3 AND m.id <= $4
                 AND NOT pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot))
-                AND pg_visible_in_snapshot(m.xid, (SELECT $6::text::pg_snapshot)) AND {same_run}
+                AND pg_visible_in_snapshot(m.xid, (SELECT $6::text::pg_snapshot)) AND {same_run} AND {whole}
             ORDER BY m.id LIMIT $1::bigint + 1) AS run
         ORDER BY run.id";
     /// $1 above this id, $2 ceiling: the id of the next row.
-    next_id = "SELECT id FROM {schema}outbox_message WHERE id > $1 AND id <= $2 ORDER BY id LIMIT 1";
+    next_id = "SELECT id FROM {schema}outbox_message WHERE id > $1 AND id <= $2 AND {whole} ORDER BY id LIMIT 1";
     /// $1 ids, $2 their message ids, which determine the segment: the contents that were not read
     /// with their rows.
     contents(of = "m", message_id = "wanted.message_id") = "
@@ -134,7 +135,7 @@ migrations::statements! {
         WITH run AS (SELECT m.* FROM unnest($5::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
                 SELECT {columns} FROM {schema}outbox_message AS m
                 WHERE (m.xid, m.id) > (flight.xid, $3::bigint) AND (m.xid, m.id) <= (flight.xid, $4::bigint)
-                    AND {same_run}
+                    AND {same_run} AND {whole}
                 ORDER BY m.xid, m.id LIMIT $1::bigint + 1) AS m
             ORDER BY m.id LIMIT $1::bigint + 1)
         SELECT {bounded} FROM run ORDER BY run.id";

@@ -156,6 +156,9 @@ fn of_io(error: &io::Error, options: &PgConnectOptions) -> &'static str {
 fn place(options: &PgConnectOptions) -> String {
     match options.get_socket() {
         Some(folder) => format!("{} (port {})", folder.display(), options.get_port()),
+        None if options.get_host().contains(':') => {
+            format!("[{}]:{}", options.get_host(), options.get_port())
+        }
         None => format!("{}:{}", options.get_host(), options.get_port()),
     }
 }

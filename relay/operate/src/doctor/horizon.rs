@@ -47,6 +47,12 @@ pub(crate) fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding
     }
     for inbox in inboxes {
         let subject = format!("inbox {}", inbox.consumer);
+        if !inbox.lost_days.is_empty() {
+            let remedy = "attach them again: consumers make no day twice, because it would not know what took effect on \
+                          it (docs/operations/histories.md: a day that is gone)";
+            let measured = format!("days that it made are gone: {}", inbox.lost_days.join(", "));
+            findings.push(Finding::fail(name, &subject, measured, remedy));
+        }
         let remembers = match &inbox.remembers {
             Ok(Some(remembers)) => *remembers,
             Ok(None) => {
@@ -137,6 +143,7 @@ mod tests {
             consumer: String::from("billing"),
             topics: [String::from("orders")].into(),
             remembers: Ok(Some(remembers)),
+            lost_days: Vec::new(),
         };
         let place = |topic: &str| Horizon {
             topic: topic.to_owned(),
@@ -162,8 +169,14 @@ mod tests {
             consumer: String::from("billing"),
             topics: std::collections::BTreeSet::new(),
             remembers: Err(unread),
+            lost_days: Vec::new(),
         };
-        assert_eq!(check(&[], &[inbox])[0].state, CheckState::Fail);
+        assert_eq!(check(&[], std::slice::from_ref(&inbox))[0].state, CheckState::Fail);
+        let lost_days = vec![String::from("inbox_message_20260315")];
+        let inbox = InboxFacts { remembers: Ok(Some(14 * DAY)), lost_days, ..inbox };
+        let finding = &check(&[], &[inbox])[0];
+        assert_eq!(finding.state, CheckState::Fail);
+        assert!(finding.measured.contains("inbox_message_20260315"), "{finding:?}");
     }
 
     #[test]
@@ -172,6 +185,7 @@ mod tests {
             consumer: String::from("billing"),
             topics: std::collections::BTreeSet::new(),
             remembers,
+            lost_days: Vec::new(),
         };
         let of = |longest| waiting(longest, &[inbox(Ok(Some(14 * DAY))), inbox(Ok(None))]);
         for (days, state) in

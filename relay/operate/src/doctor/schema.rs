@@ -12,8 +12,14 @@ pub(super) fn check(line: &LineFacts, subject: &str) -> Finding {
     let measured = format!("{}{} of {}", beginning(line.line), line.version, line.version_needed);
     match &line.problem {
         None if !line.missing.is_empty() => {
-            let remedy =
-                format!("attach or create again as in `relay migrate sql`: {}", line.missing.join(", "));
+            // A day that is made again has forgotten what took effect on it.
+            let how = if line.line == "inbox" {
+                "enable triggers and create indexes again as in `relay migrate sql`, and attach days again \
+                 (docs/operations/histories.md: a day that is gone)"
+            } else {
+                "attach, enable or create again as in `relay migrate sql`"
+            };
+            let remedy = format!("{how}: {}", line.missing.join(", "));
             Finding::fail(CHECK, subject, measured, remedy)
         }
         None => Finding::pass(CHECK, subject, measured),

@@ -30,6 +30,7 @@ cases! { "inbox/retention":
         inboxes_of_one_database_do_not_wait_for_each_other_on_postgres,
         a_role_that_may_not_create_days_says_so_on_postgres,
         a_clock_that_jumps_ahead_forgets_nothing_on_postgres,
+        a_day_that_is_gone_is_not_made_again_on_postgres,
     }
     postgres {
         days_are_forgotten_beside_open_transactions_on_postgres,
@@ -250,6 +251,80 @@ async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres(database: &Databas
     assert_eq!(right.incomplete(NonZeroU32::MAX).await.unwrap().len(), 1, "no chunk was given up");
 }
 
+/// Goal: a day that was dropped, detached or moved to another schema is not made again, because its
+/// messages would take effect again. Oracle: the refusal and its text for a consumer that runs and
+/// one that starts; what the doctor finds; the effects, also after the day was attached again or
+/// was given up.
+async fn a_day_that_is_gone_is_not_made_again_on_postgres(database: &Database<sqlx::Postgres>) {
+    let schema = database.schema.clone().unwrap();
+    let inbox = database.inbox().await;
+    let now = inbox.window().now;
+    let applied = message_of(now - 2 * DAY, "applied");
+    assert!(consume(&inbox, &applied).await.unwrap());
+    let day = inbox::Day::of_id(applied.id);
+    let part = migrations::Identifier::new(format!("inbox_message_{}", day.suffix())).unwrap();
+    let attic = migrations::Identifier::new(format!("{schema}_attic")).unwrap();
+    let admin = async |statement: &'static str| {
+        let statement = migrations::Template::new(statement).schema(Some(&schema)).identifier("part", &part);
+        let statement = statement.identifier("attic", &attic).identifier("home", &schema);
+        sqlx::query(&statement.render()).execute(&database.admin).await.unwrap();
+    };
+    let lost = async || {
+        let migrator = migrations::Migrator::<sqlx::Postgres>::new(migrations::Line::Inbox);
+        let mut connection = database.admin.acquire().await.unwrap();
+        migrator.schema(Some(schema.clone())).missing(&mut connection).await.unwrap()
+    };
+    let is_refused = async || {
+        for attempt in 0..2 {
+            let error = consume(&inbox, &applied).await.unwrap_err();
+            let is_gone =
+                matches!(&error, AdmitError::Day(OpenError::DayLost { day: gone, .. }) if *gone == day);
+            assert!(is_gone || attempt == 0 && matches!(error, AdmitError::Expired { .. }), "{error}");
+        }
+        let error =
+            Inbox::<sqlx::Postgres>::open(database.pool.clone(), database.options()).await.unwrap_err();
+        assert_eq!(error.fault(), message::Fault::Operator);
+        let text = error.to_string();
+        let forget = format!("inbox_expire_days('{}')", day.next());
+        assert!(text.contains(&day.to_string()) && text.contains(&forget), "{text}");
+        inbox.maintain().await.unwrap_err();
+        assert_eq!(lost().await, [format!("partition {part}")]);
+    };
+    assert_eq!(lost().await, [] as [String; 0]);
+
+    admin("ALTER TABLE {schema}inbox_message DETACH PARTITION {schema}{part}").await;
+    is_refused().await;
+    admin("CREATE SCHEMA {attic}").await;
+    admin("ALTER TABLE {schema}{part} SET SCHEMA {attic}").await;
+    is_refused().await;
+
+    admin("ALTER TABLE {attic}.{part} SET SCHEMA {home}").await;
+    let (first, end) = day.bounds();
+    let attach = "ALTER TABLE {schema}inbox_message ATTACH PARTITION {schema}{part} FOR VALUES FROM ({first}) TO ({end})";
+    let attach = migrations::Template::new(attach).schema(Some(&schema)).identifier("part", &part);
+    let attach = attach.uuid("first", first).uuid("end", end).render();
+    sqlx::query(&attach).execute(&database.admin).await.unwrap();
+    assert!(!consume(&inbox, &applied).await.unwrap(), "a duplicate");
+    assert_eq!(lost().await, [] as [String; 0]);
+
+    admin("DROP TABLE {schema}{part}").await;
+    is_refused().await;
+    sqlx::query("SELECT inbox_expire_days($1)")
+        .bind(day.next().date())
+        .execute(&database.admin)
+        .await
+        .unwrap();
+    let anew = database.inbox().await;
+    let refused = consume(&anew, &applied).await;
+    assert!(matches!(refused, Err(AdmitError::Refused(Refusal::TooOld { .. }))), "{refused:?}");
+    assert!(consume(&anew, &message("later")).await.unwrap());
+    assert_eq!(
+        <sqlx::Postgres as TestDatabase>::effects(&database.pool, "billing").await,
+        ["applied", "later"]
+    );
+    admin("DROP SCHEMA {attic}").await;
+}
+
 /// The creation of a day must neither wait for consumers at work nor block them.
 async fn a_day_is_created_beside_an_open_transaction_on_postgres(database: &Database<sqlx::Postgres>) {
     let long = database.options().retention(30 * DAY);
@@ -282,6 +357,12 @@ async fn creating_a_day_gives_way_and_tries_again_on_postgres(database: &Databas
     let template = migrations::Template::new("DROP TABLE {schema}{part}");
     let drop_day = template.schema(Some(&schema)).identifier("part", &part).render();
     sqlx::query(&drop_day).execute(&database.admin).await.unwrap();
+    // As if it had never been made.
+    sqlx::query("DELETE FROM inbox_day WHERE day = $1")
+        .bind(tomorrow.date())
+        .execute(&database.admin)
+        .await
+        .unwrap();
     let mut standing = database.admin.begin().await.unwrap();
     sqlx::query("LOCK TABLE inbox_message IN SHARE MODE").execute(&mut *standing).await.unwrap();
     let opening = tokio::spawn(Inbox::<sqlx::Postgres>::open(database.pool.clone(), database.options()));

@@ -12,7 +12,7 @@ use outbox_log::{
 };
 use sqlx::{Postgres, Sqlite};
 
-use crate::outbox::support::{Database, Follower, TTL, granted, relay, source};
+use crate::outbox::support::{Database, Follower, SMALL, TTL, granted, relay, source};
 
 cases! { "outbox/histories":
     on_postgres {
@@ -42,6 +42,7 @@ cases! { "outbox/histories":
         a_reader_of_another_server_refuses_the_cursor,
         status_tells_which_server_a_cursor_belongs_to,
         a_limit_for_transactions_ends_no_rebase,
+        rows_of_a_segment_that_is_detached_are_not_passed,
     }
     on_sqlite {
         a_file_whose_ids_were_set_back_is_refused_with_what_to_run,
@@ -101,6 +102,56 @@ async fn rows_are_read_when_the_sequence_has_overtaken_the_cursor_again(db: &Dat
     db.enqueue(orders(10..30)).await;
     let expected: Vec<String> = (10..30).map(|n: i32| n.to_string()).collect();
     assert_eq!(read_anew(db).await, expected);
+}
+
+/// Returns the segments that have rows.
+async fn segments_with_rows(db: &Database<Postgres>) -> Vec<String> {
+    let question = "SELECT DISTINCT tableoid::regclass::text FROM outbox_message ORDER BY 1";
+    sqlx::query_scalar(question).fetch_all(&db.admin).await.unwrap()
+}
+
+/// Goal: a relay does not pass the rows of a segment that is detached, neither where it leads nor
+/// where it begins, nor the rows of a transaction that was open at its last mark. Oracle: the
+/// errors, which name the segment and the remedy; what is read once it is attached again.
+async fn rows_of_a_segment_that_is_detached_are_not_passed(db: &Database<Postgres>) {
+    let (checkpoint_store, _, mut follower) = after_ten(db).await;
+    let segments = segments_with_rows(db).await;
+    let segment = segments.first().unwrap();
+    let number = segment.strip_prefix("outbox_message_").unwrap();
+    let attach = format!("ALTER TABLE outbox_message ATTACH PARTITION {segment} FOR VALUES IN ({number})");
+    let detach = format!("ALTER TABLE outbox_message DETACH PARTITION {segment}");
+    let other = (number.parse::<u8>().unwrap() + 1) % 8;
+    // Some bits of an id's time are its segment.
+    let beside = format!(
+        "INSERT INTO outbox_message (message_id, topic, key, payload) VALUES \
+         ('0190{:02x}00-0000-7000-8000-000000000001', 'orders', 'beside', '')",
+        other << 2
+    );
+
+    let mut late = db.outbox.begin(&db.pool).await.unwrap();
+    late.enqueue(NewMessage::new("orders").key("late")).await.unwrap();
+    db.enqueue(orders(10..12)).await;
+    assert_eq!(follower.all().await.len(), 2);
+    let base = follower.cursor().base;
+    late.commit().await.unwrap();
+    db.enqueue(orders(12..14)).await;
+    let difference = follower.reader.next_difference(&base).await.unwrap().unwrap();
+    db.run(&detach).await;
+    db.run(&beside).await;
+    for after in [EntryId(0), EntryId(difference.ceiling - 1)] {
+        let error = follower.reader.read_page(&difference, after, SMALL).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(segment) && text.contains("ATTACH PARTITION"), "{text}");
+        assert!(matches!(error, LogError::Operator { .. }), "{text}");
+    }
+    drop((checkpoint_store, follower));
+    let error = db.checkpoint_store("a").await.acquire(TTL).await.map(drop).unwrap_err();
+    assert!(error.to_string().contains(segment), "{error}");
+
+    db.run(&attach).await;
+    let mut found = read_anew(db).await;
+    found.sort();
+    assert_eq!(found, ["10", "11", "12", "13", "beside", "late"]);
 }
 
 async fn a_sequence_that_is_set_back_while_a_relay_leads_ends_its_term(db: &Database<Postgres>) {

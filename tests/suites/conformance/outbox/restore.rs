@@ -14,6 +14,7 @@ cases! { "outbox/restore":
         nothing_is_lost_after_a_restore_into_another_cluster,
         rows_from_the_future_are_proof_enough,
         a_row_of_another_transaction_is_refused_where_a_relay_reads,
+        no_switch_of_a_session_lets_a_row_of_another_transaction_in,
         a_log_that_no_relay_reads_takes_the_rows_of_a_restore,
         no_relay_begins_while_rows_are_restored,
         a_row_that_brings_an_id_which_was_passed_is_read,
@@ -157,6 +158,44 @@ async fn a_row_of_another_transaction_is_refused_where_a_relay_reads(db: &Databa
     )
     .await;
     assert_eq!(keys(&follower.all().await), ["copied-0", "copied-1", "outer", "inner"]);
+}
+
+/// Goal: tools that replicate rows get none past a relay, and nobody turns the check off unnoticed.
+/// Oracle: the refusal in a session that is a replica; what the doctor finds once the trigger does
+/// not fire, fires in usual sessions only, or is gone.
+async fn no_switch_of_a_session_lets_a_row_of_another_transaction_in(db: &Database<Postgres>) {
+    let (_store, _, mut follower) = after_ten(db).await;
+    let mut replica = db.admin.begin().await.unwrap();
+    replica.execute("SET LOCAL session_replication_role = replica").await.unwrap();
+    for table in ["outbox_message", "outbox_message_0"] {
+        replica.execute("SAVEPOINT before").await.unwrap();
+        let error = copy(&mut replica, table, [12, 13]).await.unwrap_err();
+        assert!(error.to_string().contains("brings the transaction id 100"), "{table}: {error}");
+        replica.execute("ROLLBACK TO before").await.unwrap();
+    }
+    replica
+        .execute("INSERT INTO outbox_message (topic, key, payload) VALUES ('orders', 'own', '')")
+        .await
+        .unwrap();
+    replica.commit().await.unwrap();
+    assert_eq!(keys(&follower.all().await), ["own"]);
+
+    let missing = async || {
+        let migrator = migrations::Migrator::<Postgres>::new(migrations::Line::Outbox);
+        let mut connection = db.admin.acquire().await.unwrap();
+        migrator.missing(&mut connection).await.unwrap()
+    };
+    assert_eq!(missing().await, [] as [String; 0]);
+    let of = |table: &str| format!("trigger outbox_message_xid_is_own of {table}");
+    let segment = of("outbox_message_3");
+    db.run("ALTER TABLE outbox_message_3 DISABLE TRIGGER outbox_message_xid_is_own").await;
+    assert_eq!(missing().await, [segment.clone()]);
+    db.run("ALTER TABLE outbox_message_3 ENABLE TRIGGER outbox_message_xid_is_own").await;
+    assert_eq!(missing().await, [segment]);
+    db.run("ALTER TABLE outbox_message DISABLE TRIGGER ALL").await;
+    assert!(missing().await.contains(&of("outbox_message")));
+    db.run("DROP TRIGGER outbox_message_xid_is_own ON outbox_message").await;
+    assert_eq!(missing().await, ["trigger outbox_message_xid_is_own"]);
 }
 
 /// Goal: a restore of data only works, whether its transaction ids are ahead of this server's or

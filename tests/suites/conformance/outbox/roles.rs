@@ -77,10 +77,12 @@ const RELAY: [&str; 18] = [
     "SELECT outbox_take_node('r', '30 s')",
     "SELECT * FROM inbox_message",
 ];
-const CONSUMER: [&str; 17] = [
+const CONSUMER: [&str; 19] = [
     "DELETE FROM inbox_message",
     "TRUNCATE inbox_message",
     "UPDATE inbox_message SET processed_at = now()",
+    "DELETE FROM inbox_day",
+    "INSERT INTO inbox_day VALUES (current_date)",
     "UPDATE inbox_retention SET retained_from = now()",
     "DELETE FROM inbox_retention",
     "UPDATE inbox_dead_letter SET payload = ''",

@@ -222,7 +222,10 @@ impl PgReader {
             cut.complete(Place::Log, limit, &self.statements, &mut self.connection).await?;
             Ok(cut)
         };
-        read().await.map_err(LogError::during("read entries"))
+        match read().await {
+            Ok(cut) => Ok(cut),
+            Err(error) => Err(self.questions.unread(&mut self.connection, "read entries", error).await),
+        }
     }
 
     /// Reads the rows of a difference above one id and up to another.
@@ -250,18 +253,31 @@ impl PgReader {
             cut.complete(Place::Log, limit, &self.statements, &mut self.connection).await?;
             Ok(cut)
         };
-        let cut = read().await.map_err(LogError::during("read entries"))?;
+        let cut = match read().await {
+            Ok(cut) => cut,
+            Err(error) => {
+                return Err(self.questions.unread(&mut self.connection, "read entries", error).await);
+            }
+        };
         self.check_run(cut.rows.len()).await?;
         Ok(cut)
     }
 
     async fn next_id(&mut self, above: i64, ceiling: i64) -> Result<Option<i64>, LogError> {
-        let found: Option<i64> = sqlx::query_scalar(&self.statements.next_id)
+        let asked = sqlx::query_scalar(&self.statements.next_id)
             .bind(above)
             .bind(ceiling)
             .fetch_optional(&mut self.connection)
-            .await
-            .map_err(LogError::during("look for the next entry"))?;
+            .await;
+        let found: Option<i64> = match asked {
+            Ok(found) => found,
+            Err(error) => {
+                return Err(self
+                    .questions
+                    .unread(&mut self.connection, "look for the next entry", error)
+                    .await);
+            }
+        };
         self.check_run(usize::from(found.is_some())).await?;
         Ok(found)
     }

@@ -123,6 +123,8 @@ pub(crate) struct InboxFacts {
     /// How far back it remembers, `None` before its first message, or the reason why it cannot be
     /// read.
     pub(crate) remembers: Result<Option<Duration>, UnreadInbox>,
+    /// The partitions of days that it made and that are gone (PostgreSQL).
+    pub(crate) lost_days: Vec<String>,
 }
 
 /// The reason why an inbox cannot be read.

@@ -13,21 +13,32 @@ use crate::doctor::facts::{InboxFacts, UnreadInbox};
 
 #[cfg(feature = "postgres")]
 const REMEMBERS: &str = include_str!("../sql/inbox.sql");
+#[cfg(feature = "postgres")]
+const LOST_DAYS: &str = include_str!("../sql/lost_days.sql");
 /// Times in this table are microseconds since 1970.
 const REMEMBERS_SQLITE: &str =
     "SELECT unixepoch('subsec') - retained_from / 1000000.0 FROM inbox_retention LIMIT 1";
 
-/// Queries one inbox.
-pub(in crate::doctor) async fn gather(inbox: &InboxConfig) -> InboxFacts {
-    let remembers = ask(inbox)
-        .await
-        .map_err(|Unreachable { reason, unavailable, .. }| UnreadInbox { reason, unavailable });
-    InboxFacts { consumer: inbox.consumer.to_string(), topics: inbox.topics.clone(), remembers }
+/// The answers of one inbox.
+#[derive(Default)]
+struct Asked {
+    remembers: Option<Duration>,
+    lost_days: Vec<String>,
 }
 
-async fn ask(inbox: &InboxConfig) -> Result<Option<Duration>, Unreachable> {
+/// Queries one inbox.
+pub(in crate::doctor) async fn gather(inbox: &InboxConfig) -> InboxFacts {
+    let asked = ask(inbox).await;
+    let lost_days = asked.as_ref().map_or_else(|_| Vec::new(), |asked| asked.lost_days.clone());
+    let remembers = asked
+        .map(|asked| asked.remembers)
+        .map_err(|Unreachable { reason, unavailable, .. }| UnreadInbox { reason, unavailable });
+    InboxFacts { consumer: inbox.consumer.to_string(), topics: inbox.topics.clone(), remembers, lost_days }
+}
+
+async fn ask(inbox: &InboxConfig) -> Result<Asked, Unreachable> {
     let url = inbox.url.load("verify.inbox.url").map_err(|error| Unreachable::operator(error.to_string()))?;
-    let seconds: Option<f64> = match dialect_of(url.expose_secret()).map_err(LogError::from)? {
+    match dialect_of(url.expose_secret()).map_err(LogError::from)? {
         #[cfg(feature = "postgres")]
         Dialect::Postgres => {
             use sqlx::Row as _;
@@ -35,16 +46,25 @@ async fn ask(inbox: &InboxConfig) -> Result<Option<Duration>, Unreachable> {
             let options = options.map_err(LogError::from)?.application_name("relay doctor");
             let mut connection = super::postgres::connect(&options).await?;
             super::postgres::settled(&mut connection).await?;
-            let rows = super::asked::rows(&mut connection, inbox.schema.as_ref(), REMEMBERS).await?;
-            rows.first().map(|row| row.try_get(0)).transpose().map_err(Unreachable::asking)?
+            let schema = inbox.schema.as_ref();
+            let rows = super::asked::rows(&mut connection, schema, LOST_DAYS).await?;
+            let days = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>();
+            let lost_days = days.map_err(Unreachable::asking)?;
+            let rows = super::asked::rows(&mut connection, schema, REMEMBERS).await?;
+            let seconds = rows.first().map(|row| row.try_get(0)).transpose().map_err(Unreachable::asking)?;
+            Ok(Asked { remembers: seconds.map(duration), lost_days })
         }
         #[cfg(not(feature = "postgres"))]
-        Dialect::Postgres => return Err(Unreachable::operator("this relay was built without PostgreSQL")),
+        Dialect::Postgres => Err(Unreachable::operator("this relay was built without PostgreSQL")),
         Dialect::Sqlite => {
             let mut connection = super::sqlite::open(url.expose_secret()).await?;
             let asked = sqlx::query_scalar(REMEMBERS_SQLITE).fetch_optional(&mut connection).await;
-            asked.map_err(Unreachable::asking)?
+            let seconds = asked.map_err(Unreachable::asking)?;
+            Ok(Asked { remembers: seconds.map(duration), ..Asked::default() })
         }
-    };
-    Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)))
+    }
+}
+
+fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
