@@ -189,7 +189,7 @@ async fn no_switch_of_a_session_lets_a_row_of_another_transaction_in(db: &Databa
     let of = |table: &str| format!("trigger outbox_message_xid_is_own of {table}");
     let segment = of("outbox_message_3");
     db.run("ALTER TABLE outbox_message_3 DISABLE TRIGGER outbox_message_xid_is_own").await;
-    assert_eq!(missing().await, [segment.clone()]);
+    assert_eq!(missing().await, std::slice::from_ref(&segment));
     db.run("ALTER TABLE outbox_message_3 ENABLE TRIGGER outbox_message_xid_is_own").await;
     assert_eq!(missing().await, [segment]);
     db.run("ALTER TABLE outbox_message DISABLE TRIGGER ALL").await;

@@ -99,7 +99,7 @@ where
         let message = NewMessage::new(TOPIC).kind("packed").json(&1);
         let mut tx = Outbox::<DB>::new().begin(&self.db.producer).await?;
         tx.enqueue_batch([message]).await?;
-        let _ = tx.commit().await?;
+        tx.commit().await?;
         let ann = Browser::new(&application(&self.page), ANN);
         eventually("the message is dead", || async {
             let dead = ann.get(&below("/dead")).await?;
