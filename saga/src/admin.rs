@@ -238,8 +238,13 @@ impl<DB: Dialect> Sagas<DB> {
     /// # Errors
     /// [`StoreError`].
     pub async fn list(&self, query: &SagaQuery) -> Result<Vec<SagaOutline>, StoreError> {
-        let mut connection = self.acquire().await?;
-        self.call("list sagas", self.0.tables.list(&mut connection, query)).await
+        let (sagas, query) = (self.clone(), query.clone());
+        // Dropped while its transaction begins, it would leave the session inside it.
+        shield(async move {
+            let mut connection = sagas.acquire().await?;
+            sagas.call("list sagas", sagas.0.tables.list(&mut connection, &query)).await
+        })
+        .await
     }
 
     /// Reads a saga and its steps, in the order in which they began. Cancel-safe.
@@ -269,9 +274,14 @@ impl<DB: Dialect> Sagas<DB> {
     /// # Errors
     /// [`StoreError`].
     pub async fn overdue(&self, by: Duration) -> Result<Vec<Overdue>, StoreError> {
-        let mut connection = self.acquire().await?;
-        self.call("count overdue sagas", self.0.tables.overdue(&mut connection, by.min(crate::SPAN_MAX)))
-            .await
+        let sagas = self.clone();
+        // See `list`.
+        shield(async move {
+            let mut connection = sagas.acquire().await?;
+            let overdue = sagas.0.tables.overdue(&mut connection, by.min(crate::SPAN_MAX));
+            sagas.call("count overdue sagas", overdue).await
+        })
+        .await
     }
 
     /// Lists the decisions, the latest first. Cancel-safe.

@@ -62,6 +62,7 @@ macro_rules! cases {
 }
 
 mod audit;
+mod begun;
 mod clocks;
 mod durability;
 mod features;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod begun;
 mod cost;
 mod dump;
 mod effects;
@@ -48,6 +49,7 @@ use key_cases;
 
 pub(crate) fn trials() -> Vec<Trial> {
     [
+        begun::trials(),
         cost::trials(),
         // A lock timeout of 100 ms decides, which a busy machine can exceed by itself.
         trial::at_night(dump::trials()),
