@@ -9,6 +9,10 @@ use outbox_log::LogOptions;
 use super::super::answer::Problem;
 use super::super::app::App;
 
+/// Maximum number of databases that one request queries at once. Those that do not answer together
+/// take as long as one.
+pub(crate) const ASKED_MAX: usize = 32;
+
 /// A database, with its name in forms.
 pub(crate) struct NamedTables {
     /// `pipeline:orders`, `inbox:billing`, `inbox:billing at db1.internal:5432/billing`.
