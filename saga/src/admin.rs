@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use inbox::Signature;
 use message::{InvalidText, shield};
+use migrations::SqlErrorKind;
 use time::OffsetDateTime;
 
 use crate::dialect::Dialect;
@@ -151,7 +153,8 @@ pub struct Overdue {
     pub longest: Duration,
 }
 
-/// The reason why a decision was refused. Nothing was changed.
+/// The reason why a decision was refused. Nothing was changed, except with
+/// [`DecideError::Unknown`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecideError {
@@ -222,6 +225,10 @@ pub enum DecideError {
     /// The name of the step, the actor or the note cannot be used.
     #[error(transparent)]
     Name(#[from] InvalidText),
+    /// The commit was not answered, or its error does not prove a rollback: the decision may be in
+    /// force.
+    #[error("it is unknown whether this was done: {0}; look at the saga again")]
+    Unknown(#[source] StoreError),
     /// The database refused or is unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -351,18 +358,29 @@ impl<DB: Dialect> Sagas<DB> {
         signature.check()?;
         let (sagas, id, signature) = (self.clone(), id.clone(), signature.clone());
         shield(async move {
-            let decided = sagas.0.db.any(sagas.decide_now(id, choice, seen, signature)).await;
-            decided.map_err(StoreError::during("store a decision about a saga"))?
+            let is_committing = AtomicBool::new(false);
+            let deciding = sagas.decide_now(id, choice, seen, signature, &is_committing);
+            match sagas.0.db.any(deciding).await {
+                Ok(decided) => decided,
+                Err(late) => {
+                    let late = StoreError::during("store a decision about a saga")(late);
+                    let is_unknown = is_committing.load(Ordering::Relaxed);
+                    Err(if is_unknown { DecideError::Unknown(late) } else { late.into() })
+                }
+            }
         })
         .await
     }
 
+    /// Sets `is_committing` before it sends the commit: until then, an end of this future also ends
+    /// the transaction.
     async fn decide_now(
         &self,
         id: SagaId,
         choice: Choice,
         seen: Option<Seen>,
         Signature { actor, note, selection: _ }: Signature,
+        is_committing: &AtomicBool,
     ) -> Result<(), DecideError> {
         let failed = StoreError::during;
         let tables = &self.0.tables;
@@ -393,7 +411,12 @@ impl<DB: Dialect> Sagas<DB> {
         let step = choice.step().map(str::to_owned);
         let decision = Decision { at: OffsetDateTime::UNIX_EPOCH, actor, note, action, id, step };
         tables.note(&mut tx, &decision).await.map_err(failed("note a decision"))?;
-        tx.commit().await.map_err(failed("commit a decision"))?;
+        is_committing.store(true, Ordering::Relaxed);
+        tx.commit().await.map_err(|error| {
+            let is_rolled_back = SqlErrorKind::says_rolled_back(&error);
+            let error = failed("commit a decision")(error);
+            if is_rolled_back { error.into() } else { DecideError::Unknown(error) }
+        })?;
         tracing::info!(saga = %decision.id, %action, actor = decision.actor, "an operator has decided");
         self.wake();
         Ok(())

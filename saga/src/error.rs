@@ -13,7 +13,8 @@ use crate::key::SagaId;
 /// The longest error text that is stored, in bytes.
 const ERROR_BYTES_MAX: usize = 2_048;
 
-/// The database could not run an operation that sagas need. Nothing took effect.
+/// The database could not run an operation that sagas need. If only its answer was lost, it may
+/// have taken effect.
 #[derive(Debug, thiserror::Error)]
 #[error("the database could not {what}")]
 pub struct StoreError {
