@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::time::Instant;
 
-use message::SteadyClock;
+use message::{SteadyClock, shield};
 use migrations::{Line, Migrator};
 use outbox::Outbox;
 use sqlx::pool::PoolConnection;
@@ -211,10 +211,12 @@ impl<DB: Dialect> Inbox<DB> {
         self.pool().acquire().await.map_err(StoreError::during(what))
     }
 
-    /// Begins a transaction. Call it only in a spawned task: a `begin` that is dropped half-way
-    /// leaves the pooled session inside a transaction (sqlx 0.9).
+    /// Begins a transaction. Cancel-safe: a `begin` that is dropped half-way would leave the pooled
+    /// session inside a transaction (sqlx 0.9), so it runs to its end.
     pub(crate) async fn begin_raw(&self, what: &'static str) -> Result<Transaction<'static, DB>, StoreError> {
-        DB::begin_writing(self.pool()).await.map_err(StoreError::during(what))
+        let inbox = self.clone();
+        let begin = async move { DB::begin_writing(inbox.pool()).await.map_err(StoreError::during(what)) };
+        shield(within(self.options().call_timeout, what, begin)).await
     }
 
     /// Does the same for a transaction whose commit waits for the disk.
@@ -222,7 +224,9 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         what: &'static str,
     ) -> Result<Transaction<'static, DB>, StoreError> {
-        DB::begin_durable(self.pool()).await.map_err(StoreError::during(what))
+        let inbox = self.clone();
+        let begin = async move { DB::begin_durable(inbox.pool()).await.map_err(StoreError::during(what)) };
+        shield(within(self.options().call_timeout, what, begin)).await
     }
 
     fn memory(&self) -> MutexGuard<'_, PartitionCache> {

@@ -72,14 +72,8 @@ impl<DB: Dialect> Inbox<DB> {
     /// # Errors
     /// [`StoreError`] when the database refused or is unavailable.
     pub async fn begin(&self) -> Result<InboxTransaction<DB>, StoreError> {
-        let inbox = self.clone();
-        shield(async move {
-            let limit = inbox.options().call_timeout;
-            let what = "begin a transaction";
-            let tx = within(limit, what, inbox.begin_raw(what)).await?;
-            Ok(InboxTransaction::new(inbox, tx))
-        })
-        .await
+        let tx = self.begin_raw("begin a transaction").await?;
+        Ok(InboxTransaction::new(self.clone(), tx))
     }
 }
 

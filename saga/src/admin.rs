@@ -1,10 +1,12 @@
 //! Lists and decisions for operators.
 
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use inbox::Signature;
 use message::{InvalidText, shield};
+use migrations::SqlErrorKind;
 use time::OffsetDateTime;
 
 use crate::dialect::Dialect;
@@ -53,7 +55,8 @@ impl Choice {
     }
 }
 
-/// The reason why a decision was refused. Nothing was changed.
+/// The reason why a decision was refused. Nothing was changed, except with
+/// [`DecideError::Unknown`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecideError {
@@ -124,6 +127,10 @@ pub enum DecideError {
     /// The name of the step, the actor or the note cannot be used.
     #[error(transparent)]
     Name(#[from] InvalidText),
+    /// The commit was not answered, or its error does not prove a rollback: the decision may be in
+    /// force.
+    #[error("it is unknown whether this was done: {0}; look at the saga again")]
+    Unknown(#[source] StoreError),
     /// The database refused or is unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -140,8 +147,13 @@ impl<DB: Dialect> Sagas<DB> {
     /// # Errors
     /// [`StoreError`].
     pub async fn list(&self, query: &SagaQuery) -> Result<Vec<SagaOutline>, StoreError> {
-        let mut connection = self.acquire().await?;
-        self.call("list sagas", self.0.tables.list(&mut connection, query)).await
+        let (sagas, query) = (self.clone(), query.clone());
+        // Dropped while its transaction begins, it would leave the session inside it.
+        shield(async move {
+            let mut connection = sagas.acquire().await?;
+            sagas.call("list sagas", sagas.0.tables.list(&mut connection, &query)).await
+        })
+        .await
     }
 
     /// Reads a saga and its steps, in the order in which they began. Cancel-safe.
@@ -171,9 +183,14 @@ impl<DB: Dialect> Sagas<DB> {
     /// # Errors
     /// [`StoreError`].
     pub async fn overdue(&self, by: Duration) -> Result<Vec<Overdue>, StoreError> {
-        let mut connection = self.acquire().await?;
-        self.call("count overdue sagas", self.0.tables.overdue(&mut connection, by.min(crate::SPAN_MAX)))
-            .await
+        let sagas = self.clone();
+        // See `list`.
+        shield(async move {
+            let mut connection = sagas.acquire().await?;
+            let overdue = sagas.0.tables.overdue(&mut connection, by.min(crate::SPAN_MAX));
+            sagas.call("count overdue sagas", overdue).await
+        })
+        .await
     }
 
     /// Lists the decisions, the latest first. Cancel-safe.
@@ -243,18 +260,29 @@ impl<DB: Dialect> Sagas<DB> {
         signature.check()?;
         let (sagas, id, signature) = (self.clone(), id.clone(), signature.clone());
         shield(async move {
-            let decided = sagas.0.db.any(sagas.decide_now(id, choice, seen, signature)).await;
-            decided.map_err(StoreError::during("store a decision about a saga"))?
+            let is_committing = AtomicBool::new(false);
+            let deciding = sagas.decide_now(id, choice, seen, signature, &is_committing);
+            match sagas.0.db.any(deciding).await {
+                Ok(decided) => decided,
+                Err(late) => {
+                    let late = StoreError::during("store a decision about a saga")(late);
+                    let is_unknown = is_committing.load(Ordering::Relaxed);
+                    Err(if is_unknown { DecideError::Unknown(late) } else { late.into() })
+                }
+            }
         })
         .await
     }
 
+    /// Sets `is_committing` before it sends the commit: until then, an end of this future also ends
+    /// the transaction.
     async fn decide_now(
         &self,
         id: SagaId,
         choice: Choice,
         seen: Option<Seen>,
         Signature { actor, note, selection: _ }: Signature,
+        is_committing: &AtomicBool,
     ) -> Result<(), DecideError> {
         let failed = StoreError::during;
         let tables = &self.0.tables;
@@ -285,7 +313,12 @@ impl<DB: Dialect> Sagas<DB> {
         let step = choice.step().map(str::to_owned);
         let decision = Decision { at: OffsetDateTime::UNIX_EPOCH, actor, note, action, id, step };
         tables.note(&mut tx, &decision).await.map_err(failed("note a decision"))?;
-        tx.commit().await.map_err(failed("commit a decision"))?;
+        is_committing.store(true, Ordering::Relaxed);
+        tx.commit().await.map_err(|error| {
+            let is_rolled_back = SqlErrorKind::says_rolled_back(&error);
+            let error = failed("commit a decision")(error);
+            if is_rolled_back { error.into() } else { DecideError::Unknown(error) }
+        })?;
         tracing::info!(saga = %decision.id, %action, actor = decision.actor, "an operator has decided");
         self.wake();
         Ok(())

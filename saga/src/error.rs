@@ -19,7 +19,8 @@ pub(crate) fn misfit<T>(error: &serde_json::Error) -> String {
     format!("it is not the JSON of {} at line {line} column {column}", std::any::type_name::<T>())
 }
 
-/// The database could not run an operation that sagas need. Nothing took effect.
+/// The database could not run an operation that sagas need. If only its answer was lost, it may
+/// have taken effect.
 #[derive(Debug, thiserror::Error)]
 #[error("the database could not {what}")]
 pub struct StoreError {

@@ -14,6 +14,9 @@ migrations::statements! {
         record_columns = "k.fingerprint, k.state, k.attempt, k.holder, k.lease_until, k.outcome, \
             k.processed_at, k.expires_at, k.refuses";
         stuck_columns = "scope, operation, key, attempt, holder, claimed_at, lease_until, refuses";
+        // Until when the key of the statement is kept, at least: the clock may have been set back.
+        known_until = "coalesce((SELECT expires_at FROM idempotency_key \
+            WHERE scope = $1 AND operation = $2 AND key = $3), 0)";
     }
 
     clock = "SELECT {now} AS now";
@@ -30,14 +33,15 @@ migrations::statements! {
     /// Takes over a key that the same transaction has read.
     replace = "INSERT OR REPLACE INTO idempotency_key (scope, operation, key, fingerprint, holder, \
         lease_until, claimed_at, expires_at, refuses, attempt, state) \
-        VALUES ($1, $2, $3, $4, $5, {now} + $6, {now}, {now} + $7, $8, $9, 'in_progress')";
+        VALUES ($1, $2, $3, $4, $5, {now} + $6, {now}, max({now} + $7, {known_until}), $8, $9, 'in_progress')";
     /// Ends the request of this very transaction, whether or not its row was rolled back with the
     /// effects.
     finish = "INSERT OR REPLACE INTO idempotency_key (scope, operation, key, fingerprint, holder, state, \
         attempt, outcome, claimed_at, processed_at, expires_at, refuses) \
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, {now}, {now}, {now} + $9, $10)";
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, {now}, {now}, \
+        max({now} + $9, {known_until}), $10)";
     change = "UPDATE idempotency_key SET state = $4, lease_until = $5, outcome = $6, claimed_at = $7, \
-        processed_at = $8, expires_at = $7 + (expires_at - claimed_at), decided_by = $9, \
+        processed_at = $8, expires_at = max(expires_at, $7 + (expires_at - claimed_at)), decided_by = $9, \
         reported_at = NULL WHERE scope = $1 AND operation = $2 AND key = $3";
     /// Also keys whose lease is too long, as on PostgreSQL: longer than LEASE_MAX.
     stuck = "SELECT * FROM (SELECT {stuck_columns} FROM idempotency_key WHERE state = 'in_progress' \

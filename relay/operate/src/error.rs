@@ -50,6 +50,11 @@ impl OperateError {
         Self::new(OperateErrorKind::Refused, message).with_help(help)
     }
 
+    /// Creates an error for a decision whose outcome is unknown.
+    pub(crate) fn unknown(message: impl Display) -> Self {
+        Self { is_unknown: true, ..Self::new(OperateErrorKind::Unavailable, message) }
+    }
+
     /// Adds advice.
     #[must_use]
     pub fn with_help(self, help: impl Display) -> Self {
@@ -144,10 +149,7 @@ impl From<DecideError> for OperateError {
             DecideError::NotDead { .. }
             | DecideError::NoSuchEntry { .. }
             | DecideError::AnotherMessage { .. } => Self::new(OperateErrorKind::Conflict, error),
-            DecideError::Unknown(_) => {
-                let error = Self::new(OperateErrorKind::Unavailable, error);
-                Self { is_unknown: true, ..error }
-            }
+            DecideError::Unknown(_) => Self::unknown(error),
             error => Self::by_fault(error.fault(), error),
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use brokers::InvalidSetting;
+use futures_util::{StreamExt as _, stream};
 use inbox::{ConsumerName, Tenant};
 use message::{Connector, Splitter};
 use migrations::Identifier;
@@ -76,6 +77,21 @@ pub(crate) struct InboxPlace {
 }
 
 impl InboxPlace {
+    /// Connects to the inbox of a configured consumer.
+    async fn open(inbox: &InboxConfig) -> Result<Self, OperateError> {
+        let tables = inbox.tables()?;
+        let location = tables.location();
+        let database = Arc::new(InboxDatabase::open(&tables, &location).await?);
+        Ok(Self {
+            consumer: Some(inbox.consumer.clone()),
+            scope: inbox.scope.clone(),
+            pipelines: inbox.pipelines.clone(),
+            topics: inbox.topics.clone(),
+            database,
+            location,
+        })
+    }
+
     /// Returns its consumer, or the location of the database if it is of all consumers.
     pub(crate) fn name(&self) -> String {
         self.consumer.as_ref().map_or_else(|| self.location.clone(), |name| name.as_str().to_owned())
@@ -104,6 +120,9 @@ impl InboxPlace {
             && self.scope.as_ref().is_none_or(|name| name.as_str() == scope)
     }
 }
+
+/// Maximum number of inboxes to which one request connects at once.
+const OPENING_MAX: usize = 32;
 
 /// The outboxes and inboxes for a request. Some may be away: queries then return results of the
 /// others, and decisions are refused.
@@ -176,24 +195,20 @@ impl Places {
     }
 
     /// Adds the inbox of a configured consumer. Connects to it.
-    pub async fn inbox(mut self, inbox: &InboxConfig) -> Self {
-        let (consumer, scope) = (Some(inbox.consumer.clone()), inbox.scope.clone());
-        let opened = async {
-            let tables = inbox.tables().map_err(OperateError::from)?;
-            let location = tables.location();
-            let opened = InboxDatabase::open(&tables, &location).await?;
-            Ok::<_, OperateError>((opened, location))
-        };
-        match opened.await {
-            Ok((database, location)) => self.inboxes.push(InboxPlace {
-                consumer,
-                scope,
-                pipelines: inbox.pipelines.clone(),
-                topics: inbox.topics.clone(),
-                database: Arc::new(database),
-                location,
-            }),
-            Err(error) => self.away.push(error.about(format_args!("inbox of {}", inbox.consumer))),
+    pub async fn inbox(self, inbox: &InboxConfig) -> Self {
+        self.inboxes(vec![inbox]).await
+    }
+
+    /// Adds the inboxes of configured consumers, in this order. Connects to up to 32 of them at
+    /// once: those that do not answer together take as long as one.
+    pub async fn inboxes(mut self, inboxes: Vec<&InboxConfig>) -> Self {
+        let opening: Vec<_> = inboxes.iter().map(|inbox| Box::pin(InboxPlace::open(inbox))).collect();
+        let opened: Vec<_> = stream::iter(opening).buffered(OPENING_MAX).collect().await;
+        for (inbox, opened) in inboxes.into_iter().zip(opened) {
+            match opened {
+                Ok(place) => self.inboxes.push(place),
+                Err(error) => self.away.push(error.about(format_args!("inbox of {}", inbox.consumer))),
+            }
         }
         self
     }
@@ -252,6 +267,58 @@ impl Places {
     pub async fn close(self) {
         for inbox in self.inboxes {
             inbox.database.close().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use brokers::Secret;
+    use tokio::net::TcpListener;
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    fn inbox(consumer: &str, port: u16) -> InboxConfig {
+        let url = format!("postgres://nobody:secret@127.0.0.1:{port}/none?sslmode=disable");
+        InboxConfig {
+            consumer: ConsumerName::new(consumer).unwrap(),
+            scope: None,
+            url: Secret::Text(url.into()),
+            lent: None,
+            schema: None,
+            allow_plaintext: false,
+            topics: BTreeSet::new(),
+            pipelines: BTreeSet::new(),
+            effects: None,
+            effects_kinds: BTreeSet::new(),
+            group: None,
+        }
+    }
+
+    /// Goal: inboxes that do not answer cost a request the time of one. Oracle: all of them have a
+    /// connection while none has been answered; the errors are in the order of the inboxes.
+    #[tokio::test]
+    async fn silent_inboxes_are_waited_for_together() {
+        let mut inboxes = Vec::new();
+        let mut accepting = JoinSet::new();
+        for number in 0..12 {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            inboxes.push(inbox(&format!("consumer-{number}"), listener.local_addr().unwrap().port()));
+            accepting.spawn(async move { listener.accept().await.unwrap().0 });
+        }
+        let opening = tokio::spawn(async move { Places::new().inboxes(inboxes.iter().collect()).await });
+        // Without an answer, a connection is given up after 10 s.
+        let connected = tokio::time::timeout(Duration::from_secs(9), accepting.join_all()).await;
+        drop(connected.expect("one of them was waited for alone"));
+        let places = opening.await.unwrap();
+        let errors: Vec<String> = places.away.iter().map(ToString::to_string).collect();
+        assert_eq!(errors.len(), 12, "{errors:?}");
+        for (number, error) in errors.iter().enumerate() {
+            assert!(error.contains(&format!("consumer-{number}")), "{number}: {error}");
         }
     }
 }

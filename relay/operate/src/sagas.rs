@@ -122,6 +122,7 @@ fn failed(error: StoreError) -> OperateError {
 fn refused(error: DecideError) -> OperateError {
     match error {
         DecideError::Store(error) => failed(error),
+        error @ DecideError::Unknown(_) => OperateError::unknown(error),
         error @ DecideError::NotNow { .. } => OperateError::new(OperateErrorKind::Conflict, error),
         error @ DecideError::Changed { .. } => OperateError::new(OperateErrorKind::Conflict, error)
             .with_help("nothing was changed: check the saga again"),

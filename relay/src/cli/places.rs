@@ -103,9 +103,7 @@ impl Where {
             let is_of = |inbox: &&operate::InboxConfig| {
                 self.pipeline.as_deref().is_none_or(|pipeline| inbox.is_of(pipeline))
             };
-            for inbox in config.verify.iter().filter(is_of) {
-                places = places.inbox(inbox).await;
-            }
+            places = places.inboxes(config.verify.iter().filter(is_of).collect()).await;
         }
         Ok(places)
     }

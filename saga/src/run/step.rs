@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use message::shield;
 use outbox::{CommitError, OutboxTransaction};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -203,7 +204,8 @@ impl<DB: Dialect> Parts<DB> {
     /// Begins the transaction of a step.
     pub(super) async fn begin(&mut self, name: &str) -> Result<OutboxTransaction<DB>, Stopped> {
         let sagas = Arc::clone(&self.sagas);
-        match sagas.db.any(sagas.outbox.begin(sagas.db.pool())).await {
+        // A worker that is dropped meanwhile would leave the session inside the transaction.
+        match shield(async move { sagas.db.any(sagas.outbox.begin(sagas.db.pool())).await }).await {
             Ok(Ok(tx)) => Ok(tx),
             Ok(Err(error)) => self.failed_step(name, &error.into()),
             Err(error) => self.failed_store("begin a step", error),

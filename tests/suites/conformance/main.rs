@@ -63,6 +63,7 @@ macro_rules! cases {
 
 mod audit;
 mod audits;
+mod begun;
 mod clocks;
 mod durability;
 mod features;

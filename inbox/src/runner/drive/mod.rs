@@ -156,13 +156,14 @@ impl<S: Store> Drive<S> {
     async fn next(&mut self, keep_alive: &mut Interval, lag: &mut Interval, is_stopping: bool) -> Step {
         let room = self.settings.prefetch.get().saturating_sub(self.unsettled.len());
         let Self { shutdown, running, broker_session, .. } = self;
-        // In this order: after an abort nothing is settled, and finished work goes before new work.
+        // In this order: after an abort nothing is settled, finished work goes before new work, and
+        // deliveries are kept alive however often short handlers finish.
         tokio::select! {
             biased;
             () = shutdown.abort.cancelled() => Step::Abort,
             () = shutdown.graceful.cancelled(), if !is_stopping => Step::Stop,
-            Some(finished) = running.join_next() => Step::Finished(finished),
             _ = keep_alive.tick() => Step::KeepAlive,
+            Some(finished) = running.join_next() => Step::Finished(finished),
             _ = lag.tick() => Step::AskLag,
             event = broker_session.next(NonZeroUsize::new(room)), if !is_stopping => Step::BrokerSession(event),
         }

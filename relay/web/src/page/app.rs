@@ -140,11 +140,9 @@ impl App {
     }
 
     /// Adds all inboxes, or those of one consumer. Connects to them.
-    pub(crate) async fn with_inboxes(&self, mut places: Places, only: &str) -> Places {
-        for inbox in self.inboxes.iter().filter(|it| only.is_empty() || it.consumer.as_str() == only) {
-            places = places.inbox(inbox).await;
-        }
-        places
+    pub(crate) async fn with_inboxes(&self, places: Places, only: &str) -> Places {
+        let inboxes = self.inboxes.iter().filter(|it| only.is_empty() || it.consumer.as_str() == only);
+        places.inboxes(inboxes.collect()).await
     }
 
     /// Adds the inboxes that apply messages of a pipeline, or all if none is named. Connects to

@@ -37,10 +37,7 @@ pub(crate) struct Beside {
 impl Beside {
     /// Queries the inboxes.
     pub(crate) async fn with_consumers(&self, inboxes: &[InboxConfig]) -> Self {
-        let mut places = Places::new();
-        for inbox in inboxes {
-            places = places.inbox(inbox).await;
-        }
+        let places = Places::new().inboxes(inboxes.iter().collect()).await;
         let found = consumers(&places, &viewer()).await;
         places.close().await;
         let (consumers, away) = found.unwrap_or_default();

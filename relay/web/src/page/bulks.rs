@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use operate::dead::{BulkReport, Progress};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -23,13 +24,28 @@ pub(crate) struct Bulk {
     pub(crate) is_stopping: bool,
     /// The reports of its parts, or the reason why it ended early; `None` while it is running.
     pub(crate) ended: Option<Result<Vec<BulkReport>, String>>,
+    ended_at: Option<Instant>,
+}
+
+impl Bulk {
+    /// Notes how it has ended, unless that is known.
+    pub(crate) fn end(&mut self, how: Result<Vec<BulkReport>, String>) {
+        if self.ended.is_none() {
+            self.ended = Some(how);
+            self.ended_at = Some(Instant::now());
+        }
+    }
+
+    /// Returns whether it ended so long ago that it is forgotten.
+    fn is_old(&self) -> bool {
+        self.ended_at.is_some_and(|at| at.elapsed() >= KEPT_FOR)
+    }
 }
 
 /// A decision of this process.
 pub(crate) struct Running {
     pub(crate) state: watch::Sender<Bulk>,
     pub(crate) stop: CancellationToken,
-    begun: Instant,
 }
 
 /// The decisions of this process.
@@ -51,7 +67,7 @@ impl Bulks {
     pub(crate) fn begin(&self, id: Uuid) -> Begun {
         let mut bulks = self.lock();
         let is_over = |bulk: &Running| bulk.state.borrow().ended.is_some();
-        bulks.retain(|_, bulk| !is_over(bulk) || bulk.begun.elapsed() < KEPT_FOR);
+        bulks.retain(|_, bulk| !bulk.state.borrow().is_old());
         if bulks.contains_key(&id) {
             return Begun::Before;
         }
@@ -59,7 +75,7 @@ impl Bulks {
             return Begun::TooMany;
         }
         let state = watch::Sender::new(Bulk::default());
-        let running = Arc::new(Running { state, stop: CancellationToken::new(), begun: Instant::now() });
+        let running = Arc::new(Running { state, stop: CancellationToken::new() });
         bulks.insert(id, Arc::clone(&running));
         Begun::New(running)
     }
@@ -95,10 +111,24 @@ mod tests {
         assert!(matches!(bulks.begin(other), Begun::New(_)));
         assert!(matches!(bulks.begin(third), Begun::TooMany));
         assert!(bulks.stop(one) && running.stop.is_cancelled());
-        running.state.send_modify(|bulk| bulk.ended = Some(Ok(Vec::new())));
+        running.state.send_modify(|bulk| bulk.end(Ok(Vec::new())));
         assert!(!bulks.stop(one), "it has ended");
         assert!(matches!(bulks.begin(one), Begun::Before), "it is not run again");
         assert!(matches!(bulks.begin(third), Begun::New(_)));
         assert!(bulks.get(one).is_some_and(|bulk| bulk.is_stopping) && bulks.get(Uuid::nil()).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_refusals_of_a_long_decision_are_kept_from_its_end() {
+        let bulks = Bulks::default();
+        let [long, next, last] = [1, 2, 3].map(Uuid::from_u128);
+        let Begun::New(running) = bulks.begin(long) else { panic!("the first one") };
+        tokio::time::advance(KEPT_FOR * 2).await;
+        running.state.send_modify(|bulk| bulk.end(Err(String::from("away"))));
+        assert!(matches!(bulks.begin(next), Begun::New(_)));
+        assert!(bulks.get(long).is_some_and(|bulk| bulk.ended == Some(Err(String::from("away")))));
+        tokio::time::advance(KEPT_FOR).await;
+        assert!(matches!(bulks.begin(last), Begun::New(_)));
+        assert!(bulks.get(long).is_none(), "it is forgotten after a while");
     }
 }

@@ -2,10 +2,12 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use brokers::Secret;
+use futures_util::FutureExt as _;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -35,6 +37,8 @@ const PER_PEER_MAX: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum age of a connection, streams included: a browser opens another one.
 const CONNECTION_LIFETIME: Duration = Duration::from_secs(900);
+/// Pause after a panic of the task that keeps the figures up to date.
+const OBSERVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Maximum size of a request's head in bytes.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 
@@ -136,11 +140,22 @@ impl Page {
     pub async fn serve(self) {
         let Self { listener, tls, bounds, app } = self;
         let mut observing = JoinSet::new();
-        let observed = Arc::clone(&app);
-        observing.spawn(async move { Box::pin(observed.observer.keep()).await });
+        observing.spawn(observe(Arc::clone(&app)));
         let service = TowerToHyperService::new(routes(app));
         let answer = |stream, admitted| answer(stream, admitted, tls.clone(), service.clone());
         listener::serve(listener, "the page", bounds, answer).await;
+    }
+}
+
+/// Keeps the figures of the page up to date. Begins again after a panic: otherwise they would stand
+/// still until a restart.
+async fn observe(app: Arc<App>) {
+    loop {
+        let observing = AssertUnwindSafe(Box::pin(app.observer.keep()));
+        if observing.catch_unwind().await.is_err() {
+            tracing::error!("the figures of the page panicked; they begin again");
+            tokio::time::sleep(OBSERVE_AGAIN_AFTER).await;
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
 
 mod batch_functions;
+mod begun;
 pub(crate) mod broker;
 mod chunks;
 mod consumer;
@@ -39,6 +40,7 @@ use time::OffsetDateTime;
 pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
     [
         batch_functions::trials(),
+        begun::trials(),
         chunks::trials(),
         consumer::trials(),
         copies::trials(),

@@ -15,6 +15,7 @@ key_cases! { "keys/forgetting":
         what_somebody_may_still_complete_is_not_forgotten,
         what_was_abandoned_is_forgotten_unless_an_operator_decides,
         a_late_ending_is_kept_for_the_whole_retention,
+        a_clock_that_is_set_back_forgets_no_key_earlier,
         an_operation_keeps_its_keys_no_longer_than_the_handle_allows,
         expired_keys_are_deleted_in_batches_and_others_stay,
         an_open_handle_forgets_by_itself,
@@ -220,6 +221,36 @@ async fn an_expired_lease_is_reported_once_with_its_policy<DB: Keys>(db: Databas
     db.execute(DB::LAPSE).await.unwrap();
     assert_eq!(keys.maintain().await.unwrap().leases_expired, 1);
     assert_eq!((counted("take_over"), told("take_over").await), (2, 2));
+}
+
+/// Goal: a key is kept for as long as its first answer said, although the clock is set back before
+/// it is renewed, ends, is taken over, or is claimed again. Oracle: no row expires earlier than
+/// before.
+async fn a_clock_that_is_set_back_forgets_no_key_earlier<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    let options = ClaimOptions::default().on_expired(OnExpired::TakeOver);
+    let claimed = async |name: &str| {
+        let claimed = keys.claim(&key(name), request(name), &options).await.unwrap();
+        let Claimed::Acquired(claim) = claimed else { panic!("{name}: {}", claimed.as_str()) };
+        claim
+    };
+    let renewed = claimed("renewed").await;
+    let ended = claimed("ended").await;
+    let _lost = claimed("taken over").await;
+    claimed("again").await.release().await.unwrap();
+    db.execute(DB::SET_BACK).await.unwrap();
+    db.execute("CREATE TABLE promised AS SELECT key, expires_at FROM idempotency_key").await.unwrap();
+
+    renewed.renew().await.unwrap();
+    ended.complete(Ending::Succeeded, b"done").await.unwrap();
+    db.execute(DB::LAPSE).await.unwrap();
+    let _taken = claimed("taken over").await;
+    assert_eq!(run(&keys, "again").await, "acquired");
+    let earlier = "SELECT k.key FROM idempotency_key AS k JOIN promised AS p ON p.key = k.key \
+        WHERE k.expires_at < p.expires_at ORDER BY k.key";
+    let mut connection = db.admin.acquire().await.unwrap();
+    assert_eq!(DB::texts(&mut connection, earlier).await.unwrap(), [""; 0]);
+    assert_eq!(db.integer("SELECT count(*) FROM idempotency_key").await.unwrap(), 4);
 }
 
 /// A service runs its own statements with its own rights.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod begun;
 mod cost;
 mod dump;
 mod effects;
@@ -48,6 +49,7 @@ use key_cases;
 
 pub(crate) fn trials() -> Vec<Trial> {
     [
+        begun::trials(),
         cost::trials(),
         // A lock timeout of 100 ms decides, which a busy machine can exceed by itself.
         trial::at_night(dump::trials()),
@@ -76,6 +78,8 @@ trait Keys: Dialect {
     const EXPIRE: &str;
     /// Makes every key 23 hours older.
     const AGE: &str;
+    /// Makes every key an hour younger, as if the clock had been set back.
+    const SET_BACK: &str;
     const EFFECTS: &str;
     /// Writes an effect in a transaction.
     fn apply(
@@ -94,6 +98,8 @@ impl Keys for Postgres {
     const EXPIRE: &str = "UPDATE idempotency_key SET expires_at = now() - interval '1 second'";
     const AGE: &str = "UPDATE idempotency_key SET claimed_at = claimed_at - interval '23 hours', \
         expires_at = expires_at - interval '23 hours'";
+    const SET_BACK: &str = "UPDATE idempotency_key SET claimed_at = claimed_at + interval '1 hour', \
+        expires_at = expires_at + interval '1 hour'";
     const EFFECTS: &str = "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, payload text)";
 }
 
@@ -103,6 +109,8 @@ impl Keys for Sqlite {
     const EXPIRE: &str = "UPDATE idempotency_key SET expires_at = 1";
     const AGE: &str = "UPDATE idempotency_key SET claimed_at = claimed_at - 82800000000, \
         expires_at = expires_at - 82800000000";
+    const SET_BACK: &str = "UPDATE idempotency_key SET claimed_at = claimed_at + 3600000000, \
+        expires_at = expires_at + 3600000000";
     const EFFECTS: &str = "CREATE TABLE effect (id INTEGER PRIMARY KEY, payload TEXT)";
 }
 

@@ -39,6 +39,7 @@ cases! { "outbox/checkpoint_store":
     on_postgres {
         a_decision_whose_answer_is_lost_is_unknown,
         a_checkpoint_removes_an_entry_that_an_operator_takes,
+        an_entry_that_is_due_again_is_no_longer_taken,
         the_transaction_that_holds_rows_back_is_named,
         a_prepared_transaction_that_holds_rows_back_is_named,
         processes_that_wait_for_the_lease_are_counted,
@@ -428,6 +429,25 @@ async fn a_checkpoint_removes_an_entry_that_an_operator_takes(db: &Database<sqlx
     assert_eq!(stored.await.unwrap(), Fenced::Held);
     assert_eq!(db.number("SELECT sum(id)::bigint FROM outbox_exception").await, 3, "the entries left");
     assert_eq!(db.number("SELECT sum(id)::bigint FROM outbox_parked").await, 3, "the copies left");
+}
+
+/// Goal: a process that slept after it took an entry for a decision does not decide about it once
+/// the relay may send it again. Oracle: the entries that the statement of the decision locks,
+/// before and after the time until which they were taken.
+async fn an_entry_that_is_due_again_is_no_longer_taken(db: &Database<sqlx::Postgres>) {
+    let hour = Some(Duration::from_secs(3600));
+    with_parked(db, &[ExceptionChange::Park(parked(1, ExceptionState::Retrying, hour))]).await;
+    let listed = outbox_log::postgres::inventory::statements();
+    let lock = &listed.iter().find(|listed| listed.name == "admin.LOCK_ENTRIES").unwrap().sql;
+    for (minutes, locked) in [(1, 1), (-1, 0)] {
+        let take = "UPDATE outbox_exception SET due_at = clock_timestamp() + make_interval(mins => $1) \
+            RETURNING due_at::text";
+        let taken_until: String = sqlx::query_scalar(take).bind(minutes).fetch_one(&db.admin).await.unwrap();
+        let locking = sqlx::query(sqlx::AssertSqlSafe(lock.clone())).bind(relay().as_str().to_owned());
+        let locking = locking.bind(vec![1_i64]).bind(taken_until).bind(None::<time::OffsetDateTime>);
+        let found = locking.fetch_all(&db.admin).await.unwrap();
+        assert_eq!(found.len(), locked, "{minutes} minutes");
+    }
 }
 
 /// Names a parked entry as an operator does.

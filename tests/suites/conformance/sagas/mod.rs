@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod bad_input;
+mod begun;
 mod calls;
 mod crashes;
 mod lost_commits;
@@ -76,6 +77,7 @@ use saga_cases;
 pub(crate) fn trials() -> Vec<Trial> {
     [
         bad_input::trials(),
+        begun::trials(),
         calls::trials(),
         crashes::trials(),
         lost_commits::trials(),

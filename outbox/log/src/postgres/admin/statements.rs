@@ -89,13 +89,15 @@ migrations::statements! {
 }
 
 // $1 relay, $2 ids, ascending, so that two operators never deadlock. Entries that are not dead
-// belong to the relay, unless they were taken from it until $3. A confirmation for the moment $4,
+// belong to the relay, unless they were taken from it until $3, which has not come: a process may
+// have slept meanwhile. A confirmation for the moment $4,
 // if given, does not cover what has changed later. Each is looked up separately, here and below.
 pub(in crate::postgres) const LOCK_ENTRIES: &str = "
 SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
     SELECT id, state, message_id FROM {schema}outbox_exception
     WHERE relay = $1 AND shard = 0 AND id = chosen.id
-        AND (state = 'dead' OR state = 'retrying' AND due_at = $3::text::timestamptz)
+        AND (state = 'dead'
+            OR state = 'retrying' AND due_at = $3::text::timestamptz AND due_at > clock_timestamp())
         AND ($4::timestamptz IS NULL OR updated_at <= $4) LIMIT 1 FOR UPDATE) AS e";
 
 // $1 relay, $2 ids, $3 seconds: the entries that wait for a retry and for an operator, when each is

@@ -17,8 +17,10 @@ migrations::statements! {
     backlog = "
         SELECT (SELECT coalesce(max(id), 0) FROM outbox_message) - ?1, id, ({now} - enqueued_at) / 1e6
             FROM outbox_message WHERE id > ?1 ORDER BY id LIMIT 1";
+    /// Reads an entry; its due time only if it has not come.
     found = "
-        SELECT state, message_id, due_at, updated_at FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
+        SELECT state, message_id, CASE WHEN due_at > {now} THEN due_at END, updated_at
+        FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
     /// Finds an entry that waits for a retry and for an operator, with its due time. A confirmation
     /// for the moment ?3, if given, does not cover one that has changed since.
     waiting = "

@@ -161,10 +161,8 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     let work = tokio::spawn(async move { Box::pin(run(&of_work, jobs, &signed, &change, id)).await });
     tokio::spawn(async move {
         if work.await.is_err() {
-            let why = || Err(String::from("it ended unexpectedly: the log of the relay has the reason"));
-            running.state.send_modify(|bulk| {
-                bulk.ended.get_or_insert_with(why);
-            });
+            let why = String::from("it ended unexpectedly: the log of the relay has the reason");
+            running.state.send_modify(|bulk| bulk.end(Err(why)));
         }
         surveys.surveys.forget();
     });
@@ -222,7 +220,7 @@ async fn run(running: &Running, jobs: Vec<Job>, signed: &Signed, change: &Change
             }
         }
     }
-    running.state.send_modify(|bulk| bulk.ended = Some(refused.map_or(Ok(reports), Err)));
+    running.state.send_modify(|bulk| bulk.end(refused.map_or(Ok(reports), Err)));
 }
 
 /// Returns the address of the result in these places, with the filter of the list.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Form;
 use axum::extract::State;
 use axum::http::Uri;
+use futures_util::{StreamExt as _, stream};
 use idempotency::{Action, KeyId};
 use maud::{Markup, html};
 use message::shield;
@@ -20,7 +21,7 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, cell, count, form_token, may_decide, signature};
 use super::super::list::{Column, Kind, column, list};
-use super::tables;
+use super::tables::{self, ASKED_MAX};
 
 /// Maximum number of keys shown for each database.
 const KEYS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
@@ -32,14 +33,16 @@ pub(crate) async fn show(
     uri: Uri,
 ) -> Result<Html, Problem> {
     let _turn = app.turn().await?;
-    let mut found = Vec::new();
-    for NamedTables { name, tables } in named_tables(&app.pipelines, &app.inboxes) {
+    let operator = &operator;
+    let ask = |NamedTables { name, tables }| async move {
         let lines = match tables {
-            Ok(tables) => keys::stuck(&tables, &operator, KEYS_MAX).await,
+            Ok(tables) => keys::stuck(&tables, operator, KEYS_MAX).await,
             Err(problem) => Err(OperateError::refused(problem, "")),
         };
-        found.push((name, lines));
-    }
+        (name, lines)
+    };
+    let asked: Vec<_> = named_tables(&app.pipelines, &app.inboxes).into_iter().map(ask).collect();
+    let found: Vec<_> = stream::iter(asked).buffered(ASKED_MAX).collect().await;
     let body = html! {
         p class="lead" { "Keys whose lease has expired and that no request has taken over, longest expired first." }
         @for (name, lines) in &found {
@@ -52,7 +55,7 @@ pub(crate) async fn show(
                     Err(error) => p class="faint" { (cell(&error.to_string())) },
                     Ok(lines) if lines.is_empty() => p class="empty" { "No keys are stuck." },
                     Ok(lines) => {
-                        (table(&operator, name, lines))
+                        (table(operator, name, lines))
                         @if lines.len() >= KEYS_MAX.get() as usize { p class="faint" { "These are the first " (count(KEYS_MAX.get().into())) "." } }
                     }
                 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Form;
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, Uri};
+use futures_util::{StreamExt as _, stream};
 use maud::{Markup, html};
 use message::shield;
 use operate::sagas::SagaDatabase;
@@ -22,7 +23,7 @@ use super::super::layout::{
     Frame, Tab, badge, cell, count, form_token, may_decide, maybe, maybe_since, signature, since,
 };
 use super::super::list::{Column, Kind, column, list};
-use super::tables;
+use super::tables::{self, ASKED_MAX};
 
 /// Maximum number of sagas shown for each database.
 const SAGAS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
@@ -39,14 +40,17 @@ pub(crate) async fn show_all(
     let mut wanted = SagaQuery::open(SAGAS_MAX);
     wanted.is_stuck = query.text("show") == "stuck";
     wanted.with_ended = query.text("show") == "all";
-    let mut found = Vec::new();
-    for NamedTables { name, tables } in named_tables(&app.pipelines, &app.inboxes) {
+    let operator = &operator;
+    let wanted = &wanted;
+    let ask = |NamedTables { name, tables }| async move {
         let sagas = match tables {
-            Ok(tables) => listed(&tables, &operator, &wanted).await,
+            Ok(tables) => listed(&tables, operator, wanted).await,
             Err(problem) => Err(OperateError::refused(problem, "")),
         };
-        found.push((name, sagas));
-    }
+        (name, sagas)
+    };
+    let asked: Vec<_> = named_tables(&app.pipelines, &app.inboxes).into_iter().map(ask).collect();
+    let found: Vec<_> = stream::iter(asked).buffered(ASKED_MAX).collect().await;
     let body = html! {
         nav class="choices" aria-label="Which sagas" {
             @for (value, name) in [("", "open"), ("stuck", "stuck"), ("all", "including ended")] {

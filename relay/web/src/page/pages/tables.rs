@@ -7,6 +7,10 @@ use operate::tables::Tables;
 use super::super::answer::Problem;
 use super::super::app::App;
 
+/// Maximum number of databases that one request queries at once. Those that do not answer together
+/// take as long as one.
+pub(crate) const ASKED_MAX: usize = 32;
+
 /// Returns the database with this name.
 pub(crate) fn named(app: &App, name: &str) -> Result<Tables, Problem> {
     let found = named_tables(&app.pipelines, &app.inboxes).into_iter().find(|it| it.name == name);
