@@ -356,7 +356,7 @@ fn options_can_grow() {
 /// The places where a transaction begins on a session of a service's pool: the file, how many there
 /// are, and why no caller that is dropped leaves the session inside the transaction.
 const BEGINS: [(&str, usize, &str); 15] = [
-    ("idempotency/src/handle.rs", 1, "`begin` is shielded, and so is the layer, which calls `begin_here`"),
+    ("idempotency/src/claiming.rs", 1, "`begin` is shielded, and so is the layer, which calls `begin_here`"),
     ("idempotency/src/hold.rs", 1, "a claim has a task of its own"),
     ("idempotency/src/http/run.rs", 1, "the layer is shielded"),
     ("idempotency/src/postgres/store.rs", 3, "called by those above, or by a shielded list"),
