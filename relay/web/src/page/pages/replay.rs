@@ -29,6 +29,9 @@ use super::super::list::{Column, Kind, column, list};
 /// How long the answer waits for the end of a short replay.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// Why a relay inside a service that publishes in transactions cannot replay.
+const LENT: &str = "The relay of this service publishes in transactions, which a replay cannot use";
+
 /// The fields of the filter, with their labels.
 const CONDITIONS: [(&str, &str); 7] = [
     ("id", "Message id, or position in the log"),
@@ -49,6 +52,15 @@ fn permit(operator: &Operator) -> Result<(), OperateError> {
     operator.permit(Role::Operator, "replay messages")
 }
 
+/// Refuses a replay through the transactions of a relay that runs in this service.
+fn check_broker(pipeline: &PipelineConfig) -> Result<(), Problem> {
+    if !pipeline.broker.lends_transactions() {
+        return Ok(());
+    }
+    let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, LENT);
+    Err(problem.with_help("nothing was sent: use `relay replay` with a configuration"))
+}
+
 /// `GET /replay`: the last replay of a pipeline in this process, and the form for another one.
 pub(crate) async fn show(
     Asker(operator): Asker,
@@ -57,13 +69,16 @@ pub(crate) async fn show(
     uri: Uri,
 ) -> Result<Html, Problem> {
     query.check()?;
-    let name = app.pipeline(query.exact("pipeline"))?.name.as_str();
+    let pipeline = app.pipeline(query.exact("pipeline"))?;
+    let name = pipeline.name.as_str();
+    let is_lent = pipeline.broker.lends_transactions();
     let last = app.replays.last(name);
     let is_running = last.as_ref().is_some_and(|last| last.job.is_running());
     let body = html! {
         p class="lead" { "Publishes messages again that were published, with the same ids. Consumers with an inbox apply none of them twice." }
         @if let Some(last) = &last { (result(&operator, name, last)) }
-        @if may_decide(&operator) && !is_running { (form(name, &query)) }
+        @if is_lent { p class="notice" { (LENT) ": use " code { "relay replay" } " with a configuration." } }
+        @else if may_decide(&operator) && !is_running { (form(name, &query)) }
         @else if last.is_none() { p class="empty" { "Nothing was replayed by this process of the relay." } }
         p { a class="button" href=(with_query("/pipeline", &[("name", name)])) { "Back to the pipeline" } }
     };
@@ -82,6 +97,7 @@ pub(crate) async fn confirm(
     permit(&operator)?;
     form.check()?;
     let pipeline = app.pipeline(form.exact("pipeline"))?;
+    check_broker(pipeline)?;
     let mut filter = filter(&form)?;
     let planned = planned(&app, pipeline, &operator, &filter).await?;
     if filter.ids.is_empty() {
@@ -120,6 +136,7 @@ pub(crate) async fn run(
     let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
     signed.check("replay messages")?;
     let pipeline = app.pipeline(form.exact("pipeline"))?;
+    check_broker(pipeline)?;
     let name = pipeline.name.as_str();
     let filter = filter(&form)?;
     let rate: Option<NonZeroU32> = form.read("rate")?;
