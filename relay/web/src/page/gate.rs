@@ -53,10 +53,11 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
 
 async fn passed(app: &Arc<App>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    // Only the gate names the user, whatever the services around the page have put in.
-    parts.extensions.remove::<Operator>();
     match &app.access {
         Access::Own(login) => {
+            // Only the gate names the user, whatever is around the page. The login of an
+            // application may leave its operator here; the one that it names replaces it.
+            parts.extensions.remove::<Operator>();
             let answer = match admit(login, &parts).await {
                 Ok(Some(operator)) => {
                     of_user(app, next, Request::from_parts(parts, body), operator, None).await
