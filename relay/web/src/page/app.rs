@@ -131,6 +131,18 @@ impl App {
         })
     }
 
+    /// Returns the pipeline with this name, for work that needs its URLs and settings: a service
+    /// that lends its relay's database has none.
+    pub(crate) fn configured(&self, name: &str, command: &str) -> Result<&PipelineConfig, Problem> {
+        let pipeline = self.pipeline(name)?;
+        if pipeline.database.lent_address().is_none() {
+            return Ok(pipeline);
+        }
+        let problem =
+            Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "this is not available inside a service");
+        Err(problem.with_help(format!("use `{command}` with a configuration")))
+    }
+
     /// Returns the outboxes of all pipelines, or of one. Does not connect yet.
     pub(crate) fn outboxes(&self, only: &str) -> Result<Places, Problem> {
         if only.is_empty() {

@@ -49,8 +49,10 @@ pub(crate) async fn show(
             @if may_decide(&operator) && status.state.is_known() {
                 a class="button" href=(with_query("/pause", &[("pipeline", name), ("from", "pipeline")])) { "Pause…" }
             }
-            a class="button" href=(doctor::address(name)) { "Doctor" }
-            a class="button" href=(verify::address(name)) { "Verify" }
+            @if pipeline.database.lent_address().is_none() {
+                a class="button" href=(doctor::address(name)) { "Doctor" }
+                a class="button" href=(verify::address(name)) { "Verify" }
+            }
             @if !pipeline.broker.lends_transactions() {
                 a class="button" href=(replay::address(name)) { "Replay…" }
             }

@@ -24,6 +24,8 @@ use super::super::jobs::{Begun, End, Last, Telling};
 use super::super::layout::{Frame, Tab, cell, count, form_token, may_decide, maybe, since, tone, whole};
 use super::super::list::{Column, Kind, column, list};
 
+/// The command that does the same.
+const COMMAND: &str = "relay verify";
 /// How long the answer waits for the end of a short comparison.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Published messages that are in no inbox count as missing when none arrives for this long, as
@@ -49,7 +51,7 @@ pub(crate) async fn show(
     uri: Uri,
 ) -> Result<Html, Problem> {
     query.check()?;
-    let name = app.pipeline(query.exact("pipeline"))?.name.as_str();
+    let name = app.configured(query.exact("pipeline"), COMMAND)?.name.as_str();
     let last = app.comparisons.last(name);
     let is_running = last.as_ref().is_some_and(|last| last.job.is_running());
     let body = html! {
@@ -75,7 +77,7 @@ pub(crate) async fn run(
 ) -> Result<Redirect, Problem> {
     operator.permit(Role::Operator, "run a comparison")?;
     form.check()?;
-    let pipeline = app.pipeline(form.exact("pipeline"))?.clone();
+    let pipeline = app.configured(form.exact("pipeline"), COMMAND)?.clone();
     let name = pipeline.name.to_string();
     let span = Span::read(&form)?;
     let inboxes = app.inboxes.iter().filter(|inbox| inbox.is_of(&name)).cloned().collect();
