@@ -12,6 +12,7 @@ use operate::Role;
 use operate::doctor::{
     CheckState, ChecklistItem, DoctorOptions, Finding, PipelineReport, checklist, examine,
 };
+use uuid::Uuid;
 
 use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
@@ -81,8 +82,8 @@ pub(crate) async fn run(
     form.check()?;
     let pipeline = app.configured(form.exact("pipeline"), COMMAND)?.clone();
     let name = pipeline.name.to_string();
-    let mut seen = match app.checkups.begin(&name, operator.name()) {
-        Begun::Running(seen) => seen,
+    let mut seen = match app.checkups.begin(&name, operator.name(), Uuid::now_v7()) {
+        Begun::Before(seen) | Begun::Running(seen) => seen,
         Begun::TooMany => {
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "two pipelines are being examined");
             return Err(problem.with_help("wait until one has ended, or use `relay doctor`"));

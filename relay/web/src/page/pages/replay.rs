@@ -16,6 +16,7 @@ use operate::replay::{
 use operate::seconds::text as rfc3339;
 use operate::{OperateError, Operator, PipelineConfig, Places, Role, Signed};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
@@ -116,6 +117,8 @@ pub(crate) async fn confirm(
                 input type="hidden" name="all" value=(form.text("all"));
                 input type="hidden" name="rate" value=(form.text("rate"));
                 input type="hidden" name="chosen" value=(planned.chosen);
+                // A form that is sent twice is one replay.
+                input type="hidden" name="replay" value=(Uuid::now_v7());
                 (signature(&format!("Publish {} again", messages(planned.chosen)), false))
             }
         }
@@ -141,13 +144,18 @@ pub(crate) async fn run(
     let filter = filter(&form)?;
     let rate: Option<NonZeroU32> = form.read("rate")?;
     let shown: u64 = form.need("chosen")?;
+    let id: Uuid = form.need("replay")?;
+    if app.replays.has_begun(name, id) {
+        return Ok(Redirect::to(&address(name)));
+    }
     let planned = planned(&app, pipeline, &operator, &filter).await?;
     if planned.chosen != shown {
         let text = format!("{} match now, and {} were shown", messages(planned.chosen), count(shown));
         return Err(Problem::conflict(text).with_help("nothing was sent: look at the preview again"));
     }
     let places = Places::new().outbox(pipeline);
-    let mut seen = match app.replays.begin(name, operator.name()) {
+    let mut seen = match app.replays.begin(name, operator.name(), id) {
+        Begun::Before(seen) => seen,
         Begun::Running(_) => {
             let problem = Problem::conflict("a replay of this pipeline is running");
             return Err(problem.with_help("nothing was sent: wait until it has ended, or stop it"));

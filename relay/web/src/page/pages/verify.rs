@@ -14,6 +14,7 @@ use operate::units::Time;
 use operate::verify::{COLUMNS, ComparedPlace, Comparison, FaultyMessage, Range, Reading, Report};
 use operate::{InboxConfig, Operator, PipelineConfig, Role};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
@@ -81,7 +82,8 @@ pub(crate) async fn run(
     let name = pipeline.name.to_string();
     let span = Span::read(&form)?;
     let inboxes = app.inboxes.iter().filter(|inbox| inbox.is_of(&name)).cloned().collect();
-    let mut seen = match app.comparisons.begin(&name, operator.name()) {
+    let mut seen = match app.comparisons.begin(&name, operator.name(), Uuid::now_v7()) {
+        Begun::Before(seen) => seen,
         Begun::Running(_) => {
             let problem = Problem::conflict("a comparison of this pipeline is running");
             return Err(problem.with_help("wait until it has ended, or stop it"));
