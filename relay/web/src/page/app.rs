@@ -121,6 +121,12 @@ impl App {
         self.work.acquire().await.map_err(ended)
     }
 
+    /// Returns the token that stops what begins now: a service that ends does not wait for it. A
+    /// page that answers after the end of its relays is stopped by its drop.
+    pub(crate) fn until_end(&self) -> CancellationToken {
+        if self.ended.is_cancelled() { self.dropped.child_token() } else { self.ended.child_token() }
+    }
+
     /// Returns the pipeline with this name.
     pub(crate) fn pipeline(&self, name: &str) -> Result<&PipelineConfig, Problem> {
         let found = self.pipelines.iter().find(|pipeline| pipeline.name.as_str() == name);

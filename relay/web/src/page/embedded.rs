@@ -190,7 +190,7 @@ impl RelayPage {
         &self.app.prefix
     }
 
-    /// Ends the event streams of browsers, so that a server can shut down without waiting for them,
+    /// Ends the event streams and the exports of browsers, so that a server can shut down without waiting for them,
     /// and the queries behind the page. Requests are still answered. A relay that stops does the
     /// same.
     pub fn stop(&self) {

@@ -123,7 +123,7 @@ pub(crate) async fn export(
     let (places, tables) = audits(&app, &query).await?;
     drop(turn);
     let export = AuditExport::new(places, tables, &operator, filter, is_each, format)?;
-    Ok(exports::answer("audit", format, place, Exporting::Audit(Box::new(export))))
+    Ok(exports::answer("audit", format, place, Exporting::Audit(Box::new(export)), app.until_end()))
 }
 
 fn conditions(app: &App, query: &Fields) -> Markup {
