@@ -364,7 +364,7 @@ mod tests {
             ("/a/../b", "is empty, . or .."),
             ("/a/.", "is empty, . or .."),
             ("/\\evil.example", "a character other than"),
-            ("/a; Path=/", "a character other than"),
+            ("/a; Path=/b", "a character other than"),
             ("/a\r\nSet-Cookie: x", "a character other than"),
             ("/\"><script>", "a character other than"),
             ("/{tenant}", "a character other than"),
