@@ -190,9 +190,9 @@ impl RelayPage {
         &self.app.prefix
     }
 
-    /// Ends the event streams and the exports of browsers, so that a server can shut down without waiting for them,
-    /// and the queries behind the page. Requests are still answered. A relay that stops does the
-    /// same.
+    /// Ends the event streams and the exports of browsers, so that a server can shut down without
+    /// waiting for them, the replays after their batch, and the queries behind the page. Requests
+    /// are still answered. A relay that stops does the same.
     pub fn stop(&self) {
         self.app.ended.cancel();
     }

@@ -217,8 +217,9 @@ impl<T> Jobs<T> {
         Self(Mutex::new(HashMap::new()))
     }
 
-    /// Begins a job, unless it is the last one about the pipeline, or one is running.
-    pub(crate) fn begin(&self, pipeline: &str, by: &str, id: Uuid) -> Begun<T> {
+    /// Begins a job, unless it is the last one about the pipeline, or one is running. `stop` stops
+    /// it.
+    pub(crate) fn begin(&self, pipeline: &str, by: &str, id: Uuid, stop: CancellationToken) -> Begun<T> {
         let mut jobs = self.lock();
         if let Some(last) = jobs.get(pipeline).filter(|job| job.id == id) {
             return Begun::Before(last.seen.clone());
@@ -231,7 +232,7 @@ impl<T> Jobs<T> {
         }
         let job = Job { begun_at: OffsetDateTime::now_utc(), by: by.to_owned(), end: End::Running };
         let state = watch::Sender::new(job);
-        let (stop, told) = (CancellationToken::new(), Arc::<Told>::default());
+        let told = Arc::<Told>::default();
         let kept = Kept { id, seen: state.subscribe(), stop: stop.clone(), told: Arc::clone(&told) };
         jobs.insert(pipeline.to_owned(), kept);
         Begun::New(Running { state, stop, told })
@@ -277,7 +278,7 @@ mod tests {
     }
 
     fn begin(jobs: &Jobs<u32>, pipeline: &str, by: &str) -> Begun<u32> {
-        jobs.begin(pipeline, by, Uuid::now_v7())
+        jobs.begin(pipeline, by, Uuid::now_v7(), CancellationToken::new())
     }
 
     async fn ended(mut seen: watch::Receiver<Job<u32>>) -> End<u32> {
@@ -331,6 +332,11 @@ mod tests {
         assert!(matches!(ended(seen).await, End::Done(result) if *result == 7));
         let seen = new(begin(&jobs, "orders", "ann")).carry_out_whole(until_stopped);
         assert!(matches!(ended(seen).await, End::Done(result) if *result == 7), "after half an hour");
+        let page = CancellationToken::new();
+        let begun = jobs.begin("orders", "ann", Uuid::now_v7(), page.child_token());
+        let seen = new(begun).carry_out_whole(until_stopped);
+        page.cancel();
+        assert!(matches!(ended(seen).await, End::Done(result) if *result == 7), "at the end of the page");
     }
 
     /// Goal: a form that is sent twice is one job. Oracle: the job that the second one gets, while
@@ -340,12 +346,17 @@ mod tests {
         let jobs = Jobs::new();
         let id = Uuid::now_v7();
         assert!(!jobs.has_begun("orders", id));
-        let orders = new(jobs.begin("orders", "ann", id));
+        let orders = new(jobs.begin("orders", "ann", id, CancellationToken::new()));
         assert!(jobs.has_begun("orders", id) && !jobs.has_begun("bills", id));
-        let Begun::Before(again) = jobs.begin("orders", "ann", id) else { panic!("it begins again") };
+        let Begun::Before(again) = jobs.begin("orders", "ann", id, CancellationToken::new()) else {
+            panic!("it begins again")
+        };
         ended(orders.carry_out(async { Ok(7) })).await;
         assert!(matches!(ended(again).await, End::Done(result) if *result == 7));
-        assert!(matches!(jobs.begin("orders", "ann", id), Begun::Before(_)), "it has ended");
+        assert!(
+            matches!(jobs.begin("orders", "ann", id, CancellationToken::new()), Begun::Before(_)),
+            "it has ended"
+        );
         new(begin(&jobs, "orders", "ann"));
     }
 

@@ -82,7 +82,7 @@ pub(crate) async fn run(
     form.check()?;
     let pipeline = app.configured(form.exact("pipeline"), COMMAND)?.clone();
     let name = pipeline.name.to_string();
-    let mut seen = match app.checkups.begin(&name, operator.name(), Uuid::now_v7()) {
+    let mut seen = match app.checkups.begin(&name, operator.name(), Uuid::now_v7(), app.until_end()) {
         Begun::Before(seen) | Begun::Running(seen) => seen,
         Begun::TooMany => {
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "two pipelines are being examined");

@@ -154,7 +154,7 @@ pub(crate) async fn run(
         return Err(Problem::conflict(text).with_help("nothing was sent: look at the preview again"));
     }
     let places = Places::new().outbox(pipeline);
-    let mut seen = match app.replays.begin(name, operator.name(), id) {
+    let mut seen = match app.replays.begin(name, operator.name(), id, app.until_end()) {
         Begun::Before(seen) => seen,
         Begun::Running(_) => {
             let problem = Problem::conflict("a replay of this pipeline is running");
@@ -321,7 +321,14 @@ fn result(operator: &Operator, name: &str, last: &Last<ReplayReport>) -> Markup 
                     }
                 }
             },
-            End::Failed(why) => p class="notice bad" role="alert" { "Nothing was sent: " (whole(why)) },
+            End::Failed(why) => p class="notice bad" role="alert" {
+                @match last.told.rows() {
+                    0 => "Nothing was sent: ",
+                    // It failed after that: what it sent is sent.
+                    rows => { "It ended early after " (count(rows)) " published: " },
+                }
+                (whole(why))
+            },
             End::Done(report) => {
                 p class="lead" { (count(report.published)) " of " (messages(report.chosen)) " published again: " (cell(&report.selection)) }
                 @if let Some(error) = &report.error {

@@ -82,7 +82,7 @@ pub(crate) async fn run(
     let name = pipeline.name.to_string();
     let span = Span::read(&form)?;
     let inboxes = app.inboxes.iter().filter(|inbox| inbox.is_of(&name)).cloned().collect();
-    let mut seen = match app.comparisons.begin(&name, operator.name(), Uuid::now_v7()) {
+    let mut seen = match app.comparisons.begin(&name, operator.name(), Uuid::now_v7(), app.until_end()) {
         Begun::Before(seen) => seen,
         Begun::Running(_) => {
             let problem = Problem::conflict("a comparison of this pipeline is running");
