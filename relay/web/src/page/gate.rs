@@ -99,12 +99,17 @@ async fn of_user(
 }
 
 async fn answer(next: Next, request: Request) -> Response {
+    let is_safe = request.method().is_safe();
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
-            let text =
-                "the request took too long, but its work continues: check the result before you repeat it";
-            Problem::new(StatusCode::GATEWAY_TIMEOUT, text).into_response()
+            let problem = Problem::new(StatusCode::GATEWAY_TIMEOUT, "the request took too long");
+            let help = if is_safe {
+                "nothing was changed: try again, or ask for less"
+            } else {
+                "it may have been carried out, or still be running: check the result before you repeat it"
+            };
+            problem.with_help(help).into_response()
         }
     }
 }

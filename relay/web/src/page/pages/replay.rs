@@ -13,7 +13,7 @@ use message::{OrderingKey, Topic};
 use operate::replay::{
     Edge, Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, deduplicated, plan,
 };
-use operate::seconds::text as rfc3339;
+use operate::seconds::{age, text as rfc3339};
 use operate::{OperateError, Operator, PipelineConfig, Places, Role, Signed};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -29,6 +29,9 @@ use super::super::list::{Column, Kind, column, list};
 
 /// How long the answer waits for the end of a short replay.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Maximum time of a plan: below that of a request, whose answer could not say that nothing was
+/// sent.
+const PLAN_MAX: Duration = Duration::from_secs(100);
 
 /// Why a relay inside a service that publishes in transactions cannot replay.
 const LENT: &str = "The relay of this service publishes in transactions, which a replay cannot use";
@@ -248,7 +251,22 @@ fn fields(filter: &ReplayFilter) -> Vec<(&'static str, String)> {
     parts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
+/// Plans a replay, which ends with its request.
 async fn planned(
+    app: &App,
+    pipeline: &PipelineConfig,
+    operator: &Operator,
+    filter: &ReplayFilter,
+) -> Result<ReplayPlan, Problem> {
+    let counting = counted(app, pipeline, operator, filter);
+    tokio::time::timeout(PLAN_MAX, counting).await.unwrap_or_else(|_| {
+        let text = format!("the messages could not be counted within {}", age(PLAN_MAX));
+        let problem = Problem::new(StatusCode::GATEWAY_TIMEOUT, text);
+        Err(problem.with_help("nothing was sent: narrow the range, or use `relay replay`"))
+    })
+}
+
+async fn counted(
     app: &App,
     pipeline: &PipelineConfig,
     operator: &Operator,
