@@ -18,7 +18,7 @@ pub(crate) async fn run(stage: Stage) -> Outcome {
     let asked = [("pipeline", "orders"), ("topic", topic), ("since", "1h")];
     assert!(!eve.get(page).await?.body.contains("Preview"));
     assert_eq!(ann.post("/replay/confirm", &[("pipeline", "orders")]).await?.status, 422, "no condition");
-    for wrong in [("since", "yesterday"), ("from_id", "x"), ("id", "1")] {
+    for wrong in [("since", "yesterday"), ("from_id", "x"), ("id", "1"), ("rate", "abc")] {
         let answer = ann.post("/replay/confirm", &[&asked[..2], &[wrong]].concat()).await?;
         assert_eq!(answer.status, 400, "{wrong:?}: {}", answer.body);
     }

@@ -103,6 +103,8 @@ pub(crate) async fn confirm(
     let pipeline = app.pipeline(form.exact("pipeline"))?;
     check_broker(pipeline)?;
     let mut filter = filter(&form)?;
+    // Read when the form is sent; what cannot be read is refused before a reason is written.
+    form.read::<NonZeroU32>("rate")?;
     let planned = planned(&app, pipeline, &operator, &filter).await?;
     if filter.ids.is_empty() {
         // Nothing that is published from now on belongs to it.
