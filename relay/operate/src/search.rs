@@ -15,6 +15,7 @@ use outbox_log::{EntryId, LogError};
 use serde::{Serialize, Serializer};
 use time::OffsetDateTime;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::error::OperateError;
 use crate::message_state::MessageState;
@@ -280,9 +281,13 @@ fn found(place: &OutboxPlace, extent: &Extent, entry: SelectedEntry) -> FoundMes
 }
 
 /// Puts the messages of several pipelines in one order. A message of an outbox that several
-/// pipelines read is kept once: at the first pipeline that does not leave it to others.
+/// pipelines read is kept once: at the first pipeline that does not leave it to others. Rows
+/// without a valid id are all kept: two outboxes may have them at the same position.
 fn merged(messages: Vec<FoundMessage>) -> Vec<FoundMessage> {
     let mut kept: BTreeMap<(String, i64), FoundMessage> = BTreeMap::new();
+    let nil = Uuid::nil().to_string();
+    let (unnamed, messages): (Vec<_>, Vec<_>) =
+        messages.into_iter().partition(|message| message.message_id == nil);
     for message in messages {
         let name = (message.message_id.clone(), message.id);
         let is_better = |known: &FoundMessage| {
@@ -292,7 +297,7 @@ fn merged(messages: Vec<FoundMessage>) -> Vec<FoundMessage> {
             kept.insert(name, message);
         }
     }
-    let mut messages: Vec<FoundMessage> = kept.into_values().collect();
+    let mut messages: Vec<FoundMessage> = kept.into_values().chain(unnamed).collect();
     messages.sort_by_key(|message| std::cmp::Reverse((message.enqueued_at, message.id)));
     messages
 }
@@ -322,6 +327,15 @@ mod tests {
         let all =
             vec![left_out("a", 2), left_out("a", 1), published("b", 2), left_out("b", 1), published("b", 3)];
         assert_eq!(merged(all), [published("b", 3), published("b", 2), left_out("a", 1)]);
+    }
+
+    #[test]
+    fn rows_without_an_id_are_all_listed() {
+        let row = |pipeline| FoundMessage {
+            message_id: Uuid::nil().to_string(),
+            ..message(pipeline, 1, MessageState::Waiting)
+        };
+        assert_eq!(merged(vec![row("a"), row("b")]), [row("a"), row("b")]);
     }
 
     #[test]

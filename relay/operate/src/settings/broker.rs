@@ -38,7 +38,8 @@ impl Broker {
     /// Creates a connector with these settings. Does not connect yet.
     ///
     /// # Errors
-    /// [`InvalidSetting`] names the setting within the pipeline, its value and what is accepted.
+    /// [`InvalidSetting`] names the setting within the pipeline, its value and what is accepted, or
+    /// says that a service [lent its transactions](Self::lends_transactions).
     pub fn connector(&self) -> Result<Arc<dyn Connector>, InvalidSetting> {
         Ok(match self {
             #[cfg(feature = "kafka")]
@@ -47,7 +48,16 @@ impl Broker {
             Self::Rabbitmq(config) => Arc::new(rabbitmq::Connector::new(config)?),
             #[cfg(feature = "sqs")]
             Self::Sqs(config) => Arc::new(sqs::Connector::new(config)?),
-            Self::Given { publishing, .. } => publishing.connector(),
+            Self::Given { publishing: Publishing::Plain(connector), .. } => Arc::clone(connector),
+            // A second session would fence the relay, and nothing would commit its messages.
+            Self::Given { .. } => {
+                return Err(InvalidSetting {
+                    setting: String::from("broker"),
+                    problem: String::from(
+                        "belongs to a running relay, whose transactions nobody else can use; use `relay replay` with a configuration",
+                    ),
+                });
+            }
         })
     }
 
@@ -78,6 +88,12 @@ impl Broker {
             #[allow(unreachable_patterns, reason = "the other brokers may not be built in")]
             _ => false,
         }
+    }
+
+    /// Returns whether a service lent the transactions of its relay, which only that relay can use.
+    #[must_use]
+    pub fn lends_transactions(&self) -> bool {
+        matches!(self, Self::Given { publishing, .. } if !matches!(publishing, Publishing::Plain(_)))
     }
 
     /// Returns the encoding of payloads; that of a given connector is taken for raw.
@@ -112,5 +128,27 @@ impl Broker {
             }
             Self::Given { size_limit, .. } => *size_limit,
         }
+    }
+}
+
+#[cfg(all(test, feature = "kafka"))]
+mod tests {
+    use super::*;
+
+    /// Goal: nobody publishes through the transactions of a running relay: that would fence the
+    /// relay, and its own messages would never be committed. Oracle: the connector is refused.
+    #[test]
+    fn lent_transactions_have_no_connector() {
+        let config = || kafka::Config::new(["127.0.0.1:1"]).allow_plaintext(true);
+        let size_limit = config().size_limit();
+        let plain: Arc<dyn Connector> = Arc::new(kafka::Connector::new(config()).unwrap());
+        let transactions = Arc::new(kafka::TransactionalConnector::new(config()).unwrap());
+        let plain = Broker::Given { publishing: Publishing::Plain(plain), size_limit };
+        let lent = Broker::Given { publishing: Publishing::InTransactions(transactions), size_limit };
+        assert!(plain.connector().is_ok() && !plain.lends_transactions());
+        assert!(lent.lends_transactions());
+        let refused = lent.connector().err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(refused.contains("relay replay"), "{refused}");
+        assert!(lent.publishing().is_ok(), "the relay itself publishes in them");
     }
 }

@@ -121,6 +121,12 @@ impl App {
         self.work.acquire().await.map_err(ended)
     }
 
+    /// Returns the token that stops what begins now: a service that ends does not wait for it. A
+    /// page that answers after the end of its relays is stopped by its drop.
+    pub(crate) fn until_end(&self) -> CancellationToken {
+        if self.ended.is_cancelled() { self.dropped.child_token() } else { self.ended.child_token() }
+    }
+
     /// Returns the pipeline with this name.
     pub(crate) fn pipeline(&self, name: &str) -> Result<&PipelineConfig, Problem> {
         let found = self.pipelines.iter().find(|pipeline| pipeline.name.as_str() == name);
@@ -129,6 +135,18 @@ impl App {
             let problem = Problem::new(StatusCode::NOT_FOUND, format!("no pipeline is called {name:?}"));
             problem.with_help(format!("configured pipelines: {}", known.join(", ")))
         })
+    }
+
+    /// Returns the pipeline with this name, for work that needs its URLs and settings: a service
+    /// that lends its relay's database has none.
+    pub(crate) fn configured(&self, name: &str, command: &str) -> Result<&PipelineConfig, Problem> {
+        let pipeline = self.pipeline(name)?;
+        if pipeline.database.lent_address().is_none() {
+            return Ok(pipeline);
+        }
+        let problem =
+            Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "this is not available inside a service");
+        Err(problem.with_help(format!("use `{command}` with a configuration")))
     }
 
     /// Returns the outboxes of all pipelines, or of one. Does not connect yet.

@@ -190,9 +190,9 @@ impl RelayPage {
         &self.app.prefix
     }
 
-    /// Ends the event streams of browsers, so that a server can shut down without waiting for them,
-    /// and the queries behind the page. Requests are still answered. A relay that stops does the
-    /// same.
+    /// Ends the event streams and the exports of browsers, so that a server can shut down without
+    /// waiting for them, the replays after their batch, and the queries behind the page. Requests
+    /// are still answered. A relay that stops does the same.
     pub fn stop(&self) {
         self.app.ended.cancel();
     }
@@ -262,6 +262,91 @@ where
 mod tests {
     use super::*;
 
+    #[cfg(feature = "kafka")]
+    mod lent {
+        use axum::response::Response;
+        use brokers::kafka;
+        use engine::{EngineOptions, Publishing};
+        use http::{StatusCode, header};
+        use operate::{Broker, Database, Retention, Role};
+
+        use super::super::super::forms::{FIELD, FormKey};
+        use super::*;
+
+        /// Returns a page about a relay that publishes in transactions, from a database that it
+        /// cannot open. The login leaves an [`Operator`] in each request.
+        fn page() -> RelayPage {
+            let config = kafka::Config::new(["127.0.0.1:1"]).allow_plaintext(true);
+            let size_limit = config.size_limit();
+            let transactions = Arc::new(kafka::TransactionalConnector::new(config).unwrap());
+            let address = Address::from("sqlite:/nowhere/orders.db");
+            let pipeline = PipelineConfig {
+                name: outbox_log::RelayName::new("orders").unwrap(),
+                source: message::Source::new("/orders").unwrap(),
+                database: Database::lent(address, LogOptions::default()),
+                retention: Retention::Off,
+                audit_retention: Retention::Off,
+                broker: Broker::Given { publishing: Publishing::InTransactions(transactions), size_limit },
+                settings: EngineOptions::default(),
+            };
+            let options = PageOptions::new("", |request| request.extensions.get::<Operator>().cloned());
+            RelayPage::new(vec![pipeline], Own::new(), Vec::new(), options).unwrap()
+        }
+
+        /// Sends a form, or asks for a page without one.
+        async fn asked(page: &RelayPage, path: &str, form: Option<&str>) -> Response {
+            let ann = Operator::new("ann", Role::Operator);
+            let key = FormKey::new();
+            let cookie = key.cookie("");
+            let builder = http::Request::builder().uri(path).header(header::HOST, "shop.example");
+            let request = match form {
+                None => builder.body(axum::body::Body::empty()),
+                Some(form) => builder
+                    .method("POST")
+                    .header(header::ORIGIN, "http://shop.example")
+                    .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+                    .header(header::COOKIE, cookie.split(';').next().unwrap_or_default())
+                    .body(format!("{FIELD}={}&{form}", key.token(&ann)).into()),
+            };
+            let mut request = request.unwrap();
+            request.extensions_mut().insert(ann);
+            page.clone().call(request).await.unwrap().map(|PageBody(body)| body)
+        }
+
+        async fn text(response: Response) -> String {
+            let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+            String::from_utf8(bytes.to_vec()).unwrap()
+        }
+
+        /// Goal: the page offers nothing that cannot work with what a service lends. Oracle: the
+        /// answers, which name the command instead, and the links of a pipeline.
+        #[tokio::test]
+        async fn what_cannot_work_is_not_offered_and_refused() {
+            let page = page();
+            let form = "pipeline=orders&topic=orders&chosen=1&reason=purged";
+            for (path, form, command) in [
+                ("/doctor?pipeline=orders", None, "relay doctor"),
+                ("/doctor", Some(form), "relay doctor"),
+                ("/verify?pipeline=orders", None, "relay verify"),
+                ("/verify", Some(form), "relay verify"),
+                ("/replay/confirm", Some(form), "relay replay"),
+                ("/replay", Some(form), "relay replay"),
+            ] {
+                let refused = asked(&page, path, form).await;
+                assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY, "{path}");
+                let told = text(refused).await;
+                assert!(told.contains(command), "{path}: {told}");
+            }
+            let form = text(asked(&page, "/replay?pipeline=orders", None).await).await;
+            assert!(form.contains("relay replay") && !form.contains("Preview"), "{form}");
+            let shown = asked(&page, "/pipeline?name=orders", None).await;
+            assert_eq!(shown.status(), StatusCode::OK);
+            let shown = text(shown).await;
+            assert!(!shown.contains("/doctor") && !shown.contains("/verify"), "{shown}");
+            assert!(!shown.contains("/replay"), "{shown}");
+        }
+    }
+
     #[test]
     fn a_prefix_that_is_no_plain_path_is_refused() {
         for (given, taken) in
@@ -279,7 +364,7 @@ mod tests {
             ("/a/../b", "is empty, . or .."),
             ("/a/.", "is empty, . or .."),
             ("/\\evil.example", "a character other than"),
-            ("/a; Path=/", "a character other than"),
+            ("/a; Path=/b", "a character other than"),
             ("/a\r\nSet-Cookie: x", "a character other than"),
             ("/\"><script>", "a character other than"),
             ("/{tenant}", "a character other than"),

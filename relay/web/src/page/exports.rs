@@ -1,17 +1,21 @@
 //! Exports: lists as files, sent while they are read.
 
+use std::future::ready;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::unfold;
+use futures_util::stream::{once, unfold};
+use futures_util::{Stream, StreamExt as _};
 use maud::{Markup, html};
 use operate::export::{AuditExport, DeadExport, ExportFormat};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::address::with_query;
 use super::answer::Problem;
@@ -62,30 +66,17 @@ impl Exporting {
 }
 
 /// Answers with a file. A task reads the databases, so that a reader that stops holds a place and
-/// its sessions for 30 seconds at most. A file that does not reach its end is cut, not closed: the
-/// reader sees that it is incomplete.
+/// its sessions for 30 seconds at most. A reader that is gone, or `stop`, ends it. A file that does
+/// not reach its end is cut, not closed: the reader sees that it is incomplete.
 pub(crate) fn answer(
     name: &str,
     format: ExportFormat,
     place: OwnedSemaphorePermit,
-    mut export: Exporting,
+    export: Exporting,
+    stop: CancellationToken,
 ) -> Response {
-    let (parts, received) = mpsc::channel::<Option<String>>(AHEAD);
-    let ends_at = Instant::now() + LASTS_MAX;
-    tokio::spawn(async move {
-        let _place = place;
-        while let Ok(part) = timeout_at(ends_at, export.next()).await {
-            // An audit without a match has many parts without a row.
-            if part.as_deref() == Some("") {
-                continue;
-            }
-            let is_end = part.is_none();
-            let is_sent = matches!(timeout(READER_MAX, parts.send(part)).await, Ok(Ok(())));
-            if is_end || !is_sent {
-                return;
-            }
-        }
-    });
+    let parts = unfold(export, |mut export| async move { Some((export.next().await?, export)) });
+    let received = begin(parts, place, stop);
     let stream = unfold(Some(received), |received| async move {
         let mut received = received?;
         match received.recv().await {
@@ -105,6 +96,37 @@ pub(crate) fn answer(
     response
 }
 
+/// Reads the parts in a task, and sends those with rows. The end of the file is `None`.
+fn begin(
+    parts: impl Stream<Item = String> + Send + 'static,
+    place: OwnedSemaphorePermit,
+    stop: CancellationToken,
+) -> mpsc::Receiver<Option<String>> {
+    let (sender, received) = mpsc::channel(AHEAD);
+    tokio::spawn(async move {
+        let _place = place;
+        let sending = send(parts, &sender);
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = sender.closed() => {}
+            _ = timeout(LASTS_MAX, sending) => {}
+        }
+    });
+    received
+}
+
+async fn send(parts: impl Stream<Item = String>, to: &mpsc::Sender<Option<String>>) {
+    // An audit without a match has many parts without a row.
+    let parts = parts.filter(|part| ready(!part.is_empty())).map(Some);
+    let mut parts = pin!(parts.chain(once(ready(None))));
+    while let Some(part) = parts.next().await {
+        if !matches!(timeout(READER_MAX, to.send(part)).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
 /// Renders the links to the files of a list with its filter.
 pub(crate) fn links(path: &str, kept: &[(&str, &str)]) -> Markup {
     let to = |format: &str| with_query(path, &[kept, &[("format", format)]].concat());
@@ -118,6 +140,7 @@ pub(crate) fn links(path: &str, kept: &[(&str, &str)]) -> Markup {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::stream::{iter, pending};
     use operate::audit::AuditFilter;
     use operate::dead::{Filter, States};
     use operate::{Operator, Places, Role};
@@ -126,6 +149,10 @@ mod tests {
 
     fn ann() -> Operator {
         Operator::new("ann", Role::Viewer)
+    }
+
+    fn stop() -> CancellationToken {
+        CancellationToken::new()
     }
 
     #[tokio::test]
@@ -140,7 +167,7 @@ mod tests {
             ExportFormat::Json,
         );
         let export = Exporting::Audit(Box::new(export.unwrap()));
-        let response = answer("audit", ExportFormat::Json, exports.begin().unwrap(), export);
+        let response = answer("audit", ExportFormat::Json, exports.begin().unwrap(), export, stop());
         let file = response.headers()[header::CONTENT_DISPOSITION].to_str().unwrap();
         assert_eq!(file, "attachment; filename=\"audit.json\"");
         let bytes = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
@@ -157,13 +184,45 @@ mod tests {
         let export = DeadExport::new(Places::new(), &ann(), Filter::default(), states, ExportFormat::Json);
         let export = Exporting::Dead(Box::new(export.unwrap()));
         let other = exports.begin().unwrap();
-        let response = answer("messages", ExportFormat::Json, exports.begin().unwrap(), export);
+        let response = answer("messages", ExportFormat::Json, exports.begin().unwrap(), export, stop());
         assert!(exports.begin().is_err_and(|problem| problem.status == StatusCode::TOO_MANY_REQUESTS));
         tokio::time::sleep(READER_MAX + Duration::from_secs(1)).await;
         assert!(exports.begin().is_ok());
         // The rest is missing, and the reader sees that.
         assert!(axum::body::to_bytes(response.into_body(), 1_000_000).await.is_err());
         drop(other);
+    }
+
+    /// Goal: an export that finds nothing ends with its reader. Oracle: its place is free long
+    /// before a reader may be late, although no part was ever sent.
+    #[tokio::test(start_paused = true)]
+    async fn an_export_without_a_match_ends_with_its_reader() {
+        let exports = Exports::new();
+        let empty = unfold((), |()| async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            Some((String::new(), ()))
+        });
+        let other = exports.begin().unwrap();
+        let received = begin(empty, exports.begin().unwrap(), stop());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(exports.begin().is_err(), "it is read on");
+        drop(received);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(exports.begin().is_ok());
+        drop(other);
+    }
+
+    /// Goal: an export does not keep a service from its end. Oracle: what its reader receives after
+    /// the stop: the parts before it, and no mark of the end.
+    #[tokio::test]
+    async fn an_export_that_is_stopped_is_cut() {
+        let exports = Exports::new();
+        let stop = stop();
+        let parts = iter([String::from("row")]).chain(pending());
+        let mut received = begin(parts, exports.begin().unwrap(), stop.clone());
+        assert_eq!(received.recv().await, Some(Some(String::from("row"))));
+        stop.cancel();
+        assert_eq!(received.recv().await, None, "it is cut");
     }
 
     #[test]

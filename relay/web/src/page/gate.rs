@@ -53,10 +53,11 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
 
 async fn passed(app: &Arc<App>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    // Only the gate names the user, whatever the services around the page have put in.
-    parts.extensions.remove::<Operator>();
     match &app.access {
         Access::Own(login) => {
+            // Only the gate names the user, whatever is around the page. The login of an
+            // application may leave its operator here; the one that it names replaces it.
+            parts.extensions.remove::<Operator>();
             let answer = match admit(login, &parts).await {
                 Ok(Some(operator)) => {
                     of_user(app, next, Request::from_parts(parts, body), operator, None).await
@@ -98,12 +99,17 @@ async fn of_user(
 }
 
 async fn answer(next: Next, request: Request) -> Response {
+    let is_safe = request.method().is_safe();
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
-            let text =
-                "the request took too long, but its work continues: check the result before you repeat it";
-            Problem::new(StatusCode::GATEWAY_TIMEOUT, text).into_response()
+            let problem = Problem::new(StatusCode::GATEWAY_TIMEOUT, "the request took too long");
+            let help = if is_safe {
+                "nothing was changed: try again, or ask for less"
+            } else {
+                "it may have been carried out, or still be running: check the result before you repeat it"
+            };
+            problem.with_help(help).into_response()
         }
     }
 }

@@ -11,6 +11,7 @@ use operate::verify::Progress;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 /// Maximum jobs of one kind at once; each has sessions in the database, the broker and the inboxes.
 const RUNNING_MAX: usize = 2;
@@ -179,6 +180,8 @@ impl<T: Send + Sync + 'static> Running<T> {
 pub(crate) enum Begun<T> {
     /// It may run.
     New(Running<T>),
+    /// It has begun before, and may have ended.
+    Before(watch::Receiver<Job<T>>),
     /// One about this pipeline is running.
     Running(watch::Receiver<Job<T>>),
     /// Too many are running.
@@ -186,6 +189,7 @@ pub(crate) enum Begun<T> {
 }
 
 struct Kept<T> {
+    id: Uuid,
     seen: watch::Receiver<Job<T>>,
     stop: CancellationToken,
     told: Arc<Told>,
@@ -213,9 +217,13 @@ impl<T> Jobs<T> {
         Self(Mutex::new(HashMap::new()))
     }
 
-    /// Begins a job, unless one about the pipeline is running.
-    pub(crate) fn begin(&self, pipeline: &str, by: &str) -> Begun<T> {
+    /// Begins a job, unless it is the last one about the pipeline, or one is running. `stop` stops
+    /// it.
+    pub(crate) fn begin(&self, pipeline: &str, by: &str, id: Uuid, stop: CancellationToken) -> Begun<T> {
         let mut jobs = self.lock();
+        if let Some(last) = jobs.get(pipeline).filter(|job| job.id == id) {
+            return Begun::Before(last.seen.clone());
+        }
         if let Some(running) = jobs.get(pipeline).filter(|job| job.is_running()) {
             return Begun::Running(running.seen.clone());
         }
@@ -224,10 +232,15 @@ impl<T> Jobs<T> {
         }
         let job = Job { begun_at: OffsetDateTime::now_utc(), by: by.to_owned(), end: End::Running };
         let state = watch::Sender::new(job);
-        let (stop, told) = (CancellationToken::new(), Arc::<Told>::default());
-        let kept = Kept { seen: state.subscribe(), stop: stop.clone(), told: Arc::clone(&told) };
+        let told = Arc::<Told>::default();
+        let kept = Kept { id, seen: state.subscribe(), stop: stop.clone(), told: Arc::clone(&told) };
         jobs.insert(pipeline.to_owned(), kept);
         Begun::New(Running { state, stop, told })
+    }
+
+    /// Returns whether this is the last job about a pipeline.
+    pub(crate) fn has_begun(&self, pipeline: &str, id: Uuid) -> bool {
+        self.lock().get(pipeline).is_some_and(|job| job.id == id)
     }
 
     /// Returns the last job about a pipeline.
@@ -258,9 +271,14 @@ mod tests {
     fn new(begun: Begun<u32>) -> Running<u32> {
         match begun {
             Begun::New(running) => running,
+            Begun::Before(_) => panic!("it has begun before"),
             Begun::Running(_) => panic!("it is running"),
             Begun::TooMany => panic!("too many are running"),
         }
+    }
+
+    fn begin(jobs: &Jobs<u32>, pipeline: &str, by: &str) -> Begun<u32> {
+        jobs.begin(pipeline, by, Uuid::now_v7(), CancellationToken::new())
     }
 
     async fn ended(mut seen: watch::Receiver<Job<u32>>) -> End<u32> {
@@ -271,32 +289,32 @@ mod tests {
     async fn one_of_a_pipeline_and_few_at_once() {
         let jobs = Jobs::new();
         assert!(jobs.last("orders").is_none() && !jobs.stop("orders"));
-        let orders = new(jobs.begin("orders", "ann"));
-        assert!(matches!(jobs.begin("orders", "bob"), Begun::Running(_)));
-        let bills = new(jobs.begin("bills", "bob"));
-        assert!(matches!(jobs.begin("third", "bob"), Begun::TooMany));
+        let orders = new(begin(&jobs, "orders", "ann"));
+        assert!(matches!(begin(&jobs, "orders", "bob"), Begun::Running(_)));
+        let bills = new(begin(&jobs, "bills", "bob"));
+        assert!(matches!(begin(&jobs, "third", "bob"), Begun::TooMany));
         let failed = ended(bills.carry_out(async { Err(String::from("no answer")) })).await;
         assert!(matches!(failed, End::Failed(why) if why == "no answer"));
-        new(jobs.begin("third", "bob"));
+        new(begin(&jobs, "third", "bob"));
         let done = ended(orders.carry_out(async { Ok(7) })).await;
         assert!(matches!(done, End::Done(result) if *result == 7));
         let last = jobs.last("orders").unwrap();
         assert_eq!((last.job.is_running(), last.job.by.as_str()), (false, "ann"));
         // Its result stays until the next one begins.
-        new(jobs.begin("orders", "bob"));
+        new(begin(&jobs, "orders", "bob"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_job_ends_when_it_is_stopped_or_takes_too_long_or_panics() {
         let jobs = Jobs::new();
-        let seen = new(jobs.begin("orders", "ann")).carry_out(std::future::pending());
+        let seen = new(begin(&jobs, "orders", "ann")).carry_out(std::future::pending());
         assert!(jobs.stop("orders"));
         assert!(matches!(ended(seen).await, End::Failed(why) if why == "it was stopped"));
         assert!(!jobs.stop("orders"), "it has ended");
-        let seen = new(jobs.begin("orders", "ann")).carry_out(std::future::pending());
+        let seen = new(begin(&jobs, "orders", "ann")).carry_out(std::future::pending());
         assert!(!jobs.last("orders").unwrap().is_stopping);
         assert!(matches!(ended(seen).await, End::Failed(why) if why == "it was stopped after 30m"));
-        let seen = new(jobs.begin("orders", "ann")).carry_out(async { panic!("a fault of the program") });
+        let seen = new(begin(&jobs, "orders", "ann")).carry_out(async { panic!("a fault of the program") });
         assert!(matches!(ended(seen).await, End::Failed(why) if why.contains("the program failed")));
     }
 
@@ -309,11 +327,37 @@ mod tests {
             stop.cancelled().await;
             Ok(7)
         };
-        let seen = new(jobs.begin("orders", "ann")).carry_out_whole(until_stopped);
+        let seen = new(begin(&jobs, "orders", "ann")).carry_out_whole(until_stopped);
         assert!(jobs.stop("orders"));
         assert!(matches!(ended(seen).await, End::Done(result) if *result == 7));
-        let seen = new(jobs.begin("orders", "ann")).carry_out_whole(until_stopped);
+        let seen = new(begin(&jobs, "orders", "ann")).carry_out_whole(until_stopped);
         assert!(matches!(ended(seen).await, End::Done(result) if *result == 7), "after half an hour");
+        let page = CancellationToken::new();
+        let begun = jobs.begin("orders", "ann", Uuid::now_v7(), page.child_token());
+        let seen = new(begun).carry_out_whole(until_stopped);
+        page.cancel();
+        assert!(matches!(ended(seen).await, End::Done(result) if *result == 7), "at the end of the page");
+    }
+
+    /// Goal: a form that is sent twice is one job. Oracle: the job that the second one gets, while
+    /// the first one runs and after its end.
+    #[tokio::test]
+    async fn a_job_that_is_begun_twice_is_one_job() {
+        let jobs = Jobs::new();
+        let id = Uuid::now_v7();
+        assert!(!jobs.has_begun("orders", id));
+        let orders = new(jobs.begin("orders", "ann", id, CancellationToken::new()));
+        assert!(jobs.has_begun("orders", id) && !jobs.has_begun("bills", id));
+        let Begun::Before(again) = jobs.begin("orders", "ann", id, CancellationToken::new()) else {
+            panic!("it begins again")
+        };
+        ended(orders.carry_out(async { Ok(7) })).await;
+        assert!(matches!(ended(again).await, End::Done(result) if *result == 7));
+        assert!(
+            matches!(jobs.begin("orders", "ann", id, CancellationToken::new()), Begun::Before(_)),
+            "it has ended"
+        );
+        new(begin(&jobs, "orders", "ann"));
     }
 
     #[test]

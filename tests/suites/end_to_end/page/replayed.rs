@@ -18,7 +18,7 @@ pub(crate) async fn run(stage: Stage) -> Outcome {
     let asked = [("pipeline", "orders"), ("topic", topic), ("since", "1h")];
     assert!(!eve.get(page).await?.body.contains("Preview"));
     assert_eq!(ann.post("/replay/confirm", &[("pipeline", "orders")]).await?.status, 422, "no condition");
-    for wrong in [("since", "yesterday"), ("from_id", "x"), ("id", "1")] {
+    for wrong in [("since", "yesterday"), ("from_id", "x"), ("id", "1"), ("rate", "abc")] {
         let answer = ann.post("/replay/confirm", &[&asked[..2], &[wrong]].concat()).await?;
         assert_eq!(answer.status, 400, "{wrong:?}: {}", answer.body);
     }
@@ -34,7 +34,7 @@ pub(crate) async fn run(stage: Stage) -> Outcome {
     assert_eq!(served.audited().await?, 0, "a preview sends nothing");
 
     let mut form = vec![("pipeline", "orders"), ("topic", topic)];
-    for name in ["since", "to_id", "chosen"] {
+    for name in ["since", "to_id", "chosen", "replay"] {
         form.push((name, preview.field(name)?));
     }
     let silent = ann.post("/replay", &form).await?;
@@ -53,6 +53,8 @@ pub(crate) async fn run(stage: Stage) -> Outcome {
     })
     .await?;
     assert_eq!(workload.broker.drain(topic, 7).await?.len(), 7, "three copies");
+    let twice = ann.post("/replay", &form).await?;
+    assert_eq!(twice.value("location"), Some(page), "a form that is sent twice is one replay");
     let words = "SELECT actor || ':' || action || ':' || note FROM outbox_operation ORDER BY seq";
     let told = workload.database.texts(words).await?;
     assert_eq!(told, ["ann:replay:the queue was purged", "ann:replayed:the queue was purged"]);

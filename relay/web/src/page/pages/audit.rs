@@ -90,6 +90,9 @@ pub(crate) async fn show(
         p class="lead" { "Who decided, paused or viewed payloads, when and why. Latest first, up to " (count(LINES_MAX.get().into())) "." }
         (conditions(&app, &query))
         (away(&audited.away))
+        @if query.given("topic").is_some() {
+            p class="faint" { "Payload views, and replays by id or key or of everything, name no topic and are left out: ask for them by action." }
+        }
         @if let Some(at) = audited.searched_back_to {
             p class="notice" { "Decisions before " (rfc3339(at)) " were not all searched: an export has them all." }
         }
@@ -123,7 +126,7 @@ pub(crate) async fn export(
     let (places, tables) = audits(&app, &query).await?;
     drop(turn);
     let export = AuditExport::new(places, tables, &operator, filter, is_each, format)?;
-    Ok(exports::answer("audit", format, place, Exporting::Audit(Box::new(export))))
+    Ok(exports::answer("audit", format, place, Exporting::Audit(Box::new(export)), app.until_end()))
 }
 
 fn conditions(app: &App, query: &Fields) -> Markup {

@@ -112,7 +112,7 @@ pub(crate) async fn export(
     let places = places(&app, &query, &filter).await?;
     drop(turn);
     let export = DeadExport::new(places, &operator, filter, vec![states], format)?;
-    Ok(exports::answer("messages", format, place, Exporting::Dead(Box::new(export))))
+    Ok(exports::answer("messages", format, place, Exporting::Dead(Box::new(export)), app.until_end()))
 }
 
 /// `GET /dead`.

@@ -12,6 +12,7 @@ use operate::Role;
 use operate::doctor::{
     CheckState, ChecklistItem, DoctorOptions, Finding, PipelineReport, checklist, examine,
 };
+use uuid::Uuid;
 
 use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
@@ -22,6 +23,8 @@ use super::super::jobs::{Begun, End};
 use super::super::layout::{Frame, Tab, cell, count, form_token, may_decide, since, tone, whole};
 use super::super::list::{Column, Kind, column, list};
 
+/// The command that does the same.
+const COMMAND: &str = "relay doctor";
 /// How long the answer waits for the end. Most have ended by then.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -38,7 +41,7 @@ pub(crate) async fn show(
     uri: Uri,
 ) -> Result<Html, Problem> {
     query.check()?;
-    let name = app.pipeline(query.exact("pipeline"))?.name.as_str();
+    let name = app.configured(query.exact("pipeline"), COMMAND)?.name.as_str();
     let last = app.checkups.last(name);
     let is_running = last.as_ref().is_some_and(|last| last.job.is_running());
     let body = html! {
@@ -77,10 +80,10 @@ pub(crate) async fn run(
 ) -> Result<Redirect, Problem> {
     operator.permit(Role::Operator, "run the doctor")?;
     form.check()?;
-    let pipeline = app.pipeline(form.exact("pipeline"))?.clone();
+    let pipeline = app.configured(form.exact("pipeline"), COMMAND)?.clone();
     let name = pipeline.name.to_string();
-    let mut seen = match app.checkups.begin(&name, operator.name()) {
-        Begun::Running(seen) => seen,
+    let mut seen = match app.checkups.begin(&name, operator.name(), Uuid::now_v7(), app.until_end()) {
+        Begun::Before(seen) | Begun::Running(seen) => seen,
         Begun::TooMany => {
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "two pipelines are being examined");
             return Err(problem.with_help("wait until one has ended, or use `relay doctor`"));

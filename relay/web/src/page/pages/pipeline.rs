@@ -36,7 +36,8 @@ pub(crate) async fn show(
     uri: Uri,
 ) -> Result<Html, Problem> {
     query.check()?;
-    let name = app.pipeline(query.exact("name"))?.name.as_str();
+    let pipeline = app.pipeline(query.exact("name"))?;
+    let name = pipeline.name.as_str();
     let picture = app.observer.picture().await;
     let found = picture.pipelines.iter().find(|(status, _)| status.pipeline == name);
     // A picture has every pipeline.
@@ -48,9 +49,13 @@ pub(crate) async fn show(
             @if may_decide(&operator) && status.state.is_known() {
                 a class="button" href=(with_query("/pause", &[("pipeline", name), ("from", "pipeline")])) { "Pause…" }
             }
-            a class="button" href=(doctor::address(name)) { "Doctor" }
-            a class="button" href=(verify::address(name)) { "Verify" }
-            a class="button" href=(replay::address(name)) { "Replay…" }
+            @if pipeline.database.lent_address().is_none() {
+                a class="button" href=(doctor::address(name)) { "Doctor" }
+                a class="button" href=(verify::address(name)) { "Verify" }
+            }
+            @if !pipeline.broker.lends_transactions() {
+                a class="button" href=(replay::address(name)) { "Replay…" }
+            }
             @if let Some(dashboard) = app.links.dashboard(name) { (dashboard) }
             (app.links.runbook())
         }

@@ -13,9 +13,10 @@ use message::{OrderingKey, Topic};
 use operate::replay::{
     Edge, Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, deduplicated, plan,
 };
-use operate::seconds::text as rfc3339;
+use operate::seconds::{age, text as rfc3339};
 use operate::{OperateError, Operator, PipelineConfig, Places, Role, Signed};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
@@ -28,6 +29,12 @@ use super::super::list::{Column, Kind, column, list};
 
 /// How long the answer waits for the end of a short replay.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Maximum time of a plan: below that of a request, whose answer could not say that nothing was
+/// sent.
+const PLAN_MAX: Duration = Duration::from_secs(100);
+
+/// Why a relay inside a service that publishes in transactions cannot replay.
+const LENT: &str = "The relay of this service publishes in transactions, which a replay cannot use";
 
 /// The fields of the filter, with their labels.
 const CONDITIONS: [(&str, &str); 7] = [
@@ -49,6 +56,15 @@ fn permit(operator: &Operator) -> Result<(), OperateError> {
     operator.permit(Role::Operator, "replay messages")
 }
 
+/// Refuses a replay through the transactions of a relay that runs in this service.
+fn check_broker(pipeline: &PipelineConfig) -> Result<(), Problem> {
+    if !pipeline.broker.lends_transactions() {
+        return Ok(());
+    }
+    let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, LENT);
+    Err(problem.with_help("nothing was sent: use `relay replay` with a configuration"))
+}
+
 /// `GET /replay`: the last replay of a pipeline in this process, and the form for another one.
 pub(crate) async fn show(
     Asker(operator): Asker,
@@ -57,13 +73,16 @@ pub(crate) async fn show(
     uri: Uri,
 ) -> Result<Html, Problem> {
     query.check()?;
-    let name = app.pipeline(query.exact("pipeline"))?.name.as_str();
+    let pipeline = app.pipeline(query.exact("pipeline"))?;
+    let name = pipeline.name.as_str();
+    let is_lent = pipeline.broker.lends_transactions();
     let last = app.replays.last(name);
     let is_running = last.as_ref().is_some_and(|last| last.job.is_running());
     let body = html! {
         p class="lead" { "Publishes messages again that were published, with the same ids. Consumers with an inbox apply none of them twice." }
         @if let Some(last) = &last { (result(&operator, name, last)) }
-        @if may_decide(&operator) && !is_running { (form(name, &query)) }
+        @if is_lent { p class="notice" { (LENT) ": use " code { "relay replay" } " with a configuration." } }
+        @else if may_decide(&operator) && !is_running { (form(name, &query)) }
         @else if last.is_none() { p class="empty" { "Nothing was replayed by this process of the relay." } }
         p { a class="button" href=(with_query("/pipeline", &[("name", name)])) { "Back to the pipeline" } }
     };
@@ -82,7 +101,10 @@ pub(crate) async fn confirm(
     permit(&operator)?;
     form.check()?;
     let pipeline = app.pipeline(form.exact("pipeline"))?;
+    check_broker(pipeline)?;
     let mut filter = filter(&form)?;
+    // Read when the form is sent; what cannot be read is refused before a reason is written.
+    form.read::<NonZeroU32>("rate")?;
     let planned = planned(&app, pipeline, &operator, &filter).await?;
     if filter.ids.is_empty() {
         // Nothing that is published from now on belongs to it.
@@ -100,6 +122,8 @@ pub(crate) async fn confirm(
                 input type="hidden" name="all" value=(form.text("all"));
                 input type="hidden" name="rate" value=(form.text("rate"));
                 input type="hidden" name="chosen" value=(planned.chosen);
+                // A form that is sent twice is one replay.
+                input type="hidden" name="replay" value=(Uuid::now_v7());
                 (signature(&format!("Publish {} again", messages(planned.chosen)), false))
             }
         }
@@ -120,17 +144,23 @@ pub(crate) async fn run(
     let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
     signed.check("replay messages")?;
     let pipeline = app.pipeline(form.exact("pipeline"))?;
+    check_broker(pipeline)?;
     let name = pipeline.name.as_str();
     let filter = filter(&form)?;
     let rate: Option<NonZeroU32> = form.read("rate")?;
     let shown: u64 = form.need("chosen")?;
+    let id: Uuid = form.need("replay")?;
+    if app.replays.has_begun(name, id) {
+        return Ok(Redirect::to(&address(name)));
+    }
     let planned = planned(&app, pipeline, &operator, &filter).await?;
     if planned.chosen != shown {
         let text = format!("{} match now, and {} were shown", messages(planned.chosen), count(shown));
         return Err(Problem::conflict(text).with_help("nothing was sent: look at the preview again"));
     }
     let places = Places::new().outbox(pipeline);
-    let mut seen = match app.replays.begin(name, operator.name()) {
+    let mut seen = match app.replays.begin(name, operator.name(), id, app.until_end()) {
+        Begun::Before(seen) => seen,
         Begun::Running(_) => {
             let problem = Problem::conflict("a replay of this pipeline is running");
             return Err(problem.with_help("nothing was sent: wait until it has ended, or stop it"));
@@ -223,7 +253,22 @@ fn fields(filter: &ReplayFilter) -> Vec<(&'static str, String)> {
     parts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
+/// Plans a replay, which ends with its request.
 async fn planned(
+    app: &App,
+    pipeline: &PipelineConfig,
+    operator: &Operator,
+    filter: &ReplayFilter,
+) -> Result<ReplayPlan, Problem> {
+    let counting = counted(app, pipeline, operator, filter);
+    tokio::time::timeout(PLAN_MAX, counting).await.unwrap_or_else(|_| {
+        let text = format!("the messages could not be counted within {}", age(PLAN_MAX));
+        let problem = Problem::new(StatusCode::GATEWAY_TIMEOUT, text);
+        Err(problem.with_help("nothing was sent: narrow the range, or use `relay replay`"))
+    })
+}
+
+async fn counted(
     app: &App,
     pipeline: &PipelineConfig,
     operator: &Operator,
@@ -296,7 +341,14 @@ fn result(operator: &Operator, name: &str, last: &Last<ReplayReport>) -> Markup 
                     }
                 }
             },
-            End::Failed(why) => p class="notice bad" role="alert" { "Nothing was sent: " (whole(why)) },
+            End::Failed(why) => p class="notice bad" role="alert" {
+                @match last.told.rows() {
+                    0 => "Nothing was sent: ",
+                    // It failed after that: what it sent is sent.
+                    rows => { "It ended early after " (count(rows)) " published: " },
+                }
+                (whole(why))
+            },
             End::Done(report) => {
                 p class="lead" { (count(report.published)) " of " (messages(report.chosen)) " published again: " (cell(&report.selection)) }
                 @if let Some(error) = &report.error {
