@@ -85,6 +85,9 @@ impl ClientContext for Callbacks {
             state.last_error = Some(text.clone());
         }
         state.starts.error(code, reason, now);
+        if fault::is_unreadable(code) {
+            state.unreadable(&text, now);
+        }
         let is_over = match (fault::classify(code), code) {
             (_, Code::SSL) => !is_connected,
             ((Fault::Operator, FaultScope::Session), _) => true,
@@ -93,6 +96,7 @@ impl ClientContext for Callbacks {
         };
         let stale = state.handshakes.failed(code, now).err().filter(|_| is_connected);
         drop(state);
+        self.inflow.arrived.notify_one();
         if is_over {
             self.inflow.fail(Fault::Operator, text);
         } else if let Some(stale) = stale {

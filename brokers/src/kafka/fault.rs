@@ -54,6 +54,13 @@ pub(super) fn code(error: &KafkaError) -> Code {
     }
 }
 
+/// Returns whether a consumer reports that it cannot read records. librdkafka continues behind a
+/// batch of unknown format (2.12.1, `rd_kafka_msgset_reader_peek_msg_version`), and hands over this
+/// error before the records behind it.
+pub(super) fn is_unreadable(code: Code) -> bool {
+    matches!(code, Code::BadMessage | Code::NotImplemented | Code::BadCompression)
+}
+
 /// Returns the operator's remedy for a code.
 fn advice(code: Code) -> &'static str {
     match code {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use message::{Delivery, Fault, Lag, SubscriptionError};
 use rdkafka::error::RDKafkaErrorCode as Code;
@@ -22,6 +22,9 @@ use super::starts::Starts;
 use super::status::{PartitionStatus, ReadStatus};
 use super::topic_ids::TopicIds;
 use super::wire;
+
+/// Maximum time for which deliveries are still settled after records that cannot be read.
+const DRAIN_MAX: Duration = Duration::from_secs(30);
 
 /// State shared by the subscription and its thread.
 #[derive(Debug)]
@@ -49,6 +52,8 @@ pub(super) struct State {
     /// The lags in librdkafka's last statistics.
     lags: Vec<Lag>,
     failure: Option<(Fault, String)>,
+    /// When records that cannot be read were reported, and how.
+    unreadable: Option<(Instant, String)>,
     /// Whether a partition was given up without the commit of its position.
     pub(super) left_uncommitted: bool,
     pub(super) last_error: Option<String>,
@@ -69,6 +74,7 @@ impl Inflow {
             handshakes: Handshakes::default(),
             lags: Vec::new(),
             failure: None,
+            unreadable: None,
             left_uncommitted: false,
             last_error: None,
         };
@@ -103,7 +109,9 @@ impl Inflow {
 
     /// Fails with the reason if the subscription is over.
     pub(super) fn check(&self) -> Result<(), SubscriptionError> {
-        match &self.lock().failure {
+        let mut state = self.lock();
+        state.end_if_unreadable(Instant::now());
+        match &state.failure {
             Some((Fault::Operator, reason)) => Err(SubscriptionError::operator(reason.clone())),
             Some((_, reason)) => Err(SubscriptionError::lost(reason.clone())),
             None => Ok(()),
@@ -161,7 +169,7 @@ impl State {
     /// Returns whether records of a partition are taken over. Others are not consumed, and must not
     /// move a position.
     fn takes(&self, place: &Place) -> bool {
-        self.failure.is_none() && !self.gone.contains(place)
+        self.failure.is_none() && self.unreadable.is_none() && !self.gone.contains(place)
     }
 
     /// Removes prefetched deliveries that no longer belong to this member.
@@ -173,7 +181,7 @@ impl State {
     /// Records how far librdkafka has handed over its partitions, without an offset for those of
     /// which it has handed over nothing since they were assigned or sought.
     pub(super) fn passed(&mut self, read: &TopicPartitionList) {
-        if self.failure.is_some() {
+        if self.failure.is_some() || self.unreadable.is_some() {
             // The last records were not taken over.
             return;
         }
@@ -181,6 +189,29 @@ impl State {
             if let Offset::Offset(offset) = element.offset() {
                 self.ledger.passed(&(Arc::from(element.topic()), element.partition()), offset);
             }
+        }
+    }
+
+    /// Stops reading: librdkafka may pass over records that it cannot read, and does not report
+    /// their partition. What came before them is still handed over and settled: otherwise the next
+    /// subscription would get no further either, in any partition.
+    pub(super) fn unreadable(&mut self, reason: &str, now: Instant) {
+        if self.unreadable.is_none() {
+            let reason = format!(
+                "{reason}: records that cannot be read are not skipped; docs/operations/runbook.md says how to repair this"
+            );
+            tracing::error!(target: "brokers::kafka", "{reason}");
+            self.unreadable = Some((now, reason));
+        }
+    }
+
+    /// Ends the subscription once everything before unreadable records is settled, or after a
+    /// while.
+    fn end_if_unreadable(&mut self, now: Instant) {
+        if let Some((at, reason)) = &self.unreadable
+            && (self.ledger.is_settled() || now.saturating_duration_since(*at) >= DRAIN_MAX)
+        {
+            self.failure.get_or_insert_with(|| (Fault::Broker, reason.clone()));
         }
     }
 
@@ -254,5 +285,37 @@ mod tests {
         assert!(!state.takes(&places[0]) && state.takes(&places[1]));
         state.assign(places[..1].to_vec());
         assert!(state.takes(&places[0]));
+    }
+
+    /// Goal: records that cannot be read keep nothing back that came before them. Oracle: the
+    /// answers to the consumer until everything is settled, or for a while.
+    #[test]
+    fn what_came_before_unreadable_records_is_settled_first() {
+        let place: Place = (Arc::from("orders"), 0);
+        for is_settled in [true, false] {
+            let inflow = Inflow::new(10, ["orders"]);
+            let now = Instant::now();
+            let mut state = inflow.lock();
+            state.assign(vec![place.clone()]);
+            let (token, _) = state.ledger.deliver(&place, 7);
+            state.unreadable("kafka: unknown format", now);
+            assert!(!state.takes(&place), "what comes now lies behind them");
+            state.end_if_unreadable(now);
+            assert!(state.failure.is_none());
+            let mut read = TopicPartitionList::new();
+            read.add_partition_offset("orders", 0, Offset::Offset(9)).unwrap();
+            if is_settled {
+                state.ledger.done(token);
+                state.passed(&read);
+                state.end_if_unreadable(now);
+            } else {
+                state.end_if_unreadable(now + DRAIN_MAX);
+            }
+            let position = if is_settled { 8 } else { 7 };
+            assert_eq!(state.ledger.positions(), [(place.clone(), position)]);
+            drop(state);
+            let error = inflow.check().unwrap_err();
+            assert!(error.to_string().contains("unknown format"), "{error}");
+        }
     }
 }

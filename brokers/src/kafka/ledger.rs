@@ -111,6 +111,11 @@ impl Ledger {
         self.tokens.contains_key(&token)
     }
 
+    /// Returns whether every delivery is settled, or no longer this member's.
+    pub(super) fn is_settled(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
     /// Marks a delivery as done. Ignores an unknown token.
     pub(super) fn done(&mut self, token: DeliveryToken) {
         let Some((place, offset)) = self.tokens.remove(&token) else { return };

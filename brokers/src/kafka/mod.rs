@@ -11,6 +11,7 @@
 //! | messages are skipped only by `start = "latest"`, once | `auto.offset.reset` is `earliest`; ends are committed before a new group joins (`beginning.rs`) |
 //! | a recreated topic is read from its beginning, and its order is protected from the start | librdkafka reports the new topic id (`log.rs`), and a new client begins; offsets carry the id of their topic (`topic_ids.rs`) |
 //! | a topic that cannot be read stops no other | `availability.rs` |
+//! | a batch that cannot be read is not skipped | the subscription ends there (`inflow.rs`), and so does the search for the last mark; `check.crcs`, which makes librdkafka skip, is refused |
 //! | a renewed certificate is used | `handshakes.rs` |
 //! | nothing is acknowledged before its effect | offsets are committed up to the first unsettled delivery of a partition (`ledger.rs`) |
 //!

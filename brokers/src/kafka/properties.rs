@@ -81,6 +81,12 @@ pub(super) fn check(name: &str, value: &str) -> Result<(), InvalidSetting> {
     if let Some((_, setting)) = SETTINGS.iter().find(|(property, _)| *property == name) {
         return refused(format!("is set by {setting}; remove it here"));
     }
+    if name == "check.crcs" {
+        // 2.12.1, `rd_kafka_msgset_reader_v2`: it takes the length of the batch for a position.
+        return refused(String::from(
+            "is not supported: behind a damaged batch, librdkafka would continue at a wrong offset; remove it, and use tls against damage by the network",
+        ));
+    }
     // These load a shared library into the process: an author of the configuration could run any
     // code.
     if matches!(name, "plugin.library.paths" | "ssl.engine.location" | "ssl.providers")
@@ -103,6 +109,7 @@ mod tests {
             assert!(check(name, "1").is_err(), "{name}");
         }
         assert!(check("linger.ms", "5").unwrap_err().problem.contains("linger_ms"));
+        assert!(check("check.crcs", "true").unwrap_err().problem.contains("damaged"));
         for name in ["socket.keepalive.enable", "socket.send.buffer.bytes", "fetch.min.bytes"] {
             assert!(check(name, "1").is_ok(), "{name}");
         }

@@ -16,7 +16,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// The state of a key after a refusal.
 #[derive(Debug)]
 enum Stop {
-    /// The refused message, or this chunk of it, must be submitted again before any other.
+    /// The refused message must be submitted again before any other; one in chunks, from this chunk
+    /// or an earlier one on.
     Until(MessageId, Option<u32>),
     /// A message of the key was answered as lost with the session: any message now could overtake
     /// it.
@@ -33,18 +34,26 @@ pub(super) struct Refused {
 impl Refused {
     /// Returns whether the message is lost with this session, because another one of its key was
     /// refused. The refused message itself may try again, unless another one of its key was lost
-    /// meanwhile, which may precede it.
+    /// meanwhile, which may precede it. The chunks behind a refused one are lost as well: a message
+    /// is confirmed as a whole, so it comes again from its first chunk on.
     pub(super) fn stops(&mut self, message: &Message) -> bool {
         let Some((key, stop)) = message.key.as_ref().and_then(|key| Some((key, self.keys.get_mut(key)?)))
         else {
             return false;
         };
-        if matches!(stop, Stop::Until(id, chunk) if (*id, *chunk) == (message.id, index(message))) {
-            self.keys.remove(key);
-            return false;
+        match stop {
+            Stop::Until(id, chunk) if *id == message.id => {
+                let is_behind = index(message) > *chunk;
+                if !is_behind {
+                    self.keys.remove(key);
+                }
+                is_behind
+            }
+            Stop::Until(..) | Stop::ForGood => {
+                *stop = Stop::ForGood;
+                true
+            }
         }
-        *stop = Stop::ForGood;
-        true
     }
 
     /// Records a refused message. Returns whether there was room.
@@ -111,18 +120,41 @@ mod tests {
         assert!(refused.stops(&first), "the other one may stand before it");
     }
 
-    #[test]
-    fn another_chunk_of_a_refused_message_is_not_that_one_again() {
-        let whole = Message::new(Topic::new("t").unwrap(), EventType::new("e").unwrap(), "xy");
+    /// Returns a message, and a function that returns its chunks.
+    fn in_chunks() -> (Message, impl Fn(u32) -> Message) {
+        let whole = Message::new(Topic::new("t").unwrap(), EventType::new("e").unwrap(), "xyz");
         let whole = whole.with_key(OrderingKey::new("a").unwrap());
-        let chunk = |index| {
-            let chunk = message::Chunk::new(index, 2, 2, message::Fingerprint::of(&whole)).unwrap();
-            Message { chunk: Some(Box::new(chunk)), ..whole.clone() }
+        let chunked = whole.clone();
+        let chunk = move |index| {
+            let chunk = message::Chunk::new(index, 3, 3, message::Fingerprint::of(&chunked)).unwrap();
+            Message { chunk: Some(Box::new(chunk)), ..chunked.clone() }
         };
+        (whole, chunk)
+    }
+
+    #[test]
+    fn a_message_in_chunks_tries_again_from_its_first_chunk_on() {
+        let (_, chunk) = in_chunks();
         let mut refused = Refused::default();
-        assert!(refused.note(&chunk(0)));
-        assert!(refused.stops(&chunk(1)), "the first chunk has not left");
-        assert!(refused.stops(&whole), "nothing of this key may leave in this session");
+        for _ in 0..3 {
+            assert!(!refused.stops(&chunk(0)), "it tries again");
+            assert!(refused.note(&chunk(0)));
+            assert!(refused.stops(&chunk(1)) && refused.stops(&chunk(2)), "the first chunk has not left");
+        }
+        assert!(!refused.stops(&chunk(0)));
+        assert!(refused.note(&chunk(1)), "the topic went missing in between");
+        assert!(refused.stops(&chunk(2)));
+        assert!((0..3).all(|index| !refused.stops(&chunk(index))), "all of it leaves in the end");
+    }
+
+    #[test]
+    fn behind_a_refused_chunk_no_other_message_of_its_key_may_leave() {
+        let (whole, chunk) = in_chunks();
+        let other = Message { id: MessageId::new(), ..whole };
+        let mut refused = Refused::default();
+        assert!(refused.note(&chunk(0)) && refused.stops(&chunk(1)));
+        assert!(refused.stops(&other));
+        assert!(refused.stops(&chunk(0)), "the other one may stand before it");
     }
 
     #[test]

@@ -7,10 +7,10 @@ use super::super::mock::{ApiKey, ResponseError};
 use super::super::{GroupConfig, Partition, Subscriber};
 use super::*;
 
-const MANY: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
+pub(super) const MANY: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
 
 /// Subscribes to partition 0 without joining a group.
-async fn reader(config: &Config) -> Box<dyn Subscription> {
+pub(super) async fn reader(config: &Config) -> Box<dyn Subscription> {
     let mut group = GroupConfig::new("billing", Vec::<String>::new());
     group.partitions.push(Partition { topic: TOPIC.to_owned(), partition: 0 });
     Subscriber::new(config.clone(), group).unwrap().subscribe().await.unwrap()
@@ -24,7 +24,7 @@ async fn member(config: &Config) -> Box<dyn Subscription> {
 }
 
 /// Receives the next `count` deliveries.
-async fn receive(subscription: &mut Box<dyn Subscription>, count: usize) -> Vec<Delivery> {
+pub(super) async fn receive(subscription: &mut Box<dyn Subscription>, count: usize) -> Vec<Delivery> {
     let mut received = Vec::new();
     while received.len() < count {
         let max = NonZeroUsize::new(count - received.len()).unwrap();
@@ -35,17 +35,17 @@ async fn receive(subscription: &mut Box<dyn Subscription>, count: usize) -> Vec<
     received
 }
 
-fn done(delivery: &Delivery) -> Settlement {
+pub(super) fn done(delivery: &Delivery) -> Settlement {
     Settlement::done(delivery, Committed::attest(delivery.subject())).unwrap()
 }
 
-fn payloads(deliveries: &[Delivery]) -> Vec<String> {
+pub(super) fn payloads(deliveries: &[Delivery]) -> Vec<String> {
     let text =
         |delivery: &Delivery| String::from_utf8(delivery.message.as_ref().unwrap().payload.to_vec()).unwrap();
     deliveries.iter().map(text).collect()
 }
 
-fn numbered(range: std::ops::Range<u32>) -> Vec<Message> {
+pub(super) fn numbered(range: std::ops::Range<u32>) -> Vec<Message> {
     range.map(|n| keyed(TOPIC, "a", format!("{n}"))).collect()
 }
 
@@ -65,7 +65,7 @@ async fn messages_arrive_as_they_were_sent_and_in_order() {
 }
 
 /// Waits until the group's positions of the first partitions are these.
-async fn reached(config: &Config, positions: &[i64]) {
+pub(super) async fn reached(config: &Config, positions: &[i64]) {
     let wanted: Vec<_> = positions.iter().map(|position| Offset::Offset(*position)).collect();
     let partitions = i32::try_from(positions.len()).unwrap();
     let wait = async { while committed(config, TOPIC, partitions).await != wanted {} };

@@ -4,6 +4,7 @@
 mod beginning;
 mod consume;
 mod cut_off;
+pub(super) mod damage;
 mod listeners;
 mod partitions;
 mod publish;
@@ -31,7 +32,7 @@ fn cluster(partitions: u16) -> (Mock, Config) {
     (mock, config)
 }
 
-fn keyed(topic: &str, key: &str, payload: impl Into<bytes::Bytes>) -> Message {
+pub(super) fn keyed(topic: &str, key: &str, payload: impl Into<bytes::Bytes>) -> Message {
     Message::new(Topic::new(topic).unwrap(), EventType::new("order.placed").unwrap(), payload)
         .with_key(OrderingKey::new(key).unwrap())
 }
@@ -57,7 +58,7 @@ async fn take(received: &mut UnboundedReceiver<Receipt>, count: usize) -> Vec<Re
 }
 
 /// Publishes messages and waits until all of them are confirmed.
-async fn publish(config: &Config, messages: Vec<Message>) {
+pub(super) async fn publish(config: &Config, messages: Vec<Message>) {
     let connector = Connector::new(config.clone()).unwrap();
     let (mut publisher, mut received) = session(&connector).await;
     let count = messages.len();

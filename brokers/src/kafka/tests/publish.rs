@@ -1,4 +1,6 @@
-use message::{Connector as _, Fault, FaultScope, MaxInFlightPerKey, Receipts};
+use message::{
+    Connector as _, Fault, FaultScope, MaxInFlightPerKey, PayloadEncoding, Receipts, SizeLimit, Splitter,
+};
 
 use super::super::mock::{ApiKey, ResponseError};
 use super::*;
@@ -59,6 +61,43 @@ async fn an_unknown_topic_is_the_operators_and_named_at_once() {
     assert_eq!(outcomes, [Ok(()), Err((Fault::Operator, FaultScope::Topic)), LOST]);
     let text = receipts[1].outcome.as_ref().unwrap_err().to_string();
     assert!(text.contains("\"no-such-topic\"") && text.contains("create it"), "{text}");
+}
+
+/// Goal: a large message that probes a missing topic again and again ends no session. Oracle: the
+/// receipts of its chunks and of another key, and the message, once its topic is there.
+#[tokio::test]
+async fn a_message_in_chunks_for_a_missing_topic_leaves_the_session_to_others() {
+    let (mock, config) = cluster(1);
+    let (mut publisher, mut received) = session(&Connector::new(config.clone()).unwrap()).await;
+    let limit = SizeLimit { message_bytes_max: 2_000, ..SizeLimit::KAFKA };
+    let splitter = Splitter { limit, encoding: PayloadEncoding::Raw, chunked_bytes_max: 100_000 };
+    let chunks = splitter.split(&keyed("late", "large", vec![7; 3_000])).unwrap().unwrap();
+    let count = chunks.len();
+    assert!(count > 1);
+    for turn in (0..).map(|turn| turn * 100).take(3) {
+        publisher.submit(batch(turn, chunks.clone())).await;
+        let mut receipts = take(&mut received, count).await;
+        receipts.sort_by_key(|receipt| receipt.ticket);
+        let probe = classified(&receipts[0]);
+        assert_eq!(probe, Err((Fault::Operator, FaultScope::Topic)), "{:?}", receipts[0]);
+        assert!(receipts[0].outcome.as_ref().unwrap_err().is_contained());
+        assert!(receipts[1..].iter().all(|receipt| classified(receipt) == LOST), "{receipts:?}");
+        publisher.submit(batch(turn + 50, [keyed(TOPIC, "another", "1")])).await;
+        assert_eq!(classified(&take(&mut received, 1).await[0]), Ok(()));
+    }
+    mock.create_topic("late", 1).unwrap();
+    // The cluster is asked about a missing topic again some time after the last answer.
+    let leaves = async {
+        loop {
+            publisher.submit(batch(1_000, chunks.clone())).await;
+            let receipts = take(&mut received, count).await;
+            if receipts.iter().all(|receipt| receipt.outcome.is_ok()) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(LONG, leaves).await.expect("it leaves once its topic is there");
+    publisher.close(LONG).await;
 }
 
 /// Goal: many missing topics do not delay the messages of another topic by one request each.

@@ -243,7 +243,12 @@ impl Marks<'_> {
                     })?;
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok(parts),
-                Some(Err(error)) if Instant::now() >= deadline => return Err(self.failed("read", &error)),
+                // A mark that cannot be read may be the last one.
+                Some(Err(error))
+                    if fault::is_unreadable(fault::code(&error)) || Instant::now() >= deadline =>
+                {
+                    return Err(self.failed("read", &error));
+                }
                 None if Instant::now() >= deadline => {
                     let error = KafkaError::MessageConsumption(Code::OperationTimedOut);
                     return Err(self.failed("read", &error));

@@ -11,14 +11,18 @@ use message::{
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::marks::Marks;
 use super::opening::Opening;
 use super::pace::Pace;
+use super::parts;
 use super::probe::probe;
 use super::publisher::TransactionalPublisher;
 use super::session::Session;
 use crate::kafka::Config;
 use crate::kafka::mock::Mock;
 use crate::kafka::suspects::Suspects;
+use crate::kafka::tests::damage::{Harm, Network};
+use crate::kafka::tests::{self as kafka, keyed};
 
 /// A transaction may take half of this.
 const TIMEOUT: Duration = Duration::from_secs(6);
@@ -180,4 +184,27 @@ async fn suspects_leave_also_where_each_takes_its_time() {
         assert!(failed < 20, "{left} of {SUSPECTS} are left");
     }
     assert!(cluster.suspects.take().is_none());
+}
+
+/// Goal: a relay does not take an earlier mark for the last one because it cannot read the last
+/// one: it would publish a committed transaction again. Oracle: the mark that is found.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mark_that_cannot_be_read_is_an_error() {
+    const TOPIC: &str = "outbox-marks.a1.orders";
+    let mock = Mock::start(1).unwrap();
+    mock.create_topic(TOPIC, 1).unwrap();
+    for number in [1, 2] {
+        let part = parts::cut(&mark(number)).unwrap().remove(0);
+        kafka::publish(&Config::new(mock.bootstrap_servers()), vec![keyed(TOPIC, "0", part)]).await;
+    }
+    let network = Network::to(&mock);
+    let last = || {
+        let config = network.config();
+        tokio::task::spawn_blocking(move || Marks { config: &config, topic: TOPIC }.last())
+    };
+    assert_eq!(last().await.unwrap().unwrap(), Some(mark(2)));
+    network.damage(1, Harm::Format);
+    let error = last().await.unwrap().unwrap_err();
+    assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
+    assert!(error.to_string().contains(TOPIC), "{error}");
 }
