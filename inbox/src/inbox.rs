@@ -66,7 +66,8 @@ impl<DB: Dialect> Inbox<DB> {
     async fn begin_memory(&self) -> Result<(), StoreError> {
         if self.memory().reading.retained_from.is_none() {
             let mut connection = self.acquire("give a connection").await?;
-            DB::begin_memory(&mut connection, self.tables(), self.window().keep_from())
+            // A clock that is ahead would begin it too late for good; too early harms nothing.
+            DB::begin_memory(&mut connection, self.tables(), self.settled_window().keep_from())
                 .await
                 .map_err(StoreError::during("store from when it remembers ids"))?;
         }
@@ -250,5 +251,29 @@ impl<DB: Dialect> Clone for Inbox<DB> {
 impl<DB: Dialect> fmt::Debug for Inbox<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Inbox").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+    use sqlx::Sqlite;
+    use sqlx::sqlite::SqlitePoolOptions;
+
+    /// Goal: an inbox that is opened for the first time while its database's clock is ahead refuses
+    /// nothing for that reason later. Oracle: the window once the clock is right. PostgreSQL:
+    /// `a_first_opening_by_a_clock_that_is_ahead_refuses_nothing_on_postgres`.
+    #[tokio::test]
+    async fn memory_does_not_begin_by_a_clock_that_is_ahead() {
+        const AHEAD: time::Duration = time::Duration::days(30);
+        let pool = SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await.unwrap();
+        let mut connection = pool.acquire().await.unwrap();
+        Migrator::<Sqlite>::new(Line::Inbox).up(&mut connection).await.unwrap();
+        drop(connection);
+        let inbox = Inbox::open_as_it_is(pool.clone(), InboxOptions::default()).await.unwrap();
+        inbox.memory().reading.now += AHEAD;
+        inbox.begin_memory().await.unwrap();
+        let window = Inbox::open(pool.clone(), InboxOptions::default()).await.unwrap().window();
+        assert_eq!(window.oldest_accepted_at(), window.now - window.retention, "{window:?}");
     }
 }

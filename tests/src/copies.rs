@@ -98,8 +98,8 @@ fn once<T>(all: &Once<T>, lines: &[Line]) -> &'static OnceCell<T> {
     all.entry(lines.to_vec()).or_insert_with(|| Box::leak(Box::default()))
 }
 
-/// Attempts to remove a database, one a second. Another case may crash the server meanwhile, and on a
-/// busy machine it recovers for longer than a moment.
+/// Attempts to remove a database, one a second. Another case may crash the server meanwhile, and on
+/// a busy machine it recovers for longer than a moment.
 const REMOVALS_MAX: u32 = 30;
 
 /// Begins to remove a PostgreSQL database and ends every session in it.

@@ -31,6 +31,7 @@ cases! { "inbox/retention":
         a_role_that_may_not_create_days_says_so_on_postgres,
         a_clock_that_jumps_ahead_forgets_nothing_on_postgres,
         a_day_that_is_gone_is_not_made_again_on_postgres,
+        a_first_opening_by_a_clock_that_is_ahead_refuses_nothing_on_postgres,
     }
     postgres {
         days_are_forgotten_beside_open_transactions_on_postgres,
@@ -217,15 +218,40 @@ async fn an_operator_does_not_begin_the_memory_of_an_inbox<DB: TestDatabase>(dat
     assert!(open().await.unwrap().has_memory());
 }
 
+/// Returns a pool for which the database's clock is 30 days ahead.
+async fn a_month_ahead(database: &Database<sqlx::Postgres>) -> sqlx::PgPool {
+    let schema = database.schema.clone().unwrap();
+    let statement = migrations::Template::new(
+        "CREATE FUNCTION {schema}clock_timestamp() RETURNS timestamptz LANGUAGE sql \
+        AS $$SELECT pg_catalog.clock_timestamp() + interval '30 days'$$",
+    );
+    sqlx::query(&statement.schema(Some(&schema)).render()).execute(&database.admin).await.unwrap();
+    // The statements of the inbox find this function before the server's own.
+    let path = format!("{}, pg_catalog", schema.as_str());
+    let options = (*database.pool.connect_options()).clone().options([("search_path", path)]);
+    sqlx::postgres::PgPoolOptions::new().max_connections(4).connect_with(options).await.unwrap()
+}
+
+/// Goal: an inbox whose first consumer starts while the server's clock is ahead by more than its
+/// retention refuses nothing for that reason later. Oracle: a message from the beginning of the
+/// retention, once the clock is right.
+async fn a_first_opening_by_a_clock_that_is_ahead_refuses_nothing_on_postgres(
+    database: &Database<sqlx::Postgres>,
+) {
+    let ahead = Inbox::<sqlx::Postgres>::open(a_month_ahead(database).await, database.options()).await;
+    let ahead = ahead.unwrap().window();
+    let right = database.inbox().await;
+    let window = right.window();
+    assert!(ahead.now - window.now > time::Duration::days(29));
+    let early = message_of(window.now - window.retention + Duration::from_secs(600), "early");
+    assert!(consume(&right, &early).await.unwrap());
+    assert!(!consume(&right, &early).await.unwrap());
+}
+
 /// Goal: a single reading of a database clock that is far ahead forgets nothing. Oracle: a message
 /// of some days ago is still a duplicate when the clock is right again, and a chunk still waits for
 /// the others.
 async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres(database: &Database<sqlx::Postgres>) {
-    let schema = database.schema.clone().unwrap();
-    let admin = async |statement: &'static str| {
-        let statement = migrations::Template::new(statement).schema(Some(&schema)).render();
-        sqlx::query(&statement).execute(&database.admin).await.unwrap();
-    };
     let right = database.inbox().await;
     let remembered = message_of(right.window().now - 5 * DAY, "remembered");
     assert!(consume(&right, &remembered).await.unwrap());
@@ -234,17 +260,9 @@ async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres(database: &Databas
     let gathered = tx.gather(&consumer("billing"), &Tenant::none(), &chunk).await.unwrap();
     assert!(matches!(gathered, Gathered::Kept { held: 1, .. }), "{gathered:?}");
     drop(tx.commit().await.unwrap());
-    admin(
-        "CREATE FUNCTION {schema}clock_timestamp() RETURNS timestamptz LANGUAGE sql \
-        AS $$SELECT pg_catalog.clock_timestamp() + interval '10 days'$$",
-    )
-    .await;
-    // The statements of the inbox find this function before the server's own.
-    let path = format!("{}, pg_catalog", schema.as_str());
-    let options = (*database.pool.connect_options()).clone().options([("search_path", path)]);
-    let pool = sqlx::postgres::PgPoolOptions::new().max_connections(4).connect_with(options).await.unwrap();
+    let pool = a_month_ahead(database).await;
     let jumped = Inbox::<sqlx::Postgres>::open(pool, database.options()).await.unwrap();
-    assert!(jumped.window().now - right.window().now > time::Duration::days(9));
+    assert!(jumped.window().now - right.window().now > time::Duration::days(29));
     let error = jumped.maintain().await.unwrap_err();
     assert!(matches!(error, OpenError::ClocksDiffer { .. }), "{error}");
     assert!(!consume(&right, &remembered).await.unwrap(), "a duplicate as before");
