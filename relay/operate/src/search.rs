@@ -375,7 +375,7 @@ mod tests {
         let empty = SearchedPart { back_to: None, ..whole.clone() };
         assert_eq!(empty.told(), "orders: the log has no message there");
         let result = |part, away| SearchResult { searched: vec![part], away, ..SearchResult::default() };
-        assert_eq!(result(part.clone(), vec![]).none_text(), "no match yet: the search continues");
+        assert_eq!(result(part, vec![]).none_text(), "no match yet: the search continues");
         assert_eq!(result(whole.clone(), vec![]).none_text(), "no messages found");
         let away = vec![OperateError::refused("bills: away", "")];
         assert!(result(whole, away).none_text().contains("not every database answered"));
