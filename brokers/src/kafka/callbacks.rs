@@ -85,7 +85,7 @@ impl ClientContext for Callbacks {
             state.last_error = Some(text.clone());
         }
         state.starts.error(code, reason, now);
-        if fault::is_unreadable(code) {
+        if fault::is_unreadable(code, reason) {
             state.unreadable(&text, now);
         }
         let is_over = match (fault::classify(code), code) {

@@ -56,9 +56,14 @@ pub(super) fn code(error: &KafkaError) -> Code {
 
 /// Returns whether a consumer reports that it cannot read records. librdkafka continues behind a
 /// batch of unknown format (2.12.1, `rd_kafka_msgset_reader_peek_msg_version`), and hands over this
-/// error before the records behind it.
-pub(super) fn is_unreadable(code: Code) -> bool {
-    matches!(code, Code::BadMessage | Code::NotImplemented | Code::BadCompression)
+/// error before the records behind it. The same code says that a response is none, such as that of a
+/// proxy (`rd_kafka_broker_fail`): the client connects again, and skips nothing.
+pub(super) fn is_unreadable(code: Code, reason: &str) -> bool {
+    match code {
+        Code::BadMessage => !reason.contains("Receive failed: "),
+        Code::NotImplemented | Code::BadCompression => true,
+        _ => false,
+    }
 }
 
 /// Returns the operator's remedy for a code.
@@ -167,6 +172,15 @@ mod tests {
         ] {
             assert_eq!(classify(code), judgement, "{code:?}");
         }
+    }
+
+    #[test]
+    fn what_is_no_response_skips_no_record() {
+        let proxy =
+            "127.0.0.1:9092/bootstrap: Receive failed: Invalid response size 1213486160 (0..100000000)";
+        assert!(!is_unreadable(Code::BadMessage, proxy));
+        assert!(is_unreadable(Code::BadMessage, "Unsupported Message(Set) MagicByte 57 at offset 7"));
+        assert!(!is_unreadable(Code::AllBrokersDown, "1/1 brokers are down"));
     }
 
     #[test]

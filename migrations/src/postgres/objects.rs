@@ -118,7 +118,7 @@ const READS_DAYS: &str =
 const LOST_DAYS: &str = "
 SELECT 'partition ' || lost.name FROM {schema}inbox_day AS d
     CROSS JOIN LATERAL (SELECT 'inbox_message_' || to_char(d.day, 'YYYYMMDD')) AS lost (name)
-WHERE NOT EXISTS (
+WHERE d.day <= (clock_timestamp() AT TIME ZONE 'UTC')::date + 2 AND NOT EXISTS (
     SELECT FROM pg_class AS c JOIN pg_class AS home ON home.oid = '{schema}inbox_message'::regclass
     WHERE c.relname = lost.name AND (c.relnamespace = home.relnamespace OR EXISTS (
         SELECT FROM pg_inherits AS i WHERE i.inhrelid = c.oid AND i.inhparent = home.oid)))

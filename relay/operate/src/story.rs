@@ -317,6 +317,7 @@ async fn at_consumers(
     }
     let filter = Filter { source: Some(DeadSource::Inbox), ids, ..Filter::default() };
     let letters = find(places, &filter, States::Any, usize::MAX).await;
+    away.extend(letters.away);
     let is_asked = |letter: &DeadMessage| {
         let consumer = letter.consumer.as_deref().unwrap_or_default();
         let scope = letter.scope.as_deref().unwrap_or_default();

@@ -139,7 +139,7 @@ impl Module {
                     names.push(name);
                     at += 2;
                 }
-                module.uses.extend(place.from_root(&names, &module.children));
+                module.uses.extend(place.of_root(&names, &module.children));
             }
             at += 1;
         }
@@ -148,7 +148,7 @@ impl Module {
 
     fn import(&mut self, place: &Place, leaves: Vec<Leaf<'_>>, is_re_export: bool) {
         for Leaf { path, name } in leaves {
-            let Some(path) = place.from_root(&path, &self.children) else { continue };
+            let Some(path) = place.of_root(&path, &self.children) else { continue };
             if !is_re_export {
                 self.uses.insert(path.clone());
             }
@@ -185,7 +185,7 @@ impl Place {
     }
 
     /// Returns a path from the root of the crate; `None` for one of another crate.
-    fn from_root(&self, names: &[&str], children: &BTreeSet<String>) -> Option<Names> {
+    fn of_root(&self, names: &[&str], children: &BTreeSet<String>) -> Option<Names> {
         let mut base = self.path.clone();
         base.extend(self.inner.iter().map(|(name, _)| name.clone()));
         let mut rest = names;

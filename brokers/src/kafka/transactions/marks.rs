@@ -245,7 +245,7 @@ impl Marks<'_> {
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok(parts),
                 // A mark that cannot be read may be the last one.
                 Some(Err(error))
-                    if fault::is_unreadable(fault::code(&error)) || Instant::now() >= deadline =>
+                    if fault::is_unreadable(fault::code(&error), "") || Instant::now() >= deadline =>
                 {
                     return Err(self.failed("read", &error));
                 }

@@ -144,7 +144,11 @@ impl<S: Store> Drive<S> {
                     self.worker.meter.session_lost();
                     self.session_changed();
                 }
-                Step::KeepAlive => self.keep_alive().await,
+                Step::KeepAlive => {
+                    self.keep_alive().await;
+                    // A call as long as the interval would take every turn from finished work.
+                    keep_alive.reset();
+                }
                 Step::AskLag => self.ask_lag(),
             }
             self.worker.meter.held(self.unsettled.len());

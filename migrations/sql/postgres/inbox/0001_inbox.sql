@@ -117,7 +117,9 @@ BEGIN
             SELECT FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
             WHERE i.inhparent = '%home%.inbox_message'::regclass AND c.relname = part);
         INSERT INTO %home%.inbox_day (day) VALUES (day) ON CONFLICT DO NOTHING;
-        IF NOT FOUND THEN
+        -- A day ahead of all clocks has no records. On the subscriber of a replication its row may
+        -- arrive without its table.
+        IF NOT FOUND AND day <= today + 2 THEN
             RAISE EXCEPTION 'the partition % of inbox_message is gone: it was dropped, detached or moved to another schema, '
                 'and its messages could take effect again', part
                 USING ERRCODE = 'object_not_in_prerequisite_state', TABLE = part,

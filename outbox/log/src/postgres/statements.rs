@@ -294,7 +294,7 @@ migrations::statements! {
                     FROM changed CROSS JOIN LATERAL (
                         SELECT * FROM {schema}outbox_message
                         WHERE id >= changed.id AND id <= changed.id AND message_id = changed.message_id
-                            AND {same_segment}
+                            AND {same_segment} AND {whole}
                         ORDER BY id LIMIT 1) AS m
                     WHERE NOT EXISTS (
                         SELECT FROM {schema}outbox_parked AS p

@@ -139,10 +139,12 @@ impl Machine {
         }
     }
 
-    /// Notes that these entries ahead of the cursor have already been published.
+    /// Notes that messages leave in transactions, and that these entries ahead of the cursor have
+    /// already been published.
     #[must_use]
     pub(crate) fn with_left_before(mut self, entries: BTreeSet<EntryId>) -> Self {
         self.read.left_before = entries;
+        self.refused.keep_turn = true;
         self
     }
 

@@ -6,7 +6,9 @@
 //! anything else was confirmed. So they wait until nothing else is ready or in flight, and then go
 //! together: the session that finds the culprits sends all of them one by one. Under a load that
 //! never pauses they go after `PUT_OFF_MAX` all the same, so that each comes to an end and its key
-//! with it. A probe of a blocked topic is not put off: its topic waits for it.
+//! with it. A probe of a blocked topic is not put off: its topic waits for it. Nor is anything where
+//! messages leave in transactions: there the session that searches the culprit is pipelined too, and
+//! would never come to it.
 
 use std::time::Duration;
 
@@ -31,6 +33,8 @@ pub(super) struct Refused {
     since: Option<Duration>,
     /// When entries were taken last.
     taken_at: Option<Duration>,
+    /// Whether refused entries keep their turn.
+    pub(super) keep_turn: bool,
 }
 
 impl Refused {
@@ -64,13 +68,22 @@ impl Refused {
 impl Machine {
     /// Returns whether an entry that is about to be queued waits for the others.
     pub(super) fn goes_last(&self, item: &Item) -> bool {
-        self.key_queues.window() == MaxInFlightPerKey::Pipelined
+        self.puts_refused_off()
             && item.was_refused()
             && !self.blocks.is_probe(item.message.topic.as_str(), item.id)
     }
 
-    /// Queues the entries that were refused before, if it is time for them.
+    /// Returns whether entries that were refused wait for the others in this session.
+    pub(super) fn puts_refused_off(&self) -> bool {
+        self.key_queues.window() == MaxInFlightPerKey::Pipelined && !self.refused.keep_turn
+    }
+
+    /// Queues the entries that were refused before, if it is time for them and the publisher takes
+    /// some: otherwise they could be put off again before they are sent.
     pub(super) fn let_refused_go(&mut self) {
+        if self.is_publisher_full() {
+            return;
+        }
         let is_idle = self.key_queues.ready_len() == 0 && self.session.in_flight_len() == 0;
         for ticket in self.refused.take(self.silence.now(), is_idle) {
             let key = self.window.get_mut(ticket).and_then(|item| item.message.key.clone());
@@ -81,6 +94,8 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use message::{PublishError, Receipt, Submission};
     use outbox_log::{Exception, ExceptionState};
 
@@ -142,6 +157,20 @@ mod tests {
         assert_eq!((refused.len(), topics(&refused)), (60, vec!["t"]));
         answer(&mut bench, &refused, || PublishError::refused("too large"));
         assert_eq!((bench.machine.session_end(), bench.machine.open_len()), (None, 0));
+    }
+
+    /// A session with transactions that searches the culprits is pipelined, too: were they put off
+    /// there, the others would use it up each time.
+    #[test]
+    fn in_transactions_refused_messages_keep_their_turn() {
+        let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);
+        bench.machine = bench.machine.with_left_before(BTreeSet::new());
+        let message = message_for("t", "refused");
+        let due = Exception { attempts: 1, ..exception(1, &message, ExceptionState::Retrying) };
+        bench.last = 1;
+        bench.machine.due(vec![due], 0.5);
+        read_others(&mut bench);
+        assert_eq!(topics(&bench.machine.submissions(999)), ["t", "u"]);
     }
 
     #[test]

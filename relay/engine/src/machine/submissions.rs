@@ -128,6 +128,7 @@ impl Machine {
             }
         }
         let is_pipelined = self.key_queues.window() == MaxInFlightPerKey::Pipelined;
+        let puts_off = self.puts_refused_off();
         let mut probes = Vec::new();
         for (id, ticket) in open {
             let Some(item) = self.window.get_mut(ticket).filter(|item| item.in_flight.is_none()) else {
@@ -147,7 +148,7 @@ impl Machine {
                     () if is_pipelined && self.blocks.is_probe(topic.as_str(), id) => {
                         probes.push((ticket, key));
                     }
-                    () if is_pipelined && was_refused => {
+                    () if puts_off && was_refused => {
                         self.refused.put(ticket, self.silence.now());
                     }
                     () => self.key_queues.push(ticket, key.as_ref()),

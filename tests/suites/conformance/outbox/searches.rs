@@ -314,12 +314,14 @@ async fn a_story_names_the_consumers_of_its_own_pipeline_only<DB: TestDialect>(d
 
     // A consumer of the pipeline that knows it is shown, whatever topics its section names.
     let id = before.message_id.unwrap();
-    let bytes = if DB::BACKEND == Backend::Postgres { "'\\x00'" } else { "x'00'" };
+    let bytes = "00".repeat(32);
+    let bytes =
+        if DB::BACKEND == Backend::Postgres { format!("'\\x{bytes}'") } else { format!("x'{bytes}'") };
     for (number, consumer) in ["returns", "shipping"].iter().enumerate() {
         db.run(&format!(
             "INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, message_id, topic, key, headers, \
              payload, reason, error, attempts, origin) VALUES ('019f0000-0000-7000-8000-00000000000{number}', \
-             '{consumer}', '', '{id}', {bytes}, '{id}', 'returns', 'key-0', '{{}}', {bytes}, 'held', 'it waits', 1, \
+             '{consumer}', '', '{id}', {bytes}, '{id}', 'returns', 'key-0', '[]', {bytes}, 'held', 'it waits', 1, \
              'returns/0')"
         ))
         .await;
