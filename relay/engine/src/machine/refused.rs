@@ -6,9 +6,9 @@
 //! anything else was confirmed. So they wait until nothing else is ready or in flight, and then go
 //! together: the session that finds the culprits sends all of them one by one. Under a load that
 //! never pauses they go after `PUT_OFF_MAX` all the same, so that each comes to an end and its key
-//! with it. A probe of a blocked topic is not put off: its topic waits for it. Nor is anything where
-//! messages leave in transactions: there the session that searches the culprit is pipelined too, and
-//! would never come to it.
+//! with it. A probe of a blocked topic is not put off: its topic waits for it. Nor is anything
+//! where messages leave in transactions: there the session that searches the culprit is pipelined,
+//! too, and would never come to it.
 
 use std::time::Duration;
 
