@@ -104,11 +104,12 @@ pub(crate) async fn hostile(stage: Stage) -> Outcome {
              '{HOSTILE}', jsonb_build_object('<b>', '{HOSTILE}'), '1')"
         ))
         .await?;
+    // Their key is another one than that of the row above, behind which they would wait.
     for (id, state, error) in [(900_000, "dead", long.as_str()), (900_001, "held", "")] {
         database
             .execute(&format!(
                 "INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, error, fault) \
-                 VALUES ('{RELAY}', {id}, outbox_new_message_id(), 'orders', '{HOSTILE}', '{state}', \
+                 VALUES ('{RELAY}', {id}, outbox_new_message_id(), 'orders', '{HOSTILE}!', '{state}', \
                  NULLIF('{error}', ''), 'message')"
             ))
             .await?;

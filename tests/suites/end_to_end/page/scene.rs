@@ -2,6 +2,8 @@
 //! causes, one holds 41 keys because an operator has paused a topic, and the database of one does
 //! not answer. A consumer has twelve dead letters.
 
+use std::time::Duration;
+
 use sqlx::Postgres;
 use tests::workload::Workload;
 use tests::{Backend, Failure, RelayProcess, Stage, brokers, eventually};
@@ -60,6 +62,8 @@ impl Served {
         let pause = [("pipeline", "billing"), ("scope", "topic"), ("name", topic)];
         let pause = [&pause[..], &[("reason", "prices of May are not checked")]].concat();
         served.ann().post("/pause", &pause).await?;
+        // Relays look for pauses several times a second; what they read before leaves.
+        tokio::time::sleep(Duration::from_secs(2)).await;
         // The other relays publish them.
         served.workload.place_many(HELD, HELD).await?;
         database.execute(PARKED).await?;
