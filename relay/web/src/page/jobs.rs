@@ -264,6 +264,11 @@ impl<T> Jobs<T> {
     }
 }
 
+/// Waits until a job has ended, but not for longer than this. It goes on in either case.
+pub(crate) async fn wait_at_most<T>(patience: Duration, mut seen: watch::Receiver<Job<T>>) {
+    drop(tokio::time::timeout(patience, seen.wait_for(|job| !job.is_running())).await);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -76,6 +76,11 @@ impl<'a> Frame<'a> {
         Self { at, ..self }
     }
 
+    /// Reloads the page after each change while what it shows is still running.
+    pub(crate) fn live_while(self, is_running: bool, uri: &Uri) -> Self {
+        if is_running { self.live(uri) } else { self }
+    }
+
     /// Reloads the page from this address after each change.
     pub(crate) fn live(self, uri: &Uri) -> Self {
         Self { live: uri.path_and_query().map(|it| to(it.as_str())), ..self }

@@ -19,7 +19,7 @@ use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::jobs::{Begun, End};
+use super::super::jobs::{Begun, End, wait_at_most};
 use super::super::layout::{Frame, Tab, cell, count, form_token, may_decide, since, tone, whole};
 use super::super::list::{Column, Kind, column, list};
 
@@ -67,9 +67,7 @@ pub(crate) async fn show(
         p { a class="button" href=(with_query("/pipeline", &[("name", name)])) { "Back to the pipeline" } }
     };
     let title = format!("Doctor of {name}");
-    let frame = Frame::new(Tab::Overview, &title);
-    let frame = if is_running { frame.live(&uri) } else { frame };
-    Ok(Html(frame.page(&body)))
+    Ok(Html(Frame::new(Tab::Overview, &title).live_while(is_running, &uri).page(&body)))
 }
 
 /// `POST /doctor`: examines a pipeline. The work continues if the browser does not wait.
@@ -82,7 +80,7 @@ pub(crate) async fn run(
     form.check()?;
     let pipeline = app.configured(form.exact("pipeline"), COMMAND)?.clone();
     let name = pipeline.name.to_string();
-    let mut seen = match app.checkups.begin(&name, operator.name(), Uuid::now_v7(), app.until_end()) {
+    let seen = match app.checkups.begin(&name, operator.name(), Uuid::now_v7(), app.until_end()) {
         Begun::Before(seen) | Begun::Running(seen) => seen,
         Begun::TooMany => {
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "two pipelines are being examined");
@@ -95,7 +93,7 @@ pub(crate) async fn run(
             })
         }
     };
-    drop(tokio::time::timeout(PATIENCE, seen.wait_for(|job| !job.is_running())).await);
+    wait_at_most(PATIENCE, seen).await;
     Ok(Redirect::to(&address(&name)))
 }
 

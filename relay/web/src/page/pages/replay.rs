@@ -23,7 +23,7 @@ use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::jobs::{Begun, End, Last};
+use super::super::jobs::{Begun, End, Last, wait_at_most};
 use super::super::layout::{Frame, Tab, bytes, cell, count, form_token, may_decide, signature, since, whole};
 use super::super::list::{Column, Kind, column, list};
 
@@ -87,9 +87,7 @@ pub(crate) async fn show(
         p { a class="button" href=(with_query("/pipeline", &[("name", name)])) { "Back to the pipeline" } }
     };
     let title = format!("Replay messages of {name}");
-    let frame = Frame::new(Tab::Overview, &title);
-    let frame = if is_running { frame.live(&uri) } else { frame };
-    Ok(Html(frame.page(&body)))
+    Ok(Html(Frame::new(Tab::Overview, &title).live_while(is_running, &uri).page(&body)))
 }
 
 /// `POST /replay/confirm`: the messages that a replay would send. Sends nothing.
@@ -159,7 +157,7 @@ pub(crate) async fn run(
         return Err(Problem::conflict(text).with_help("nothing was sent: look at the preview again"));
     }
     let places = Places::new().outbox(pipeline);
-    let mut seen = match app.replays.begin(name, operator.name(), id, app.until_end()) {
+    let seen = match app.replays.begin(name, operator.name(), id, app.until_end()) {
         Begun::Before(seen) => seen,
         Begun::Running(_) => {
             let problem = Problem::conflict("a replay of this pipeline is running");
@@ -180,7 +178,7 @@ pub(crate) async fn run(
             })
         }
     };
-    drop(tokio::time::timeout(PATIENCE, seen.wait_for(|job| !job.is_running())).await);
+    wait_at_most(PATIENCE, seen).await;
     Ok(Redirect::to(&address(name)))
 }
 

@@ -21,7 +21,7 @@ use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::jobs::{Begun, End, Last, Telling};
+use super::super::jobs::{Begun, End, Last, Telling, wait_at_most};
 use super::super::layout::{Frame, Tab, cell, count, form_token, may_decide, maybe, since, tone, whole};
 use super::super::list::{Column, Kind, column, list};
 
@@ -65,9 +65,7 @@ pub(crate) async fn show(
         p { a class="button" href=(with_query("/pipeline", &[("name", name)])) { "Back to the pipeline" } }
     };
     let title = format!("Verify {name}");
-    let frame = Frame::new(Tab::Overview, &title);
-    let frame = if is_running { frame.live(&uri) } else { frame };
-    Ok(Html(frame.page(&body)))
+    Ok(Html(Frame::new(Tab::Overview, &title).live_while(is_running, &uri).page(&body)))
 }
 
 /// `POST /verify`: begins a comparison. It continues if the browser does not wait.
@@ -82,7 +80,7 @@ pub(crate) async fn run(
     let name = pipeline.name.to_string();
     let span = Span::read(&form)?;
     let inboxes = app.inboxes.iter().filter(|inbox| inbox.is_of(&name)).cloned().collect();
-    let mut seen = match app.comparisons.begin(&name, operator.name(), Uuid::now_v7(), app.until_end()) {
+    let seen = match app.comparisons.begin(&name, operator.name(), Uuid::now_v7(), app.until_end()) {
         Begun::Before(seen) => seen,
         Begun::Running(_) => {
             let problem = Problem::conflict("a comparison of this pipeline is running");
@@ -98,7 +96,7 @@ pub(crate) async fn run(
                 .carry_out(async move { Box::pin(compare(pipeline, inboxes, span, telling, operator)).await })
         }
     };
-    drop(tokio::time::timeout(PATIENCE, seen.wait_for(|job| !job.is_running())).await);
+    wait_at_most(PATIENCE, seen).await;
     Ok(Redirect::to(&address(&name)))
 }
 
