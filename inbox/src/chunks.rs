@@ -11,11 +11,11 @@ use message::{Chunk, Fingerprint, Message, MessageId};
 use sqlx::Transaction;
 use time::OffsetDateTime;
 
+use crate::comparison::{Duplicate, compare};
 use crate::dialect::{ChunkSet, Dialect};
 use crate::error::AdmitError;
-use crate::guard::{Duplicate, compare, key};
+use crate::ids::{ConsumerName, Tenant, key};
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::tables::Counted;

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
-use std::str::FromStr;
 
 use bytes::Bytes;
 use message::cloudevents::attributes;
@@ -13,28 +12,9 @@ use message::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::attempts::storable;
-use crate::dialect::Key;
-use crate::name::{ConsumerName, Tenant};
-use crate::reason::{Reason, Resolution};
-use crate::store_dead_letter::Cause;
-
-/// The id of a dead letter; ascends with time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DeadLetterId(pub Uuid);
-
-impl fmt::Display for DeadLetterId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl FromStr for DeadLetterId {
-    type Err = uuid::Error;
-    fn from_str(value: &str) -> Result<Self, uuid::Error> {
-        Uuid::parse_str(value).map(Self)
-    }
-}
+use crate::error_text::storable;
+use crate::ids::{ConsumerName, DeadLetterId, Key, Tenant};
+use crate::reason::{Cause, Reason, Resolution};
 
 /// A dead letter. A malformed delivery is kept as it arrived, so many fields are plain text.
 #[derive(Clone, PartialEq)]

@@ -2,10 +2,10 @@
 
 use uuid::Uuid;
 
-use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery};
+use crate::dead_letter::{DeadLetter, DeadLetterQuery};
 use crate::dialect::Dialect;
+use crate::ids::{ConsumerName, DeadLetterId};
 use crate::inbox::Inbox;
-use crate::name::ConsumerName;
 use crate::store_error::StoreError;
 
 impl<DB: Dialect> Inbox<DB> {

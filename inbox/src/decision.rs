@@ -10,11 +10,11 @@ use message::{InvalidText, shield};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::dead_letter::{DeadLetter, DeadLetterId};
+use crate::dead_letter::DeadLetter;
 use crate::dialect::Dialect;
 use crate::error::RedriveError;
+use crate::ids::{ConsumerName, DeadLetterId};
 use crate::inbox::Inbox;
-use crate::name::ConsumerName;
 use crate::redrive::{RedriveOptions, Redriven};
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;

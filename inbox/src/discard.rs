@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use crate::comparison::compare;
 use crate::day::{Day, ahead};
-use crate::dead_letter::{DeadLetter, DeadLetterId};
+use crate::dead_letter::DeadLetter;
 use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Dialect, Inserted};
 use crate::error::RedriveError;
-use crate::guard::compare;
+use crate::ids::{ConsumerName, DeadLetterId};
 use crate::inbox::Inbox;
-use crate::name::ConsumerName;
 use crate::reason::Resolution;
 use crate::redrive::Redriven;
 use crate::store_error::StoreError;

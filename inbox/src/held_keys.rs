@@ -38,11 +38,11 @@ use std::collections::{HashMap, HashSet};
 use time::OffsetDateTime;
 
 use crate::batch::Candidate;
-use crate::dead_letter::{DeadLetter, DeadLetterId};
+use crate::dead_letter::DeadLetter;
 use crate::dialect::Dialect;
 use crate::error::RedriveError;
+use crate::ids::{ConsumerName, DeadLetterId};
 use crate::inbox::Inbox;
-use crate::name::ConsumerName;
 use crate::reason::Reason;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;

@@ -7,18 +7,16 @@ use uuid::Uuid;
 
 use crate::attempts::{Attempt, Forget};
 use crate::day::ahead;
-use crate::dead_letter::{DeadLetter, DeadLetterId};
-use crate::dialect::{Dialect, Key};
+use crate::dead_letter::DeadLetter;
+use crate::dialect::Dialect;
 use crate::error::RedriveError;
-use crate::guard::key;
 use crate::handler::Handler;
 use crate::held_keys::AfterDeadLetter;
+use crate::ids::{ConsumerName, DeadLetterId, Key, MessageName, Tenant, key};
 use crate::inbox::Inbox;
 use crate::letter_in_hand::Hand;
-use crate::name::{ConsumerName, MessageName, Tenant};
-use crate::reason::Resolution;
+use crate::reason::{Cause, Resolution};
 use crate::redrive::RedriveOptions;
-use crate::store_dead_letter::Cause;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 

@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 use crate::chunks::Incomplete;
 use crate::day::back;
-use crate::dead_letter::{DeadLetter, DeadLetterId};
-use crate::dialect::{ChunkSet, Dialect, Key, Overdue};
+use crate::dead_letter::DeadLetter;
+use crate::dialect::{ChunkSet, Dialect, Overdue};
+use crate::ids::{ConsumerName, DeadLetterId, Key};
 use crate::inbox::Inbox;
-use crate::name::ConsumerName;
 use crate::reason::Reason;
 use crate::store_error::StoreError;
 use crate::telemetry;

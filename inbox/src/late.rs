@@ -5,13 +5,12 @@
 
 use message::Message;
 
+use crate::comparison::{PayloadComparison, Stored, canonical_content, compare, identity};
 use crate::dead_letter::DeadLetter;
-use crate::dialect::{Dialect, Stored};
+use crate::dialect::Dialect;
 use crate::error::RedriveError;
-use crate::guard::{canonical_content, compare, identity};
+use crate::ids::ConsumerName;
 use crate::inbox::Inbox;
-use crate::name::ConsumerName;
-use crate::options::PayloadComparison;
 use crate::reason::Resolution;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;

@@ -4,7 +4,8 @@ use uuid::Uuid;
 
 use crate::attempts::{Forget, InHand};
 use crate::dead_letter::DeadLetter;
-use crate::dialect::{Dialect, Key};
+use crate::dialect::Dialect;
+use crate::ids::Key;
 use crate::inbox::Inbox;
 use crate::store_error::StoreError;
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::dead_letter::{DeadLetter, DeadLetterId};
+use crate::dead_letter::DeadLetter;
 use crate::decision::{Action, Signature};
 use crate::dialect::Dialect;
+use crate::ids::{ConsumerName, DeadLetterId, Tenant};
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Tenant};
 use crate::reason::{Reason, Resolution};
 use crate::store_error::StoreError;
 

@@ -49,6 +49,7 @@ mod batch;
 mod canonical_json;
 mod chunks;
 mod commit;
+mod comparison;
 #[cfg(not(feature = "testing"))]
 mod crash_points;
 #[cfg(feature = "testing")]
@@ -60,25 +61,24 @@ mod decision;
 mod dialect;
 mod discard;
 mod error;
-mod function;
+mod error_text;
 mod guard;
 mod handler;
 mod held_keys;
 mod held_turn;
+mod ids;
 mod inbox;
 mod incomplete;
 mod known;
 mod late;
 mod letter_in_hand;
 mod letters;
+mod lookup;
 mod many;
-mod minutes;
-mod name;
 mod options;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod reason;
-mod received;
 pub mod reconcile;
 mod redrive;
 mod redrive_request;
@@ -97,21 +97,22 @@ mod transaction;
 mod window;
 mod within;
 
-pub use activity::Activity;
+pub use activity::{Activity, Counts};
 pub use attempts::{Attempt, Failures};
 pub use batch::Candidate;
 pub use chunks::{Gathered, Incomplete, Split};
+pub use comparison::{Duplicate, PayloadComparison, SourceComparison};
 pub use day::Day;
-pub use dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery};
+pub use dead_letter::{DeadLetter, DeadLetterQuery};
 pub use decision::{Action, Decision, Requested, Signature};
 pub use dialect::Dialect;
 pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};
+pub use guard::{Admission, Guard};
 #[doc(hidden)]
-pub use function::{BatchFunction, EventFunction, MessageFunction};
-pub use function::{IntoResult, Tx};
-pub use guard::{Admission, Duplicate, Guard};
-pub use handler::{Handler, HandlerError, Next};
+pub use handler::{BatchFunction, EventFunction, MessageFunction};
+pub use handler::{Handler, HandlerError, IntoResult, Next, Received, Tx};
 pub use held_keys::AfterDeadLetter;
+pub use ids::{ConsumerName, DeadLetterId, Tenant};
 pub use inbox::Inbox;
 pub use known::{Known, KnownState};
 pub use letters::{
@@ -120,11 +121,8 @@ pub use letters::{
 };
 pub use many::{DISCARDED_MAX, ManyDecided, REQUESTED_MAX, SeenLetter};
 pub use message::Backoff;
-pub use minutes::Counts;
-pub use name::{ConsumerName, Tenant};
-pub use options::{InboxOptions, PayloadComparison, SourceComparison};
-pub use reason::{Reason, Resolution};
-pub use received::Received;
+pub use options::InboxOptions;
+pub use reason::{Cause, Reason, Resolution};
 pub use redrive::{RedriveOptions, Redriven};
 pub use refusal::Refusal;
 pub use retention::Maintained;
@@ -141,10 +139,9 @@ pub mod simulation {
     pub use crate::attempts::{Failed, Forget, Pause};
     pub use crate::held_keys::{HeldFirst, HeldKey};
     pub use crate::held_turn::{FailedTurn, Turn};
-    pub use crate::name::MessageName;
+    pub use crate::ids::MessageName;
     pub use crate::runner::{Admitted, AdmittedBatch, HeldMessages, Parts, Runner, RunnerOptions, Store};
 }
-pub use store_dead_letter::Cause;
 pub use store_error::StoreError;
 pub use transaction::InboxTransaction;
 pub use window::Window;

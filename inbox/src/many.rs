@@ -5,10 +5,11 @@ use std::collections::{HashMap, HashSet};
 use message::shield;
 use uuid::Uuid;
 
-use crate::dead_letter::{DeadLetter, DeadLetterId};
+use crate::dead_letter::DeadLetter;
 use crate::decision::{Action, Decision, Requested, Signature};
 use crate::dialect::Dialect;
 use crate::error::{AdmitError, RedriveError};
+use crate::ids::DeadLetterId;
 use crate::inbox::Inbox;
 use crate::reason::Reason;
 use crate::redrive::{RedriveOptions, Redriven};

@@ -75,6 +75,26 @@ words!(
     }
 );
 
+/// Why a delivery becomes a dead letter.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Cause {
+    /// The reason.
+    pub reason: Reason,
+    /// The last error.
+    pub error: String,
+    /// Number of times the handler failed.
+    pub attempts: u32,
+}
+
+impl Cause {
+    /// Makes a cause: the reason, the last error, and the number of times the handler failed.
+    #[must_use]
+    pub fn new(reason: Reason, error: String, attempts: u32) -> Self {
+        Self { reason, error, attempts }
+    }
+}
+
 impl From<&Refusal> for Reason {
     fn from(refusal: &Refusal) -> Self {
         match refusal {
@@ -105,7 +125,7 @@ impl Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dialect::Guards;
+    use crate::statements::Texts;
     use crate::tables::Tables;
 
     /// Whether a dead letter holds its key, because its message may still take effect.
@@ -116,7 +136,7 @@ mod tests {
         }
     }
 
-    fn holding<DB: Guards>() -> Vec<Reason> {
+    fn holding<DB: Texts>() -> Vec<Reason> {
         let tables = Tables::<DB>::new(None);
         let sql = tables.shared.holder_before.as_str();
         let (_, list) = sql.split_once("reason IN (").expect("the condition");

@@ -7,17 +7,17 @@
 use message::Message;
 use time::OffsetDateTime;
 
-use crate::attempts::error_text;
-use crate::dead_letter::{DeadLetter, DeadLetterId};
+use crate::comparison::Duplicate;
+use crate::dead_letter::DeadLetter;
 use crate::dialect::Dialect;
 use crate::error::{AdmitError, RedriveError};
-use crate::guard::{Admission, Duplicate, Guard};
-use crate::handler::{Handler, refuse_swallowed};
+use crate::error_text::error_text;
+use crate::guard::{Admission, Guard};
+use crate::handler::{Handler, Received, refuse_swallowed};
 use crate::held_keys::AfterDeadLetter;
+use crate::ids::{ConsumerName, DeadLetterId, Tenant};
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Tenant};
 use crate::reason::Resolution;
-use crate::received::Received;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;

@@ -2,16 +2,16 @@
 
 use uuid::Uuid;
 
-use crate::attempts::error_text;
-use crate::dead_letter::{DeadLetter, DeadLetterId};
+use crate::dead_letter::DeadLetter;
 use crate::decision::Decision;
 use crate::dialect::Dialect;
 use crate::error::{AdmitError, OpenError, RedriveError};
+use crate::error_text::error_text;
 use crate::handler::Handler;
 use crate::held_keys::AfterDeadLetter;
+use crate::ids::{ConsumerName, DeadLetterId};
 use crate::inbox::Inbox;
 use crate::letter_in_hand::Hand;
-use crate::name::ConsumerName;
 use crate::redrive::{RedriveOptions, Redriven};
 use crate::store_error::StoreError;
 

@@ -6,16 +6,17 @@ use migrations::Backend;
 use migrations::query::Row;
 use uuid::Uuid;
 
-use crate::activity::ActivityRow;
+use crate::activity::{ActivityRow, ConsumerCounts, Counts};
 use crate::attempts::{Attempt, InHand, NotedFailure};
 use crate::chunks::Incomplete;
-use crate::dead_letter::{DeadLetter, DeadLetterId};
+use crate::comparison::Stored;
+use crate::dead_letter::DeadLetter;
 use crate::decision::{Action, Decision, Signature};
-use crate::dialect::{Guards, Inserted, Reading, Stored};
+use crate::dialect::{Guards, Inserted, Reading};
 use crate::held_keys::{HeldFirst, HeldKey};
+use crate::ids::DeadLetterId;
 use crate::known::{Known, KnownState};
 use crate::letters::{ClosedCount, FoundLetter, LetterDecision, LetterGroup};
-use crate::minutes::{ConsumerCounts, Counts};
 use crate::reason::{Reason, Resolution};
 use crate::reconcile::{Remembered, Unfinished};
 

@@ -4,35 +4,15 @@ use message::{Committed, Delivery, Fingerprint, Message, shield};
 use sqlx::Transaction;
 
 use crate::attempts::Forget;
+use crate::comparison::{Duplicate, identity};
 use crate::day::Day;
-use crate::dead_letter::{DeadLetter, DeadLetterId};
-use crate::dialect::{ChunkSet, Dialect, Inserted, Key, NewRow};
-use crate::guard::{Duplicate, identity};
+use crate::dead_letter::DeadLetter;
+use crate::dialect::{ChunkSet, Dialect, Inserted, NewRow};
+use crate::ids::{ConsumerName, DeadLetterId, Key, Tenant};
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Tenant};
-use crate::reason::{Reason, Resolution};
+use crate::reason::{Cause, Reason, Resolution};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
-
-/// Why a delivery becomes a dead letter.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Cause {
-    /// The reason.
-    pub reason: Reason,
-    /// The last error.
-    pub error: String,
-    /// Number of times the handler failed.
-    pub attempts: u32,
-}
-
-impl Cause {
-    /// Makes a cause: the reason, the last error, and the number of times the handler failed.
-    #[must_use]
-    pub fn new(reason: Reason, error: String, attempts: u32) -> Self {
-        Self { reason, error, attempts }
-    }
-}
 
 /// The outcome for a dead letter whose message gets an inbox row.
 enum Outcome {

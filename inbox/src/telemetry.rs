@@ -6,8 +6,8 @@ use std::time::Duration;
 use message::Metric;
 use metrics::{counter, gauge, histogram};
 
-use crate::minutes::{Counts, Tally};
-use crate::name::ConsumerName;
+use crate::activity::{Counts, Tally};
+use crate::ids::ConsumerName;
 use crate::reason::Reason;
 use crate::refusal::Refusal;
 

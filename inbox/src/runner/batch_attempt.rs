@@ -11,10 +11,11 @@ use super::key_queues::{Held, Lane};
 use super::step::{BoxedError, Done};
 use super::store::{Admitted, AdmittedBatch, Store};
 use super::worker::{Worker, closed};
-use crate::attempts::{Forget, error_text};
+use crate::attempts::Forget;
 use crate::batch::Candidate;
-use crate::name::{MessageName, Tenant};
-use crate::received::Received;
+use crate::error_text::error_text;
+use crate::handler::Received;
+use crate::ids::{MessageName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 

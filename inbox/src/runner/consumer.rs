@@ -9,8 +9,8 @@ use super::run_error::RunError;
 use super::shutdown::StopSignal;
 use super::status::ConsumerStatus;
 use crate::dialect::Dialect;
+use crate::ids::ConsumerName;
 use crate::inbox::Inbox;
-use crate::name::ConsumerName;
 
 /// A consumer that is ready to run.
 #[derive(Debug)]

@@ -12,8 +12,9 @@ use super::failure::{Failure, FailureKind, is_of_session};
 use super::step::FailedAttempt;
 use super::store::Store;
 use super::worker::{GivenUp, Worker};
-use crate::attempts::{Failed, Failures, Pause, error_text};
-use crate::name::{MessageName, Tenant};
+use crate::attempts::{Failed, Failures, Pause};
+use crate::error_text::error_text;
+use crate::ids::{MessageName, Tenant};
 use crate::reason::Reason;
 use crate::store_error::StoreError;
 

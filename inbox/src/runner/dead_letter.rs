@@ -5,9 +5,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::store::Store;
 use super::worker::{GivenUp, Worker};
-use crate::name::Tenant;
-use crate::reason::Reason;
-use crate::store_dead_letter::Cause;
+use crate::ids::Tenant;
+use crate::reason::{Cause, Reason};
 
 /// A dead letter that is not stored yet.
 #[derive(Debug)]

@@ -9,8 +9,7 @@ use message::{Message, OrderingKey, Topic};
 use super::store::{Admitted, Store};
 use super::worker::Worker;
 use crate::batch::Candidate;
-use crate::dead_letter::DeadLetterId;
-use crate::name::Tenant;
+use crate::ids::{DeadLetterId, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 

@@ -11,8 +11,8 @@ use super::held_turn::HeldCourses;
 use super::store::Store;
 use super::worker::Worker;
 use crate::day::back;
-use crate::dead_letter::DeadLetterId;
 use crate::held_keys::{HeldFirst, HeldKey};
+use crate::ids::DeadLetterId;
 use crate::store_error::StoreError;
 
 /// Maximum number of keys per read.

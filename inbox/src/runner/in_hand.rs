@@ -11,9 +11,10 @@ use super::dead_letter::NewDeadLetter;
 use super::step::Step;
 use super::store::Store;
 use super::worker::{Worker, closed};
-use crate::attempts::{InHand, error_text};
+use crate::attempts::InHand;
+use crate::error_text::error_text;
 use crate::handler::RETRY_AFTER_MAX;
-use crate::name::{MessageName, Tenant};
+use crate::ids::{MessageName, Tenant};
 use crate::reason::Reason;
 
 /// Maximum time in which a process begins to handle what it has noted to be in hand. One that has

@@ -17,7 +17,7 @@ use super::key_queues::{Held, Lane};
 use super::step::Done;
 use super::store::Store;
 use super::worker::Worker;
-use crate::name::{MessageName, Tenant};
+use crate::ids::{MessageName, Tenant};
 
 /// Number of consecutive outages after which a batch is still tried whole. Then it is halved, until
 /// the message that cannot succeed is alone.

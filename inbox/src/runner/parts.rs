@@ -22,7 +22,7 @@ use super::store::Store;
 use super::tracing_spans::JoinTraces;
 use super::worker::Worker;
 use crate::held_keys::AfterDeadLetter;
-use crate::name::{ConsumerName, Tenant};
+use crate::ids::{ConsumerName, Tenant};
 use crate::telemetry::Meter;
 
 /// A consumer that is ready to run, over any [`Store`]. [`Consumer`](super::Consumer) is the one

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use message::{Delivery, ForeignMessage, Malformed, Message, error_text as texts};
 
 use super::worker::Worker;
-use crate::name::Tenant;
+use crate::ids::Tenant;
 
 /// A function that returns the tenant of a message.
 pub(super) type TenantOf = Arc<dyn Fn(&Message) -> Result<Tenant, String> + Send + Sync>;

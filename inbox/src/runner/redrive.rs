@@ -9,10 +9,8 @@ use migrations::SqlErrorKind;
 use super::bounded::{self, Called, INTERRUPT_MAX};
 use super::inbox_store::InboxStore;
 use crate::dialect::Dialect;
-use crate::function::Tx;
-use crate::handler::{Handler, HandlerError};
-use crate::name::Tenant;
-use crate::received::Received;
+use crate::handler::{Handler, HandlerError, Received, Tx};
+use crate::ids::Tenant;
 
 /// The handler of a consumer, with the same bounds as for a delivery: it ends in time together with
 /// its running statement, a panic is caught, and its transaction is left intact.

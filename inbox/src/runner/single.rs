@@ -13,7 +13,7 @@ use super::key_queues::Held;
 use super::step::{Done, FailedAttempt, Step};
 use super::store::Store;
 use super::worker::{GivenUp, Worker, closed};
-use crate::name::Tenant;
+use crate::ids::Tenant;
 use crate::reason::Reason;
 use crate::refusal::Refusal;
 

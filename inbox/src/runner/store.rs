@@ -12,18 +12,16 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::held_messages::HeldMessages;
+use crate::activity::Counts;
 use crate::attempts::{Attempt, Failed, Failures, Forget, InHand};
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
-use crate::dead_letter::DeadLetterId;
+use crate::comparison::Duplicate;
 use crate::error::{AdmitError, CommitError, OpenError};
-use crate::guard::Duplicate;
-use crate::handler::HandlerError;
-use crate::minutes::Counts;
-use crate::name::{MessageName, Tenant};
-use crate::received::Received;
+use crate::handler::{HandlerError, Received};
+use crate::ids::{DeadLetterId, MessageName, Tenant};
+use crate::reason::Cause;
 use crate::refusal::Refusal;
-use crate::store_dead_letter::Cause;
 use crate::store_error::StoreError;
 
 /// The admission of a message that was not refused: the right to apply it, or a duplicate.

@@ -19,9 +19,9 @@ use super::reading::{Foreign, TenantOf};
 use super::status::ConsumerStatus;
 use super::store::Store;
 use super::tracing_spans::JoinTraces;
-use crate::attempts::error_text;
 use crate::crash_points;
-use crate::name::ConsumerName;
+use crate::error_text::error_text;
+use crate::ids::ConsumerName;
 use crate::store_error::StoreError;
 use crate::telemetry::Meter;
 

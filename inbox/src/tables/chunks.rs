@@ -8,7 +8,8 @@ use time::OffsetDateTime;
 
 use super::{Tables, of_key, stored};
 use crate::chunks::{Incomplete, Split};
-use crate::dialect::{ChunkSet, Dialect, Key, Overdue};
+use crate::dialect::{ChunkSet, Dialect, Overdue};
+use crate::ids::Key;
 use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

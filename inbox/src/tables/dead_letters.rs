@@ -6,9 +6,9 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{Tables, stored};
-use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery};
-use crate::dialect::{Dialect, Key};
-use crate::name::ConsumerName;
+use crate::dead_letter::{DeadLetter, DeadLetterQuery};
+use crate::dialect::Dialect;
+use crate::ids::{ConsumerName, DeadLetterId, Key};
 use crate::reason::Resolution;
 use crate::rows;
 

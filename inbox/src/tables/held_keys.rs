@@ -4,11 +4,12 @@ use migrations::query::Query;
 use time::OffsetDateTime;
 
 use super::{Tables, stored};
-use crate::dead_letter::{DeadLetter, DeadLetterId};
+use crate::dead_letter::DeadLetter;
 use crate::dialect::Dialect;
 use crate::held_keys::{HeldFirst, HeldKey};
+use crate::ids::DeadLetterId;
+use crate::reason::Cause;
 use crate::rows;
-use crate::store_dead_letter::Cause;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 

@@ -8,7 +8,7 @@ use super::{assert_none, texts};
 
 /// The circles that are left, each by the crate's folder and its files. An entry may only become
 /// shorter, and goes with its circle.
-const LEFT: [(&str, &str); 36] = [
+const LEFT: [(&str, &str); 35] = [
     ("brokers", "kafka/beginning.rs kafka/callbacks.rs kafka/fixed.rs kafka/offsets.rs"),
     ("brokers", "kafka/evidence.rs kafka/wire.rs"),
     ("brokers", "kafka/outcomes.rs kafka/publisher.rs kafka/session.rs kafka/topics.rs"),
@@ -25,14 +25,8 @@ const LEFT: [(&str, &str); 36] = [
     ),
     (
         "inbox",
-        "attempts.rs dead_letter.rs dialect/guard.rs dialect/values.rs error.rs function.rs guard.rs \
-         handler.rs inbox.rs minutes.rs name.rs options.rs reason.rs received.rs refusal.rs \
-         store_dead_letter.rs tables/mod.rs telemetry.rs window.rs within.rs",
-    ),
-    (
-        "inbox",
-        "chunks.rs decision.rs held_keys.rs letters.rs reconcile.rs redrive.rs rows.rs \
-         tables/chunks.rs transaction.rs",
+        "chunks.rs decision.rs held_keys.rs letters.rs redrive.rs rows.rs tables/chunks.rs \
+         transaction.rs",
     ),
     ("inbox", "runner/builder/mod.rs runner/consumer.rs"),
     (

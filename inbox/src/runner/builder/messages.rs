@@ -7,7 +7,7 @@ use message::{ForeignMessage, Malformed, Message};
 
 use super::ConsumerBuilder;
 use crate::dialect::Dialect;
-use crate::name::Tenant;
+use crate::ids::Tenant;
 
 impl<DB: Dialect> ConsumerBuilder<DB> {
     /// Reads messages of foreign producers. The function is called for a delivery without a usable

@@ -24,8 +24,8 @@ use super::tracing_spans::JoinTraces;
 use crate::dialect::Dialect;
 use crate::handler::Handler;
 use crate::held_turn::PAUSE_MAX;
+use crate::ids::{ConsumerName, Tenant};
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Tenant};
 
 /// A builder of a [`Consumer`]; made by [`Consumer::builder`].
 pub struct ConsumerBuilder<DB: Dialect> {

@@ -25,7 +25,7 @@ use super::shutdown::Shutdown;
 use super::step::Done;
 use super::store::Store;
 use super::worker::Worker;
-use crate::attempts::error_text;
+use crate::error_text::error_text;
 
 /// Time limit for storing the counts when a consumer stops.
 const LAST_COUNTS_MAX: Duration = Duration::from_secs(1);

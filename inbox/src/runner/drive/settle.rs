@@ -7,8 +7,8 @@ use message::crash_points::reached;
 use tokio::task::JoinError;
 
 use super::{Drive, Finished, place_of};
-use crate::attempts::error_text;
 use crate::crash_points;
+use crate::error_text::error_text;
 use crate::runner::key_queues::Held;
 use crate::runner::many::{Settled, Sorted};
 use crate::runner::run_error::RunError;

@@ -3,7 +3,7 @@
 use message::{Headers, Message, MessageId, OrderingKey, Topic};
 use time::OffsetDateTime;
 
-use crate::name::{ConsumerName, Tenant};
+use crate::ids::{ConsumerName, Tenant};
 
 /// Facts about the delivery that a handler works on.
 #[derive(Debug, Clone, PartialEq, Eq)]

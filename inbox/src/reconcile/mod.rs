@@ -1,45 +1,23 @@
 //! Reads an inbox to compare it with other records: one consumer, in the order of message ids, in
 //! batches.
 
+mod record;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::Fingerprint;
 use migrations::query::{Query, Row};
 use migrations::{Identifier, Line, MigrateError, Migrator, Statement};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::dialect::Dialect;
-use crate::name::{ConsumerName, Tenant};
+use crate::ids::{ConsumerName, Tenant};
 use crate::rows;
 use crate::statements::Shared;
 use crate::store_error::StoreError;
 use crate::tables::Tables;
-
-/// A message that took effect and is remembered by the inbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remembered {
-    /// The message id.
-    pub id: Uuid,
-    /// The tenant for which it took effect; empty for none.
-    pub tenant: String,
-    /// The fingerprint of event type, content type and payload, which must not change for this id.
-    pub fingerprint: Fingerprint,
-}
-
-/// A message that a consumer knows and that has not taken effect.
-///
-/// The most urgent variant is the greatest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unfinished {
-    /// An operator discarded its dead letter, or it was closed in another way.
-    Closed,
-    /// It will be retried.
-    Retrying,
-    /// It is an open dead letter: an operator has to decide.
-    DeadLetter,
-}
+pub use record::{Remembered, Unfinished};
 
 /// A reader of the inbox of one consumer, for one tenant or all of them. Every call is one short
 /// statement, on PostgreSQL in a read-only transaction. Not cancel-safe: after a dropped call, open

@@ -14,9 +14,9 @@ use message::{Event, Message};
 use outbox::OutboxTransaction;
 use serde::de::DeserializeOwned;
 
+use super::error::{HandlerError, json_problem};
+use super::received::Received;
 use crate::dialect::Dialect;
-use crate::handler::{HandlerError, json_problem};
-use crate::received::Received;
 
 /// The transaction of a handler; it also holds the message's inbox row. Run statements on `&mut
 /// **tx`, and enqueue with [`tx.enqueue(..)`](OutboxTransaction::enqueue). `Tx` is PostgreSQL's,

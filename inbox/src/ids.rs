@@ -1,13 +1,11 @@
-//! Validated names of consumers and tenants, and of messages among them.
+//! Names and ids: of consumers and tenants, of messages at a consumer, of dead letters.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use message::{InvalidText, MessageId, TEXT_BYTES_MAX, check_optional};
-
-use crate::dialect::Key;
-use crate::guard::key;
+use uuid::Uuid;
 
 message::name! {
     /// The name of a consumer: one per handler, the same in all its processes. Two consumers on one
@@ -80,6 +78,39 @@ impl FromStr for Tenant {
     type Err = InvalidText;
     fn from_str(value: &str) -> Result<Self, InvalidText> {
         Self::new(value)
+    }
+}
+
+/// The identity of an inbox row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key<'a> {
+    /// The consumer.
+    pub consumer: &'a str,
+    /// The tenant.
+    pub tenant: &'a str,
+    /// The message id.
+    pub id: Uuid,
+}
+
+/// Returns the key of a message at a consumer.
+pub(crate) fn key<'a>(consumer: &'a ConsumerName, tenant: &'a Tenant, id: MessageId) -> Key<'a> {
+    Key { consumer: consumer.as_str(), tenant: tenant.as_str(), id: id.as_uuid() }
+}
+
+/// The id of a dead letter; ascends with time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeadLetterId(pub Uuid);
+
+impl fmt::Display for DeadLetterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl FromStr for DeadLetterId {
+    type Err = uuid::Error;
+    fn from_str(value: &str) -> Result<Self, uuid::Error> {
+        Uuid::parse_str(value).map(Self)
     }
 }
 

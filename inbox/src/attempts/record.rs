@@ -1,17 +1,10 @@
-//! Counts the failures of a message in the database. It uses a transaction of its own, because the
-//! handler's was rolled back.
+//! Failures of messages, and what is in hand, as the database remembers them.
 
 use std::time::Duration;
 
-use message::{Backoff, MessageId, shield};
+use message::Backoff;
 use time::OffsetDateTime;
 use uuid::Uuid;
-
-use crate::dialect::{Dialect, Key};
-use crate::guard::key;
-use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Tenant};
-use crate::store_error::StoreError;
 
 /// The failures of a message so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +46,7 @@ pub(crate) struct NotedFailure {
 impl NotedFailure {
     /// Returns the time since the first failure, by the database's clock or another one: the
     /// shorter time. Giving up cannot be taken back, so no clock decides alone.
-    fn age_by_both(&self, now: OffsetDateTime) -> Duration {
+    pub(super) fn age_by_both(&self, now: OffsetDateTime) -> Duration {
         self.age.min(Duration::try_from(now - self.first_failed_at).unwrap_or_default())
     }
 }
@@ -120,7 +113,7 @@ impl InHand {
     }
 }
 
-/// The failures of a message so far, as [`Inbox::record_failure`] counted them.
+/// The failures of a message so far, as [`Inbox::record_failure`](crate::Inbox::record_failure) counted them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failures {
     /// Number of counted failures.
@@ -156,121 +149,6 @@ impl Pause {
     }
 }
 
-/// Maximum length of a stored error text, in bytes.
-pub(crate) const ERROR_BYTES_MAX: usize = 4_096;
-
-/// Returns an error and its sources in one line, made [`storable`].
-pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
-    storable(&message::error_text::chain(error))
-}
-
-/// Replaces an empty error text: an attempt without a text counts as one that has not failed.
-const NO_TEXT: &str = "an error without a text";
-
-/// Cuts a text to [`ERROR_BYTES_MAX`] and removes what PostgreSQL cannot store. Never returns an
-/// empty text.
-pub(crate) fn storable(text: &str) -> String {
-    let text = if text.is_empty() { NO_TEXT } else { text };
-    message::error_text::storable(text, ERROR_BYTES_MAX)
-}
-
-impl<DB: Dialect> Inbox<DB> {
-    /// Notes a failure. With a backoff, counts it and notes when to try again. Without one, keeps
-    /// only the error and the time of the first failure. Stores the first 4,096 bytes of the error.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the failure is not noted then. Runs to its end even if this call is dropped.
-    pub async fn record_failure(
-        &self,
-        consumer: &ConsumerName,
-        tenant: &Tenant,
-        id: MessageId,
-        error: &str,
-        backoff: Option<Backoff>,
-    ) -> Result<Failures, StoreError> {
-        let error = storable(error);
-        let failed = Failed { error: &error, pause: backoff.map(Pause::Backoff), is_returned: true };
-        self.note_failure(consumer, tenant, id, failed).await
-    }
-
-    /// Does the same as [`record_failure`](Self::record_failure).
-    pub(crate) async fn note_failure(
-        &self,
-        consumer: &ConsumerName,
-        tenant: &Tenant,
-        id: MessageId,
-        failed: Failed<'_>,
-    ) -> Result<Failures, StoreError> {
-        let inbox = self.clone();
-        let consumer = consumer.clone();
-        let tenant = tenant.clone();
-        let error = failed.error.to_owned();
-        let pause = failed.pause;
-        let is_returned = failed.is_returned;
-        shield(async move {
-            let mut tx = inbox.begin_raw("begin counting a failed attempt").await?;
-            let key = Key { consumer: consumer.as_str(), tenant: tenant.as_str(), id: id.as_uuid() };
-            let failed = StoreError::during;
-            let failure = Failed { error: &error, pause, is_returned };
-            let noted = inbox
-                .tables()
-                .count_attempt(&mut tx, key, failure)
-                .await
-                .map_err(failed("count a failed attempt"))?;
-            let attempts = noted.attempts;
-            let age = noted.age_by_both(inbox.settled_window().now);
-            let delay = pause.map_or(Duration::ZERO, |pause| pause.delay(attempts, rand::random()));
-            if pause.is_some() {
-                inbox
-                    .tables()
-                    .postpone(&mut tx, key, delay)
-                    .await
-                    .map_err(failed("store the time of the next attempt"))?;
-            }
-            tx.commit().await.map_err(failed("commit a failed attempt"))?;
-            Ok(Failures { attempts, uncounted: noted.uncounted, age, delay })
-        })
-        .await
-    }
-
-    /// Returns whether an open transaction handles the message at this moment. Runs to its end even
-    /// if this call is dropped.
-    pub(crate) async fn is_being_handled(
-        &self,
-        consumer: &ConsumerName,
-        tenant: &Tenant,
-        id: MessageId,
-    ) -> Result<bool, StoreError> {
-        let inbox = self.clone();
-        let consumer = consumer.clone();
-        let tenant = tenant.clone();
-        shield(async move {
-            let what = "check whether a message is being handled";
-            let tx = inbox.begin_raw(what).await?;
-            DB::is_being_handled(tx, inbox.tables(), key(&consumer, &tenant, id))
-                .await
-                .map_err(StoreError::during(what))
-        })
-        .await
-    }
-
-    /// Returns the failures of a message so far; `None` when it never failed or has succeeded
-    /// since. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn attempt(
-        &self,
-        consumer: &ConsumerName,
-        tenant: &Tenant,
-        id: MessageId,
-    ) -> Result<Option<Attempt>, StoreError> {
-        let mut connection = self.acquire("read the attempts").await?;
-        let key = Key { consumer: consumer.as_str(), tenant: tenant.as_str(), id: id.as_uuid() };
-        self.tables().attempt(&mut connection, key).await.map_err(StoreError::during("read the attempts"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,14 +165,5 @@ mod tests {
         }
         let behind = NotedFailure { attempts: 0, uncounted: 1, first_failed_at, age: day };
         assert_eq!(behind.age_by_both(first_failed_at - hour), Duration::ZERO);
-    }
-
-    #[test]
-    fn an_error_is_stored_with_its_sources_cut_at_a_character() {
-        let error =
-            StoreError::new("x".repeat(4_060), migrations::SqlErrorKind::Unavailable, "ä\0".repeat(100));
-        let text = error_text(&error);
-        assert!(text.len() <= ERROR_BYTES_MAX && text.len() > ERROR_BYTES_MAX - 4, "{}", text.len());
-        assert!(text.contains(": ä\u{fffd}"), "{text}");
     }
 }

@@ -1,5 +1,8 @@
 //! Activity of the consumers of an inbox, as its tables show it.
 
+mod counts;
+mod minutes;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -8,8 +11,10 @@ use time::OffsetDateTime;
 use crate::day;
 use crate::dialect::Dialect;
 use crate::inbox::Inbox;
-use crate::minutes::{ConsumerCounts, Counts};
 use crate::store_error::StoreError;
+pub use counts::Counts;
+pub(crate) use counts::{ActivityRow, ActivityRows, ConsumerCounts, Tally};
+pub(crate) use minutes::STORE_EVERY;
 
 /// Maximum number of rows counted of each kind, so that the count stays cheap under any traffic.
 pub const ACTIVITY_COUNTED_MAX: u32 = 200_000;
@@ -45,20 +50,6 @@ impl Activity {
         let all = applied.saturating_add(duplicates);
         (all > 0).then(|| duplicates as f64 / all as f64)
     }
-}
-
-/// A number of rows of one consumer, with the first or last time among them.
-pub(crate) struct ActivityRow {
-    pub(crate) consumer: String,
-    pub(crate) count: u64,
-    pub(crate) at: Option<OffsetDateTime>,
-}
-
-/// The rows of three tables.
-pub(crate) struct ActivityRows {
-    pub(crate) applied: Vec<ActivityRow>,
-    pub(crate) failing: Vec<ActivityRow>,
-    pub(crate) dead: Vec<ActivityRow>,
 }
 
 impl<DB: Dialect> Inbox<DB> {
