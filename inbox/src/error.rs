@@ -8,9 +8,9 @@ use migrations::{MigrateError, SqlErrorKind};
 use outbox::{EnqueueError, Remedy};
 
 use crate::day::Day;
+use crate::dead_letters::Reason;
 use crate::handler::HandlerError;
 use crate::ids::DeadLetterId;
-use crate::reason::Reason;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 

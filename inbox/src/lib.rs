@@ -55,33 +55,20 @@ mod crash_points;
 #[cfg(feature = "testing")]
 pub mod crash_points;
 mod day;
-mod dead_letter;
 mod dead_letters;
-mod decision;
 mod dialect;
-mod discard;
 mod error;
 mod error_text;
 mod guard;
 mod handler;
-mod held_keys;
-mod held_turn;
 mod ids;
 mod inbox;
-mod incomplete;
 mod known;
-mod late;
-mod letter_in_hand;
-mod letters;
 mod lookup;
-mod many;
 mod options;
 #[cfg(feature = "postgres")]
 mod postgres;
-mod reason;
 pub mod reconcile;
-mod redrive;
-mod redrive_request;
 mod refusal;
 mod retention;
 mod rows;
@@ -89,7 +76,6 @@ mod runner;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod statements;
-mod store_dead_letter;
 mod store_error;
 mod tables;
 pub mod telemetry;
@@ -103,27 +89,23 @@ pub use batch::Candidate;
 pub use chunks::{Gathered, Incomplete, Split};
 pub use comparison::{Duplicate, PayloadComparison, SourceComparison};
 pub use day::Day;
-pub use dead_letter::{DeadLetter, DeadLetterQuery};
-pub use decision::{Action, Decision, Requested, Signature};
+pub use dead_letters::{
+    Action, AfterDeadLetter, Cause, ClosedCount, DISCARDED_MAX, DeadLetter, DeadLetterQuery, Decision,
+    FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX, LetterDecision,
+    LetterFilter, LetterGroup, LetterSlice, LetterSurvey, ManyDecided, REQUESTED_MAX, Reason, RedriveOptions,
+    Redriven, Requested, Resolution, SeenLetter, Signature,
+};
 pub use dialect::Dialect;
 pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};
 pub use guard::{Admission, Guard};
 #[doc(hidden)]
 pub use handler::{BatchFunction, EventFunction, MessageFunction};
 pub use handler::{Handler, HandlerError, IntoResult, Next, Received, Tx};
-pub use held_keys::AfterDeadLetter;
 pub use ids::{ConsumerName, DeadLetterId, Tenant};
 pub use inbox::Inbox;
 pub use known::{Known, KnownState};
-pub use letters::{
-    ClosedCount, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX,
-    LetterDecision, LetterFilter, LetterGroup, LetterSlice, LetterSurvey,
-};
-pub use many::{DISCARDED_MAX, ManyDecided, REQUESTED_MAX, SeenLetter};
 pub use message::Backoff;
 pub use options::InboxOptions;
-pub use reason::{Cause, Reason, Resolution};
-pub use redrive::{RedriveOptions, Redriven};
 pub use refusal::Refusal;
 pub use retention::Maintained;
 #[cfg(feature = "testing")]
@@ -137,8 +119,7 @@ pub mod simulation {
     //! The runner's interface to the database, for simulations. It is not part of the stable
     //! interface.
     pub use crate::attempts::{Failed, Forget, Pause};
-    pub use crate::held_keys::{HeldFirst, HeldKey};
-    pub use crate::held_turn::{FailedTurn, Turn};
+    pub use crate::dead_letters::{FailedTurn, HeldFirst, HeldKey, Turn};
     pub use crate::ids::MessageName;
     pub use crate::runner::{Admitted, AdmittedBatch, HeldMessages, Parts, Runner, RunnerOptions, Store};
 }

@@ -10,14 +10,13 @@ use crate::activity::{ActivityRow, ConsumerCounts, Counts};
 use crate::attempts::{Attempt, InHand, NotedFailure};
 use crate::chunks::Incomplete;
 use crate::comparison::Stored;
-use crate::dead_letter::DeadLetter;
-use crate::decision::{Action, Decision, Signature};
+use crate::dead_letters::{
+    Action, ClosedCount, DeadLetter, Decision, FoundLetter, HeldFirst, HeldKey, LetterDecision, LetterGroup,
+    Reason, Resolution, Signature,
+};
 use crate::dialect::{Guards, Inserted, Reading};
-use crate::held_keys::{HeldFirst, HeldKey};
 use crate::ids::DeadLetterId;
 use crate::known::{Known, KnownState};
-use crate::letters::{ClosedCount, FoundLetter, LetterDecision, LetterGroup};
-use crate::reason::{Reason, Resolution};
 use crate::reconcile::{Remembered, Unfinished};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

@@ -7,8 +7,8 @@ use message::Metric;
 use metrics::{counter, gauge, histogram};
 
 use crate::activity::{Counts, Tally};
+use crate::dead_letters::Reason;
 use crate::ids::ConsumerName;
-use crate::reason::Reason;
 use crate::refusal::Refusal;
 
 /// Every metric of this crate.

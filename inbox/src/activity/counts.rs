@@ -1,4 +1,4 @@
-//! What consumers did, in numbers.
+//! Counts of deliveries and rows, by consumer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -113,7 +113,8 @@ impl InHand {
     }
 }
 
-/// The failures of a message so far, as [`Inbox::record_failure`](crate::Inbox::record_failure) counted them.
+/// The failures of a message so far, as
+/// [`Inbox::record_failure`](crate::Inbox::record_failure) counted them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failures {
     /// Number of counted failures.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use migrations::query::{Query, Row};
 
 use super::Guards;
-use crate::held_keys::HeldKey;
+use crate::dead_letters::HeldKey;
 use crate::ids::DeadLetterId;
 use crate::tables::Tables;
 

@@ -15,12 +15,11 @@ use super::store::Store;
 use super::worker::Worker;
 use crate::attempts::Forget;
 use crate::comparison::Duplicate;
+use crate::dead_letters::{Reason, held_behind};
 use crate::error::AdmitError;
 use crate::error_text::error_text;
 use crate::handler::{HandlerError, Next};
-use crate::held_keys::held_behind;
 use crate::ids::{DeadLetterId, MessageName, Tenant};
-use crate::reason::Reason;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 

@@ -13,9 +13,9 @@ use super::step::FailedAttempt;
 use super::store::Store;
 use super::worker::{GivenUp, Worker};
 use crate::attempts::{Failed, Failures, Pause};
+use crate::dead_letters::Reason;
 use crate::error_text::error_text;
 use crate::ids::{MessageName, Tenant};
-use crate::reason::Reason;
 use crate::store_error::StoreError;
 
 /// The history of a message's attempts in this process.

@@ -5,8 +5,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::store::Store;
 use super::worker::{GivenUp, Worker};
+use crate::dead_letters::{Cause, Reason};
 use crate::ids::Tenant;
-use crate::reason::{Cause, Reason};
 
 /// A dead letter that is not stored yet.
 #[derive(Debug)]

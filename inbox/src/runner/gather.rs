@@ -12,8 +12,8 @@ use super::store::Store;
 use super::worker::Worker;
 use crate::attempts::Forget;
 use crate::chunks::Gathered;
+use crate::dead_letters::Reason;
 use crate::error::AdmitError;
-use crate::reason::Reason;
 
 /// A whole message, and the open transaction in which its last chunk was stored.
 pub(super) struct Whole<S: Store> {

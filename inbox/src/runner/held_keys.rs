@@ -1,6 +1,6 @@
 //! Which admitted messages wait behind a dead letter of their key.
 //!
-//! [`crate::held_keys`] explains why that keeps the order.
+//! `dead_letters::held_keys` explains why that keeps the order.
 
 use std::collections::HashSet;
 

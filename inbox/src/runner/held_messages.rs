@@ -8,11 +8,9 @@ use time::OffsetDateTime;
 use super::in_hand::BEGINS_WITHIN;
 use super::inbox_store::InboxStore;
 use super::redrive::BoundedHandler;
+use crate::dead_letters::{Cause, HeldFirst, HeldKey, NotedTurn, Turn};
 use crate::dialect::Dialect;
-use crate::held_keys::{HeldFirst, HeldKey};
-use crate::held_turn::{NotedTurn, Turn};
 use crate::ids::{DeadLetterId, MessageName};
-use crate::reason::Cause;
 use crate::store_error::StoreError;
 use crate::within::within;
 

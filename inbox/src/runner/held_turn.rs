@@ -10,13 +10,11 @@ use super::handling::of_staged;
 use super::step::FailedAttempt;
 use super::store::Store;
 use super::worker::Worker;
+use crate::dead_letters::{Cause, FailedTurn, HeldKey, Reason, Resolution, Turn};
 use crate::error::RedriveError;
 use crate::error_text::error_text;
 use crate::handler::{HandlerError, Next};
-use crate::held_keys::HeldKey;
-use crate::held_turn::{FailedTurn, Turn};
 use crate::ids::{DeadLetterId, MessageName};
-use crate::reason::{Cause, Reason, Resolution};
 use crate::store_error::StoreError;
 
 /// Maximum number of failing messages whose attempts are remembered. The next walk finds others.

@@ -11,7 +11,7 @@ use super::held_turn::HeldCourses;
 use super::store::Store;
 use super::worker::Worker;
 use crate::day::back;
-use crate::held_keys::{HeldFirst, HeldKey};
+use crate::dead_letters::{HeldFirst, HeldKey};
 use crate::ids::DeadLetterId;
 use crate::store_error::StoreError;
 

@@ -12,10 +12,10 @@ use super::step::Step;
 use super::store::Store;
 use super::worker::{Worker, closed};
 use crate::attempts::InHand;
+use crate::dead_letters::Reason;
 use crate::error_text::error_text;
 use crate::handler::RETRY_AFTER_MAX;
 use crate::ids::{MessageName, Tenant};
-use crate::reason::Reason;
 
 /// Maximum time in which a process begins to handle what it has noted to be in hand. One that has
 /// not begun by then has ended.

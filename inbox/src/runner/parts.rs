@@ -21,7 +21,7 @@ use super::status::ConsumerStatus;
 use super::store::Store;
 use super::tracing_spans::JoinTraces;
 use super::worker::Worker;
-use crate::held_keys::AfterDeadLetter;
+use crate::dead_letters::AfterDeadLetter;
 use crate::ids::{ConsumerName, Tenant};
 use crate::telemetry::Meter;
 

@@ -13,8 +13,8 @@ use super::key_queues::Held;
 use super::step::{Done, FailedAttempt, Step};
 use super::store::Store;
 use super::worker::{GivenUp, Worker, closed};
+use crate::dead_letters::Reason;
 use crate::ids::Tenant;
-use crate::reason::Reason;
 use crate::refusal::Refusal;
 
 impl<S: Store> Worker<S> {

@@ -104,7 +104,7 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reason::Reason;
+    use crate::dead_letters::Reason;
 
     #[test]
     fn no_failure_to_keep_a_chunk_counts_while_other_messages_succeed() {

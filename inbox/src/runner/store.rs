@@ -17,10 +17,10 @@ use crate::attempts::{Attempt, Failed, Failures, Forget, InHand};
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
 use crate::comparison::Duplicate;
+use crate::dead_letters::Cause;
 use crate::error::{AdmitError, CommitError, OpenError};
 use crate::handler::{HandlerError, Received};
 use crate::ids::{DeadLetterId, MessageName, Tenant};
-use crate::reason::Cause;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 

@@ -6,10 +6,9 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{Tables, stored};
-use crate::dead_letter::{DeadLetter, DeadLetterQuery};
+use crate::dead_letters::{DeadLetter, DeadLetterQuery, Resolution};
 use crate::dialect::Dialect;
 use crate::ids::{ConsumerName, DeadLetterId, Key};
-use crate::reason::Resolution;
 use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

@@ -4,7 +4,7 @@ use migrations::query::Query;
 use uuid::Uuid;
 
 use super::Tables;
-use crate::decision::Decision;
+use crate::dead_letters::Decision;
 use crate::dialect::Dialect;
 use crate::rows;
 

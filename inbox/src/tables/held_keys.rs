@@ -4,11 +4,9 @@ use migrations::query::Query;
 use time::OffsetDateTime;
 
 use super::{Tables, stored};
-use crate::dead_letter::DeadLetter;
+use crate::dead_letters::{Cause, DeadLetter, HeldFirst, HeldKey};
 use crate::dialect::Dialect;
-use crate::held_keys::{HeldFirst, HeldKey};
 use crate::ids::DeadLetterId;
-use crate::reason::Cause;
 use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

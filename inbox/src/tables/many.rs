@@ -4,14 +4,12 @@ use migrations::query::{Query, Row};
 use uuid::Uuid;
 
 use super::Tables;
-use crate::dead_letter::DeadLetter;
+use crate::dead_letters::{
+    DeadLetter, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX,
+    LetterDecision, LetterFilter, LetterSlice, LetterSurvey, ManyDecided,
+};
 use crate::dialect::Dialect;
 use crate::ids::{ConsumerName, DeadLetterId, Tenant};
-use crate::letters::{
-    FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX, LetterDecision,
-    LetterFilter, LetterSlice, LetterSurvey,
-};
-use crate::many::ManyDecided;
 use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

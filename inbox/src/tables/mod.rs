@@ -19,7 +19,6 @@ use migrations::{Identifier, Statement};
 
 use crate::ids::Key;
 use crate::statements::{Shared, Texts};
-pub(crate) use chunks::Counted;
 
 /// The tables of an inbox, in a schema.
 pub struct Tables<DB: Texts> {

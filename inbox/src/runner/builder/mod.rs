@@ -21,9 +21,9 @@ use super::reading::{Foreign, TenantOf};
 use super::run_error::RunError;
 use super::shutdown::StopSignal;
 use super::tracing_spans::JoinTraces;
+use crate::dead_letters::PAUSE_MAX;
 use crate::dialect::Dialect;
 use crate::handler::Handler;
-use crate::held_turn::PAUSE_MAX;
 use crate::ids::{ConsumerName, Tenant};
 use crate::inbox::Inbox;
 

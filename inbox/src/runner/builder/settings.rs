@@ -7,8 +7,8 @@ use std::time::Duration;
 use message::Backoff;
 
 use super::ConsumerBuilder;
+use crate::dead_letters::AfterDeadLetter;
 use crate::dialect::Dialect;
-use crate::held_keys::AfterDeadLetter;
 use crate::runner::tracing_spans::JoinTraces;
 
 impl<DB: Dialect> ConsumerBuilder<DB> {

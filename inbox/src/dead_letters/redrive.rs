@@ -5,69 +5,22 @@
 //! late delivery at the same time, finds the row or the mark.
 
 use message::Message;
-use time::OffsetDateTime;
 
+use super::decision::Redriven;
+use super::options::RedriveOptions;
+use super::reason::Resolution;
+use super::record::DeadLetter;
 use crate::comparison::Duplicate;
-use crate::dead_letter::DeadLetter;
 use crate::dialect::Dialect;
 use crate::error::{AdmitError, RedriveError};
 use crate::error_text::error_text;
 use crate::guard::{Admission, Guard};
 use crate::handler::{Handler, Received, refuse_swallowed};
-use crate::held_keys::AfterDeadLetter;
 use crate::ids::{ConsumerName, DeadLetterId, Tenant};
 use crate::inbox::Inbox;
-use crate::reason::Resolution;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
-
-/// Options of a redrive. Start from [`RedriveOptions::default`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RedriveOptions {
-    /// Whether to apply a message that is older than the inbox remembers. First find out whether it
-    /// took effect: the inbox knows only messages that still have a dead letter. The dead letter
-    /// becomes the record of the effect, so redriving it, or another one of the same message, does
-    /// nothing.
-    pub accept_late: bool,
-    /// The option of the consumer. When the consumer holds keys, a dead letter is not redriven
-    /// while an earlier one of its key is open.
-    pub after_dead_letter: AfterDeadLetter,
-}
-
-impl RedriveOptions {
-    /// Sets whether to apply a message that is older than the inbox remembers.
-    #[must_use]
-    pub fn accept_late(mut self, accept: bool) -> Self {
-        self.accept_late = accept;
-        self
-    }
-
-    /// Sets the option of the consumer.
-    #[must_use]
-    pub fn after_dead_letter(mut self, after: AfterDeadLetter) -> Self {
-        self.after_dead_letter = after;
-        self
-    }
-}
-
-/// The outcome of redriving or discarding a dead letter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Redriven {
-    /// It was open and is closed now.
-    Now(Resolution),
-    /// Another process carried out the request at the same time; nothing was done.
-    Elsewhere,
-    /// It was already closed; nothing was done.
-    Before {
-        /// How it was closed.
-        resolution: Resolution,
-        /// When it was closed.
-        at: OffsetDateTime,
-    },
-}
 
 /// The message of a dead letter, admitted to take effect.
 struct AdmittedLetter<DB: Dialect> {

@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
+use super::decision::{Action, Decision, Redriven, Signature};
+use super::reason::Resolution;
+use super::record::DeadLetter;
 use crate::comparison::compare;
 use crate::day::{Day, ahead};
-use crate::dead_letter::DeadLetter;
-use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Dialect, Inserted};
 use crate::error::RedriveError;
 use crate::ids::{ConsumerName, DeadLetterId};
 use crate::inbox::Inbox;
-use crate::reason::Resolution;
-use crate::redrive::Redriven;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 

@@ -5,18 +5,17 @@ use std::time::Duration;
 use message::{MessageId, shield};
 use uuid::Uuid;
 
+use super::in_hand::Hand;
+use super::options::{AfterDeadLetter, RedriveOptions};
+use super::reason::{Cause, Resolution};
+use super::record::DeadLetter;
 use crate::attempts::{Attempt, Forget};
 use crate::day::ahead;
-use crate::dead_letter::DeadLetter;
 use crate::dialect::Dialect;
 use crate::error::RedriveError;
 use crate::handler::Handler;
-use crate::held_keys::AfterDeadLetter;
 use crate::ids::{ConsumerName, DeadLetterId, Key, MessageName, Tenant, key};
 use crate::inbox::Inbox;
-use crate::letter_in_hand::Hand;
-use crate::reason::{Cause, Resolution};
-use crate::redrive::RedriveOptions;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 

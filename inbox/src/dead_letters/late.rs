@@ -5,13 +5,13 @@
 
 use message::Message;
 
+use super::reason::Resolution;
+use super::record::DeadLetter;
 use crate::comparison::{PayloadComparison, Stored, canonical_content, compare, identity};
-use crate::dead_letter::DeadLetter;
 use crate::dialect::Dialect;
 use crate::error::RedriveError;
 use crate::ids::ConsumerName;
 use crate::inbox::Inbox;
-use crate::reason::Resolution;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 

@@ -5,14 +5,13 @@ use std::collections::{HashMap, HashSet};
 use message::shield;
 use uuid::Uuid;
 
-use crate::dead_letter::DeadLetter;
-use crate::decision::{Action, Decision, Requested, Signature};
+use super::decision::{Action, Decision, ManyDecided, Redriven, Requested, SeenLetter};
+use super::options::RedriveOptions;
+use super::record::DeadLetter;
 use crate::dialect::Dialect;
 use crate::error::{AdmitError, RedriveError};
 use crate::ids::DeadLetterId;
 use crate::inbox::Inbox;
-use crate::reason::Reason;
-use crate::redrive::{RedriveOptions, Redriven};
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 
@@ -20,37 +19,6 @@ use crate::transaction::InboxTransaction;
 pub const REQUESTED_MAX: usize = 500;
 /// Maximum dead letters that one transaction discards. Consumers of their messages wait for it.
 pub const DISCARDED_MAX: usize = 50;
-
-/// A decision about many dead letters.
-#[derive(Debug, Clone)]
-pub struct ManyDecided {
-    /// Who decides, and why.
-    pub signature: Signature,
-    /// The id of the decision. Sent twice, a confirmation is one decision: a letter is requested
-    /// again only under another id.
-    pub id: Uuid,
-}
-
-/// A dead letter as it was when an operator chose it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SeenLetter {
-    /// Its id.
-    pub id: DeadLetterId,
-    /// Why it was dead-lettered: a held message that fails later gets another reason and error.
-    pub reason: Reason,
-    /// Number of deliveries that ended in it: each can bring another reason and error.
-    pub deliveries: u32,
-}
-
-impl SeenLetter {
-    /// Refuses a dead letter that has changed since: what a filter asks for may be different.
-    fn check(self, letter: &DeadLetter) -> Result<(), RedriveError> {
-        if letter.reason == self.reason && letter.deliveries == self.deliveries {
-            return Ok(());
-        }
-        Err(RedriveError::Changed { id: self.id, reason: letter.reason, deliveries: letter.deliveries })
-    }
-}
 
 impl<DB: Dialect> Inbox<DB> {
     /// Asks consumers to redrive dead letters, in one transaction: at most [`REQUESTED_MAX`]. If

@@ -1,7 +1,6 @@
 //! Dead letters: messages that need an operator, kept as they arrived, with the error.
 
 use std::fmt;
-use std::num::NonZeroU32;
 
 use bytes::Bytes;
 use message::cloudevents::attributes;
@@ -12,9 +11,9 @@ use message::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::reason::{Cause, Reason, Resolution};
 use crate::error_text::storable;
 use crate::ids::{ConsumerName, DeadLetterId, Key, Tenant};
-use crate::reason::{Cause, Reason, Resolution};
 
 /// A dead letter. A malformed delivery is kept as it arrived, so many fields are plain text.
 #[derive(Clone, PartialEq)]
@@ -49,7 +48,8 @@ pub struct DeadLetter {
     pub headers: Vec<(String, String)>,
     /// The W3C trace context: `traceparent` and `tracestate`.
     pub trace: Option<(String, Option<String>)>,
-    /// The payload; empty when it was not requested (see [`DeadLetterQuery::with_payloads`]).
+    /// The payload; empty when it was not requested (see
+    /// [`DeadLetterQuery::with_payloads`](crate::DeadLetterQuery::with_payloads)).
     pub payload: Bytes,
     /// Size of the payload in bytes, even when the payload was not requested.
     pub payload_bytes: u64,
@@ -96,30 +96,6 @@ impl fmt::Debug for DeadLetter {
             .field("resolved", &self.resolved)
             .field("seq", &self.seq)
             .finish()
-    }
-}
-
-/// A query for dead letters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadLetterQuery {
-    /// Only those of this consumer; `None` for all consumers.
-    pub consumer: Option<ConsumerName>,
-    /// Whether to include closed ones.
-    pub resolved_too: bool,
-    /// Only those after this one: the last id of the previous result.
-    pub after: Option<DeadLetterId>,
-    /// Maximum number of results.
-    pub limit: NonZeroU32,
-    /// Whether to read dead letters whole. A hundred large ones take much memory. Without this,
-    /// payloads and the values of headers are empty, a longer key is its first 1,024 characters
-    /// and `...`, and only 100 names of headers are read, of at most 255 characters each.
-    pub with_payloads: bool,
-}
-
-impl Default for DeadLetterQuery {
-    fn default() -> Self {
-        let limit = NonZeroU32::MIN.saturating_add(99);
-        Self { consumer: None, resolved_too: false, after: None, limit, with_payloads: true }
     }
 }
 
@@ -280,4 +256,26 @@ fn is_chunk(attribute: &str) -> bool {
 /// Replaces NUL characters, which PostgreSQL does not store.
 fn clean(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
+}
+
+/// A key whose messages are held one behind another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HeldKey {
+    /// The tenant.
+    pub tenant: String,
+    /// The topic.
+    pub topic: String,
+    /// The ordering key.
+    pub key: String,
+}
+
+/// The first held message of a key.
+#[derive(Debug, Clone)]
+pub struct HeldFirst {
+    /// The message.
+    pub letter: DeadLetterId,
+    /// Its key.
+    pub key: HeldKey,
+    /// Whether no earlier dead letter holds the key.
+    pub is_in_turn: bool,
 }

@@ -37,52 +37,16 @@ use std::collections::{HashMap, HashSet};
 
 use time::OffsetDateTime;
 
+use super::options::AfterDeadLetter;
+use super::reason::Reason;
+use super::record::{DeadLetter, HeldFirst, HeldKey};
 use crate::batch::Candidate;
-use crate::dead_letter::DeadLetter;
 use crate::dialect::Dialect;
 use crate::error::RedriveError;
 use crate::ids::{ConsumerName, DeadLetterId};
 use crate::inbox::Inbox;
-use crate::reason::Reason;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
-
-/// How a consumer treats later messages of a key that has an open dead letter.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AfterDeadLetter {
-    /// Later messages of the key take effect before the dead letter is redriven. The default.
-    #[default]
-    KeyGoesOn,
-    /// Later messages of the key (of the same tenant and topic) are kept as dead letters with the
-    /// reason [`Reason::Held`], and settled. When the dead letter before them is redriven or
-    /// discarded, they are redriven automatically in the order of their arrival. One that fails
-    /// then becomes an ordinary dead letter and holds those behind it. Use the same value in all
-    /// processes of the consumer. Costs one query for each message or batch with a key.
-    HoldKey,
-}
-
-/// A key whose messages are held one behind another.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct HeldKey {
-    /// The tenant.
-    pub tenant: String,
-    /// The topic.
-    pub topic: String,
-    /// The ordering key.
-    pub key: String,
-}
-
-/// The first held message of a key.
-#[derive(Debug, Clone)]
-pub struct HeldFirst {
-    /// The message.
-    pub letter: DeadLetterId,
-    /// Its key.
-    pub key: HeldKey,
-    /// Whether no earlier dead letter holds the key.
-    pub is_in_turn: bool,
-}
 
 /// Returns the error text of a held message.
 pub(crate) fn held_behind(holder: DeadLetterId) -> String {

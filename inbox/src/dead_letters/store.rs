@@ -3,14 +3,14 @@
 use message::{Committed, Delivery, Fingerprint, Message, shield};
 use sqlx::Transaction;
 
+use super::reason::{Cause, Reason, Resolution};
+use super::record::DeadLetter;
 use crate::attempts::Forget;
 use crate::comparison::{Duplicate, identity};
 use crate::day::Day;
-use crate::dead_letter::DeadLetter;
 use crate::dialect::{ChunkSet, Dialect, Inserted, NewRow};
 use crate::ids::{ConsumerName, DeadLetterId, Key, Tenant};
 use crate::inbox::Inbox;
-use crate::reason::{Cause, Reason, Resolution};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 

@@ -7,13 +7,12 @@ use message::Fingerprint;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::chunks::Incomplete;
+use super::record::Incomplete;
 use crate::day::back;
-use crate::dead_letter::DeadLetter;
+use crate::dead_letters::{DeadLetter, Reason};
 use crate::dialect::{ChunkSet, Dialect, Overdue};
 use crate::ids::{ConsumerName, DeadLetterId, Key};
 use crate::inbox::Inbox;
-use crate::reason::Reason;
 use crate::store_error::StoreError;
 use crate::telemetry;
 

@@ -2,8 +2,8 @@
 
 use uuid::Uuid;
 
+use super::record::DeadLetter;
 use crate::attempts::{Forget, InHand};
-use crate::dead_letter::DeadLetter;
 use crate::dialect::Dialect;
 use crate::ids::Key;
 use crate::inbox::Inbox;

@@ -2,17 +2,16 @@
 
 use uuid::Uuid;
 
-use crate::dead_letter::DeadLetter;
-use crate::decision::Decision;
+use super::decision::{Decision, Redriven};
+use super::in_hand::Hand;
+use super::options::{AfterDeadLetter, RedriveOptions};
+use super::record::DeadLetter;
 use crate::dialect::Dialect;
 use crate::error::{AdmitError, OpenError, RedriveError};
 use crate::error_text::error_text;
 use crate::handler::Handler;
-use crate::held_keys::AfterDeadLetter;
 use crate::ids::{ConsumerName, DeadLetterId};
 use crate::inbox::Inbox;
-use crate::letter_in_hand::Hand;
-use crate::redrive::{RedriveOptions, Redriven};
 use crate::store_error::StoreError;
 
 /// The outcome of starting a requested redrive.
