@@ -7,10 +7,9 @@ use tokio::time::Instant;
 
 use super::bounded::INTERRUPT_MAX;
 use super::crash::CrashPoint;
-use super::dead_letter::NewDeadLetter;
 use super::failure::{FailureKind, is_of_session};
 use super::handling::of_staged;
-use super::step::{Done, FailedAttempt, Step};
+use super::step::{Done, FailedAttempt, NewDeadLetter, Step};
 use super::store::Store;
 use super::worker::Worker;
 use crate::attempts::Forget;

@@ -111,11 +111,11 @@ fn forgotten<'a, G>(
 
 impl<S: Store> Worker<S> {
     /// Handles a part of a batch, in one transaction.
-    pub(super) async fn attempt_many(&self, part: &[Placed]) -> Attempt {
-        self.try_many(part).await.unwrap_or_else(|attempt| attempt)
+    pub(super) async fn attempt_batch(&self, part: &[Placed]) -> Attempt {
+        self.try_batch(part).await.unwrap_or_else(|attempt| attempt)
     }
 
-    async fn try_many(&self, part: &[Placed]) -> Result<Attempt, Attempt> {
+    async fn try_batch(&self, part: &[Placed]) -> Result<Attempt, Attempt> {
         let _permit = self.permits.acquire().await.map_err(closed).map_err(Attempt::away)?;
         let begun_at = Instant::now();
         let failures = self.take_suspects_in_hand(part).await?;

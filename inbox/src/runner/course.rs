@@ -7,9 +7,8 @@ use message::Message;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::dead_letter::NewDeadLetter;
 use super::failure::{Failure, FailureKind, is_of_session};
-use super::step::FailedAttempt;
+use super::step::{FailedAttempt, NewDeadLetter};
 use super::store::Store;
 use super::worker::{GivenUp, Worker};
 use crate::attempts::{Failed, Failures, Pause};

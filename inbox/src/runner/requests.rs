@@ -2,9 +2,9 @@
 
 use tokio::time::Instant;
 
-use super::in_hand::BEGINS_WITHIN;
+use super::bounded_handler::BoundedHandler;
+use super::ended_owners::BEGINS_WITHIN;
 use super::inbox_store::InboxStore;
-use super::redrive::BoundedHandler;
 use crate::dead_letters::{DeadLetter, Decision, Taken};
 use crate::dialect::Dialect;
 use crate::error_text::error_text;

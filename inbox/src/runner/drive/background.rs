@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Drive;
 use crate::activity::STORE_EVERY;
 use crate::error_text::error_text;
-use crate::runner::held_walk::HeldLook;
+use crate::runner::held::HeldLook;
 use crate::runner::options::RunnerOptions;
 use crate::runner::store::Store;
 use crate::runner::worker::Worker;

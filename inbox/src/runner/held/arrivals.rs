@@ -1,22 +1,20 @@
 //! Which admitted messages wait behind a dead letter of their key.
-//!
-//! `dead_letters::held_keys` explains why that keeps the order.
 
 use std::collections::HashSet;
 
 use message::{Message, OrderingKey, Topic};
 
-use super::store::{Admitted, Store};
-use super::worker::Worker;
 use crate::batch::Candidate;
 use crate::ids::{DeadLetterId, Tenant};
 use crate::refusal::Refusal;
+use crate::runner::store::{Admitted, Store};
+use crate::runner::worker::Worker;
 use crate::store_error::StoreError;
 
 impl<S: Store> Worker<S> {
     /// Returns the open dead letter that holds the key of an admitted message, if the consumer
     /// holds keys.
-    pub(super) async fn holder(
+    pub(in crate::runner) async fn holder(
         &self,
         tx: &mut S::Tx,
         tenant: &Tenant,
@@ -32,7 +30,7 @@ impl<S: Store> Worker<S> {
     /// Returns the places of those fresh messages in an admitted batch that must not be handled
     /// with it. A dead letter holds their key, or an earlier message of their key was refused and
     /// will become a dead letter.
-    pub(super) async fn held_places(
+    pub(in crate::runner) async fn held_places(
         &self,
         tx: &mut S::Tx,
         candidates: &[Candidate<'_>],

@@ -5,19 +5,31 @@ use std::sync::Arc;
 
 use message::{Delivery, ForeignMessage, Malformed, Message, error_text as texts};
 
-use super::worker::Worker;
 use crate::ids::Tenant;
 
 /// A function that returns the tenant of a message.
-pub(super) type TenantOf = Arc<dyn Fn(&Message) -> Result<Tenant, String> + Send + Sync>;
+type TenantOf = Arc<dyn Fn(&Message) -> Result<Tenant, String> + Send + Sync>;
 
 /// A function that reads a message of a foreign producer.
-pub(super) type Foreign = Arc<dyn Fn(&Malformed) -> Result<ForeignMessage, String> + Send + Sync>;
+type Foreign = Arc<dyn Fn(&Malformed) -> Result<ForeignMessage, String> + Send + Sync>;
 
 /// Maximum bytes of the reason why a foreign message could not be read.
 const PROBLEM_BYTES_MAX: usize = 2_048;
 
-impl<S> Worker<S> {
+/// How a consumer reads its deliveries.
+pub(super) struct Reader {
+    pub(super) tenant_of: TenantOf,
+    pub(super) foreign: Option<Foreign>,
+}
+
+impl Default for Reader {
+    /// Returns a reader without tenants, which adopts nothing.
+    fn default() -> Self {
+        Self { tenant_of: Arc::new(|_: &Message| Ok(Tenant::none())), foreign: None }
+    }
+}
+
+impl Reader {
     /// Returns the tenant of a message, or why it is unknown.
     pub(super) fn tenant(&self, message: &Message) -> Result<Tenant, String> {
         let tenant = catch_unwind(AssertUnwindSafe(|| (self.tenant_of)(message)))

@@ -4,17 +4,17 @@ use std::collections::HashMap;
 
 use tokio::time::Instant;
 
-use super::course::{Course, Noted};
-use super::failure::FailureKind;
-use super::handling::of_staged;
-use super::step::FailedAttempt;
-use super::store::Store;
-use super::worker::Worker;
 use crate::dead_letters::{Cause, FailedTurn, HeldKey, Reason, Resolution, Turn};
 use crate::error::RedriveError;
 use crate::error_text::error_text;
 use crate::handler::{HandlerError, Next};
 use crate::ids::{DeadLetterId, MessageName};
+use crate::runner::course::{Course, Noted};
+use crate::runner::failure::FailureKind;
+use crate::runner::handling::of_staged;
+use crate::runner::step::FailedAttempt;
+use crate::runner::store::Store;
+use crate::runner::worker::Worker;
 use crate::store_error::StoreError;
 
 /// Maximum number of failing messages whose attempts are remembered. The next walk finds others.

@@ -1,4 +1,4 @@
-//! Many deliveries in one transaction: sorts them by outcome, and tries the rest again.
+//! A batch of deliveries in one transaction: sorts them by outcome, and tries the rest again.
 //!
 //! They are admitted in one round trip and handled in their order. When one fails, everything is
 //! rolled back. The deliveries before it are done again without it; the failed one and those behind
@@ -121,7 +121,7 @@ impl Batch {
 
 impl<S: Store> Worker<S> {
     /// Handles a batch of readable deliveries.
-    pub(super) async fn run_many(&self, deliveries: Vec<Held>, give_up: &CancellationToken) -> Sorted {
+    pub(super) async fn run_batch(&self, deliveries: Vec<Held>, give_up: &CancellationToken) -> Sorted {
         let mut batch = self.set_apart(deliveries);
         let mut released = Vec::new();
         let mut outages = 0;
@@ -131,7 +131,7 @@ impl<S: Store> Worker<S> {
             }
             let messages = part.iter().filter_map(|placed| placed.held.delivery.message.as_ref().ok());
             let span = self.batch_span(&messages.collect::<Vec<_>>());
-            let attempt = self.attempt_many(&part).instrument(span).await;
+            let attempt = self.attempt_batch(&part).instrument(span).await;
             if let Attempt::Outage(error) | Attempt::Away(error) = &attempt {
                 self.put_down(part.iter().map(|placed| &placed.held)).await;
                 if self.wait_out(&mut outages, &**error, give_up).await.is_err() {
@@ -167,7 +167,7 @@ impl<S: Store> Worker<S> {
         for (at, held) in deliveries.into_iter().enumerate() {
             let is_behind = held.lane.as_ref().is_some_and(|lane| lanes.contains(lane));
             let whole = held.delivery.message.as_ref().ok().filter(|message| message.chunk.is_none());
-            match whole.and_then(|message| self.tenant(message).ok()) {
+            match whole.and_then(|message| self.reader.tenant(message).ok()) {
                 Some(tenant) if !is_behind => placed.push(Placed { at, held, tenant }),
                 _ => {
                     lanes.extend(held.lane.clone());
@@ -183,7 +183,7 @@ impl<S: Store> Worker<S> {
     async fn put_down<'a>(&self, unhandled: impl Iterator<Item = &'a Held>) {
         let named = unhandled.filter(|held| held.is_suspect).filter_map(|held| {
             let message = held.delivery.message.as_ref().ok()?;
-            Some((self.tenant(message).ok()?, message.id))
+            Some((self.reader.tenant(message).ok()?, message.id))
         });
         let named: Vec<(Tenant, MessageId)> = named.collect();
         let names: Vec<_> = named.iter().map(|(tenant, id)| MessageName { tenant, id: *id }).collect();

@@ -1,68 +1,18 @@
-//! The runner's operations on held messages in a database.
+//! The operations on held messages, for the inbox of a consumer.
 
 use std::collections::HashSet;
-use std::future::Future;
 
 use time::OffsetDateTime;
 
-use super::in_hand::BEGINS_WITHIN;
-use super::inbox_store::InboxStore;
-use super::redrive::BoundedHandler;
 use crate::dead_letters::{Cause, HeldFirst, HeldKey, NotedTurn, Turn};
 use crate::dialect::Dialect;
 use crate::ids::{DeadLetterId, MessageName};
+use crate::runner::bounded_handler::BoundedHandler;
+use crate::runner::ended_owners::BEGINS_WITHIN;
+use crate::runner::inbox_store::InboxStore;
+use crate::runner::store::HeldMessages;
 use crate::store_error::StoreError;
 use crate::within::within;
-
-/// The operations of the runner on held messages. By default a store holds no messages.
-pub trait HeldMessages: Send + Sync + 'static {
-    /// Returns the first held message of each of the next keys after `after`, in the order of the
-    /// keys.
-    fn held_firsts(
-        &self,
-        _after: Option<&HeldKey>,
-        _limit: u32,
-    ) -> impl Future<Output = Result<Vec<HeldFirst>, StoreError>> + Send {
-        std::future::ready(Ok(Vec::new()))
-    }
-
-    /// Returns the keys that had a dead letter closed since a moment of the database's clock;
-    /// `None` when `limit` or more dead letters were closed.
-    fn keys_closed_since(
-        &self,
-        _since: OffsetDateTime,
-        _limit: u32,
-    ) -> impl Future<Output = Result<Option<HashSet<HeldKey>>, StoreError>> + Send {
-        std::future::ready(Ok(Some(HashSet::new())))
-    }
-
-    /// Returns the first open dead letter that holds each of these keys, in their order.
-    fn firsts_of(
-        &self,
-        keys: &[HeldKey],
-    ) -> impl Future<Output = Result<Vec<Option<DeadLetterId>>, StoreError>> + Send {
-        std::future::ready(Ok(vec![None; keys.len()]))
-    }
-
-    /// Redrives a held message if it is due. After an error, nothing was begun. A message that was
-    /// begun and not applied has [failed](Turn::Failed), whatever the reason.
-    fn redrive_in_turn(
-        &self,
-        _letter: DeadLetterId,
-    ) -> impl Future<Output = Result<Turn, StoreError>> + Send {
-        std::future::ready(Ok(Turn::NotNow))
-    }
-
-    /// Turns a held message into an ordinary dead letter. Returns whether it was still held.
-    fn fail_held(
-        &self,
-        _letter: DeadLetterId,
-        _message: MessageName<'_>,
-        _cause: Cause,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        std::future::ready(Ok(false))
-    }
-}
 
 impl<DB: Dialect> HeldMessages for InboxStore<DB> {
     async fn held_firsts(&self, after: Option<&HeldKey>, limit: u32) -> Result<Vec<HeldFirst>, StoreError> {

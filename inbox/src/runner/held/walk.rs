@@ -7,12 +7,12 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::held_turn::HeldCourses;
-use super::store::Store;
-use super::worker::Worker;
+use super::redrive::HeldCourses;
 use crate::day::back;
 use crate::dead_letters::{HeldFirst, HeldKey};
 use crate::ids::DeadLetterId;
+use crate::runner::store::Store;
+use crate::runner::worker::Worker;
 use crate::store_error::StoreError;
 
 /// Maximum number of keys per read.
@@ -35,7 +35,7 @@ const CLOSING_MAX: Duration = Duration::from_secs(30);
 
 /// State of a process between checks for held messages.
 #[derive(Debug, Default)]
-pub(super) struct HeldLook {
+pub(in crate::runner) struct HeldLook {
     /// The attempts of held messages that fail.
     courses: HeldCourses,
     /// Held messages that the current walk over all keys has seen fail: a part of `courses`.
@@ -102,7 +102,7 @@ impl<S: Store> Worker<S> {
     ///
     /// A message that fails in any way does not block the others. Only a database that is
     /// unavailable before anything has begun ends the call.
-    pub(super) async fn redrive_held(
+    pub(in crate::runner) async fn redrive_held(
         &self,
         look: &mut HeldLook,
         ends_at: Instant,
@@ -205,8 +205,8 @@ impl<S: Store> Worker<S> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::redrive::HeldCourse;
     use super::*;
-    use crate::runner::held_turn::HeldCourse;
 
     fn letter(number: u128) -> DeadLetterId {
         DeadLetterId(uuid::Uuid::from_u128(number))

@@ -1,30 +1,13 @@
 //! Dead-letters a delivery, however long the database is unavailable.
 
-use message::{Committed, Delivery, Message};
+use message::{Committed, Delivery};
 use tokio_util::sync::CancellationToken;
 
+use super::step::NewDeadLetter;
 use super::store::Store;
 use super::worker::{GivenUp, Worker};
 use crate::dead_letters::{Cause, Reason};
 use crate::ids::Tenant;
-
-/// A dead letter that is not stored yet.
-#[derive(Debug)]
-pub(super) struct NewDeadLetter {
-    pub(super) cause: Cause,
-    /// The whole message, if the delivery is the chunk that completed it.
-    pub(super) whole: Option<Box<Message>>,
-}
-
-impl NewDeadLetter {
-    pub(super) fn new(reason: Reason, error: String, attempts: u32) -> Self {
-        Self { cause: Cause { reason, error, attempts }, whole: None }
-    }
-
-    pub(super) fn of_whole(self, whole: Box<Message>) -> Self {
-        Self { whole: Some(whole), ..self }
-    }
-}
 
 impl<S: Store> Worker<S> {
     /// Dead-letters a delivery, however long the database is unavailable.
