@@ -46,22 +46,6 @@ impl Tenant {
     }
 }
 
-/// The name of a message at one consumer: its tenant and its id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MessageName<'a> {
-    /// The tenant.
-    pub tenant: &'a Tenant,
-    /// The message id.
-    pub id: MessageId,
-}
-
-impl<'a> MessageName<'a> {
-    /// Returns the key of its inbox row.
-    pub(crate) fn key(self, consumer: &'a ConsumerName) -> Key<'a> {
-        key(consumer, self.tenant, self.id)
-    }
-}
-
 impl Default for Tenant {
     fn default() -> Self {
         Self::none()
@@ -78,6 +62,22 @@ impl FromStr for Tenant {
     type Err = InvalidText;
     fn from_str(value: &str) -> Result<Self, InvalidText> {
         Self::new(value)
+    }
+}
+
+/// The name of a message at one consumer: its tenant and its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageName<'a> {
+    /// The tenant.
+    pub tenant: &'a Tenant,
+    /// The message id.
+    pub id: MessageId,
+}
+
+impl<'a> MessageName<'a> {
+    /// Returns the key of its inbox row.
+    pub(crate) fn key(self, consumer: &'a ConsumerName) -> Key<'a> {
+        key(consumer, self.tenant, self.id)
     }
 }
 

@@ -43,45 +43,60 @@
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
 compile_error!("choose a database: enable the feature `postgres` or `sqlite`");
 
-mod activity;
-mod attempts;
-mod batch;
+// Values: what all other modules name.
 mod canonical_json;
+mod comparison;
+mod day;
+mod error;
+mod error_text;
+mod ids;
+mod known;
+mod options;
+mod refusal;
+mod store_error;
+mod window;
+
+// The database: statements, the tables that run them, and rows as records.
+mod dialect;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod rows;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod statements;
+mod tables;
+
+// The handle, and what keeps its tables in order.
+mod inbox;
+mod retention;
+mod within;
+
+// Messages take effect once.
+mod batch;
 mod chunks;
 mod commit;
-mod comparison;
+mod guard;
+mod transaction;
+
+// Messages that fail.
+mod attempts;
+mod dead_letters;
+
+// Questions about messages and consumers.
+mod activity;
+mod lookup;
+pub mod reconcile;
+
+// The ready consumer.
+mod handler;
+mod runner;
+
+// Reports, and places for tests.
 #[cfg(not(feature = "testing"))]
 mod crash_points;
 #[cfg(feature = "testing")]
 pub mod crash_points;
-mod day;
-mod dead_letters;
-mod dialect;
-mod error;
-mod error_text;
-mod guard;
-mod handler;
-mod ids;
-mod inbox;
-mod known;
-mod lookup;
-mod options;
-#[cfg(feature = "postgres")]
-mod postgres;
-pub mod reconcile;
-mod refusal;
-mod retention;
-mod rows;
-mod runner;
-#[cfg(feature = "sqlite")]
-mod sqlite;
-mod statements;
-mod store_error;
-mod tables;
 pub mod telemetry;
-mod transaction;
-mod window;
-mod within;
 
 pub use activity::{Activity, Counts};
 pub use attempts::{Attempt, Failures};

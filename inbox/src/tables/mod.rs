@@ -6,11 +6,8 @@
 mod attempts;
 mod chunks;
 mod dead_letters;
-mod decisions;
 mod guard;
-mod held_keys;
 mod known;
-mod many;
 mod minutes;
 mod retention;
 

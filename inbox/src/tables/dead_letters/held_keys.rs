@@ -3,11 +3,11 @@
 use migrations::query::Query;
 use time::OffsetDateTime;
 
-use super::{Tables, stored};
 use crate::dead_letters::{Cause, DeadLetter, HeldFirst, HeldKey};
 use crate::dialect::Dialect;
 use crate::ids::DeadLetterId;
 use crate::rows;
+use crate::tables::{Tables, stored};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 

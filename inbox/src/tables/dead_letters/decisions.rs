@@ -3,10 +3,11 @@
 use migrations::query::Query;
 use uuid::Uuid;
 
-use super::Tables;
-use crate::dead_letters::Decision;
+use crate::dead_letters::{Decision, LETTERS_SURVEYED_MAX, LetterDecision, ManyDecided};
 use crate::dialect::Dialect;
+use crate::ids::ConsumerName;
 use crate::rows;
+use crate::tables::Tables;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -93,5 +94,43 @@ impl<DB: Dialect> Tables<DB> {
     ) -> Result<Vec<Uuid>> {
         let query = Query::<DB>::new(&self.shared.letters_of_topic).bind(letters).bind(topic);
         query.rows(connection).await?.iter().map(|row| row.get("id")).collect()
+    }
+
+    /// Reads what a decision has changed.
+    pub(crate) async fn letter_decision(
+        &self,
+        connection: &mut DB::Connection,
+        id: Uuid,
+        consumer: Option<&ConsumerName>,
+    ) -> Result<Option<LetterDecision>> {
+        let of_decision = |statement| {
+            let consumer = consumer.map(ConsumerName::as_str);
+            Query::<DB>::new(statement).bind(id).bind(consumer).bind(LETTERS_SURVEYED_MAX)
+        };
+        let head = of_decision(&self.shared.letter_decision).first(&mut *connection).await?;
+        let Some(head) = head else { return Ok(None) };
+        let now = of_decision(&self.shared.letter_outcomes).rows(connection).await?;
+        rows::letter_decision(&head, &now).map(Some)
+    }
+
+    /// Stores requests to redrive. Returns the dead letters of the new ones: one that is already
+    /// open, or was made by the same decision, is left as it is.
+    pub(crate) async fn note_requests(
+        &self,
+        connection: &mut DB::Connection,
+        ids: &[Uuid],
+        accept_late: bool,
+        decided: &ManyDecided,
+    ) -> Result<Vec<Uuid>> {
+        let noted = Query::<DB>::new(&self.shared.note_requests)
+            .bind(&decided.signature.actor)
+            .bind(&decided.signature.note)
+            .bind(accept_late)
+            .bind(decided.signature.selection.as_deref())
+            .bind(decided.id)
+            .bind(ids)
+            .rows(connection)
+            .await?;
+        noted.iter().map(|row| row.get("dead_letter")).collect()
     }
 }

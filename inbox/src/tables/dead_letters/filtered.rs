@@ -1,16 +1,16 @@
-//! Many dead letters at once.
+//! Open dead letters that match a filter.
 
 use migrations::query::{Query, Row};
 use uuid::Uuid;
 
-use super::Tables;
 use crate::dead_letters::{
-    DeadLetter, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX,
-    LetterDecision, LetterFilter, LetterSlice, LetterSurvey, ManyDecided,
+    DeadLetter, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX, LetterFilter,
+    LetterSlice, LetterSurvey,
 };
 use crate::dialect::Dialect;
 use crate::ids::{ConsumerName, DeadLetterId, Tenant};
 use crate::rows;
+use crate::tables::Tables;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -64,54 +64,6 @@ impl<DB: Dialect> Tables<DB> {
             groups: groups.iter().map(rows::letter_group).collect::<Result<_>>()?,
             is_sample: looked_at > 2 * u64::from(LETTERS_GROUPED_MAX),
         })
-    }
-
-    /// Reads what a decision has changed.
-    pub(crate) async fn letter_decision(
-        &self,
-        connection: &mut DB::Connection,
-        id: Uuid,
-        consumer: Option<&ConsumerName>,
-    ) -> Result<Option<LetterDecision>> {
-        let of_decision = |statement| {
-            let consumer = consumer.map(ConsumerName::as_str);
-            Query::<DB>::new(statement).bind(id).bind(consumer).bind(LETTERS_SURVEYED_MAX)
-        };
-        let head = of_decision(&self.shared.letter_decision).first(&mut *connection).await?;
-        let Some(head) = head else { return Ok(None) };
-        let now = of_decision(&self.shared.letter_outcomes).rows(connection).await?;
-        rows::letter_decision(&head, &now).map(Some)
-    }
-
-    /// Locks dead letters, and reads them without their payloads.
-    pub(crate) async fn lock_letters(
-        &self,
-        connection: &mut DB::Connection,
-        ids: &[Uuid],
-    ) -> Result<Vec<DeadLetter>> {
-        let found = Query::<DB>::new(&self.shared.lock_letters).bind(ids).rows(connection).await?;
-        found.iter().map(rows::letter).collect()
-    }
-
-    /// Stores requests to redrive. Returns the dead letters of the new ones: one that is already
-    /// open, or was made by the same decision, is left as it is.
-    pub(crate) async fn note_requests(
-        &self,
-        connection: &mut DB::Connection,
-        ids: &[Uuid],
-        accept_late: bool,
-        decided: &ManyDecided,
-    ) -> Result<Vec<Uuid>> {
-        let noted = Query::<DB>::new(&self.shared.note_requests)
-            .bind(&decided.signature.actor)
-            .bind(&decided.signature.note)
-            .bind(accept_late)
-            .bind(decided.signature.selection.as_deref())
-            .bind(decided.id)
-            .bind(ids)
-            .rows(connection)
-            .await?;
-        noted.iter().map(|row| row.get("dead_letter")).collect()
     }
 }
 

@@ -1,5 +1,9 @@
 //! Dead letters.
 
+mod decisions;
+mod filtered;
+mod held_keys;
+
 use message::{Fingerprint, MessageId};
 use migrations::query::{Query, Row};
 use time::OffsetDateTime;
@@ -74,6 +78,16 @@ impl<DB: Dialect> Tables<DB> {
         let statement = if lock { &self.shared.lock_dead_letter } else { &self.shared.dead_letter };
         let found = Query::<DB>::new(statement).bind(id.0).first(connection).await?;
         found.as_ref().map(rows::letter).transpose()
+    }
+
+    /// Locks dead letters, and reads them without their payloads.
+    pub(crate) async fn lock_letters(
+        &self,
+        connection: &mut DB::Connection,
+        ids: &[Uuid],
+    ) -> Result<Vec<DeadLetter>> {
+        let found = Query::<DB>::new(&self.shared.lock_letters).bind(ids).rows(connection).await?;
+        found.iter().map(rows::letter).collect()
     }
 
     /// Locks the dead letters of a message other than `id` that were not discarded: prevents others
