@@ -6,14 +6,14 @@ use message::crash_points::reached;
 use message::{Message, MessageId};
 use sqlx::Transaction;
 
+use crate::comparison::{Content, PayloadComparison, Stored};
 use crate::crash_points;
 use crate::day::Day;
-use crate::dialect::{Content, Dialect, Inserted, Key, Mark, NewRow, Stored};
+use crate::dialect::{Dialect, Inserted, Mark, NewRow};
 use crate::error::AdmitError;
-use crate::guard::{Admission, Guard, key};
+use crate::guard::{Admission, Guard};
+use crate::ids::{ConsumerName, Key, Tenant, key};
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Tenant};
-use crate::options::PayloadComparison;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::telemetry;

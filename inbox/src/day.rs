@@ -7,6 +7,13 @@ use message::MessageId;
 use time::{Date, OffsetDateTime, Time};
 use uuid::Uuid;
 
+/// Default number of days whose partitions are created ahead of time. They let a consumer that
+/// cannot create partitions run for a while without maintenance.
+pub(crate) const DAYS_AHEAD_DEFAULT: u32 = 2;
+
+/// Maximum number of days created ahead of time.
+pub(crate) const DAYS_AHEAD_MAX: u32 = 360;
+
 /// A day in UTC, by the time that message ids carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Day(Date);

@@ -8,9 +8,9 @@ use migrations::{MigrateError, SqlErrorKind};
 use outbox::{EnqueueError, Remedy};
 
 use crate::day::Day;
-use crate::dead_letter::DeadLetterId;
+use crate::dead_letters::Reason;
 use crate::handler::HandlerError;
-use crate::reason::Reason;
+use crate::ids::DeadLetterId;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 
@@ -31,7 +31,7 @@ pub enum OpenError {
         max: Duration,
     },
     /// `days_ahead` is zero or more than the database creates.
-    #[error("days_ahead is {days}; choose 1 to {}", crate::options::DAYS_AHEAD_MAX)]
+    #[error("days_ahead is {days}; choose 1 to {}", crate::day::DAYS_AHEAD_MAX)]
     DaysAhead {
         /// The value given.
         days: u32,
@@ -62,7 +62,7 @@ pub enum OpenError {
         "the inbox has no partition for {first} to {last}, and this role could not create it; run the \
          maintenance with a role that may create it, at least every {} days, or grant this role EXECUTE on \
          inbox_create_days and inbox_expire_days (`relay migrate roles` prints all grants)",
-        crate::window::DAYS_AHEAD_DEFAULT
+        crate::day::DAYS_AHEAD_DEFAULT
     )]
     DaysMissing {
         /// The first missing day.

@@ -5,22 +5,20 @@
 //! a duplicate, or takes over if the first rolled back. No "in progress" state is needed, because
 //! the effect is in the same transaction.
 
-use bytes::Bytes;
 use message::crash_points::reached;
-use message::{Committed, Fingerprint, Message, MessageId};
+use message::{Committed, Message, MessageId};
 use migrations::SqlErrorKind;
 use sqlx::{Connection as _, Transaction};
-use time::OffsetDateTime;
 
-use crate::canonical_json::canonical;
+use crate::comparison::{
+    Content, Duplicate, PayloadComparison, Stored, canonical_content, compare, identity,
+};
 use crate::crash_points;
 use crate::day::Day;
-use crate::dead_letter::DeadLetterId;
-use crate::dialect::{Content, Dialect, Inserted, Key, Mark, NewRow, Session, Stored};
+use crate::dialect::{Dialect, Inserted, Mark, NewRow, Session};
 use crate::error::{AdmitError, ConfirmError};
+use crate::ids::{ConsumerName, Key, Tenant, key};
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Tenant};
-use crate::options::{PayloadComparison, SourceComparison};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::telemetry;
@@ -33,24 +31,6 @@ pub enum Admission<DB: Dialect> {
     Fresh(Guard<DB>),
     /// It has taken effect, or is a dead letter: do nothing.
     Duplicate(Duplicate),
-}
-
-/// A message that took effect before, or that became a dead letter. An operator can redrive a dead
-/// letter, or has discarded it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Duplicate {
-    /// When it took effect or was dead-lettered, by the database's clock.
-    pub processed_at: OffsetDateTime,
-    /// The result that its handler returned.
-    pub result: Option<Bytes>,
-    /// The dead letter that it became; then it took no effect.
-    pub dead_letter: Option<DeadLetterId>,
-}
-
-impl From<Stored> for Duplicate {
-    fn from(Stored { result, processed_at, dead_letter, .. }: Stored) -> Self {
-        Self { processed_at, result: result.map(Bytes::from), dead_letter }
-    }
 }
 
 /// The right to apply one message's effect in the transaction that admitted it.
@@ -116,56 +96,6 @@ impl<DB: Dialect> Guard<DB> {
     fn key(&self) -> Key<'_> {
         key(&self.consumer, &self.tenant, self.id)
     }
-}
-
-pub(crate) fn key<'a>(consumer: &'a ConsumerName, tenant: &'a Tenant, id: MessageId) -> Key<'a> {
-    Key { consumer: consumer.as_str(), tenant: tenant.as_str(), id: id.as_uuid() }
-}
-
-/// Returns the fingerprint of a message; for a chunk, that of the whole.
-pub(crate) fn identity(message: &Message) -> Fingerprint {
-    message.chunk.as_ref().map_or_else(|| Fingerprint::of(message), |chunk| chunk.fingerprint())
-}
-
-/// Compares a stored row with a received message.
-pub(crate) fn compare(
-    stored: Stored,
-    consumer: &ConsumerName,
-    message: &Message,
-    sources: SourceComparison,
-) -> Result<Duplicate, Refusal> {
-    let source = message.source.as_str();
-    if let (SourceComparison::Compared, Some(other)) = (sources, &stored.source)
-        && other != source
-    {
-        return Err(Refusal::OtherSource {
-            id: message.id,
-            consumer: consumer.clone(),
-            stored: other.clone(),
-            received: source.to_owned(),
-            processed_at: stored.processed_at,
-        });
-    }
-    let received = identity(message);
-    if stored.fingerprint == received {
-        return Ok(stored.into());
-    }
-    Err(Refusal::KeyReused {
-        id: message.id,
-        consumer: consumer.clone(),
-        stored: stored.fingerprint,
-        received,
-        processed_at: stored.processed_at,
-    })
-}
-
-/// Returns the fingerprint of a whole message's content; `None` when it is not JSON.
-pub(crate) fn canonical_content(message: &Message) -> Option<Fingerprint> {
-    if message.chunk.is_some() || !message.content_type.is_json() {
-        return None;
-    }
-    let content = canonical(&message.payload)?;
-    Some(Fingerprint::of_parts(message.kind.as_str(), message.content_type.as_str(), &content))
 }
 
 impl<DB: Dialect> Inbox<DB> {

@@ -212,6 +212,16 @@ impl<DB: Dialect> Inbox<DB> {
         self.pool().acquire().await.map_err(StoreError::during(what))
     }
 
+    /// Waits for a call up to the inbox's [call timeout](crate::InboxOptions::call_timeout), then
+    /// drops it. The call must own its connection, and must not commit.
+    pub(crate) async fn in_time<T, E: From<StoreError>>(
+        &self,
+        what: &'static str,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        within(self.options().call_timeout, what, call).await
+    }
+
     /// Begins a transaction. Cancel-safe: a `begin` that is dropped half-way would leave the pooled
     /// session inside a transaction (sqlx 0.9), so it runs to its end.
     pub(crate) async fn begin_raw(&self, what: &'static str) -> Result<Transaction<'static, DB>, StoreError> {

@@ -43,89 +43,84 @@
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
 compile_error!("choose a database: enable the feature `postgres` or `sqlite`");
 
-mod activity;
-mod attempts;
-mod batch;
+// Values: what all other modules name.
 mod canonical_json;
+mod comparison;
+mod day;
+mod error;
+mod error_text;
+mod ids;
+mod known;
+mod options;
+mod refusal;
+mod store_error;
+mod window;
+
+// The database: statements, the tables that run them, and rows as records.
+mod dialect;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod rows;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod statements;
+mod tables;
+
+// The handle, and what keeps its tables in order.
+mod inbox;
+mod retention;
+mod within;
+
+// Messages take effect once.
+mod batch;
 mod chunks;
 mod commit;
+mod guard;
+mod transaction;
+
+// Messages that fail.
+mod attempts;
+mod dead_letters;
+
+// Questions about messages and consumers.
+mod activity;
+mod lookup;
+pub mod reconcile;
+
+// The ready consumer.
+mod handler;
+mod runner;
+
+// Reports, and places for tests.
 #[cfg(not(feature = "testing"))]
 mod crash_points;
 #[cfg(feature = "testing")]
 pub mod crash_points;
-mod day;
-mod dead_letter;
-mod dead_letters;
-mod decision;
-mod dialect;
-mod discard;
-mod error;
-mod function;
-mod guard;
-mod handler;
-mod held_keys;
-mod held_turn;
-mod inbox;
-mod incomplete;
-mod known;
-mod late;
-mod letter_in_hand;
-mod letters;
-mod many;
-mod minutes;
-mod name;
-mod options;
-#[cfg(feature = "postgres")]
-mod postgres;
-mod reason;
-mod received;
-pub mod reconcile;
-mod redrive;
-mod redrive_request;
-mod refusal;
-mod retention;
-mod rows;
-mod runner;
-#[cfg(feature = "sqlite")]
-mod sqlite;
-mod statements;
-mod store_dead_letter;
-mod store_error;
-mod tables;
 pub mod telemetry;
-mod transaction;
-mod window;
-mod within;
 
-pub use activity::Activity;
+pub use activity::{Activity, Counts};
 pub use attempts::{Attempt, Failures};
 pub use batch::Candidate;
 pub use chunks::{Gathered, Incomplete, Split};
+pub use comparison::{Duplicate, PayloadComparison, SourceComparison};
 pub use day::Day;
-pub use dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery};
-pub use decision::{Action, Decision, Requested, Signature};
+pub use dead_letters::{
+    Action, AfterDeadLetter, Cause, ClosedCount, DISCARDED_MAX, DeadLetter, DeadLetterQuery, Decision,
+    FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX, LetterDecision,
+    LetterFilter, LetterGroup, LetterSlice, LetterSurvey, ManyDecided, REQUESTED_MAX, Reason, RedriveOptions,
+    Redriven, Requested, Resolution, SeenLetter, Signature,
+};
 pub use dialect::Dialect;
 pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};
+pub use guard::{Admission, Guard};
 #[doc(hidden)]
-pub use function::{BatchFunction, EventFunction, MessageFunction};
-pub use function::{IntoResult, Tx};
-pub use guard::{Admission, Duplicate, Guard};
-pub use handler::{Handler, HandlerError, Next};
-pub use held_keys::AfterDeadLetter;
+pub use handler::{BatchFunction, EventFunction, MessageFunction};
+pub use handler::{Handler, HandlerError, IntoResult, Next, Received, Tx};
+pub use ids::{ConsumerName, DeadLetterId, Tenant};
 pub use inbox::Inbox;
 pub use known::{Known, KnownState};
-pub use letters::{
-    ClosedCount, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX,
-    LetterDecision, LetterFilter, LetterGroup, LetterSlice, LetterSurvey,
-};
-pub use many::{DISCARDED_MAX, ManyDecided, REQUESTED_MAX, SeenLetter};
 pub use message::Backoff;
-pub use minutes::Counts;
-pub use name::{ConsumerName, Tenant};
-pub use options::{InboxOptions, PayloadComparison, SourceComparison};
-pub use reason::{Reason, Resolution};
-pub use received::Received;
-pub use redrive::{RedriveOptions, Redriven};
+pub use options::InboxOptions;
 pub use refusal::Refusal;
 pub use retention::Maintained;
 #[cfg(feature = "testing")]
@@ -139,12 +134,10 @@ pub mod simulation {
     //! The runner's interface to the database, for simulations. It is not part of the stable
     //! interface.
     pub use crate::attempts::{Failed, Forget, Pause};
-    pub use crate::held_keys::{HeldFirst, HeldKey};
-    pub use crate::held_turn::{FailedTurn, Turn};
-    pub use crate::name::MessageName;
+    pub use crate::dead_letters::{FailedTurn, HeldFirst, HeldKey, Turn};
+    pub use crate::ids::MessageName;
     pub use crate::runner::{Admitted, AdmittedBatch, HeldMessages, Parts, Runner, RunnerOptions, Store};
 }
-pub use store_dead_letter::Cause;
 pub use store_error::StoreError;
 pub use transaction::InboxTransaction;
 pub use window::Window;

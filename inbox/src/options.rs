@@ -5,8 +5,9 @@ use std::time::Duration;
 use message::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT};
 use migrations::Identifier;
 
+use crate::comparison::{PayloadComparison, SourceComparison};
+use crate::day::{DAYS_AHEAD_DEFAULT, DAYS_AHEAD_MAX};
 use crate::error::OpenError;
-use crate::window::DAYS_AHEAD_DEFAULT;
 use crate::within::{CALL_TIMEOUT_DEFAULT, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
 
 /// Default retention of ids.
@@ -32,38 +33,6 @@ pub const AUDIT_RETENTION_DEFAULT: Duration = Duration::from_secs(1_096 * 86_400
 pub const AUDIT_RETENTION_MIN: Duration = Duration::from_secs(31 * 86_400);
 /// Maximum retention of operators' decisions: a century.
 pub const AUDIT_RETENTION_MAX: Duration = Duration::from_secs(36_525 * 86_400);
-
-/// Maximum number of days created ahead of time.
-pub(crate) const DAYS_AHEAD_MAX: u32 = 360;
-
-/// Rule for when two payloads with one id are the same message. A different payload is refused
-/// ([`Refusal::KeyReused`](crate::Refusal::KeyReused)).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PayloadComparison {
-    /// Equal bytes. A relay sends exactly what was enqueued.
-    #[default]
-    Bytes,
-    /// Equal bytes, or JSON with the same content. For producers that serialize a message again
-    /// when they resend it, with members in a different order or with different white space.
-    /// Numbers are compared as they are written (`1.0` is not `1`). JSON with duplicate members or
-    /// more than 64 levels is compared byte by byte, and so are chunks of a message. Each message
-    /// with a JSON content type is parsed once more.
-    CanonicalJson,
-}
-
-/// Rule for whether the same id from another source is the same message.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SourceComparison {
-    /// It is another message, and is refused
-    /// ([`Refusal::OtherSource`](crate::Refusal::OtherSource)). CloudEvents are identified by
-    /// source and id, and producers that derive ids can make equal ones.
-    #[default]
-    Compared,
-    /// It is the same message: for one outbox whose pipelines have different sources.
-    Ignored,
-}
 
 /// Options of an inbox. Start from [`InboxOptions::default`].
 ///

@@ -3,7 +3,7 @@
 use message::{Fault, Fingerprint, Message, MessageId};
 use time::OffsetDateTime;
 
-use crate::name::ConsumerName;
+use crate::ids::ConsumerName;
 
 /// A message that the inbox refuses. It is the message's fault: it is dead-lettered at once,
 /// because trying again does not help.

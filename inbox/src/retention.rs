@@ -9,12 +9,12 @@
 use sqlx::Connection;
 use time::OffsetDateTime;
 
-use crate::attempts::error_text;
 use crate::day::{Day, DayRange, back};
 use crate::dialect::Dialect;
 use crate::error::OpenError;
+use crate::error_text::error_text;
+use crate::ids::ConsumerName;
 use crate::inbox::Inbox;
-use crate::name::ConsumerName;
 use crate::store_error::StoreError;
 use crate::telemetry;
 

@@ -6,17 +6,17 @@ use migrations::Backend;
 use migrations::query::Row;
 use uuid::Uuid;
 
-use crate::activity::ActivityRow;
+use crate::activity::{ActivityRow, ConsumerCounts, Counts};
 use crate::attempts::{Attempt, InHand, NotedFailure};
 use crate::chunks::Incomplete;
-use crate::dead_letter::{DeadLetter, DeadLetterId};
-use crate::decision::{Action, Decision, Signature};
-use crate::dialect::{Guards, Inserted, Reading, Stored};
-use crate::held_keys::{HeldFirst, HeldKey};
+use crate::comparison::Stored;
+use crate::dead_letters::{
+    Action, ClosedCount, DeadLetter, Decision, FoundLetter, HeldFirst, HeldKey, LetterDecision, LetterGroup,
+    Reason, Resolution, Signature,
+};
+use crate::dialect::{Guards, Inserted, Reading};
+use crate::ids::DeadLetterId;
 use crate::known::{Known, KnownState};
-use crate::letters::{ClosedCount, FoundLetter, LetterDecision, LetterGroup};
-use crate::minutes::{ConsumerCounts, Counts};
-use crate::reason::{Reason, Resolution};
 use crate::reconcile::{Remembered, Unfinished};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

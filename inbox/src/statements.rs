@@ -1,6 +1,21 @@
 //! Names of the statements that every database has. The methods of
 //! [`Tables`](crate::tables::Tables) run and describe them; each database has its own texts.
 
+use migrations::{Backend, Identifier};
+
+/// The texts of a database's statements.
+#[doc(hidden)]
+pub trait Texts: Backend {
+    /// The rendered SQL.
+    type Statements: Send + Sync + 'static;
+
+    /// Renders the SQL.
+    fn statements(schema: Option<&Identifier>) -> Self::Statements;
+
+    /// Returns the statements that every database has.
+    fn shared_statements(statements: &Self::Statements) -> Shared;
+}
+
 migrations::shared_statements! { $
     activity_applied activity_attempts activity_letters add_counts attempt canonical choose_letters chunk_numbers clear_dead clock
     closed_since complete count_attempt count_chunks counts dead_letter dead_letters dead_letters_of decisions decisions_of fail_held

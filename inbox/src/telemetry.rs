@@ -6,9 +6,9 @@ use std::time::Duration;
 use message::Metric;
 use metrics::{counter, gauge, histogram};
 
-use crate::minutes::{Counts, Tally};
-use crate::name::ConsumerName;
-use crate::reason::Reason;
+use crate::activity::{Counts, Tally};
+use crate::dead_letters::Reason;
+use crate::ids::ConsumerName;
 use crate::refusal::Refusal;
 
 /// Every metric of this crate.

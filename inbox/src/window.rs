@@ -9,10 +9,6 @@ use time::OffsetDateTime;
 use crate::day::{Day, ahead, back};
 use crate::refusal::Refusal;
 
-/// Default number of days whose partitions are created ahead of time. They let a consumer that
-/// cannot create partitions run for a while without maintenance.
-pub(crate) const DAYS_AHEAD_DEFAULT: u32 = 2;
-
 /// How long after the retention of its last id a day is expired. So the local refusal always comes
 /// first.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(3_600);
@@ -92,6 +88,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::day::DAYS_AHEAD_DEFAULT;
     use time::macros::datetime;
 
     const NOW: OffsetDateTime = datetime!(2026-03-15 12:00 UTC);

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use outbox::no_answer;
 
-use crate::dialect::Dialect;
-use crate::inbox::Inbox;
 use crate::store_error::StoreError;
 
 /// Default time that a process waits for an answer from the database. Admitting a message waits for
@@ -29,17 +27,5 @@ pub(crate) async fn within<T, E: From<StoreError>>(
     match tokio::time::timeout(limit, call).await {
         Ok(answer) => answer,
         Err(_) => Err(StoreError::broken(what, no_answer(limit)).into()),
-    }
-}
-
-impl<DB: Dialect> Inbox<DB> {
-    /// Waits for a call up to the inbox's [call timeout](crate::InboxOptions::call_timeout), then
-    /// drops it. The call must own its connection, and must not commit.
-    pub(crate) async fn in_time<T, E: From<StoreError>>(
-        &self,
-        what: &'static str,
-        call: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
-        within(self.options().call_timeout, what, call).await
     }
 }

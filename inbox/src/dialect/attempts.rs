@@ -5,8 +5,9 @@ use std::future::Future;
 use sqlx::Transaction;
 use uuid::Uuid;
 
-use super::{Guards, Key};
+use super::Guards;
 use crate::attempts::{Forget, InHand};
+use crate::ids::Key;
 use crate::tables::Tables;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

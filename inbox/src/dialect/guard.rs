@@ -4,32 +4,23 @@ use std::future::Future;
 use std::time::Duration;
 
 use migrations::query::Row;
-use migrations::{Backend, Identifier};
 use sqlx::{Pool, Transaction};
 
-use super::{Inserted, Key, Mark, NewRow, Outcome, Session};
-use crate::statements::Shared;
+use super::{Inserted, Mark, NewRow, Outcome, Session};
+use crate::ids::Key;
+use crate::statements::Texts;
 use crate::tables::Tables;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
 /// Admitting messages.
 #[doc(hidden)]
-pub trait Guards: Backend {
-    /// The rendered SQL.
-    type Statements: Send + Sync + 'static;
-
+pub trait Guards: Texts {
     /// Whether sessions keep the plans of statements that read or change existing rows of messages.
     const KEEPS_PLANS: bool;
 
     /// Whether the insert of a row whose day is forgotten inserts nothing, without an error.
     const INSERTS_NOTHING_FORGOTTEN: bool;
-
-    /// Renders the SQL.
-    fn statements(schema: Option<&Identifier>) -> Self::Statements;
-
-    /// Returns the statements that every database has.
-    fn shared_statements(statements: &Self::Statements) -> Shared;
 
     /// Begins a transaction that can write.
     fn begin_writing(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use migrations::query::{Query, Row};
 
 use super::Guards;
-use crate::dead_letter::DeadLetterId;
-use crate::held_keys::HeldKey;
+use crate::dead_letters::HeldKey;
+use crate::ids::DeadLetterId;
 use crate::tables::Tables;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

@@ -15,9 +15,7 @@ mod values;
 use sqlx::database::HasStatementCache;
 
 pub(crate) use guard::Guards;
-pub(crate) use values::{
-    ChunkSet, Content, Inserted, Key, Mark, NewRow, Outcome, Overdue, Reading, Session, Stored,
-};
+pub(crate) use values::{ChunkSet, Inserted, Mark, NewRow, Outcome, Overdue, Reading, Session};
 
 /// A database that the inbox has tables in: PostgreSQL or SQLite.
 pub trait Dialect:

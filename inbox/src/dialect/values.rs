@@ -1,25 +1,12 @@
 //! The values that statements take and return: keys, contents, rows and outcomes.
 
-use message::{Fingerprint, Message};
+use message::Fingerprint;
 use migrations::Backend;
 use sqlx::Transaction;
 use time::OffsetDateTime;
-use uuid::Uuid;
 
-use crate::dead_letter::DeadLetterId;
-use crate::guard::canonical_content;
-use crate::options::PayloadComparison;
-
-/// The identity of an inbox row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key<'a> {
-    /// The consumer.
-    pub consumer: &'a str,
-    /// The tenant.
-    pub tenant: &'a str,
-    /// The message id.
-    pub id: Uuid,
-}
+use crate::comparison::{Content, Stored};
+use crate::ids::Key;
 
 /// The identity of a set of chunks: one message with one content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,32 +28,6 @@ pub(crate) struct Overdue<'a> {
     pub others_before: OffsetDateTime,
 }
 
-/// The part of a message that distinguishes it from other messages with the same id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Content<'a> {
-    /// The fingerprint of the whole message.
-    pub fingerprint: Fingerprint,
-    /// The outbox that published it.
-    pub source: &'a str,
-    /// The fingerprint of its canonical JSON; `None` when contents are not compared or are not
-    /// JSON.
-    pub canonical: Option<Fingerprint>,
-}
-
-impl<'a> Content<'a> {
-    pub(crate) fn of(message: &'a Message, payloads: PayloadComparison) -> Self {
-        let canonical = match payloads {
-            PayloadComparison::Bytes => None,
-            PayloadComparison::CanonicalJson => canonical_content(message),
-        };
-        Self { fingerprint: Fingerprint::of(message), source: message.source.as_str(), canonical }
-    }
-
-    pub(crate) fn canonical_bytes(&self) -> Option<&[u8]> {
-        self.canonical.as_ref().map(|canonical| &canonical.as_bytes()[..])
-    }
-}
-
 /// An inbox row to insert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewRow<'a> {
@@ -74,21 +35,6 @@ pub struct NewRow<'a> {
     pub key: Key<'a>,
     /// Its content.
     pub content: Content<'a>,
-}
-
-/// The content of an inbox row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
-    /// The fingerprint of the message that was processed.
-    pub fingerprint: Fingerprint,
-    /// Its source; `None` in a row written by another program or an earlier version.
-    pub source: Option<String>,
-    /// The result that the handler returned.
-    pub result: Option<Vec<u8>>,
-    /// When the row was inserted.
-    pub processed_at: OffsetDateTime,
-    /// The dead letter that the message became instead of taking effect.
-    pub dead_letter: Option<DeadLetterId>,
 }
 
 /// Whether a row is marked, so that the commit checks that it is still there.

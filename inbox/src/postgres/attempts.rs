@@ -9,7 +9,9 @@ use uuid::Uuid;
 
 use super::guard::{Columns, has_code};
 use crate::attempts::{Forget, InHand};
-use crate::dialect::{Content, Key, Mark, NewRow, parts};
+use crate::comparison::Content;
+use crate::dialect::{Mark, NewRow, parts};
+use crate::ids::Key;
 use crate::rows;
 use crate::store_error::LOCK_NOT_AVAILABLE;
 use crate::tables::Tables;

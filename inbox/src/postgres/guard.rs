@@ -9,24 +9,17 @@ use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
 use super::statements::Statements;
-use crate::dialect::{Guards, Inserted, Key, Mark, NewRow, Outcome, Session};
+use crate::dialect::{Guards, Inserted, Mark, NewRow, Outcome, Session};
+use crate::ids::Key;
 use crate::rows;
-use crate::statements::{Shared, shared_of};
+use crate::statements::{Shared, Texts, shared_of};
 use crate::tables::Tables;
 
 /// One message. The setting ends with the transaction.
 const BEGIN_DURABLE: &str = concat!("BEGIN; SELECT ", migrations::waits_for_the_disk!());
 
-impl Guards for Postgres {
+impl Texts for Postgres {
     type Statements = Statements;
-
-    /// A plan for all calls cannot skip a day: it locks every day until the transaction ends. That
-    /// blocks the sweep of expired days and fills the server's lock table. PostgreSQL makes such a
-    /// plan at the sixth call of a prepared statement, if only to compare costs. So these plans are
-    /// not kept, which costs one more round trip. Inserts lock only the day of their row, so their
-    /// plans are kept.
-    const KEEPS_PLANS: bool = false;
-    const INSERTS_NOTHING_FORGOTTEN: bool = false;
 
     fn statements(schema: Option<&Identifier>) -> Statements {
         Statements::new(schema)
@@ -35,6 +28,16 @@ impl Guards for Postgres {
     fn shared_statements(statements: &Statements) -> Shared {
         shared_of!(statements)
     }
+}
+
+impl Guards for Postgres {
+    /// A plan for all calls cannot skip a day: it locks every day until the transaction ends. That
+    /// blocks the sweep of expired days and fills the server's lock table. PostgreSQL makes such a
+    /// plan at the sixth call of a prepared statement, if only to compare costs. So these plans are
+    /// not kept, which costs one more round trip. Inserts lock only the day of their row, so their
+    /// plans are kept.
+    const KEEPS_PLANS: bool = false;
+    const INSERTS_NOTHING_FORGOTTEN: bool = false;
 
     async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
         pool.begin().await

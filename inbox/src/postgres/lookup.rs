@@ -6,9 +6,9 @@ use migrations::query::{Query, Row};
 use sqlx::{Connection as _, PgConnection, Postgres};
 use uuid::Uuid;
 
-use crate::dead_letter::DeadLetterId;
+use crate::dead_letters::HeldKey;
 use crate::dialect::parts;
-use crate::held_keys::HeldKey;
+use crate::ids::DeadLetterId;
 use crate::tables::Tables;
 
 impl parts::Lookup for Postgres {

@@ -7,20 +7,18 @@ use tokio::time::Instant;
 
 use super::bounded::INTERRUPT_MAX;
 use super::crash::CrashPoint;
-use super::dead_letter::NewDeadLetter;
 use super::failure::{FailureKind, is_of_session};
 use super::handling::of_staged;
-use super::step::{Done, FailedAttempt, Step};
+use super::step::{Done, FailedAttempt, NewDeadLetter, Step};
 use super::store::Store;
 use super::worker::Worker;
-use crate::attempts::{Forget, error_text};
-use crate::dead_letter::DeadLetterId;
+use crate::attempts::Forget;
+use crate::comparison::Duplicate;
+use crate::dead_letters::{Reason, held_behind};
 use crate::error::AdmitError;
-use crate::guard::Duplicate;
+use crate::error_text::error_text;
 use crate::handler::{HandlerError, Next};
-use crate::held_keys::held_behind;
-use crate::name::{MessageName, Tenant};
-use crate::reason::Reason;
+use crate::ids::{DeadLetterId, MessageName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 

@@ -11,10 +11,11 @@ use super::key_queues::{Held, Lane};
 use super::step::{BoxedError, Done};
 use super::store::{Admitted, AdmittedBatch, Store};
 use super::worker::{Worker, closed};
-use crate::attempts::{Forget, error_text};
+use crate::attempts::Forget;
 use crate::batch::Candidate;
-use crate::name::{MessageName, Tenant};
-use crate::received::Received;
+use crate::error_text::error_text;
+use crate::handler::Received;
+use crate::ids::{MessageName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 
@@ -110,11 +111,11 @@ fn forgotten<'a, G>(
 
 impl<S: Store> Worker<S> {
     /// Handles a part of a batch, in one transaction.
-    pub(super) async fn attempt_many(&self, part: &[Placed]) -> Attempt {
-        self.try_many(part).await.unwrap_or_else(|attempt| attempt)
+    pub(super) async fn attempt_batch(&self, part: &[Placed]) -> Attempt {
+        self.try_batch(part).await.unwrap_or_else(|attempt| attempt)
     }
 
-    async fn try_many(&self, part: &[Placed]) -> Result<Attempt, Attempt> {
+    async fn try_batch(&self, part: &[Placed]) -> Result<Attempt, Attempt> {
         let _permit = self.permits.acquire().await.map_err(closed).map_err(Attempt::away)?;
         let begun_at = Instant::now();
         let failures = self.take_suspects_in_hand(part).await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use crate::attempts::error_text;
+use crate::error_text::error_text;
 use crate::handler::HandlerError;
 use crate::store_error::StoreError;
 

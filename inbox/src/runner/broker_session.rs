@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use message::{Backoff, Delivery, Fault, Runtime, Subscriber, Subscription, SubscriptionError};
 use tokio::time::Instant;
 
-use crate::attempts::error_text;
+use crate::error_text::error_text;
 
 /// Maximum wait of one `receive`; it is cancelled when something else is due.
 const RECEIVE_WAIT: Duration = Duration::from_secs(10);

@@ -7,14 +7,14 @@ use message::Message;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::dead_letter::NewDeadLetter;
 use super::failure::{Failure, FailureKind, is_of_session};
-use super::step::FailedAttempt;
+use super::step::{FailedAttempt, NewDeadLetter};
 use super::store::Store;
 use super::worker::{GivenUp, Worker};
-use crate::attempts::{Failed, Failures, Pause, error_text};
-use crate::name::{MessageName, Tenant};
-use crate::reason::Reason;
+use crate::attempts::{Failed, Failures, Pause};
+use crate::dead_letters::Reason;
+use crate::error_text::error_text;
+use crate::ids::{MessageName, Tenant};
 use crate::store_error::StoreError;
 
 /// The history of a message's attempts in this process.

@@ -2,8 +2,13 @@
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use uuid::Uuid;
+
+/// Maximum time in which a process begins to handle what it has noted to be in hand. One that has
+/// not begun by then has ended.
+pub(super) const BEGINS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Maximum number of processes that are remembered. Then all are forgotten: the next message of one
 /// that ended waits once more.

@@ -5,15 +5,14 @@ use message::Message;
 use super::apply::OneAttempt;
 use super::course::Course;
 use super::crash::CrashPoint;
-use super::dead_letter::NewDeadLetter;
 use super::failure::FailureKind;
-use super::step::Step;
+use super::step::{NewDeadLetter, Step};
 use super::store::Store;
 use super::worker::Worker;
 use crate::attempts::Forget;
 use crate::chunks::Gathered;
+use crate::dead_letters::Reason;
 use crate::error::AdmitError;
-use crate::reason::Reason;
 
 /// A whole message, and the open transaction in which its last chunk was stored.
 pub(super) struct Whole<S: Store> {

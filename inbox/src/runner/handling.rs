@@ -6,9 +6,8 @@ use super::bounded::{self, Called};
 use super::store::Store;
 use super::worker::Worker;
 use crate::error::CommitError;
-use crate::handler::HandlerError;
-use crate::name::Tenant;
-use crate::received::Received;
+use crate::handler::{HandlerError, Received};
+use crate::ids::Tenant;
 
 impl<S: Store> Worker<S> {
     /// Returns the facts of a delivery that a handler gets; `failures` were counted before.

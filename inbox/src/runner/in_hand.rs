@@ -7,18 +7,15 @@ use tokio::sync::SemaphorePermit;
 use uuid::Uuid;
 
 use super::course::Course;
-use super::dead_letter::NewDeadLetter;
-use super::step::Step;
+use super::ended_owners::BEGINS_WITHIN;
+use super::step::{NewDeadLetter, Step};
 use super::store::Store;
 use super::worker::{Worker, closed};
-use crate::attempts::{InHand, error_text};
+use crate::attempts::InHand;
+use crate::dead_letters::Reason;
+use crate::error_text::error_text;
 use crate::handler::RETRY_AFTER_MAX;
-use crate::name::{MessageName, Tenant};
-use crate::reason::Reason;
-
-/// Maximum time in which a process begins to handle what it has noted to be in hand. One that has
-/// not begun by then has ended.
-pub(super) const BEGINS_WITHIN: Duration = Duration::from_secs(1);
+use crate::ids::{MessageName, Tenant};
 
 /// How often a process asks for a message that another process handles.
 const ASK_AGAIN: Duration = Duration::from_secs(1);

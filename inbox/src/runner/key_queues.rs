@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use message::{Delivery, Message, OrderingKey};
 
-use crate::name::Tenant;
+use crate::ids::Tenant;
 
 /// Deliveries that must keep their order: those of one tenant and key, whatever their topics. A
 /// queue can bring several topics in one order, and tenants may use the same keys.

@@ -7,10 +7,8 @@ use message::{EventType, Message};
 
 use super::build_error::BuildError;
 use crate::dialect::Dialect;
-use crate::function::{Handled, Route, Tx};
-use crate::handler::{Handler, HandlerError};
-use crate::name::{ConsumerName, Tenant};
-use crate::received::Received;
+use crate::handler::{Handled, Handler, HandlerError, Received, Route, Tx};
+use crate::ids::{ConsumerName, Tenant};
 use crate::telemetry::Meter;
 
 /// How a consumer treats messages of a kind without a handler.

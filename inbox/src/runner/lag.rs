@@ -7,7 +7,7 @@ use std::time::Duration;
 use message::Lag;
 use metrics::{Gauge, gauge};
 
-use crate::name::ConsumerName;
+use crate::ids::ConsumerName;
 
 /// Interval at which the subscription is asked. It answers from memory.
 pub(super) const ASK_EVERY: Duration = Duration::from_secs(5);

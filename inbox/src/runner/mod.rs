@@ -15,35 +15,33 @@
 //! | shutdown | nothing more received; running work finished and settled, the rest released |
 
 mod apply;
+mod batch;
 mod batch_attempt;
 mod bounded;
+mod bounded_handler;
 mod broker_session;
 mod build_error;
 mod builder;
 mod consumer;
 mod course;
 mod crash;
-mod dead_letter;
+mod dead_lettering;
 mod drive;
 mod ended_owners;
 mod failure;
 mod gather;
 mod handling;
-mod held_keys;
-mod held_messages;
-mod held_turn;
-mod held_walk;
+mod held;
 mod in_hand;
 mod inbox_store;
+mod join_traces;
 mod key_queues;
 mod kinds;
 mod lag;
-mod many;
 mod options;
 mod overdue;
 mod parts;
-mod reading;
-mod redrive;
+mod reader;
 mod requests;
 mod run_error;
 mod shutdown;
@@ -62,8 +60,7 @@ pub use builder::ConsumerBuilder;
 pub use consumer::Consumer;
 #[cfg(feature = "testing")]
 pub use crash::CrashPoint;
-#[cfg(feature = "testing")]
-pub use held_messages::HeldMessages;
+pub use join_traces::JoinTraces;
 pub use kinds::UnknownKinds;
 #[cfg(feature = "testing")]
 pub use options::RunnerOptions;
@@ -73,5 +70,4 @@ pub use run_error::RunError;
 pub use shutdown::{Shutdown, StopSignal};
 pub use status::ConsumerStatus;
 #[cfg(feature = "testing")]
-pub use store::{Admitted, AdmittedBatch, Store};
-pub use tracing_spans::JoinTraces;
+pub use store::{Admitted, AdmittedBatch, HeldMessages, Store};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use message::Backoff;
 
-use crate::held_keys::AfterDeadLetter;
+use crate::dead_letters::AfterDeadLetter;
 
 /// Options of a consumer; [`ConsumerBuilder`](super::ConsumerBuilder) explains each.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use message::MessageId;
 
-use crate::name::ConsumerName;
+use crate::ids::ConsumerName;
 use crate::telemetry::Meter;
 
 /// How long after its timeout a running handler counts as blocking.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use message::{Message, Runtime};
+use message::Runtime;
 use tokio::sync::Semaphore;
 
 use super::broker_session::SubscriptionFactory;
@@ -12,17 +12,17 @@ use super::crash::CrashHook;
 use super::drive::Drive;
 use super::ended_owners::EndedOwners;
 use super::failure::Limits;
+use super::join_traces::JoinTraces;
 use super::options::RunnerOptions;
 use super::overdue;
-use super::reading::{Foreign, TenantOf};
+use super::reader::Reader;
 use super::run_error::RunError;
 use super::shutdown::Shutdown;
 use super::status::ConsumerStatus;
 use super::store::Store;
-use super::tracing_spans::JoinTraces;
 use super::worker::Worker;
-use crate::held_keys::AfterDeadLetter;
-use crate::name::{ConsumerName, Tenant};
+use crate::dead_letters::AfterDeadLetter;
+use crate::ids::ConsumerName;
 use crate::telemetry::Meter;
 
 /// A consumer that is ready to run, over any [`Store`]. [`Consumer`](super::Consumer) is the one
@@ -41,8 +41,7 @@ pub struct Parts {
     pub factory: SubscriptionFactory,
     /// Its options.
     pub settings: RunnerOptions,
-    pub(super) tenant_of: TenantOf,
-    pub(super) foreign: Option<Foreign>,
+    pub(super) reader: Reader,
     pub(super) crash: Option<CrashHook>,
     pub(super) traces: Option<Arc<dyn JoinTraces>>,
     /// Where its tasks run.
@@ -53,14 +52,12 @@ impl Parts {
     /// Returns parts with the default settings and without tenants.
     #[must_use]
     pub fn new(consumer: ConsumerName, factory: SubscriptionFactory) -> Self {
-        let tenant_of: TenantOf = Arc::new(|_: &Message| Ok(Tenant::none()));
         let settings = RunnerOptions::default();
         Self {
             consumer,
             factory,
             settings,
-            tenant_of,
-            foreign: None,
+            reader: Reader::default(),
             crash: None,
             traces: None,
             host: Runtime::default(),
@@ -72,15 +69,14 @@ impl<S: Store> Runner<S> {
     /// Makes a runner for a store.
     #[must_use]
     pub fn new(store: S, parts: Parts) -> Self {
-        let Parts { consumer, factory, settings, tenant_of, foreign, crash, traces, host } = parts;
+        let Parts { consumer, factory, settings, reader, crash, traces, host } = parts;
         let permits_max = u32::try_from(settings.concurrency.get().min(Semaphore::MAX_PERMITS));
         let permits_max = permits_max.unwrap_or(u32::MAX);
         let worker = Worker {
             store,
             meter: Meter::new(&consumer),
             consumer,
-            tenant_of,
-            foreign,
+            reader,
             backoff: settings.backoff,
             holds_keys: settings.after_dead_letter == AfterDeadLetter::HoldKey,
             limits: Limits { attempts_max: settings.attempts_max, failing_max: settings.failing_max },

@@ -2,14 +2,12 @@
 
 use tokio::time::Instant;
 
-use super::in_hand::BEGINS_WITHIN;
+use super::bounded_handler::BoundedHandler;
+use super::ended_owners::BEGINS_WITHIN;
 use super::inbox_store::InboxStore;
-use super::redrive::BoundedHandler;
-use crate::attempts::error_text;
-use crate::dead_letter::DeadLetter;
-use crate::decision::Decision;
+use crate::dead_letters::{DeadLetter, Decision, Taken};
 use crate::dialect::Dialect;
-use crate::redrive_request::Taken;
+use crate::error_text::error_text;
 use crate::store_error::StoreError;
 use crate::within::within;
 

@@ -7,14 +7,13 @@ use tracing::Instrument;
 
 use super::apply::OneAttempt;
 use super::course::Course;
-use super::dead_letter::NewDeadLetter;
 use super::gather::Whole;
 use super::key_queues::Held;
-use super::step::{Done, FailedAttempt, Step};
+use super::step::{Done, FailedAttempt, NewDeadLetter, Step};
 use super::store::Store;
 use super::worker::{GivenUp, Worker, closed};
-use crate::name::Tenant;
-use crate::reason::Reason;
+use crate::dead_letters::Reason;
+use crate::ids::Tenant;
 use crate::refusal::Refusal;
 
 impl<S: Store> Worker<S> {
@@ -42,7 +41,7 @@ impl<S: Store> Worker<S> {
         mut course: Course,
         give_up: &CancellationToken,
     ) -> Result<Done, GivenUp> {
-        let tenant = match self.tenant(message) {
+        let tenant = match self.reader.tenant(message) {
             Ok(tenant) => tenant,
             Err(problem) => {
                 self.meter.refused(Reason::NoTenant);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use message::{Committed, Message};
 
-use super::dead_letter::NewDeadLetter;
 use super::failure::FailureKind;
+use crate::dead_letters::{Cause, Reason};
 
 /// An error of any type.
 pub(super) type BoxedError = Box<dyn Error + Send + Sync>;
@@ -24,6 +24,24 @@ pub(super) enum Step {
     /// It waits this long: another process handles it, or it failed there and its backoff is not
     /// over.
     Later(Duration),
+}
+
+/// A dead letter that is not stored yet.
+#[derive(Debug)]
+pub(super) struct NewDeadLetter {
+    pub(super) cause: Cause,
+    /// The whole message, if the delivery is the chunk that completed it.
+    pub(super) whole: Option<Box<Message>>,
+}
+
+impl NewDeadLetter {
+    pub(super) fn new(reason: Reason, error: String, attempts: u32) -> Self {
+        Self { cause: Cause { reason, error, attempts }, whole: None }
+    }
+
+    pub(super) fn of_whole(self, whole: Box<Message>) -> Self {
+        Self { whole: Some(whole), ..self }
+    }
 }
 
 /// The end of a delivery that can be settled.
@@ -104,7 +122,6 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reason::Reason;
 
     #[test]
     fn no_failure_to_keep_a_chunk_counts_while_other_messages_succeed() {

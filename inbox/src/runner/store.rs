@@ -4,6 +4,7 @@
 //! touches a transaction is behind [`Store`]. [`InboxStore`](super::inbox_store::InboxStore) is the
 //! real store. A simulation brings its own, to fail at every step.
 
+use std::collections::HashSet;
 use std::future::Future;
 
 use message::{Committed, Delivery, Message, MessageId};
@@ -11,19 +12,16 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::held_messages::HeldMessages;
+use crate::activity::Counts;
 use crate::attempts::{Attempt, Failed, Failures, Forget, InHand};
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
-use crate::dead_letter::DeadLetterId;
+use crate::comparison::Duplicate;
+use crate::dead_letters::{Cause, HeldFirst, HeldKey, Turn};
 use crate::error::{AdmitError, CommitError, OpenError};
-use crate::guard::Duplicate;
-use crate::handler::HandlerError;
-use crate::minutes::Counts;
-use crate::name::{MessageName, Tenant};
-use crate::received::Received;
+use crate::handler::{HandlerError, Received};
+use crate::ids::{DeadLetterId, MessageName, Tenant};
 use crate::refusal::Refusal;
-use crate::store_dead_letter::Cause;
 use crate::store_error::StoreError;
 
 /// The admission of a message that was not refused: the right to apply it, or a duplicate.
@@ -31,6 +29,56 @@ pub type Admitted<G> = Result<G, Duplicate>;
 
 /// The admission of each message of a batch, or its refusal.
 pub type AdmittedBatch<G> = Vec<Result<Admitted<G>, Refusal>>;
+
+/// The operations of the runner on held messages. By default a store holds no messages.
+pub trait HeldMessages: Send + Sync + 'static {
+    /// Returns the first held message of each of the next keys after `after`, in the order of the
+    /// keys.
+    fn held_firsts(
+        &self,
+        _after: Option<&HeldKey>,
+        _limit: u32,
+    ) -> impl Future<Output = Result<Vec<HeldFirst>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Returns the keys that had a dead letter closed since a moment of the database's clock;
+    /// `None` when `limit` or more dead letters were closed.
+    fn keys_closed_since(
+        &self,
+        _since: OffsetDateTime,
+        _limit: u32,
+    ) -> impl Future<Output = Result<Option<HashSet<HeldKey>>, StoreError>> + Send {
+        std::future::ready(Ok(Some(HashSet::new())))
+    }
+
+    /// Returns the first open dead letter that holds each of these keys, in their order.
+    fn firsts_of(
+        &self,
+        keys: &[HeldKey],
+    ) -> impl Future<Output = Result<Vec<Option<DeadLetterId>>, StoreError>> + Send {
+        std::future::ready(Ok(vec![None; keys.len()]))
+    }
+
+    /// Redrives a held message if it is due. After an error, nothing was begun. A message that was
+    /// begun and not applied has [failed](Turn::Failed), whatever the reason.
+    fn redrive_in_turn(
+        &self,
+        _letter: DeadLetterId,
+    ) -> impl Future<Output = Result<Turn, StoreError>> + Send {
+        std::future::ready(Ok(Turn::NotNow))
+    }
+
+    /// Turns a held message into an ordinary dead letter. Returns whether it was still held.
+    fn fail_held(
+        &self,
+        _letter: DeadLetterId,
+        _message: MessageName<'_>,
+        _cause: Cause,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        std::future::ready(Ok(false))
+    }
+}
 
 /// The operations of the runner on a database, for one consumer. A transaction that is dropped
 /// rolls back.

@@ -6,22 +6,6 @@ use tracing::Span;
 use super::store::Store;
 use super::worker::Worker;
 
-/// An adapter that joins the spans of a consumer to the traces of producers; set it with
-/// [`ConsumerBuilder::join_traces`](super::ConsumerBuilder::join_traces). It is implemented for a
-/// tracing library, as in the module `otel` of the crate `outbox-toolkit`: this crate depends on
-/// none.
-///
-/// It is called before the span is entered. It must not panic.
-pub trait JoinTraces: Send + Sync + 'static {
-    /// Makes the span, which processes this message alone, a child of the span in which the message
-    /// was enqueued ([`Message::trace`]).
-    fn child(&self, span: &Span, message: &Message);
-
-    /// Links the span, which processes this message with others, to the span in which the message
-    /// was enqueued.
-    fn link(&self, span: &Span, message: &Message);
-}
-
 impl<S: Store> Worker<S> {
     /// Returns the span in which one message is processed. It has OpenTelemetry names only when an
     /// adapter reads them, because log lines show the fields too.

@@ -14,14 +14,14 @@ use tokio_util::sync::CancellationToken;
 use super::crash::{CrashHook, CrashPoint};
 use super::ended_owners::EndedOwners;
 use super::failure::Limits;
+use super::join_traces::JoinTraces;
 use super::overdue::Running;
-use super::reading::{Foreign, TenantOf};
+use super::reader::Reader;
 use super::status::ConsumerStatus;
 use super::store::Store;
-use super::tracing_spans::JoinTraces;
-use crate::attempts::error_text;
 use crate::crash_points;
-use crate::name::ConsumerName;
+use crate::error_text::error_text;
+use crate::ids::ConsumerName;
 use crate::store_error::StoreError;
 use crate::telemetry::Meter;
 
@@ -29,8 +29,7 @@ use crate::telemetry::Meter;
 pub(super) struct Worker<S> {
     pub(super) store: S,
     pub(super) consumer: ConsumerName,
-    pub(super) tenant_of: TenantOf,
-    pub(super) foreign: Option<Foreign>,
+    pub(super) reader: Reader,
     pub(super) backoff: Backoff,
     pub(super) limits: Limits,
     /// Whether later messages of a key wait for its dead letter.

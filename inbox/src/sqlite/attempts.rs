@@ -5,7 +5,8 @@ use sqlx::{Sqlite, SqliteConnection, Transaction};
 use uuid::Uuid;
 
 use crate::attempts::{Forget, InHand};
-use crate::dialect::{Key, parts};
+use crate::dialect::parts;
+use crate::ids::Key;
 use crate::rows;
 use crate::tables::{Tables, of_key};
 

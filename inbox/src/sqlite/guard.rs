@@ -5,16 +5,13 @@ use migrations::{Identifier, begin_outside};
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
 
 use super::statements::Statements;
-use crate::dialect::{Guards, Inserted, Key, Mark, NewRow, Outcome, Session};
-use crate::statements::{Shared, shared_of};
+use crate::dialect::{Guards, Inserted, Mark, NewRow, Outcome, Session};
+use crate::ids::Key;
+use crate::statements::{Shared, Texts, shared_of};
 use crate::tables::{Tables, of_key};
 
-impl Guards for Sqlite {
+impl Texts for Sqlite {
     type Statements = Statements;
-
-    const KEEPS_PLANS: bool = true;
-    /// The insert compares the id with the floor of memory.
-    const INSERTS_NOTHING_FORGOTTEN: bool = true;
 
     fn statements(schema: Option<&Identifier>) -> Statements {
         Statements::new(schema)
@@ -23,6 +20,12 @@ impl Guards for Sqlite {
     fn shared_statements(statements: &Statements) -> Shared {
         shared_of!(statements)
     }
+}
+
+impl Guards for Sqlite {
+    const KEEPS_PLANS: bool = true;
+    /// The insert compares the id with the floor of memory.
+    const INSERTS_NOTHING_FORGOTTEN: bool = true;
 
     /// Uses IMMEDIATE, which waits for the write lock within the busy timeout; a later upgrade
     /// fails at once with BUSY.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use migrations::query::{Query, Row};
 use sqlx::{Sqlite, SqliteConnection};
 
-use crate::dead_letter::DeadLetterId;
+use crate::dead_letters::HeldKey;
 use crate::dialect::parts;
-use crate::held_keys::HeldKey;
+use crate::ids::DeadLetterId;
 use crate::rows;
 use crate::tables::Tables;
 

@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use super::{Tables, of_key};
 use crate::attempts::{Attempt, Failed, NotedFailure};
-use crate::dialect::{Dialect, Key};
+use crate::dialect::Dialect;
+use crate::ids::Key;
 use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

@@ -7,19 +7,12 @@ use migrations::query::{Query, Row};
 use time::OffsetDateTime;
 
 use super::{Tables, of_key, stored};
-use crate::chunks::{Incomplete, Split};
-use crate::dialect::{ChunkSet, Dialect, Key, Overdue};
+use crate::chunks::{Counted, Incomplete, Split};
+use crate::dialect::{ChunkSet, Dialect, Overdue};
+use crate::ids::Key;
 use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
-
-/// The chunks of a set.
-pub(crate) struct Counted {
-    /// Those of one split.
-    pub(crate) held: u32,
-    /// Number of splits with a chunk.
-    pub(crate) splits: u32,
-}
 
 fn of_set<DB: Dialect>(statement: &Statement, set: ChunkSet<'_>) -> Query<DB> {
     of_key(statement, set.key).bind(&set.fingerprint.as_bytes()[..])

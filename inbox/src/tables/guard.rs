@@ -4,8 +4,9 @@ use message::Fingerprint;
 use migrations::query::{Query, Row};
 
 use super::{Tables, of_key};
-use crate::dead_letter::DeadLetterId;
-use crate::dialect::{Content, Dialect, Inserted, Key, Mark, NewRow, Stored};
+use crate::comparison::{Content, Stored};
+use crate::dialect::{Dialect, Inserted, Mark, NewRow};
+use crate::ids::{DeadLetterId, Key};
 use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

@@ -4,8 +4,8 @@ use migrations::query::Query;
 use time::OffsetDateTime;
 
 use super::Tables;
+use crate::activity::{ConsumerCounts, Counts};
 use crate::dialect::Dialect;
-use crate::minutes::{ConsumerCounts, Counts};
 use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;

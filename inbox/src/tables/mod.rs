@@ -6,29 +6,25 @@
 mod attempts;
 mod chunks;
 mod dead_letters;
-mod decisions;
 mod guard;
-mod held_keys;
 mod known;
-mod many;
 mod minutes;
 mod retention;
 
 use migrations::query::Query;
 use migrations::{Identifier, Statement};
 
-use crate::dialect::{Guards, Key};
-use crate::statements::Shared;
-pub(crate) use chunks::Counted;
+use crate::ids::Key;
+use crate::statements::{Shared, Texts};
 
 /// The tables of an inbox, in a schema.
-pub struct Tables<DB: Guards> {
+pub struct Tables<DB: Texts> {
     pub(crate) shared: Shared,
     /// The SQL that only this database has.
     pub(crate) own: DB::Statements,
 }
 
-impl<DB: Guards> Tables<DB> {
+impl<DB: Texts> Tables<DB> {
     pub(crate) fn new(schema: Option<&Identifier>) -> Self {
         let own = DB::statements(schema);
         Self { shared: DB::shared_statements(&own), own }
@@ -36,7 +32,7 @@ impl<DB: Guards> Tables<DB> {
 }
 
 /// Begins a statement about one message of a consumer.
-pub(crate) fn of_key<DB: Guards>(statement: &Statement, key: Key<'_>) -> Query<DB> {
+pub(crate) fn of_key<DB: Texts>(statement: &Statement, key: Key<'_>) -> Query<DB> {
     Query::new(statement).bind(key.id).bind(key.consumer).bind(key.tenant)
 }
 

@@ -8,8 +8,9 @@ use serde::de::DeserializeOwned;
 
 use super::ConsumerBuilder;
 use crate::dialect::Dialect;
-use crate::function::{BatchFunction, BatchRoute, EventFunction, EventRoute, MessageFunction, MessageRoute};
-use crate::handler::Handler;
+use crate::handler::{
+    BatchFunction, BatchRoute, EventFunction, EventRoute, Handler, MessageFunction, MessageRoute,
+};
 use crate::runner::kinds::UnknownKinds;
 
 impl<DB: Dialect> ConsumerBuilder<DB> {

@@ -7,7 +7,7 @@ use message::{ForeignMessage, Malformed, Message};
 
 use super::ConsumerBuilder;
 use crate::dialect::Dialect;
-use crate::name::Tenant;
+use crate::ids::Tenant;
 
 impl<DB: Dialect> ConsumerBuilder<DB> {
     /// Reads messages of foreign producers. The function is called for a delivery without a usable
@@ -39,7 +39,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         mut self,
         read: impl Fn(&Malformed) -> Result<ForeignMessage, E> + Send + Sync + 'static,
     ) -> Self {
-        self.foreign =
+        self.reader.foreign =
             Some(Arc::new(move |malformed: &Malformed| read(malformed).map_err(|error| error.to_string())));
         self
     }
@@ -68,7 +68,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         mut self,
         tenant_of: impl Fn(&Message) -> Result<Tenant, E> + Send + Sync + 'static,
     ) -> Self {
-        self.tenant_of = Arc::new(move |message| tenant_of(message).map_err(|error| error.to_string()));
+        self.reader.tenant_of =
+            Arc::new(move |message| tenant_of(message).map_err(|error| error.to_string()));
         self
     }
 }

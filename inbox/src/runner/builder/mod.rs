@@ -14,18 +14,18 @@ use super::build_error::{BuildError, INTERVAL_MIN};
 use super::consumer::Consumer;
 use super::crash::CrashHook;
 use super::inbox_store::InboxStore;
+use super::join_traces::JoinTraces;
 use super::kinds::{Kinds, UnknownKinds};
 use super::options::RunnerOptions;
 use super::parts::{Parts, Runner};
-use super::reading::{Foreign, TenantOf};
+use super::reader::Reader;
 use super::run_error::RunError;
 use super::shutdown::StopSignal;
-use super::tracing_spans::JoinTraces;
+use crate::dead_letters::PAUSE_MAX;
 use crate::dialect::Dialect;
 use crate::handler::Handler;
-use crate::held_turn::PAUSE_MAX;
+use crate::ids::ConsumerName;
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Tenant};
 
 /// A builder of a [`Consumer`]; made by [`Consumer::builder`].
 pub struct ConsumerBuilder<DB: Dialect> {
@@ -36,8 +36,7 @@ pub struct ConsumerBuilder<DB: Dialect> {
     pub(super) observe: Option<Observe<DB>>,
     kinds: Kinds<DB>,
     unknown: UnknownKinds,
-    foreign: Option<Foreign>,
-    tenant_of: TenantOf,
+    reader: Reader,
     settings: RunnerOptions,
     pub(super) guarded: bool,
     pub(super) crash: Option<CrashHook>,
@@ -47,8 +46,61 @@ pub struct ConsumerBuilder<DB: Dialect> {
 /// Wraps a handler.
 pub(super) type Observe<DB> = Box<dyn FnOnce(Arc<dyn Handler<DB>>) -> Arc<dyn Handler<DB>> + Send + Sync>;
 
+impl<DB: Dialect> Consumer<DB> {
+    /// Returns a builder of a consumer. Its name is a [`ConsumerName`] or a text, which is checked
+    /// when the consumer is built.
+    ///
+    /// ```no_run
+    /// use inbox::{Consumer, HandlerError, Inbox, InboxOptions, Received, Tx};
+    /// use message::{Event, Subscriber};
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct OrderPlaced { order: i64, cents: i64 }
+    /// # #[derive(serde::Deserialize)]
+    /// # struct OrderCancelled { order: i64 }
+    ///
+    /// impl Event for OrderPlaced {
+    ///     const TOPIC: &'static str = "orders";
+    ///     const KIND: &'static str = "order.placed";
+    /// }
+    /// # impl Event for OrderCancelled {
+    /// #     const TOPIC: &'static str = "orders";
+    /// #     const KIND: &'static str = "order.cancelled";
+    /// # }
+    ///
+    /// async fn bill(tx: &mut Tx, order: OrderPlaced) -> Result<(), HandlerError> {
+    ///     let statement = sqlx::query("INSERT INTO invoice (order_id, cents) VALUES ($1, $2)");
+    ///     statement.bind(order.order).bind(order.cents).execute(&mut **tx).await?;
+    ///     Ok(())
+    /// }
+    ///
+    /// async fn refund(tx: &mut Tx, order: OrderCancelled, received: &Received) -> Result<(), HandlerError> {
+    ///     let statement = sqlx::query("UPDATE invoice SET refunded_at = $2 WHERE order_id = $1");
+    ///     statement.bind(order.order).bind(received.enqueued_at).execute(&mut **tx).await?;
+    ///     Ok(())
+    /// }
+    ///
+    /// # async fn example(pool: sqlx::PgPool, subscriber: impl Subscriber) -> Result<(), Box<dyn std::error::Error>> {
+    /// # let shutdown_signal = || async {};
+    /// Consumer::builder(Inbox::open(pool, InboxOptions::default()).await?, "billing")
+    ///     .on(bill)
+    ///     .on(refund)
+    ///     .subscribe(subscriber)
+    ///     .run(shutdown_signal())
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn builder<N>(inbox: Inbox<DB>, consumer: N) -> ConsumerBuilder<DB>
+    where
+        N: TryInto<ConsumerName, Error: Into<InvalidText>>,
+    {
+        ConsumerBuilder::new(inbox, consumer.try_into().map_err(Into::into))
+    }
+}
+
 impl<DB: Dialect> ConsumerBuilder<DB> {
-    pub(super) fn new(inbox: Inbox<DB>, consumer: Result<ConsumerName, InvalidText>) -> Self {
+    fn new(inbox: Inbox<DB>, consumer: Result<ConsumerName, InvalidText>) -> Self {
         Self {
             inbox,
             consumer,
@@ -57,8 +109,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
             observe: None,
             kinds: Kinds(Vec::new()),
             unknown: UnknownKinds::default(),
-            foreign: None,
-            tenant_of: Arc::new(|_| Ok(Tenant::none())),
+            reader: Reader::default(),
             settings: RunnerOptions::default(),
             guarded: true,
             crash: None,
@@ -112,8 +163,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         };
         let parts = Parts {
             settings,
-            tenant_of: self.tenant_of,
-            foreign: self.foreign,
+            reader: self.reader,
             crash: self.crash,
             traces: self.traces,
             ..Parts::new(consumer, factory)

@@ -7,9 +7,9 @@ use std::time::Duration;
 use message::Backoff;
 
 use super::ConsumerBuilder;
+use crate::dead_letters::AfterDeadLetter;
 use crate::dialect::Dialect;
-use crate::held_keys::AfterDeadLetter;
-use crate::runner::tracing_spans::JoinTraces;
+use crate::runner::join_traces::JoinTraces;
 
 impl<DB: Dialect> ConsumerBuilder<DB> {
     /// Sets the maximum number of concurrent transactions, each for another ordering key; 8 by

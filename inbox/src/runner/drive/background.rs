@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Drive;
-use crate::attempts::error_text;
-use crate::minutes;
-use crate::runner::held_walk::HeldLook;
+use crate::activity::STORE_EVERY;
+use crate::error_text::error_text;
+use crate::runner::held::HeldLook;
 use crate::runner::options::RunnerOptions;
 use crate::runner::store::Store;
 use crate::runner::worker::Worker;
@@ -75,7 +75,7 @@ async fn redrive<S: Store>(worker: Arc<Worker<S>>, period: Duration) {
 
 async fn store_counts<S: Store>(worker: Arc<Worker<S>>) {
     loop {
-        tokio::time::sleep(minutes::STORE_EVERY).await;
+        tokio::time::sleep(STORE_EVERY).await;
         worker.store_counts().await;
     }
 }

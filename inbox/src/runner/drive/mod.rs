@@ -15,17 +15,17 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use self::session::KEEP_ALIVE_DEFAULT;
+use super::batch::Sorted;
 use super::broker_session::{BrokerSession, Event, SubscriptionFactory};
 use super::key_queues::{Held, KeyQueues, Lane};
 use super::lag::{self, LagGauges};
-use super::many::Sorted;
 use super::options::RunnerOptions;
 use super::run_error::RunError;
 use super::shutdown::Shutdown;
 use super::step::Done;
 use super::store::Store;
 use super::worker::Worker;
-use crate::attempts::error_text;
+use crate::error_text::error_text;
 
 /// Time limit for storing the counts when a consumer stops.
 const LAST_COUNTS_MAX: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const LAST_COUNTS_MAX: Duration = Duration::from_secs(1);
 /// The result of a worker.
 enum Finished {
     One(Box<Held>, Option<Done>),
-    Many(Sorted),
+    Batch(Sorted),
 }
 
 /// The next event for the loop.
@@ -176,13 +176,13 @@ impl<S: Store> Drive<S> {
     fn take(&mut self, deliveries: Vec<Delivery>) {
         self.worker.meter.received(deliveries.len());
         for mut delivery in deliveries {
-            self.worker.adopt(&mut delivery);
+            self.worker.reader.adopt(&mut delivery);
             tracing::debug!(consumer = %self.worker.consumer, message_id = %delivery.subject(),
                 origin = delivery.origin, redelivered = delivery.redelivered, "received");
             self.unsettled.insert(delivery.token);
             let is_suspect = self.is_suspect(&delivery);
             let lane = delivery.message.as_ref().ok();
-            let lane = lane.and_then(|message| Lane::of(message, self.worker.tenant(message).ok()));
+            let lane = lane.and_then(|message| Lane::of(message, self.worker.reader.tenant(message).ok()));
             let held = Held { delivery, session: self.session, lane, is_suspect };
             let is_single = held.delivery.message.is_err() || self.key_queues.is_busy(held.lane.as_ref());
             if self.settings.batch.is_none() || is_single {
@@ -227,7 +227,7 @@ impl<S: Store> Drive<S> {
         let give_up = self.give_up.clone();
         self.is_batch_running = true;
         let host = self.worker.host.clone();
-        self.running.spawn(host.run(async move { Finished::Many(worker.run_many(batch, &give_up).await) }));
+        self.running.spawn(host.run(async move { Finished::Batch(worker.run_batch(batch, &give_up).await) }));
     }
 }
 

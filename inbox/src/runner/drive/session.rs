@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::Drive;
-use crate::attempts::error_text;
+use crate::error_text::error_text;
 use crate::runner::run_error::RunError;
 use crate::runner::store::Store;
 

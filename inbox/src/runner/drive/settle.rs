@@ -7,10 +7,10 @@ use message::crash_points::reached;
 use tokio::task::JoinError;
 
 use super::{Drive, Finished, place_of};
-use crate::attempts::error_text;
 use crate::crash_points;
+use crate::error_text::error_text;
+use crate::runner::batch::{Settled, Sorted};
 use crate::runner::key_queues::Held;
-use crate::runner::many::{Settled, Sorted};
 use crate::runner::run_error::RunError;
 use crate::runner::step::Done;
 use crate::runner::store::Store;
@@ -26,7 +26,7 @@ impl<S: Store> Drive<S> {
                     self.key_queues.finished(&held);
                     settlements.extend(self.settlement(&held, done));
                 }
-                Finished::Many(sorted) => self.sorted(sorted, &mut settlements),
+                Finished::Batch(sorted) => self.sorted(sorted, &mut settlements),
             }
             next = self.running.try_join_next();
         }

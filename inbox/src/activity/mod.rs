@@ -1,0 +1,124 @@
+//! Activity of the consumers of an inbox, as its tables show it.
+
+mod counts;
+mod minutes;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
+use crate::day;
+use crate::dialect::Dialect;
+use crate::inbox::Inbox;
+use crate::store_error::StoreError;
+pub use counts::Counts;
+pub(crate) use counts::{ActivityRow, ActivityRows, ConsumerCounts, Tally};
+pub(crate) use minutes::STORE_EVERY;
+
+/// Maximum number of rows counted of each kind, so that the count stays cheap under any traffic.
+pub const ACTIVITY_COUNTED_MAX: u32 = 200_000;
+
+/// One consumer of an inbox.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// The consumer.
+    pub consumer: String,
+    /// Messages that were made within the requested period and took effect.
+    pub applied: u64,
+    /// When the last of them took effect.
+    pub last_applied_at: Option<OffsetDateTime>,
+    /// Messages whose handler failed and that will be retried.
+    pub retrying: u64,
+    /// The earliest first failure among them.
+    pub failing_since: Option<OffsetDateTime>,
+    /// Dead letters that are open.
+    pub dead: u64,
+    /// When the oldest of them was dead-lettered.
+    pub dead_since: Option<OffsetDateTime>,
+    /// Deliveries that its processes counted within the period. [`applied`](Self::applied) counts
+    /// rows instead, by the time at which the messages were made.
+    pub counted: Counts,
+}
+
+impl Activity {
+    /// Returns the share of duplicates among the deliveries that its processes counted, from 0 to
+    /// 1; `None` when none was counted.
+    #[must_use]
+    pub fn duplicate_rate(&self) -> Option<f64> {
+        let Counts { applied, duplicates } = self.counted;
+        let all = applied.saturating_add(duplicates);
+        (all > 0).then(|| duplicates as f64 / all as f64)
+    }
+}
+
+impl<DB: Dialect> Inbox<DB> {
+    /// Counts, for each consumer, the messages made within `period` that took effect, and the
+    /// messages that wait. Returns the consumers sorted by name. Counts at most 200,000 rows of
+    /// each kind. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`], also when the database did not answer within the call timeout.
+    pub async fn activity(&self, period: Duration) -> Result<Vec<Activity>, StoreError> {
+        let what = "count what consumers have done";
+        let counting = async {
+            let mut connection = self.acquire(what).await?;
+            let since = OffsetDateTime::now_utc() - period;
+            let from = day::floor(since);
+            let rows = self.tables().activity(&mut connection, from, ACTIVITY_COUNTED_MAX).await;
+            let mut all = by_consumer(rows.map_err(StoreError::during(what))?);
+            add_counted(&mut all, self.counts(&mut connection, since).await?);
+            Ok(all.into_values().collect())
+        };
+        self.in_time(what, counting).await
+    }
+}
+
+fn by_consumer(rows: ActivityRows) -> BTreeMap<String, Activity> {
+    let mut all = BTreeMap::new();
+    let mut set = |rows: Vec<ActivityRow>, set: fn(&mut Activity, u64, Option<OffsetDateTime>)| {
+        for ActivityRow { consumer, count, at } in rows {
+            set(of(&mut all, consumer), count, at);
+        }
+    };
+    set(rows.applied, |it, count, at| (it.applied, it.last_applied_at) = (count, at));
+    set(rows.failing, |it, count, at| (it.retrying, it.failing_since) = (count, at));
+    set(rows.dead, |it, count, at| (it.dead, it.dead_since) = (count, at));
+    all
+}
+
+/// Adds the counted deliveries, including those of consumers that had only duplicates.
+fn add_counted(all: &mut BTreeMap<String, Activity>, counted: Vec<ConsumerCounts>) {
+    for ConsumerCounts { consumer, counts } in counted {
+        of(all, consumer).counted = counts;
+    }
+}
+
+/// Returns the entry of a consumer; creates it when it is missing.
+fn of(all: &mut BTreeMap<String, Activity>, consumer: String) -> &mut Activity {
+    all.entry(consumer.clone()).or_insert_with(|| Activity { consumer, ..Activity::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_consumer_that_only_fails_is_listed_too() {
+        let at = Some(OffsetDateTime::UNIX_EPOCH);
+        let row = |consumer: &str, count, at| vec![ActivityRow { consumer: consumer.into(), count, at }];
+        let rows =
+            ActivityRows { applied: row("b", 3, at), failing: row("a", 1, at), dead: row("b", 2, None) };
+        let mut all = by_consumer(rows);
+        let counted = |consumer: &str, applied, duplicates| ConsumerCounts {
+            consumer: consumer.into(),
+            counts: Counts { applied, duplicates },
+        };
+        add_counted(&mut all, vec![counted("b", 3, 1), counted("c", 0, 5)]);
+        let told: Vec<_> =
+            all.values().map(|it| (&it.consumer[..], it.applied, it.retrying, it.dead)).collect();
+        assert_eq!(told, [("a", 0, 1, 0), ("b", 3, 0, 2), ("c", 0, 0, 0)]);
+        let rates: Vec<_> = all.values().map(Activity::duplicate_rate).collect();
+        assert_eq!(rates, [None, Some(0.25), Some(1.0)]);
+    }
+}

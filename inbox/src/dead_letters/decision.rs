@@ -1,0 +1,196 @@
+//! Decisions about dead letters: who decided what, why, and the outcome.
+//!
+//! A discard is carried out at once. A redrive needs the handler, which runs in the service. So the
+//! decision is a request, which a consumer of this name carries out within seconds.
+
+use message::InvalidText;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::reason::{Reason, Resolution};
+use super::record::DeadLetter;
+use crate::error::RedriveError;
+use crate::ids::DeadLetterId;
+
+/// Who decides, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signature {
+    /// The person or program: 1 to 255 bytes.
+    pub actor: String,
+    /// The reason: 1 to 2,000 bytes.
+    pub note: String,
+    /// The filter that selected the dead letter, and how many it selected; `None` when unknown.
+    pub selection: Option<String>,
+}
+
+impl Signature {
+    /// Checks that the audit can store the signature.
+    ///
+    /// # Errors
+    /// [`InvalidText`]: an actor or a note that is empty or too long, or holds a NUL character.
+    #[doc(hidden)]
+    pub fn check(&self) -> Result<(), InvalidText> {
+        message::check_signature(&self.actor, &self.note)
+    }
+}
+
+/// The choice of an operator about a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// Run the handler once more.
+    Redrive,
+    /// Discard the message.
+    Discard,
+}
+
+impl Action {
+    /// Returns the lower-case word for tables and logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Redrive => "redrive",
+            Self::Discard => "discard",
+        }
+    }
+
+    /// Parses such a word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Redrive, Self::Discard].into_iter().find(|action| action.as_str() == word)
+    }
+}
+
+/// A stored decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// Sequence number; ascends.
+    pub number: i64,
+    /// When the decision was made, by the database's clock.
+    pub at: OffsetDateTime,
+    /// Who decided, and why.
+    pub signature: Signature,
+    /// The dead letter that it is about.
+    pub dead_letter: DeadLetterId,
+    /// The consumer of the dead letter.
+    pub consumer: String,
+    /// The choice of an operator about a dead letter.
+    pub action: Action,
+    /// Whether a redrive may apply a message that is older than the inbox remembers.
+    pub accept_late: bool,
+    /// How the dead letter was closed, or why it was not; `None` while a request is open.
+    pub outcome: Option<String>,
+    /// When the outcome was noted.
+    pub done_at: Option<OffsetDateTime>,
+    /// The id of a decision about many dead letters; `None` when this one was decided about by
+    /// itself.
+    pub decision: Option<Uuid>,
+}
+
+/// The outcome of a request to redrive a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Requested {
+    /// The request is stored; its consumer will carry it out.
+    Now,
+    /// The same request is already open.
+    Already,
+    /// The dead letter is closed; no request was stored.
+    Closed(Redriven),
+}
+
+impl Decision {
+    /// Makes a decision about a dead letter, without storing it.
+    pub(crate) fn new(letter: &DeadLetter, action: Action, signature: &Signature) -> Self {
+        Self {
+            number: 0,
+            at: OffsetDateTime::UNIX_EPOCH,
+            signature: signature.clone(),
+            dead_letter: letter.id,
+            consumer: letter.consumer.clone(),
+            action,
+            accept_late: false,
+            outcome: None,
+            done_at: None,
+            decision: None,
+        }
+    }
+}
+
+/// The outcome of redriving or discarding a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Redriven {
+    /// It was open and is closed now.
+    Now(Resolution),
+    /// Another process carried out the request at the same time; nothing was done.
+    Elsewhere,
+    /// It was already closed; nothing was done.
+    Before {
+        /// How it was closed.
+        resolution: Resolution,
+        /// When it was closed.
+        at: OffsetDateTime,
+    },
+}
+
+/// A decision about many dead letters.
+#[derive(Debug, Clone)]
+pub struct ManyDecided {
+    /// Who decides, and why.
+    pub signature: Signature,
+    /// The id of the decision. Sent twice, a confirmation is one decision: a letter is requested
+    /// again only under another id.
+    pub id: Uuid,
+}
+
+/// A dead letter as it was when an operator chose it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeenLetter {
+    /// Its id.
+    pub id: DeadLetterId,
+    /// Why it was dead-lettered: a held message that fails later gets another reason and error.
+    pub reason: Reason,
+    /// Number of deliveries that ended in it: each can bring another reason and error.
+    pub deliveries: u32,
+}
+
+impl SeenLetter {
+    /// Refuses a dead letter that has changed since: what a filter asks for may be different.
+    pub(super) fn check(self, letter: &DeadLetter) -> Result<(), RedriveError> {
+        if letter.reason == self.reason && letter.deliveries == self.deliveries {
+            return Ok(());
+        }
+        Err(RedriveError::Changed { id: self.id, reason: letter.reason, deliveries: letter.deliveries })
+    }
+}
+
+/// The result of one decision about many dead letters, as the audit has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LetterDecision {
+    /// Who decided, and why.
+    pub signature: Signature,
+    /// The choice.
+    pub action: Action,
+    /// Number of letters decided about.
+    pub count: u64,
+    /// When the first of them was decided about.
+    pub first: OffsetDateTime,
+    /// When the last of them was decided about.
+    pub last: OffsetDateTime,
+    /// Number of letters for which the consumer has not carried out the request yet.
+    pub waiting: u64,
+    /// Number of letters that are still open after their request was carried out.
+    pub failed: u64,
+    /// Number of letters that were closed, by the way in which they were.
+    pub closed: Vec<ClosedCount>,
+}
+
+/// A number of dead letters that were closed in one way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClosedCount {
+    /// The way.
+    pub resolution: Resolution,
+    /// The number.
+    pub count: u64,
+}

@@ -1,0 +1,133 @@
+//! Names and ids: of consumers and tenants, of messages at a consumer, of dead letters.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use message::{InvalidText, MessageId, TEXT_BYTES_MAX, check_optional};
+use uuid::Uuid;
+
+message::name! {
+    /// The name of a consumer: one per handler, the same in all its processes. Two consumers on one
+    /// table both handle every message. 1 to 255 bytes, no control characters.
+    ///
+    /// A renamed consumer is a new consumer, which has not seen any message yet.
+    ConsumerName, "consumer name", TEXT_BYTES_MAX, "control characters are not allowed", |c| !c.is_control()
+}
+
+/// The tenant or account that a message is for. It is part of the key, so one tenant's id never
+/// hides another tenant's message. At most 255 bytes, no control characters; empty without tenants.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tenant(Arc<str>);
+
+impl Tenant {
+    /// Validates a text as a tenant.
+    ///
+    /// # Errors
+    /// [`InvalidText`] when it is too long or contains a control character.
+    pub fn new(value: impl Into<Arc<str>>) -> Result<Self, InvalidText> {
+        let value = value.into();
+        check_optional("tenant", &value, TEXT_BYTES_MAX, "control characters are not allowed", |c| {
+            !c.is_control()
+        })?;
+        Ok(Self(value))
+    }
+
+    /// Returns the empty tenant, for messages without one.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(Arc::from(""))
+    }
+
+    /// Returns the text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self::none()
+    }
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Tenant {
+    type Err = InvalidText;
+    fn from_str(value: &str) -> Result<Self, InvalidText> {
+        Self::new(value)
+    }
+}
+
+/// The name of a message at one consumer: its tenant and its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageName<'a> {
+    /// The tenant.
+    pub tenant: &'a Tenant,
+    /// The message id.
+    pub id: MessageId,
+}
+
+impl<'a> MessageName<'a> {
+    /// Returns the key of its inbox row.
+    pub(crate) fn key(self, consumer: &'a ConsumerName) -> Key<'a> {
+        key(consumer, self.tenant, self.id)
+    }
+}
+
+/// The identity of an inbox row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key<'a> {
+    /// The consumer.
+    pub consumer: &'a str,
+    /// The tenant.
+    pub tenant: &'a str,
+    /// The message id.
+    pub id: Uuid,
+}
+
+/// Returns the key of a message at a consumer.
+pub(crate) fn key<'a>(consumer: &'a ConsumerName, tenant: &'a Tenant, id: MessageId) -> Key<'a> {
+    Key { consumer: consumer.as_str(), tenant: tenant.as_str(), id: id.as_uuid() }
+}
+
+/// The id of a dead letter; ascends with time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeadLetterId(pub Uuid);
+
+impl fmt::Display for DeadLetterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl FromStr for DeadLetterId {
+    type Err = uuid::Error;
+    fn from_str(value: &str) -> Result<Self, uuid::Error> {
+        Uuid::parse_str(value).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_names_are_refused_with_their_limit() {
+        assert_eq!(
+            ConsumerName::new(""),
+            Err(InvalidText::Empty { what: "consumer name", bytes_max: TEXT_BYTES_MAX })
+        );
+        assert!(ConsumerName::new("c".repeat(255)).is_ok());
+        let error = ConsumerName::new("c".repeat(256)).unwrap_err().to_string();
+        assert!(error.contains("256 bytes; the limit is 255"), "{error}");
+        assert!(matches!(Tenant::new("a\0b"), Err(InvalidText::Character { at: 1, .. })));
+        assert_eq!(Tenant::new("").unwrap(), Tenant::none());
+    }
+}

@@ -1,0 +1,136 @@
+//! The decisions of operators about dead letters.
+
+use migrations::query::Query;
+use uuid::Uuid;
+
+use crate::dead_letters::{Decision, LETTERS_SURVEYED_MAX, LetterDecision, ManyDecided};
+use crate::dialect::Dialect;
+use crate::ids::ConsumerName;
+use crate::rows;
+use crate::tables::Tables;
+
+type Result<T> = std::result::Result<T, sqlx::Error>;
+
+impl<DB: Dialect> Tables<DB> {
+    /// Stores a decision. Returns its number, or `None` when the same request is already open.
+    pub(crate) async fn note_decision(
+        &self,
+        connection: &mut DB::Connection,
+        decision: &Decision,
+    ) -> Result<Option<i64>> {
+        let noted = Query::<DB>::new(&self.shared.note_decision)
+            .bind(&decision.signature.actor)
+            .bind(&decision.signature.note)
+            .bind(decision.dead_letter.0)
+            .bind(&decision.consumer)
+            .bind(decision.action.as_str())
+            .bind(decision.accept_late)
+            .bind(decision.outcome.as_deref())
+            .bind(decision.signature.selection.as_deref())
+            .bind(decision.decision)
+            .first(connection)
+            .await?;
+        noted.map(|row| row.get("seq")).transpose()
+    }
+
+    /// Notes the outcome of a request. Returns how many open requests had this number.
+    pub(crate) async fn finish_request(
+        &self,
+        connection: &mut DB::Connection,
+        number: i64,
+        outcome: &str,
+    ) -> Result<u64> {
+        Query::<DB>::new(&self.shared.finish_request).bind(number).bind(outcome).run(connection).await
+    }
+
+    /// Returns whether a request is open and no other transaction has locked it. Locks it until
+    /// this transaction ends.
+    pub(crate) async fn is_requested(&self, connection: &mut DB::Connection, number: i64) -> Result<bool> {
+        let found = Query::<DB>::new(&self.shared.is_requested).bind(number).first(connection).await?;
+        Ok(found.is_some())
+    }
+
+    /// Returns the open requests of a consumer after a number, oldest first.
+    pub(crate) async fn requests(
+        &self,
+        connection: &mut DB::Connection,
+        consumer: &str,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<Decision>> {
+        let query = Query::<DB>::new(&self.shared.requests).bind(consumer).bind(after).bind(limit);
+        query.rows(connection).await?.iter().map(rows::decision).collect()
+    }
+
+    /// Returns the decisions below a number, newest first.
+    pub(crate) async fn decisions(
+        &self,
+        connection: &mut DB::Connection,
+        before: i64,
+        limit: u32,
+    ) -> Result<Vec<Decision>> {
+        let query = Query::<DB>::new(&self.shared.decisions).bind(limit).bind(before);
+        let found = query.rows(connection).await?;
+        found.iter().map(rows::decision).collect()
+    }
+
+    /// Returns the newest decisions about each of these dead letters, newest first.
+    pub(crate) async fn decisions_of(
+        &self,
+        connection: &mut DB::Connection,
+        letters: &[Uuid],
+        limit: u32,
+    ) -> Result<Vec<Decision>> {
+        let query = Query::<DB>::new(&self.shared.decisions_of).bind(letters).bind(limit);
+        query.rows(connection).await?.iter().map(rows::decision).collect()
+    }
+
+    /// Returns those of these dead letters that are of a topic, in no order.
+    pub(crate) async fn letters_of_topic(
+        &self,
+        connection: &mut DB::Connection,
+        letters: &[Uuid],
+        topic: &str,
+    ) -> Result<Vec<Uuid>> {
+        let query = Query::<DB>::new(&self.shared.letters_of_topic).bind(letters).bind(topic);
+        query.rows(connection).await?.iter().map(|row| row.get("id")).collect()
+    }
+
+    /// Reads what a decision has changed.
+    pub(crate) async fn letter_decision(
+        &self,
+        connection: &mut DB::Connection,
+        id: Uuid,
+        consumer: Option<&ConsumerName>,
+    ) -> Result<Option<LetterDecision>> {
+        let of_decision = |statement| {
+            let consumer = consumer.map(ConsumerName::as_str);
+            Query::<DB>::new(statement).bind(id).bind(consumer).bind(LETTERS_SURVEYED_MAX)
+        };
+        let head = of_decision(&self.shared.letter_decision).first(&mut *connection).await?;
+        let Some(head) = head else { return Ok(None) };
+        let now = of_decision(&self.shared.letter_outcomes).rows(connection).await?;
+        rows::letter_decision(&head, &now).map(Some)
+    }
+
+    /// Stores requests to redrive. Returns the dead letters of the new ones: one that is already
+    /// open, or was made by the same decision, is left as it is.
+    pub(crate) async fn note_requests(
+        &self,
+        connection: &mut DB::Connection,
+        ids: &[Uuid],
+        accept_late: bool,
+        decided: &ManyDecided,
+    ) -> Result<Vec<Uuid>> {
+        let noted = Query::<DB>::new(&self.shared.note_requests)
+            .bind(&decided.signature.actor)
+            .bind(&decided.signature.note)
+            .bind(accept_late)
+            .bind(decided.signature.selection.as_deref())
+            .bind(decided.id)
+            .bind(ids)
+            .rows(connection)
+            .await?;
+        noted.iter().map(|row| row.get("dead_letter")).collect()
+    }
+}
