@@ -102,7 +102,7 @@ pub use attempts::{Attempt, Failures};
 pub use batch::Candidate;
 pub use chunks::{Gathered, Incomplete, Split};
 pub use day::Day;
-pub use dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery};
+pub use dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, EVIDENCE_BYTES_MAX};
 pub use decision::{Action, Decision, Requested, Signature};
 pub use dialect::Dialect;
 pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};

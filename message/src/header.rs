@@ -135,7 +135,7 @@ impl Headers {
     /// [`InvalidText::TooMany`] for a new name above [`HEADERS_MAX`]; nothing is changed then.
     pub fn insert(&mut self, name: impl Into<String>, value: impl Into<String>) -> Result<(), InvalidText> {
         let (name, value) = (HeaderName::new(name)?, HeaderValue::new(value)?);
-        match self.places.binary_search_by(|place| self.read(place).0.cmp(name.as_str())) {
+        match self.find(name.as_str()) {
             Ok(_) => {
                 let replaced = |(n, v)| (n, if n == name.as_str() { value.as_str() } else { v });
                 *self = Self::of(self.iter().map(replaced));
@@ -144,6 +144,23 @@ impl Headers {
             Err(at) => self.add(at, name.as_str(), value.as_str()),
         }
         Ok(())
+    }
+
+    /// Sets a header of a foreign producer unless its name has a value. One that breaks our rules,
+    /// or is above [`HEADERS_MAX`], is left out. Unlike [`insert`](Self::insert), it costs little
+    /// for a name that is there: a delivery can repeat one as often as its sender likes.
+    pub(crate) fn insert_first(&mut self, name: &str, value: &str) {
+        let Err(at) = self.find(name) else { return };
+        let is_valid =
+            self.len() < HEADERS_MAX && HeaderName::new(name).is_ok() && HeaderValue::new(value).is_ok();
+        if is_valid {
+            self.add(at, name, value);
+        }
+    }
+
+    /// Returns the index of a name, or the one at which it would be inserted.
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        self.places.binary_search_by(|place| self.read(place).0.cmp(name))
     }
 
     /// Inserts a header at index `at` of the sorted names.
@@ -171,7 +188,7 @@ impl Headers {
     /// Returns the value of a header.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
+        self.find(name).ok().map(|at| self.read(&self.places[at]).1)
     }
 
     /// Returns all headers, in the order of their names.
@@ -317,6 +334,21 @@ mod tests {
         assert!(headers.iter().map(|(name, _)| name).is_sorted());
         let error = headers.insert("one-more", "").unwrap_err();
         assert_eq!(error.to_string(), "there are more than 1000 headers; put the rest into the payload");
+    }
+
+    #[test]
+    fn the_first_valid_value_of_a_foreign_name_counts_and_the_first_names_are_kept() {
+        let mut headers = Headers::new();
+        headers.insert_first("tenant", "a\nb");
+        for n in 0..2 * HEADERS_MAX {
+            headers.insert_first("tenant", &n.to_string());
+            headers.insert_first(&format!("h{n}"), "1");
+        }
+        for name in ["content-type", "ce_id", "a b", ""] {
+            headers.insert_first(name, "1");
+        }
+        assert_eq!((headers.len(), headers.get("tenant")), (HEADERS_MAX, Some("0")));
+        assert_eq!((headers.get("h998"), headers.get("h999")), (Some("1"), None));
     }
 
     #[test]
