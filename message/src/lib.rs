@@ -73,7 +73,7 @@ pub use fingerprint::{Fingerprint, FingerprintLength, InvalidFingerprint};
 pub use foreign::ForeignMessage;
 pub use header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX, HeaderName, HeaderValue, Headers};
 pub use id::{InvalidId, MessageId};
-pub use limits::{Oversize, SizeLimit};
+pub use limits::{Oversize, OversizePart, SizeLimit};
 pub use message::Message;
 pub use metric::{Metric, MetricKind};
 pub use proof::Committed;

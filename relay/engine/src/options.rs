@@ -280,6 +280,11 @@ impl EngineOptions {
         }
     }
 
+    /// Returns an upper estimate of a message's bytes on the wire, in all of its chunks.
+    pub(crate) fn wire_bytes(&self, message: &Message) -> usize {
+        self.chunking.map_or_else(|| message.wire_bytes(), |splitter| splitter.wire_bytes(message))
+    }
+
     /// Returns the largest row that is read. A row that [`check_size`](Self::check_size) refuses
     /// for its length alone uses no memory.
     #[must_use]
