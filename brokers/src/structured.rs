@@ -2,6 +2,8 @@
 //! (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md>).
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,6 +11,9 @@ use bytes::Bytes;
 use message::cloudevents::{Envelope, is_attribute};
 #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
 use message::{Malformed, Message};
+use message::{WIRE_HEADERS_MAX, WireHeaders};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 /// The attribute that carries free headers in events that this toolkit writes.
@@ -19,9 +24,53 @@ pub(crate) const HEADERS: &str = "headers";
 #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
 const MEDIA_TYPE: &str = "application/cloudevents+json";
 
+/// The members of a JSON object. Beyond [`WIRE_HEADERS_MAX`] they are counted, but not kept.
+#[derive(Debug)]
+struct Members<V> {
+    kept: BTreeMap<String, V>,
+    count: usize,
+}
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Members<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read<V>(PhantomData<V>);
+
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for Read<V> {
+            type Value = Members<V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<V>, A::Error> {
+                let mut members = Members { kept: BTreeMap::new(), count: 0 };
+                while members.count < WIRE_HEADERS_MAX
+                    && let Some((name, value)) = map.next_entry()?
+                {
+                    members.kept.insert(name, value);
+                    members.count += 1;
+                }
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+                    members.count += 1;
+                }
+                Ok(members)
+            }
+        }
+
+        deserializer.deserialize_map(Read(PhantomData))
+    }
+}
+
+impl<V> Members<V> {
+    /// Checks that all members were kept.
+    fn check(&self) -> Result<(), String> {
+        WireHeaders { count: self.count, bytes: 0 }.check().map_err(|cut| cut.to_string())
+    }
+}
+
 /// The members of an event.
 #[derive(Debug)]
-pub(crate) struct Event<'a>(BTreeMap<String, &'a RawValue>);
+pub(crate) struct Event<'a>(Members<&'a RawValue>);
 
 impl<'a> Event<'a> {
     /// Parses a body.
@@ -29,9 +78,10 @@ impl<'a> Event<'a> {
     /// # Errors
     /// The reason why the body is not an event.
     pub(crate) fn parse(body: &'a str) -> Result<Self, String> {
-        let event: BTreeMap<String, &RawValue> = serde_json::from_str(body)
+        let event: Members<&RawValue> = serde_json::from_str(body)
             .map_err(|error| format!("the body is not a CloudEvent in JSON ({error})"))?;
-        if event.contains_key("specversion") {
+        // Of an event with too many members, this one may not have been kept.
+        if event.kept.contains_key("specversion") || event.check().is_err() {
             Ok(Self(event))
         } else {
             Err(String::from("the body has no specversion, so it is not a CloudEvent"))
@@ -41,9 +91,11 @@ impl<'a> Event<'a> {
     /// Fills an envelope with attributes, extensions (as headers) and payload.
     ///
     /// # Errors
-    /// Names the member that cannot be read.
+    /// Names the member that cannot be read, or the bound of [`WireHeaders`] that the event exceeds
+    /// with the headers that the envelope has. The envelope is not usable then.
     pub(crate) fn fill(&self, envelope: &mut Envelope) -> Result<(), String> {
-        for (name, value) in &self.0 {
+        self.0.check()?;
+        for (name, value) in &self.0.kept {
             match name.as_str() {
                 "data" | "data_base64" => {}
                 HEADERS => read_headers(envelope, value)?,
@@ -55,12 +107,16 @@ impl<'a> Event<'a> {
                 }
             }
         }
+        let mut headers = WireHeaders::default();
+        let all = envelope.attributes.iter().chain(&envelope.headers);
+        all.for_each(|(name, value)| headers.add(name.len(), value.len()));
+        headers.check().map_err(|cut| cut.to_string())?;
         envelope.payload = self.payload(envelope)?;
         Ok(())
     }
 
     fn payload(&self, envelope: &mut Envelope) -> Result<Bytes, String> {
-        if let Some(encoded) = self.0.get("data_base64") {
+        if let Some(encoded) = self.0.kept.get("data_base64") {
             let text: String = serde_json::from_str(encoded.get())
                 .map_err(|error| format!("the CloudEvents member data_base64 is not a string: {error}"))?;
             return STANDARD
@@ -68,7 +124,7 @@ impl<'a> Event<'a> {
                 .map(Bytes::from)
                 .map_err(|error| format!("the CloudEvents member data_base64 is not base64: {error}"));
         }
-        let Some(data) = self.0.get("data") else { return Ok(Bytes::new()) };
+        let Some(data) = self.0.kept.get("data") else { return Ok(Bytes::new()) };
         let declared = envelope.attributes.iter().find(|(name, _)| name == "datacontenttype");
         let json = match declared {
             Some((_, declared)) => {
@@ -91,10 +147,10 @@ impl<'a> Event<'a> {
     pub(crate) fn unread(&self, broker: &str) -> impl Iterator<Item = (String, String)> {
         let is_unread = |name: &str, value: &RawValue| match name {
             "data_base64" => false,
-            "data" => self.0.contains_key("data_base64"),
+            "data" => self.0.kept.contains_key("data_base64"),
             _ => plain_text(value).is_none(),
         };
-        let members = self.0.iter().filter(move |(name, value)| is_unread(name, value));
+        let members = self.0.kept.iter().filter(move |(name, value)| is_unread(name, value));
         members.map(move |(name, value)| (format!("{broker}.event.{name}"), value.get().to_owned()))
     }
 }
@@ -104,8 +160,11 @@ impl<'a> Event<'a> {
 fn read_headers(envelope: &mut Envelope, value: &RawValue) -> Result<(), String> {
     let text: String = serde_json::from_str(value.get())
         .map_err(|error| format!("the CloudEvents attribute headers is not a string: {error}"))?;
-    match serde_json::from_str::<BTreeMap<String, String>>(&text) {
-        Ok(headers) => envelope.headers.extend(headers),
+    match serde_json::from_str::<Members<String>>(&text) {
+        Ok(headers) => {
+            headers.check()?;
+            envelope.headers.extend(headers.kept);
+        }
         Err(_) => envelope.headers.push((HEADERS.to_owned(), text)),
     }
     Ok(())
@@ -185,6 +244,34 @@ mod tests {
         assert_eq!((message.id, message.kind.as_str(), message.source.as_str()), (id, "order.placed", "/s"));
         assert_eq!((&message.payload[..], message.content_type.is_json()), (&br#"{"n": 1}"#[..], true));
         assert_eq!((message.key.unwrap().as_str(), message.headers.get("topic")), ("order-7", Some("o")));
+    }
+
+    #[test]
+    fn an_event_with_too_many_members_or_headers_keeps_its_whole_body() {
+        let id = MessageId::new();
+        let event = |rest: &str| format!(r#"{{"specversion":"1.0","id":"{id}"{rest}}}"#);
+        let members = |count: usize| -> String { (0..count).map(|n| format!(r#","a{n}":1"#)).collect() };
+        let headers = |count: usize, value: &str| {
+            let all: Vec<_> = (0..count).map(|n| format!(r#"\"a{n}\":\"{value}\""#)).collect();
+            format!(r#","headers":"{{{}}}""#, all.join(","))
+        };
+        let most = open(envelope(&event(&members(WIRE_HEADERS_MAX - 2))), "kafka", None).unwrap();
+        assert_eq!(most.headers.len(), message::HEADERS_MAX);
+        for (rest, problem) in [
+            (members(WIRE_HEADERS_MAX - 1), "there are 4001 headers"),
+            (headers(WIRE_HEADERS_MAX + 1, ""), "there are 4001 headers"),
+            // The header beside the event and its two attributes count as well.
+            (headers(WIRE_HEADERS_MAX - 2, ""), "there are 4001 headers"),
+            (headers(2, &"x".repeat(9 << 20)), "the headers have 188"),
+        ] {
+            let body = event(&rest);
+            let mut arrived = envelope(&body);
+            arrived.headers.push((String::from("beside"), String::from("1")));
+            let malformed = open(arrived, "kafka", None).unwrap_err();
+            assert!(malformed.problem.starts_with(problem), "{problem}: {malformed}");
+            assert!(malformed.payload == body.as_bytes() && !malformed.is_cut, "all of it is in the payload");
+            assert_eq!(malformed.header("beside"), Some("1"));
+        }
     }
 
     #[test]

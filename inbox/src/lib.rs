@@ -106,9 +106,9 @@ pub use comparison::{Duplicate, PayloadComparison, SourceComparison};
 pub use day::Day;
 pub use dead_letters::{
     Action, AfterDeadLetter, Cause, ClosedCount, DISCARDED_MAX, DeadLetter, DeadLetterQuery, Decision,
-    FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX, LetterDecision,
-    LetterFilter, LetterGroup, LetterSlice, LetterSurvey, ManyDecided, REQUESTED_MAX, Reason, RedriveOptions,
-    Redriven, Requested, Resolution, SeenLetter, Signature,
+    EVIDENCE_BYTES_MAX, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX,
+    LetterDecision, LetterFilter, LetterGroup, LetterSlice, LetterSurvey, ManyDecided, REQUESTED_MAX, Reason,
+    RedriveOptions, Redriven, Requested, Resolution, SeenLetter, Signature,
 };
 pub use dialect::Dialect;
 pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};

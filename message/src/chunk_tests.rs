@@ -1,5 +1,8 @@
 use super::*;
-use crate::{ContentType, EventType, Message, OrderingKey, PayloadEncoding, SizeLimit, Splitter, Topic};
+use crate::{
+    ContentType, EventType, Headers, Message, OrderingKey, OversizePart, PayloadEncoding, SizeLimit,
+    Splitter, Topic,
+};
 
 const RAW: Splitter = Splitter {
     limit: SizeLimit { destination: "the test", message_bytes_max: 2_000 },
@@ -28,7 +31,7 @@ fn read(attributes: &[(&str, &str)], payload_bytes: usize) -> Result<Option<Chun
 fn every_payload_comes_back_whole_from_any_order() {
     for encoding in [PayloadEncoding::Raw, PayloadEncoding::Base64] {
         for bytes in (0..12_000).step_by(97) {
-            let limit = SizeLimit { message_bytes_max: 6_000, ..RAW.limit };
+            let limit = SizeLimit { message_bytes_max: 8_000, ..RAW.limit };
             let (splitter, whole) = (Splitter { limit, encoding, ..RAW }, message(bytes));
             let mut chunks = pieces(&splitter, &whole);
             let turn = bytes % 3 % chunks.len();
@@ -42,7 +45,7 @@ fn every_payload_comes_back_whole_from_any_order() {
             for piece in &chunks {
                 let place = piece.chunk.as_ref().unwrap();
                 place.check(piece.payload.len()).unwrap();
-                assert!(!piece.payload.is_empty() && piece.wire_bytes() <= 6_000, "{bytes} {encoding:?}");
+                assert!(!piece.payload.is_empty() && piece.wire_bytes() <= 8_000, "{bytes} {encoding:?}");
                 let Range { start, end } = place.range();
                 payload[start as usize..end as usize].copy_from_slice(&piece.payload);
             }
@@ -84,10 +87,44 @@ fn what_fits_is_not_split_and_what_cannot_be_split_is_refused() {
     assert_eq!(pieces(&RAW, &message(fits.payload.len() + 1)).len(), 2);
     let refused = RAW.split(&message(RAW.chunked_bytes_max)).unwrap_err();
     assert_eq!((refused.bytes_max, refused.destination), (RAW.chunked_bytes_max, "the test"));
-    // The headers leave no room for the payload.
-    let mut narrow = message(3_000);
-    narrow.headers.insert("note", "x".repeat(1_000)).unwrap();
-    assert!(RAW.split(&narrow).is_err() && RAW.check(&narrow).is_err());
+}
+
+#[test]
+fn headers_that_each_chunk_would_repeat_are_not_multiplied() {
+    let limit = SizeLimit::KAFKA;
+    let splitter = Splitter { limit, chunked_bytes_max: 64 << 20, ..RAW };
+    let mut whole = message(2 << 20);
+    // Headers of 1 MB beside a payload of 2 MiB would be 3.5 GB in chunks of 600 bytes.
+    for n in 0..122 {
+        whole.headers.insert(format!("h{n:03}"), "x".repeat(8_150)).unwrap();
+    }
+    let refused = splitter.split(&whole).unwrap_err();
+    assert_eq!((refused.part, refused.bytes_max), (OversizePart::Envelope, 500_000));
+    assert_eq!(splitter.check(&whole), Err(refused.clone()));
+    let text = refused.to_string();
+    assert!(text.contains("they take at most 500000, half of a chunk: shorten the headers"), "{text}");
+    // Headers near the bound: all chunks together have at most twice the payload, and one chunk.
+    for encoding in [PayloadEncoding::Raw, PayloadEncoding::Base64] {
+        let splitter = Splitter { encoding, ..splitter };
+        let mut whole = message(2 << 20);
+        while splitter.check(&whole).is_ok() && whole.headers.len() < 1_000 {
+            whole.headers.insert(format!("h{:03}", whole.headers.len()), "x".repeat(2_000)).unwrap();
+        }
+        assert!(whole.headers.len() > 50, "the bound was reached");
+        whole.headers = (0..whole.headers.len() - 1).fold(Headers::new(), |mut headers, n| {
+            headers.insert(format!("h{n:03}"), "x".repeat(2_000)).unwrap();
+            headers
+        });
+        let chunks = splitter.split(&whole).unwrap().unwrap();
+        let bytes: usize = chunks.iter().map(Message::wire_bytes).sum();
+        let most = 2 * whole.payload.len() + limit.message_bytes_max;
+        assert!(bytes <= most, "{} chunks have {bytes} bytes, more than {most}", chunks.len());
+        assert_eq!(splitter.wire_bytes(&whole), bytes, "what the relay counts in its window");
+        let at = |message: &Message| message.headers.get("h000").unwrap().as_ptr();
+        assert!(chunks.iter().all(|chunk| at(chunk) == at(&whole)), "chunks share the headers");
+    }
+    let small = message(10);
+    assert_eq!(splitter.wire_bytes(&small), small.wire_bytes());
 }
 
 #[test]

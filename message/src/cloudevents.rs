@@ -14,7 +14,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::chunk::Chunk;
-use crate::header::{HeaderName, Headers};
+use crate::header::Headers;
 use crate::id::MessageId;
 use crate::message::Message;
 use crate::subscription::Malformed;
@@ -220,11 +220,9 @@ impl Envelope {
 
     fn free_headers(&self) -> Headers {
         let mut headers = Headers::new();
-        for (name, value) in self.headers.iter().rev() {
-            if !HeaderName::is_reserved(name) {
-                // Dropping a foreign header that breaks our rules is safe: it carries no identity.
-                let _ = headers.insert(name.as_str(), value.as_str());
-            }
+        for (name, value) in &self.headers {
+            // Dropping a foreign header that breaks our rules is safe: it carries no identity.
+            headers.insert_first(name, value);
         }
         headers
     }

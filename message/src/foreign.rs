@@ -5,7 +5,7 @@ use time::format_description::well_known::Rfc3339;
 
 use bytes::Bytes;
 
-use crate::header::{HeaderName, Headers};
+use crate::header::Headers;
 use crate::id::MessageId;
 use crate::message::Message;
 use crate::subscription::Malformed;
@@ -85,8 +85,8 @@ impl Malformed {
         let key = self.key.as_deref().filter(|key| !key.is_empty()).map(OrderingKey::new).transpose()?;
         let content_type = self.header("content-type").and_then(|text| ContentType::new(text).ok());
         let mut headers = Headers::new();
-        for (name, value) in self.headers.iter().rev().filter(|(name, _)| !HeaderName::is_reserved(name)) {
-            let _ = headers.insert(name.as_str(), value.as_str());
+        for (name, value) in &self.headers {
+            headers.insert_first(name, value);
         }
         let topic = Topic::new(self.topic.as_str())?;
         let mut message = Message::new(topic, EventType::new(kind)?, self.payload.clone());

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -35,9 +36,16 @@ pub struct HeaderValue(String);
 
 /// The free headers of a message, sorted by name; a name occurs once. At most [`HEADERS_MAX`].
 ///
-/// All texts are stored in one string, so a header uses little more memory than its bytes.
+/// All texts are stored in one string, so a header uses little more memory than its bytes. Clones
+/// share it until one is changed.
 #[derive(Clone, Default)]
 pub struct Headers {
+    /// `None`: there are no headers.
+    stored: Option<Arc<Stored>>,
+}
+
+#[derive(Clone, Default)]
+struct Stored {
     text: String,
     /// Sorted by names.
     places: Vec<Place>,
@@ -135,7 +143,7 @@ impl Headers {
     /// [`InvalidText::TooMany`] for a new name above [`HEADERS_MAX`]; nothing is changed then.
     pub fn insert(&mut self, name: impl Into<String>, value: impl Into<String>) -> Result<(), InvalidText> {
         let (name, value) = (HeaderName::new(name)?, HeaderValue::new(value)?);
-        match self.places.binary_search_by(|place| self.read(place).0.cmp(name.as_str())) {
+        match self.find(name.as_str()) {
             Ok(_) => {
                 let replaced = |(n, v)| (n, if n == name.as_str() { value.as_str() } else { v });
                 *self = Self::of(self.iter().map(replaced));
@@ -146,13 +154,32 @@ impl Headers {
         Ok(())
     }
 
+    /// Sets a header of a foreign producer unless its name has a value. One that breaks our rules,
+    /// or is above [`HEADERS_MAX`], is left out. Unlike [`insert`](Self::insert), it costs little
+    /// for a name that is there: a delivery can repeat one as often as its sender likes.
+    pub(crate) fn insert_first(&mut self, name: &str, value: &str) {
+        let Err(at) = self.find(name) else { return };
+        let is_valid =
+            self.len() < HEADERS_MAX && HeaderName::new(name).is_ok() && HeaderValue::new(value).is_ok();
+        if is_valid {
+            self.add(at, name, value);
+        }
+    }
+
+    /// Returns the index of a name, or the one at which it would be inserted.
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        let Some(stored) = &self.stored else { return Err(0) };
+        stored.places.binary_search_by(|place| stored.read(place).0.cmp(name))
+    }
+
     /// Inserts a header at index `at` of the sorted names.
     fn add(&mut self, at: usize, name: &str, value: &str) {
-        let from = self.text.len();
+        let stored = Arc::make_mut(self.stored.get_or_insert_default());
+        let from = stored.text.len();
         let name_end = from + name.len();
-        self.text.push_str(name);
-        self.text.push_str(value);
-        self.places.insert(at, Place { from, name_end, end: name_end + value.len() });
+        stored.text.push_str(name);
+        stored.text.push_str(value);
+        stored.places.insert(at, Place { from, name_end, end: name_end + value.len() });
     }
 
     /// Builds headers from names in ascending order.
@@ -164,37 +191,41 @@ impl Headers {
         headers
     }
 
-    fn read(&self, place: &Place) -> (&str, &str) {
-        (&self.text[place.from..place.name_end], &self.text[place.name_end..place.end])
-    }
-
     /// Returns the value of a header.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
+        let stored = self.stored.as_deref()?;
+        let place = stored.places.get(self.find(name).ok()?)?;
+        Some(stored.read(place).1)
     }
 
     /// Returns all headers, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.places.iter().map(|place| self.read(place))
+        self.stored.iter().flat_map(|stored| stored.places.iter().map(move |place| stored.read(place)))
     }
 
     /// Returns the number of headers.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.stored.as_ref().map_or(0, |stored| stored.places.len())
     }
 
     /// Whether there are no headers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.len() == 0
     }
 
     /// Returns the length of all names and values, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.text.len()
+        self.stored.as_ref().map_or(0, |stored| stored.text.len())
+    }
+}
+
+impl Stored {
+    fn read(&self, place: &Place) -> (&str, &str) {
+        (&self.text[place.from..place.name_end], &self.text[place.name_end..place.end])
     }
 }
 
@@ -317,6 +348,34 @@ mod tests {
         assert!(headers.iter().map(|(name, _)| name).is_sorted());
         let error = headers.insert("one-more", "").unwrap_err();
         assert_eq!(error.to_string(), "there are more than 1000 headers; put the rest into the payload");
+    }
+
+    #[test]
+    fn the_first_valid_value_of_a_foreign_name_counts_and_the_first_names_are_kept() {
+        let mut headers = Headers::new();
+        headers.insert_first("tenant", "a\nb");
+        for n in 0..2 * HEADERS_MAX {
+            headers.insert_first("tenant", &n.to_string());
+            headers.insert_first(&format!("h{n}"), "1");
+        }
+        for name in ["content-type", "ce_id", "a b", ""] {
+            headers.insert_first(name, "1");
+        }
+        assert_eq!((headers.len(), headers.get("tenant")), (HEADERS_MAX, Some("0")));
+        assert_eq!((headers.get("h998"), headers.get("h999")), (Some("1"), None));
+    }
+
+    #[test]
+    fn clones_share_their_texts_until_one_is_changed() {
+        let mut headers = Headers::new();
+        headers.insert("tenant", "acme").unwrap();
+        let mut clone = headers.clone();
+        let at = |headers: &Headers| headers.get("tenant").unwrap().as_ptr();
+        assert_eq!(at(&headers), at(&clone));
+        clone.insert("tenant", "other").unwrap();
+        clone.insert("note", "1").unwrap();
+        assert_eq!((headers.get("tenant"), headers.len()), (Some("acme"), 1));
+        assert_eq!((clone.get("tenant"), clone.len()), (Some("other"), 2));
     }
 
     #[test]

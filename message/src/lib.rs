@@ -31,6 +31,7 @@
 //! | `steady_clock` | [`SteadyClock`]: the second clock that must agree before something is forgotten |
 //! | `transactions` | [`Transactions`]: the seam towards brokers that publish in transactions |
 //! | `proof` | [`Committed`]: the proof that an acknowledgement requires |
+//! | `wire_headers` | [`WireHeaders`]: bounds of the headers of a delivery |
 
 pub mod addresses;
 mod backoff;
@@ -60,6 +61,7 @@ pub mod token;
 mod trace;
 mod transactions;
 pub mod units;
+mod wire_headers;
 
 pub use backoff::{Backoff, jittered};
 pub use chunk::{
@@ -71,7 +73,7 @@ pub use fingerprint::{Fingerprint, FingerprintLength, InvalidFingerprint};
 pub use foreign::ForeignMessage;
 pub use header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX, HeaderName, HeaderValue, Headers};
 pub use id::{InvalidId, MessageId};
-pub use limits::{Oversize, SizeLimit};
+pub use limits::{Oversize, OversizePart, SizeLimit};
 pub use message::Message;
 pub use metric::{Metric, MetricKind};
 pub use proof::Committed;
@@ -96,3 +98,4 @@ pub use text::{
 pub use text::{check_name, check_optional, check_signature};
 pub use trace::{InvalidTrace, TraceContext};
 pub use transactions::{ClosedTransaction, TransactionMark, TransactionScope, Transactions};
+pub use wire_headers::{HeadersCut, WIRE_HEADER_BYTES_MAX, WIRE_HEADERS_MAX, WireHeaders};

@@ -16,23 +16,53 @@ pub struct SizeLimit {
 }
 
 /// A message over its destination's limit. The producer's fault; not retryable.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "message {id} for topic {topic} has {bytes} bytes with its envelope; {destination} takes at most {bytes_max}: \
-     shorten the payload, store it elsewhere and send a reference, or raise the limit, in the relay and in its producers"
-)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Oversize {
     /// The message.
     pub id: crate::MessageId,
     /// Its topic.
     pub topic: crate::Topic,
-    /// Its size in bytes.
+    /// The part of it that is too large.
+    pub part: OversizePart,
+    /// The size of this part in bytes.
     pub bytes: usize,
     /// The destination.
     pub destination: &'static str,
     /// The limit in bytes.
     pub bytes_max: usize,
 }
+
+/// The part of a message that is too large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OversizePart {
+    /// All of it.
+    Message,
+    /// Its headers and envelope, of a message that would leave in chunks: every chunk repeats them,
+    /// and they may take half of one.
+    Envelope,
+}
+
+impl fmt::Display for Oversize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, topic, bytes, destination, bytes_max, .. } = self;
+        match self.part {
+            OversizePart::Message => write!(
+                f,
+                "message {id} for topic {topic} has {bytes} bytes with its envelope; {destination} takes at most \
+                 {bytes_max}: shorten the payload, store it elsewhere and send a reference, or raise the limit, in \
+                 the relay and in its producers"
+            ),
+            OversizePart::Envelope => write!(
+                f,
+                "message {id} for topic {topic} has {bytes} bytes of headers and envelope, which each of its chunks \
+                 repeats; they take at most {bytes_max}, half of a chunk: shorten the headers, or raise \
+                 message_bytes_max of the relay"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Oversize {}
 
 impl SizeLimit {
     /// Kafka: `message.max.bytes`, 1,000,000 in librdkafka, 1,048,588 in the broker; the smaller
@@ -81,6 +111,7 @@ impl SizeLimit {
         Oversize {
             id: message.id,
             topic: message.topic.clone(),
+            part: OversizePart::Message,
             bytes: message.wire_bytes(),
             destination: self.destination,
             bytes_max: self.message_bytes_max,

@@ -7,11 +7,12 @@ use bytes::Bytes;
 
 use crate::chunk::{CHUNKS_MAX, Chunk};
 use crate::fingerprint::Fingerprint;
-use crate::limits::{Oversize, SizeLimit};
+use crate::limits::{Oversize, OversizePart, SizeLimit};
 use crate::message::{CHUNK_BYTES, Message};
 
-/// The smallest room for payload beside the envelope, in bytes. With less, a message is not split.
-const PIECE_BYTES_MIN: usize = 512;
+/// The part of a chunk that its envelope may take: one in this number. Each chunk repeats the
+/// envelope, so all chunks of a message have at most about twice the bytes of its payload.
+const ENVELOPE_SHARE: usize = 2;
 
 /// The encoding of payloads at a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,21 +36,21 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// Splits a message into chunks, which share its payload; `None` when it fits as it is.
+    /// Splits a message into chunks, which share its payload and headers; `None` when it fits as it
+    /// is.
     ///
     /// # Errors
     /// [`Oversize`]: the message exceeds `chunked_bytes_max` or [`CHUNKS_MAX`] chunks, or its
-    /// headers leave no room.
+    /// headers and envelope exceed half of a chunk.
     pub fn split(&self, message: &Message) -> Result<Option<Vec<Message>>, Oversize> {
         self.check(message)?;
-        if message.payload.len() <= self.room(message.envelope_bytes()) {
+        if self.fits(message) {
             return Ok(None);
         }
-        let piece = self.piece(message);
-        let (bytes, count) = (message.payload.len(), message.payload.len().div_ceil(piece.max(1)));
+        let bytes = message.payload.len();
         let fingerprint = Fingerprint::of(message);
         let refused = |_| self.oversize(message);
-        let count = u32::try_from(count).map_err(|_| self.oversize(message))?;
+        let count = u32::try_from(self.count(message)).map_err(|_| self.oversize(message))?;
         let chunks = (0..count).map(|index| {
             let chunk = Chunk::new(index, count, bytes as u64, fingerprint).map_err(refused)?;
             let Range { start, end } = chunk.range();
@@ -65,12 +66,48 @@ impl Splitter {
     /// # Errors
     /// [`Oversize`] as for [`split`](Self::split).
     pub fn check(&self, message: &Message) -> Result<(), Oversize> {
-        let fits = message.payload.len() <= self.room(message.envelope_bytes());
-        let piece = self.piece(message);
-        let chunks_max = CHUNKS_MAX as usize;
-        let splits = piece >= PIECE_BYTES_MIN && message.payload.len().div_ceil(piece) <= chunks_max;
-        let within = message.wire_bytes() <= self.chunked_bytes_max;
-        if fits || (splits && within) { Ok(()) } else { Err(self.oversize(message)) }
+        if self.fits(message) {
+            return Ok(());
+        }
+        if message.wire_bytes() > self.chunked_bytes_max {
+            return Err(self.oversize(message));
+        }
+        let envelope = message.envelope_bytes() + CHUNK_BYTES;
+        let envelope_max = self.envelope_bytes_max();
+        if envelope > envelope_max {
+            let Oversize { id, topic, destination, .. } = self.oversize(message);
+            let part = OversizePart::Envelope;
+            return Err(Oversize { id, topic, part, bytes: envelope, destination, bytes_max: envelope_max });
+        }
+        if self.count(message) > CHUNKS_MAX as usize { Err(self.oversize(message)) } else { Ok(()) }
+    }
+
+    /// Returns an upper estimate of the message's bytes on the wire, in all of its chunks.
+    #[must_use]
+    pub fn wire_bytes(&self, message: &Message) -> usize {
+        if self.fits(message) || self.check(message).is_err() {
+            return message.wire_bytes();
+        }
+        let envelopes = self.count(message).saturating_mul(message.envelope_bytes() + CHUNK_BYTES);
+        envelopes.saturating_add(message.payload.len())
+    }
+
+    fn fits(&self, message: &Message) -> bool {
+        message.payload.len() <= self.room(message.envelope_bytes())
+    }
+
+    /// Returns the number of chunks of a message that does not fit.
+    fn count(&self, message: &Message) -> usize {
+        message.payload.len().div_ceil(self.piece(message).max(1))
+    }
+
+    /// Returns the maximum bytes of an envelope that each chunk repeats.
+    fn envelope_bytes_max(&self) -> usize {
+        let bytes_max = self.limit.message_bytes_max / ENVELOPE_SHARE;
+        match self.encoding {
+            PayloadEncoding::Raw => bytes_max,
+            PayloadEncoding::Base64 => bytes_max / 4,
+        }
     }
 
     /// Returns the maximum payload of a chunk, in bytes.

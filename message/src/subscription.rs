@@ -14,6 +14,9 @@ use crate::fault::Fault;
 use crate::id::MessageId;
 use crate::message::Message;
 use crate::proof::Committed;
+use crate::wire_headers::HeadersCut;
+#[cfg(doc)]
+use crate::wire_headers::WireHeaders;
 
 /// The number that identifies an unsettled delivery; unique within one subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,7 +36,7 @@ pub struct Delivery {
 }
 
 /// A delivery whose envelope cannot be read: no id, a malformed id, no topic. It is dead-lettered
-/// with everything that arrived.
+/// with everything that arrived, except headers beyond the bounds of [`WireHeaders`].
 ///
 /// For the inbox two deliveries are the same when their origin and all fields here except `problem`
 /// and `broker_notes` are equal.
@@ -58,6 +61,10 @@ pub struct Malformed {
     /// message for the first time and gives it neither a position nor an id (RabbitMQ). Every
     /// arrival has a different value.
     pub first_arrival: Option<Uuid>,
+    /// Whether headers are missing here: there were too many, or they were too large
+    /// ([`WireHeaders`]). A property says how many. Such a delivery is never
+    /// read as a foreign message, because its handler would not get all of it.
+    pub is_cut: bool,
     /// The bytes as they arrived.
     pub payload: Bytes,
 }
@@ -73,6 +80,7 @@ impl fmt::Debug for Malformed {
             .field("properties", &names(&self.properties))
             .field("broker_notes", &names(&self.broker_notes))
             .field("first_arrival", &self.first_arrival)
+            .field("is_cut", &self.is_cut)
             .field("payload", &format_args!("<{} bytes>", self.payload.len()))
             .finish()
     }
@@ -102,6 +110,15 @@ impl Delivery {
 }
 
 impl Malformed {
+    /// Marks a delivery of which headers were left out, with a property of this name that says how
+    /// many.
+    #[must_use]
+    pub fn cut(mut self, name: &str, cut: &HeadersCut) -> Self {
+        self.is_cut = true;
+        self.properties.push((name.to_owned(), cut.note()));
+        self
+    }
+
     /// Returns the first value with this name: of a header, else of a property, else of a note of
     /// the broker.
     #[must_use]

@@ -4,11 +4,11 @@
 use message::cloudevents::format_unix_ms;
 use rdkafka::Timestamp;
 
-use super::wire::each_header;
+use super::wire::Arrived;
 use crate::evidence::hex;
 
-/// Returns the properties of a record, named as in `docs/wire.md`.
-pub(super) fn properties(record: &impl rdkafka::Message) -> Vec<(String, String)> {
+/// Returns the properties of a record with these headers, named as in `docs/wire.md`.
+pub(super) fn properties(record: &impl rdkafka::Message, headers: &[Arrived<'_>]) -> Vec<(String, String)> {
     let mut properties = Vec::new();
     let mut put = |name: &str, value: String| properties.push((format!("kafka.{name}"), value));
     match record.timestamp() {
@@ -28,8 +28,8 @@ pub(super) fn properties(record: &impl rdkafka::Message) -> Vec<(String, String)
     if record.payload().is_none() {
         put("value", String::from("null"));
     }
-    for (at, header) in record.headers().into_iter().flat_map(each_header).enumerate() {
-        match header.map(|header| (header.key, header.value)) {
+    for Arrived { at, header } in headers {
+        match header.as_ref().map(|header| (header.key, header.value)) {
             None => put(&format!("header_without_text.{at}"), String::new()),
             Some((name, None)) => put(&format!("header_null.{name}"), String::new()),
             Some((name, Some(value))) if std::str::from_utf8(value).is_err() => {

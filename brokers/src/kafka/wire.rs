@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use message::cloudevents::{self, Envelope};
-use message::{Malformed, Message};
+use message::{HeadersCut, Malformed, Message, WIRE_HEADERS_MAX, WireHeaders};
 use rdkafka::message::{Header, Headers, OwnedHeaders};
 
 use super::evidence;
@@ -36,6 +36,9 @@ const ATTRIBUTES: [(&str, &str); 6] = [
     ("subject", "ce_subject"),
 ];
 const CONTENT_TYPE: &str = "content-type";
+/// Number of header names that are not UTF-8 after which no further header is read: each costs a
+/// panic, which the program may log with a backtrace.
+const NAMES_WITHOUT_TEXT_MAX: usize = 8;
 
 /// Returns the record's headers.
 pub(crate) fn headers(message: &Message) -> OwnedHeaders {
@@ -55,28 +58,74 @@ fn put(headers: OwnedHeaders, key: &str, value: &str) -> OwnedHeaders {
     headers.insert(Header { key, value: Some(value) })
 }
 
-/// Returns each header, and `None` for one whose name is not UTF-8. `rdkafka` panics on such a
-/// name, which any client can have written.
-pub(super) fn each_header<H: Headers>(headers: &H) -> impl Iterator<Item = Option<Header<'_, &[u8]>>> {
-    (0..headers.count()).map(|at| catch_unwind(AssertUnwindSafe(|| headers.get(at))).ok())
+/// A header of a record, not copied.
+pub(super) struct Arrived<'a> {
+    /// Its position in the record, from 0.
+    pub(super) at: usize,
+    /// `None`: its name is not UTF-8. `rdkafka` panics on such a name, which any client can have
+    /// written.
+    pub(super) header: Option<Header<'a, &'a [u8]>>,
+}
+
+/// Returns the headers of a record in their order, without copying any. Beyond the bounds, returns
+/// those that are kept, and why the others are not.
+fn arrived<H: Headers>(headers: &H) -> (Vec<Arrived<'_>>, Option<HeadersCut>) {
+    let count = headers.count();
+    let mut found = Vec::new();
+    let mut seen = WireHeaders { count, bytes: 0 };
+    let mut without_text = 0;
+    for at in 0..count.min(WIRE_HEADERS_MAX) {
+        let header = catch_unwind(AssertUnwindSafe(|| headers.get(at))).ok();
+        match &header {
+            Some(header) => seen.bytes += header.key.len() + value_bytes(header),
+            None => without_text += 1,
+        }
+        found.push(Arrived { at, header });
+        if without_text == NAMES_WITHOUT_TEXT_MAX {
+            break;
+        }
+    }
+    let cut = match seen.check() {
+        Err(cut) => Some(cut),
+        Ok(()) if found.len() < count => {
+            let problem = "many names of headers are not UTF-8; use text";
+            Some(HeadersCut::new(problem, count))
+        }
+        Ok(()) => None,
+    };
+    let Some(mut cut) = cut else { return (found, None) };
+    found.retain(|Arrived { header, .. }| match header {
+        Some(header) => cut.keeps(header.key, value_bytes(header)),
+        None => cut.keeps("", 0),
+    });
+    (found, Some(cut))
+}
+
+fn value_bytes(header: &Header<'_, &[u8]>) -> usize {
+    header.value.map_or(0, <[u8]>::len)
 }
 
 /// Returns the message that a record carries.
 ///
 /// # Errors
-/// [`Malformed`] with everything that arrived, when the record is not a message.
+/// [`Malformed`] with everything that arrived, when the record is not a message; without the
+/// headers beyond the bounds of [`WireHeaders`].
 pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malformed>> {
     let mut envelope = Envelope { topic: record.topic().to_owned(), ..Envelope::default() };
     envelope.payload = Bytes::copy_from_slice(record.payload().unwrap_or_default());
     let mut problem = None;
     match record.key().map(std::str::from_utf8) {
         Some(Ok(key)) => envelope.key = Some(key.to_owned()),
-        Some(Err(_)) => problem = Some("the record's key is not UTF-8; use text as the ordering key"),
+        Some(Err(_)) => {
+            problem = Some(String::from("the record's key is not UTF-8; use text as the ordering key"));
+        }
         None => {}
     }
-    for header in record.headers().into_iter().flat_map(each_header) {
+    let (headers, cut) = record.headers().map(arrived).unwrap_or_default();
+    problem = problem.or(cut.as_ref().map(HeadersCut::to_string));
+    for Arrived { header, .. } in &headers {
         let Some(header) = header else {
-            problem = problem.or(Some("the name of a header is not UTF-8; use text"));
+            problem.get_or_insert_with(|| String::from("the name of a header is not UTF-8; use text"));
             continue;
         };
         // A foreign header that is not text carries no identity: it is read as far as possible.
@@ -88,17 +137,22 @@ pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malfor
         }
     }
     let read = match problem {
-        Some(problem) => Err(Box::new(envelope.into_malformed(problem.to_owned()))),
+        Some(problem) => Err(Box::new(envelope.into_malformed(problem))),
         None => structured::open(envelope, "kafka", Some("kafka.content_type")),
     };
     read.map_err(|mut malformed| {
-        malformed.properties.extend(evidence::properties(record));
-        malformed
+        malformed.properties.extend(evidence::properties(record, &headers));
+        match cut {
+            Some(cut) => Box::new(malformed.cut("kafka.headers_cut", &cut)),
+            None => malformed,
+        }
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use message::{ContentType, EventType, OrderingKey, Topic, TraceContext};
     use rdkafka::Timestamp;
@@ -121,25 +175,84 @@ mod tests {
         OwnedMessage::new(payload, key, message.topic.to_string(), at, 3, 42, Some(headers(message)))
     }
 
-    /// Headers of which the second has a name that is not UTF-8.
-    struct Foreign;
+    /// Headers with these names, and the number of times that one was read.
+    struct Foreign {
+        names: Vec<&'static [u8]>,
+        reads: Cell<usize>,
+    }
+
+    impl Foreign {
+        fn new(names: impl IntoIterator<Item = &'static [u8]>) -> Self {
+            Self { names: names.into_iter().collect(), reads: Cell::new(0) }
+        }
+    }
 
     impl Headers for Foreign {
         fn count(&self) -> usize {
-            3
+            self.names.len()
         }
 
         fn try_get(&self, at: usize) -> Option<Header<'_, &[u8]>> {
-            let names: [&[u8]; 3] = [b"a", b"\xff", b"c"];
-            let key = std::str::from_utf8(names.get(at)?).unwrap();
+            self.reads.set(self.reads.get() + 1);
+            let key = std::str::from_utf8(self.names.get(at)?).unwrap();
             Some(Header { key, value: Some(b"1") })
         }
     }
 
     #[test]
     fn a_name_that_is_not_text_hides_no_other_header() {
-        let names: Vec<_> = each_header(&Foreign).map(|header| header.map(|header| header.key)).collect();
-        assert_eq!(names, [Some("a"), None, Some("c")]);
+        let foreign = Foreign::new([&b"a"[..], b"\xff", b"c"]);
+        let (headers, cut) = arrived(&foreign);
+        let names: Vec<_> = headers.iter().map(|it| it.header.as_ref().map(|header| header.key)).collect();
+        assert_eq!((names, cut.is_none()), (vec![Some("a"), None, Some("c")], true));
+    }
+
+    #[test]
+    fn names_that_are_not_text_end_the_reading_of_headers() {
+        let foreign =
+            Foreign::new(std::iter::once(&b"a"[..]).chain(std::iter::repeat_n(&b"\xff"[..], 3_000)));
+        let (headers, cut) = arrived(&foreign);
+        let cut = cut.expect("headers were left out");
+        assert_eq!((headers.len(), foreign.reads.get()), (9, 9), "each one costs a panic");
+        assert!(cut.to_string().contains("not UTF-8"), "{cut}");
+        assert_eq!(cut.note(), "9 of 3001 headers are kept");
+    }
+
+    #[test]
+    fn headers_are_counted_before_one_is_copied() {
+        let foreign = Foreign::new(std::iter::repeat_n(&b"h"[..], 1_000_000));
+        let (headers, cut) = arrived(&foreign);
+        assert!(cut.is_some() && headers.len() == 1_000);
+        assert_eq!(foreign.reads.get(), WIRE_HEADERS_MAX);
+    }
+
+    #[test]
+    fn a_record_with_too_many_or_too_large_headers_is_malformed_and_says_what_is_missing() {
+        let message = sample();
+        let with = |headers: &mut dyn Iterator<Item = (&'static str, Vec<u8>)>| {
+            let record = record(&message, Some(b"order-7"), Some(b"{}"));
+            let all = headers.fold(self::headers(&message), |all, (key, value)| {
+                all.insert(Header { key, value: Some(&value) })
+            });
+            read(&record.replace_headers(Some(all)))
+        };
+        let rest = WIRE_HEADERS_MAX - headers(&message).count();
+        let most = with(&mut std::iter::repeat_n(("tenant", vec![b'x']), rest)).unwrap();
+        assert_eq!(most.headers, message.headers, "the first of a name counts");
+        let many = with(&mut std::iter::repeat_n(("tenant", vec![b'x']), rest + 1)).unwrap_err();
+        assert!(many.is_cut && many.problem.starts_with("there are 4001 headers"), "{many}");
+        assert_eq!(many.find("ce_id"), Some(message.id.to_string().as_str()));
+        assert_eq!(
+            many.find("kafka.headers_cut"),
+            Some("1000 of 4001 headers are kept; the first one left out: \"tenant\" with 1 bytes")
+        );
+        let large = with(&mut [("big", vec![0xff; 20 << 20]), ("after", vec![])].into_iter()).unwrap_err();
+        assert!(large.is_cut && large.problem.starts_with("the headers have 209"), "{large}");
+        assert_eq!((large.header("big"), large.find("kafka.header_hex.big")), (None, None));
+        assert_eq!((large.header("tenant"), large.header("after")), (Some("acme"), Some("")));
+        let note = large.find("kafka.headers_cut").unwrap();
+        assert!(note.ends_with("\"big\" with 20971520 bytes"), "{note}");
+        assert_eq!((&large.payload[..], large.key.as_deref()), (&b"{}"[..], Some("order-7")));
     }
 
     #[test]

@@ -2,24 +2,25 @@
 //! Pure.
 
 use lapin::BasicProperties;
-use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::types::{AMQPValue, ShortString};
 use message::Malformed;
 use message::cloudevents::format_unix_ms;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
-use super::headers::{PREFIXES, header_text};
+use super::headers::{DEPTH_MAX, PREFIXES, header_text};
 use crate::evidence::hex;
 
-/// Maximum depth at which nested tables and arrays are shown: the sender chooses the depth, and
-/// each level takes stack.
-const DEPTH_MAX: usize = 16;
-
-/// Adds what `malformed` lacks: the protocol's properties, headers without a plain text, and the
-/// broker's own headers as notes.
-pub(super) fn complete(malformed: &mut Malformed, properties: &BasicProperties) {
+/// Adds what `malformed` lacks: the protocol's properties, and of these headers those without a
+/// plain text, and the broker's own as notes.
+pub(super) fn complete<'a>(
+    malformed: &mut Malformed,
+    properties: &BasicProperties,
+    headers: impl Iterator<Item = (&'a ShortString, &'a AMQPValue)>,
+) {
     malformed.properties.extend(of_protocol(properties));
     malformed.headers.retain(|(name, _)| !is_of_broker(name));
-    for (name, value) in properties.headers().iter().flat_map(FieldTable::inner) {
+    for (name, value) in headers {
         let name = name.as_str();
         if is_of_broker(name) {
             malformed.broker_notes.push((name.to_owned(), readable(value)));
@@ -39,6 +40,22 @@ pub(super) fn complete(malformed: &mut Malformed, properties: &BasicProperties) 
             malformed.properties.push((format!("amqp.header_hex.{name}"), hex(text.as_bytes())));
         }
     }
+}
+
+/// Returns the SHA-256 of all headers that a redelivery repeats, in hexadecimal.
+pub(super) fn digest<'a>(headers: impl Iterator<Item = (&'a ShortString, &'a AMQPValue)>) -> String {
+    let mut hash = Sha256::new();
+    for (name, value) in headers.filter(|(name, _)| !is_of_broker(name.as_str())) {
+        let shown = match value {
+            AMQPValue::LongString(text) => text.as_bytes().to_vec(),
+            value => readable(value).into_bytes(),
+        };
+        for part in [name.as_str().as_bytes(), kind(value).as_bytes(), &shown] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+    }
+    hex(&hash.finalize())
 }
 
 /// Returns whether the message has a position of its own: in a stream, where nothing is ever
@@ -136,7 +153,7 @@ fn kind(value: &AMQPValue) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lapin::types::FieldArray;
+    use lapin::types::{FieldArray, FieldTable};
 
     fn short(text: &str) -> ShortString {
         ShortString::try_new(text).unwrap()

@@ -25,3 +25,29 @@ pub(super) fn header_text(value: &AMQPValue) -> Option<String> {
         _ => return None,
     })
 }
+
+/// Depth at which the bytes of nested tables and arrays are no longer counted: the sender chooses
+/// the depth, and each level takes stack. What is below is not kept either.
+pub(super) const DEPTH_MAX: usize = 16;
+
+/// Returns the bytes of a header value. Numbers count as 8.
+pub(super) fn value_bytes(value: &AMQPValue) -> usize {
+    bytes_within(value, 0)
+}
+
+fn bytes_within(value: &AMQPValue, depth: usize) -> usize {
+    match value {
+        _ if depth > DEPTH_MAX => 8,
+        AMQPValue::LongString(text) => text.as_bytes().len(),
+        AMQPValue::ShortString(text) => text.as_str().len(),
+        AMQPValue::ByteArray(bytes) => bytes.as_slice().len(),
+        AMQPValue::FieldArray(array) => {
+            array.as_slice().iter().map(|value| bytes_within(value, depth + 1)).sum()
+        }
+        AMQPValue::FieldTable(table) => {
+            let entries = table.inner().iter();
+            entries.map(|(name, value)| name.as_str().len() + bytes_within(value, depth + 1)).sum()
+        }
+        _ => 8,
+    }
+}

@@ -11,10 +11,10 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use message::cloudevents::{Envelope, attributes, trace_headers};
-use message::{Malformed, Message, PublishError};
+use message::{Malformed, Message, PublishError, WireHeaders};
 
 use super::evidence;
-use super::headers::{PREFIXES, header_text};
+use super::headers::{PREFIXES, header_text, value_bytes};
 use crate::structured;
 
 /// The headers by which RabbitMQ routes a message to more queues. Their values must be arrays; with
@@ -138,11 +138,20 @@ pub(crate) fn decode(
         payload: Bytes::from(payload),
         ..Envelope::default()
     };
-    for (name, value) in properties.headers().iter().flatten() {
-        if let Some(value) = header_text(value) {
-            envelope.push_header(&PREFIXES, name.as_str(), value);
-        }
+    let all = || properties.headers().iter().flat_map(FieldTable::inner);
+    let mut seen = WireHeaders::default();
+    all().for_each(|(name, value)| seen.add(name.as_str().len(), value_bytes(value)));
+    if let Err(mut cut) = seen.check() {
+        let kept: Vec<_> =
+            all().filter(|(name, value)| cut.keeps(name.as_str(), value_bytes(value))).collect();
+        fill(&mut envelope, kept.iter().copied());
+        let mut malformed = envelope.into_malformed(cut.to_string());
+        evidence::complete(&mut malformed, properties, kept.into_iter());
+        // Without a position or an id, only this distinguishes deliveries with equal kept parts.
+        malformed.properties.push((String::from("amqp.headers_sha256"), evidence::digest(all())));
+        return Err(Box::new(malformed.cut("amqp.headers_cut", &cut)));
     }
+    fill(&mut envelope, all());
     // A foreign producer may name the type only in the property `type`.
     if let Some(kind) = text(properties.kind())
         && !envelope.attributes.iter().any(|(name, _)| name == "type")
@@ -150,9 +159,18 @@ pub(crate) fn decode(
         envelope.attributes.push((String::from("type"), kind));
     }
     structured::open(envelope, "amqp", None).map_err(|mut malformed| {
-        evidence::complete(&mut malformed, properties);
+        evidence::complete(&mut malformed, properties, all());
         malformed
     })
+}
+
+/// Sorts headers with a text into the envelope.
+fn fill<'a>(envelope: &mut Envelope, headers: impl Iterator<Item = (&'a ShortString, &'a AMQPValue)>) {
+    for (name, value) in headers {
+        if let Some(value) = header_text(value) {
+            envelope.push_header(&PREFIXES, name.as_str(), value);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -182,6 +200,33 @@ mod tests {
         let record = encode(&message, &WIDE, None).unwrap();
         let back = decode("orders", &record.properties, record.payload.to_vec()).unwrap();
         assert_eq!(back, message);
+    }
+
+    #[test]
+    fn a_delivery_with_too_many_headers_is_malformed_and_distinguished_by_all_of_them() {
+        let message = sample();
+        let properties = encode(&message, &WIDE, None).unwrap().properties;
+        let read = |count: usize, last: &str| {
+            let mut table = properties.headers().clone().unwrap();
+            for n in table.inner().len()..count {
+                table.insert(short("header", format!("h{n:05}")).unwrap(), AMQPValue::LongInt(1));
+            }
+            table.insert(short("header", "x-delivery-count").unwrap(), AMQPValue::LongInt(1));
+            table.insert(short("header", "z").unwrap(), AMQPValue::LongString(last.into()));
+            decode("orders", &properties.clone().with_headers(table), b"{}".to_vec())
+        };
+        assert_eq!(read(message::WIRE_HEADERS_MAX - 2, "1").unwrap().id, message.id);
+        let one = read(message::WIRE_HEADERS_MAX - 1, "1").unwrap_err();
+        assert!(one.is_cut && one.problem.starts_with("there are 4001 headers"), "{one}");
+        let note = one.find("amqp.headers_cut").unwrap();
+        assert!(note.starts_with("1000 of 4001 headers are kept; the first one left out: "), "{note}");
+        assert_eq!(
+            (one.find("amqp.message_id"), one.find("z")),
+            (Some(message.id.to_string().as_str()), None)
+        );
+        let again = read(message::WIRE_HEADERS_MAX - 1, "1").unwrap_err();
+        let other = read(message::WIRE_HEADERS_MAX - 1, "2").unwrap_err();
+        assert!(one == again && one != other, "what is left out distinguishes them");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use message::cloudevents::{Envelope, attributes, trace_headers};
-use message::{Malformed, Message, PublishError};
+use message::{Malformed, Message, PublishError, WireHeaders};
 use serde_json::value::RawValue;
 
 use crate::structured::{Event, HEADERS};
@@ -135,6 +135,15 @@ pub(crate) fn decode(
     attributes: Vec<(String, String)>,
 ) -> Result<Message, Box<Malformed>> {
     let mut envelope = Envelope { topic: queue.to_owned(), ..Envelope::default() };
+    let mut seen = WireHeaders::default();
+    attributes.iter().for_each(|(name, value)| seen.add(name.len(), value.len()));
+    if let Err(mut cut) = seen.check() {
+        let kept = attributes.into_iter().filter(|(name, value)| cut.keeps(name, value.len()));
+        kept.for_each(|(name, value)| envelope.push_header(&[PREFIX], &name, value));
+        envelope.payload = Bytes::from(body);
+        let malformed = envelope.into_malformed(cut.to_string());
+        return Err(Box::new(malformed.cut("sqs.headers_cut", &cut)));
+    }
     let binary = attributes.iter().any(|(name, _)| name == "ce_id");
     match Event::parse(&body) {
         Ok(event) => match event.fill(&mut envelope) {
@@ -236,6 +245,22 @@ mod tests {
         let error = encode(&message, bytes - 1).unwrap_err();
         assert_eq!(error.fault(), Fault::Message);
         assert!(error.to_string().contains(&format!("has {bytes} bytes")), "{error}");
+    }
+
+    #[test]
+    fn an_event_or_attributes_with_too_many_headers_are_malformed_although_an_id_is_there() {
+        let id = (String::from("ce_id"), message::MessageId::new().to_string());
+        let members: String = (0..=message::WIRE_HEADERS_MAX).map(|n| format!(r#","a{n}":1"#)).collect();
+        let body = format!(r#"{{"specversion":"1.0"{members}}}"#);
+        let malformed = decode("orders", body.clone(), vec![id.clone()]).unwrap_err();
+        assert!(malformed.problem.starts_with("there are 4002 headers"), "{malformed}");
+        assert!(malformed.payload == body.as_bytes() && !malformed.is_cut);
+        let many = (0..message::WIRE_HEADERS_MAX).map(|n| (format!("a{n}"), String::new()));
+        let malformed =
+            decode("orders", "hello".into(), std::iter::once(id).chain(many).collect()).unwrap_err();
+        assert!(malformed.is_cut && malformed.problem.starts_with("there are 4001 headers"), "{malformed}");
+        let note = "1000 of 4001 headers are kept; the first one left out: \"a999\" with 0 bytes";
+        assert_eq!(malformed.find("sqs.headers_cut"), Some(note));
     }
 
     #[test]

@@ -41,4 +41,4 @@ pub use query::{
     LetterFilter, LetterGroup, LetterSlice, LetterSurvey,
 };
 pub use reason::{Cause, Reason, Resolution};
-pub use record::{DeadLetter, HeldFirst, HeldKey};
+pub use record::{DeadLetter, EVIDENCE_BYTES_MAX, HeldFirst, HeldKey};

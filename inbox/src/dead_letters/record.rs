@@ -15,6 +15,11 @@ use super::reason::{Cause, Reason, Resolution};
 use crate::error_text::storable;
 use crate::ids::{ConsumerName, DeadLetterId, Key, Tenant};
 
+/// The maximum bytes of headers, properties and notes that a dead letter keeps of a malformed
+/// delivery. PostgreSQL refuses values of `jsonb` above 256 MiB, so without this bound such a dead
+/// letter could never be stored.
+pub const EVIDENCE_BYTES_MAX: usize = 64 << 20;
+
 /// A dead letter. A malformed delivery is kept as it arrived, so many fields are plain text.
 #[derive(Clone, PartialEq)]
 pub struct DeadLetter {
@@ -173,7 +178,7 @@ impl DeadLetter {
             fingerprint: Fingerprint::from(fingerprint),
             topic: clean(&malformed.topic),
             key: malformed.key.as_deref().map(clean),
-            headers: arrived.into_iter().flatten().map(|(name, value)| (clean(name), clean(value))).collect(),
+            headers: evidence(arrived.into_iter().flatten()),
             payload: malformed.payload.clone(),
             payload_bytes: malformed.payload.len() as u64,
             ..self
@@ -246,11 +251,41 @@ impl DeadLetter {
     }
 }
 
+/// The bytes that an entry takes besides its name and value, in memory and in the table.
+const ENTRY_BYTES: usize = 64;
+
 /// Prefix of the attributes of a chunk among the headers of its dead letter.
 const CHUNK_PREFIX: &str = "ce_";
 
 fn is_chunk(attribute: &str) -> bool {
     CHUNK_ATTRIBUTES.contains(&attribute)
+}
+
+/// Returns headers, properties and notes as they are stored: without NUL characters, and within
+/// [`EVIDENCE_BYTES_MAX`]. What does not fit is left out, and the last entry says how much.
+fn evidence<'a>(arrived: impl Iterator<Item = &'a (String, String)>) -> Vec<(String, String)> {
+    let mut kept: Vec<(String, String)> = Vec::new();
+    let mut bytes = 0_usize;
+    let mut left_out = 0_usize;
+    let mut first_left_out = None;
+    for (name, value) in arrived {
+        // A NUL becomes three bytes.
+        let nuls = name.matches('\0').chain(value.matches('\0')).count();
+        let size = name.len() + value.len() + 2 * nuls + ENTRY_BYTES;
+        if size > EVIDENCE_BYTES_MAX - bytes {
+            left_out += 1;
+            first_left_out.get_or_insert_with(|| clean(&name.chars().take(64).collect::<String>()));
+            continue;
+        }
+        bytes += size;
+        kept.push((clean(name), clean(value)));
+    }
+    if let Some(first) = first_left_out {
+        let count = kept.len() + left_out;
+        let note = format!("{} of {count} entries are kept; the first one left out: {first:?}", kept.len());
+        kept.push((String::from("inbox.headers_cut"), note));
+    }
+    kept
 }
 
 /// Replaces NUL characters, which PostgreSQL does not store.
@@ -278,4 +313,40 @@ pub struct HeldFirst {
     pub key: HeldKey,
     /// Whether no earlier dead letter holds the key.
     pub is_in_turn: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(entries: &[(String, String)]) -> usize {
+        entries.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+
+    #[test]
+    fn headers_of_any_size_become_evidence_that_can_be_stored() {
+        let pair = |name: &str, value: String| (name.to_owned(), value);
+        let arrived = [
+            pair("first", String::from("a\0b")),
+            pair("nuls", "\0".repeat(EVIDENCE_BYTES_MAX / 2)),
+            pair("text", "x".repeat(EVIDENCE_BYTES_MAX / 2)),
+            pair("more", "x".repeat(EVIDENCE_BYTES_MAX / 2)),
+            pair("last", String::from("1")),
+        ];
+        let kept = evidence(arrived.iter());
+        assert!(bytes(&kept) < EVIDENCE_BYTES_MAX, "{}", bytes(&kept));
+        let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["first", "text", "last", "inbox.headers_cut"]);
+        assert_eq!(kept[0].1, "a\u{fffd}b");
+        assert_eq!(kept[3].1, "3 of 5 entries are kept; the first one left out: \"nuls\"");
+    }
+
+    #[test]
+    fn empty_entries_take_room_as_well() {
+        let empty = (String::new(), String::new());
+        let most = EVIDENCE_BYTES_MAX / ENTRY_BYTES;
+        assert_eq!(evidence(std::iter::repeat_n(&empty, most)).len(), most);
+        let kept = evidence(std::iter::repeat_n(&empty, most + 1));
+        assert_eq!(kept.last().map(|(name, _)| name.as_str()), Some("inbox.headers_cut"));
+    }
 }

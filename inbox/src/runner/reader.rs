@@ -50,6 +50,9 @@ impl Reader {
     /// Reads a malformed delivery as a foreign producer's message, if the consumer can.
     pub(super) fn adopt(&self, delivery: &mut Delivery) {
         let (Err(malformed), Some(foreign)) = (&mut delivery.message, &self.foreign) else { return };
+        if malformed.is_cut {
+            return;
+        }
         match catch_unwind(AssertUnwindSafe(|| foreign(malformed))) {
             Ok(Ok(message)) => delivery.message = Ok(message.into()),
             Ok(Err(problem)) => malformed.problem = foreign_problem(&problem, &malformed.problem),

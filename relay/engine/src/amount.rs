@@ -1,7 +1,5 @@
 //! A number of messages, with their bytes.
 
-use message::Message;
-
 /// Messages and their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Amount {
@@ -12,10 +10,10 @@ pub(crate) struct Amount {
 }
 
 impl Amount {
-    /// Returns the amount of one message.
+    /// Returns the amount of one message with these bytes on the wire.
     #[must_use]
-    pub(crate) fn of(message: &Message) -> Self {
-        Self { entries: 1, bytes: message.wire_bytes() }
+    pub(crate) fn of(bytes: usize) -> Self {
+        Self { entries: 1, bytes }
     }
 
     /// Returns the amount of both together.

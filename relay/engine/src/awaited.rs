@@ -12,6 +12,7 @@ use outbox_log::EntryId;
 
 use crate::amount::Amount;
 use crate::silence::Submitted;
+use crate::window::Item;
 
 /// A submission without an answer, whose entry is parked.
 #[derive(Debug, Clone)]
@@ -30,10 +31,12 @@ impl Unanswered {
     /// Notes what is needed when the receipt comes. The payload and the headers are released: only
     /// the publisher needs them, and the entry is read again before it is submitted again.
     #[must_use]
-    pub(crate) fn new(id: EntryId, message: &Message, submitted: Submitted) -> Self {
-        let amount = Amount::of(message);
-        let light = Message { payload: Vec::<u8>::new().into(), headers: Headers::new(), ..message.clone() };
-        Self { id, message: Arc::new(light), amount, submitted }
+    pub(crate) fn new(item: &Item, submitted: Submitted) -> Self {
+        let message = &item.message;
+        let amount = Amount::of(item.bytes);
+        let light =
+            Message { payload: Vec::<u8>::new().into(), headers: Headers::new(), ..Message::clone(message) };
+        Self { id: item.id, message: Arc::new(light), amount, submitted }
     }
 }
 
@@ -118,22 +121,34 @@ impl Awaited {
 mod tests {
     use super::*;
     use crate::silence::Silence;
+    use crate::window::Origin;
     use message::{EventType, Topic};
     use std::time::Duration;
 
     #[test]
     fn what_is_waited_for_is_counted_until_its_receipt_comes() {
         let message = Message::new(Topic::new("t").unwrap(), EventType::new("e").unwrap(), "payload");
-        let both = Amount { entries: 2, bytes: 2 * message.wire_bytes() };
+        let bytes = 2 * message.wire_bytes();
+        let both = Amount { entries: 2, bytes: 2 * bytes };
         let submitted = Silence::new(Duration::from_secs(1)).submitted();
         let mut awaited = Awaited::default();
         for id in [1, 2] {
-            awaited.insert(Ticket(id as u64), Unanswered::new(EntryId(id), &message, submitted));
+            let message = Arc::new(message.clone());
+            let item = Item {
+                id: EntryId(id),
+                message,
+                bytes,
+                origin: Origin::Held,
+                attempts: 0,
+                in_flight: None,
+                waits: false,
+            };
+            awaited.insert(Ticket(id as u64), Unanswered::new(&item, submitted));
         }
         assert_eq!(awaited.amount(), both);
         let taken = awaited.take(Ticket(1)).unwrap();
         assert!(taken.message.payload.is_empty() && awaited.take(Ticket(1)).is_none());
-        assert_eq!(awaited.amount(), Amount::of(&message));
+        assert_eq!(awaited.amount(), Amount::of(bytes));
         assert!(!awaited.contains(EntryId(1)) && awaited.contains(EntryId(2)) && awaited.has_topic("t"));
         assert_eq!(awaited.clear().count(), 1);
         assert!(awaited.is_empty() && !awaited.has_topic("t"));

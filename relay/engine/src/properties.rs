@@ -21,6 +21,7 @@ fn item(id: i64, difference: &Arc<Difference>) -> Item {
     let message = Message::new(Topic::new("t").unwrap(), EventType::new("e").unwrap(), "payload");
     Item {
         id: EntryId(id),
+        bytes: message.wire_bytes(),
         message: message.into(),
         origin: Origin::Log(Arc::clone(difference)),
         attempts: 0,

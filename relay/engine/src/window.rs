@@ -30,6 +30,8 @@ pub(crate) struct Item {
     pub(crate) id: EntryId,
     /// The message to publish.
     pub(crate) message: Arc<Message>,
+    /// Its bytes on the wire, in all of its chunks.
+    pub(crate) bytes: usize,
     /// Its source.
     pub(crate) origin: Origin,
     /// Failed attempts that counted.
@@ -157,9 +159,9 @@ impl Window {
     /// Adds an entry and returns the ticket that names it from now on.
     pub(crate) fn push(&mut self, item: Item) -> Ticket {
         self.open += 1;
-        self.bytes += item.message.wire_bytes();
+        self.bytes += item.bytes;
         if item.origin == Origin::Held {
-            self.held = (self.held.0 + 1, self.held.1 + item.message.wire_bytes());
+            self.held = (self.held.0 + 1, self.held.1 + item.bytes);
         }
         self.push_slot(Slot::Open(item))
     }
@@ -232,9 +234,9 @@ impl Window {
         };
         let Slot::Open(item) = std::mem::replace(slot, Slot::Settled(passed)) else { return None };
         self.open -= 1;
-        self.bytes -= item.message.wire_bytes();
+        self.bytes -= item.bytes;
         if item.origin == Origin::Held {
-            self.held = (self.held.0 - 1, self.held.1 - item.message.wire_bytes());
+            self.held = (self.held.0 - 1, self.held.1 - item.bytes);
         }
         self.advance();
         Some(item)
@@ -345,7 +347,9 @@ mod tests {
 
     fn item(id: i64, origin: Origin) -> Item {
         let message = Message::new(Topic::new("t").unwrap(), EventType::new("k").unwrap(), "payload");
-        Item { id: EntryId(id), message: message.into(), origin, attempts: 0, in_flight: None, waits: false }
+        let bytes = message.wire_bytes();
+        let message = message.into();
+        Item { id: EntryId(id), message, bytes, origin, attempts: 0, in_flight: None, waits: false }
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(crate) type Refusal = (&'static str, String);
 /// A smaller limit leaves chunks little room besides the envelope.
 const CHUNKING_LIMIT_MIN: usize = 8 << 10;
 /// Maximum size of a chunked message, as a multiple of the limit. It stays within the maximum
-/// number of chunks in any encoding.
+/// number of chunks in any encoding, because at least half of each chunk is payload.
 const CHUNKED_LIMITS_MAX: usize = 1_024;
 
 /// The name of the configured limit in errors: the broker's own limit may be larger.

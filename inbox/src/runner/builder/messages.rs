@@ -12,7 +12,9 @@ use crate::ids::Tenant;
 impl<DB: Dialect> ConsumerBuilder<DB> {
     /// Reads messages of foreign producers. The function is called for a delivery without a usable
     /// envelope or id, before it is dead-lettered. What it returns is consumed as that message. Its
-    /// error becomes the dead letter's error; a panic leaves the delivery malformed.
+    /// error becomes the dead letter's error; a panic leaves the delivery malformed. It is not
+    /// called for a delivery with too many or too large headers
+    /// ([`Malformed::is_cut`](message::Malformed::is_cut)), whose handler would not get all of it.
     ///
     /// A redelivery must yield the same id. Derive it with
     /// [`MessageId::derived`](message::MessageId::derived) from the event's own time and id, never

@@ -62,8 +62,9 @@ impl Machine {
         match (parked, entry.message) {
             (None, Ok(message)) => {
                 let origin = Origin::Log(Arc::clone(difference));
+                let bytes = self.settings.wire_bytes(&message);
                 let (message, waits) = (Arc::new(message), place == Place::Wait);
-                self.queue(Item { id, message, origin, attempts: 0, in_flight: None, waits });
+                self.queue(Item { id, message, bytes, origin, attempts: 0, in_flight: None, waits });
             }
             (Some(parked), _) => {
                 self.unstored.set_ahead(id);
@@ -294,8 +295,9 @@ impl Machine {
                     self.blocks.block(message.key.as_ref().map(message::OrderingKey::as_str), id);
                 }
                 self.readmitted.insert(id);
+                let bytes = self.settings.wire_bytes(&message);
                 let message = Arc::new(message);
-                self.queue(Item { id, message, origin, attempts, in_flight: None, waits: false });
+                self.queue(Item { id, message, bytes, origin, attempts, in_flight: None, waits: false });
             }
         }
     }

@@ -29,7 +29,7 @@ impl Machine {
     fn confirmed(&mut self, ticket: Ticket) {
         let Some(item) = self.window.settle(ticket, false) else { return self.late(ticket, Ok(())) };
         if let Some(submitted) = item.in_flight {
-            self.session.left(Amount::of(&item.message));
+            self.session.left(Amount::of(item.bytes));
             self.silence.answered(&item.message.topic, submitted);
         }
         self.session.answered();
@@ -79,7 +79,7 @@ impl Machine {
     pub(super) fn apply_failure(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
         let Some(item) = self.window.get_mut(ticket) else { return };
         if item.in_flight.take().is_some() {
-            self.session.left(Amount::of(&item.message));
+            self.session.left(Amount::of(item.bytes));
         }
         let (id, attempts) = (item.id, item.attempts);
         let topic = item.message.topic.clone();
@@ -145,7 +145,7 @@ impl Machine {
         if let Some(item) = self.window.get_mut(ticket)
             && item.in_flight.take().is_some()
         {
-            self.session.left(Amount::of(&item.message));
+            self.session.left(Amount::of(item.bytes));
         }
         self.requeue = true;
         self.settle_key_queue(ticket);

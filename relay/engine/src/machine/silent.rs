@@ -151,10 +151,10 @@ impl Machine {
         let Some(item) = self.window.get_mut(ticket) else { return };
         let Some(submitted) = item.in_flight else { return };
         let has_before = self.blocks.has_before(item.key(), item.id);
-        let is_awaited = !self.silent.awaited.amount().plus(Amount::of(&item.message)).exceeds(awaited_max);
+        let is_awaited = !self.silent.awaited.amount().plus(Amount::of(item.bytes)).exceeds(awaited_max);
         if is_awaited {
             self.blocks.give_up(item.key());
-            self.silent.awaited.insert(ticket, Unanswered::new(item.id, &item.message, submitted));
+            self.silent.awaited.insert(ticket, Unanswered::new(item, submitted));
         } else {
             self.session.end(SessionEnd::Lost);
         }
@@ -231,7 +231,7 @@ impl Machine {
             let due_in = if self.blocks.is_probe(entry.topic(), id) {
                 self.retry_in(id, Fault::Broker, exception.attempts, uniform)
             } else {
-                self.settings.retry.backoff.max
+                self.settings.postponed_max()
             };
             let failure = Some((Fault::Broker, String::from("the broker has still not answered for it")));
             let parked = parked_entry(entry, exception.state, exception.attempts, Some(due_in), failure);

@@ -99,7 +99,7 @@ impl Machine {
         {
             if let Some(item) = self.window.get_mut(ticket) {
                 item.in_flight = Some(self.silence.submitted());
-                self.session.submitted(Amount::of(&item.message));
+                self.session.submitted(Amount::of(item.bytes));
                 batch.push(Submission { ticket, message: Arc::clone(&item.message) });
             }
         }

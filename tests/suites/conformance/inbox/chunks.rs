@@ -266,7 +266,7 @@ async fn a_crash_between_chunks_is_harmless<DB: TestDatabase>(database: &Databas
 async fn chunks_of_two_splits_do_not_mix<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let whole = large("one");
-    let (few, many) = (split_at(3_000, &whole), split_at(1_500, &whole));
+    let (few, many) = (split_at(3_000, &whole), split_at(1_800, &whole));
     assert_ne!(few.len(), many.len());
     for chunk in many[..many.len() - 1].iter().chain(&few[1..]) {
         assert!(!consume(&inbox, chunk).await.unwrap().0);

@@ -283,7 +283,9 @@ async fn a_foreign_message_takes_effect_once<DB: TestDatabase>(database: &Databa
     let broker = Broker::new([]);
     let readable = malformed(vec![(String::from("made_at"), made_at)]);
     broker.send(Err(readable.clone()));
-    broker.send(Err(readable));
+    broker.send(Err(readable.clone()));
+    // Headers are missing, so its handler would get a part of it.
+    broker.send(Err(Malformed { is_cut: true, ..readable }));
     broker.send(Err(malformed(Vec::new())));
     broker.send(Err(malformed(vec![(String::from("made_at"), String::from("yesterday"))])));
     run_until_drained(base(&inbox, &broker).on(bill::<DB>).on_foreign(foreign), &broker).await;
@@ -291,10 +293,11 @@ async fn a_foreign_message_takes_effect_once<DB: TestDatabase>(database: &Databa
     let mut dead = dead(&inbox).await;
     dead.sort_unstable_by(|one, other| one.error.cmp(&other.error));
     assert!(dead.iter().all(|letter| letter.reason == Reason::Malformed));
-    let [unreadable, without] = &dead[..] else { panic!("two: {dead:?}") };
+    let [unreadable, without, cut] = &dead[..] else { panic!("three: {dead:?}") };
+    assert_eq!(cut.error, "no id");
     assert!(unreadable.error.starts_with("invalid digit"), "{}", unreadable.error);
     assert_eq!(without.error, "no header made_at (its envelope: no id)");
-    assert_eq!(broker.counts(), (4, 0, 1));
+    assert_eq!(broker.counts(), (5, 0, 1));
 }
 
 /// A process that skips unknown kinds must not close the dead letter either, because then its

@@ -48,7 +48,7 @@ impl World {
     /// message; that messages of destinations that answer have at least half a window of them; and
     /// that the machine knows what the publisher has.
     pub(super) fn check_publisher(&self) {
-        let amounts = self.in_flight.iter().map(|submission| Amount::of(&submission.message));
+        let amounts = self.in_flight.iter().map(|submission| Amount::of(submission.message.wire_bytes()));
         let has = amounts.fold(Amount::default(), Amount::plus);
         let (entries, bytes) = (self.settings.window_entries, self.settings.window_bytes);
         let has_max = Amount { entries: 2 * entries, bytes: 2 * bytes + OVERSIZE };
