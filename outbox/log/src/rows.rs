@@ -13,7 +13,9 @@ use crate::admin::{
 };
 use crate::dialect::Dialect;
 use crate::entries::lag::Lagging;
-use crate::entries::{FoundEntry, HeldBehind, Labels, ParkedState, SelectedEntry, Standing, StoredPayload};
+use crate::entries::{
+    EarlierError, FoundEntry, HeldBehind, Labels, ParkedState, SelectedEntry, Standing, StoredPayload,
+};
 use crate::row::wait;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, text};
 
@@ -256,12 +258,14 @@ pub(crate) fn selected<DB: Dialect>(row: &Row<DB>) -> Result<Result<SelectedEntr
     let is_discarded = row.get("discarded")?;
     let is_edited = row.get("edited")?;
     Ok(Ok(SelectedEntry {
+    let earlier: Option<RawText> = row.get("earlier_errors")?;
         id: EntryId(row.get("id")?),
         // A row without an id was never published. It is identified by its position.
         message_id: Uuid::parse_str(&shown(row, "message_id")?).unwrap_or_default(),
         topic: shown(row, "topic")?,
         key: shown_if_any(row, "key")?,
         labels: labels(row)?,
+        earlier_errors: earlier.map(|RawText(json)| EarlierError::stored(&json)).unwrap_or_default(),
         payload_bytes: count(row, "payload_bytes")?,
         enqueued_at: time(row, "enqueued_at")?,
         standing: Standing::of(is_passed, state, is_discarded, is_edited),

@@ -461,6 +461,7 @@ CREATE TABLE {schema}outbox_exception (
     error      text,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    earlier_errors jsonb,
     CONSTRAINT outbox_exception_pkey PRIMARY KEY (relay, shard, id),
     CONSTRAINT outbox_exception_state_is_known
         CHECK (state IN ('scheduled', 'retrying', 'held', 'dead', 'discarded')),
@@ -471,6 +472,8 @@ CREATE TABLE {schema}outbox_exception (
 );
 COMMENT ON TABLE {schema}outbox_exception IS
     'the only entries with a row beside the log: those that did not simply leave';
+COMMENT ON COLUMN {schema}outbox_exception.earlier_errors IS
+    'what error said before, up to nine texts of 500 characters, oldest first: attempts, at (microseconds since 1970), error; null until the error changes';
 COMMENT ON INDEX {schema}outbox_exception_pkey IS
     'checkpoint, requeue, discard and edit of one entry; lists by id';
 

@@ -132,6 +132,9 @@ CREATE TABLE outbox_exception (
     error      TEXT,
     created_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
     updated_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
+    -- What error said before, up to nine texts of 500 characters, oldest first: attempts, at, error.
+    -- Null until the error changes.
+    earlier_errors TEXT,
     CONSTRAINT outbox_exception_pkey PRIMARY KEY (relay, shard, id),
     CONSTRAINT outbox_exception_state_is_known
         CHECK (state IN ('scheduled', 'retrying', 'held', 'dead', 'discarded')),

@@ -4,12 +4,14 @@
 
 use std::time::Duration;
 
+use operate::failures::FailedAttempts;
 use outbox_log::admin::{self, ChosenEntry, Decision, OperatorDecision};
 use outbox_log::entries::{EntryRef, Selection, Standing};
 use outbox_log::retention::ForgetError;
-use outbox_log::{Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, PauseScope};
+use outbox_log::{Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, Parked, PauseScope};
 
 use crate::outbox::retention::{Relay, messages, open, parked, rows};
+use crate::outbox::searches::{places, told};
 use crate::outbox::support::{Database, TestDialect, granted, relay, source};
 
 cases! { "outbox/decisions":
@@ -19,6 +21,8 @@ cases! { "outbox/decisions":
         a_relay_that_is_forgotten_leaves_no_pause,
         what_is_discarded_with_a_relay_goes_in_parts,
         decisions_that_may_not_go_keep_no_others,
+        the_last_ten_errors_of_an_entry_are_kept,
+        the_same_error_again_is_written_once,
     }
 }
 
@@ -225,4 +229,88 @@ async fn decisions_that_may_not_go_keep_no_others<DB: TestDialect>(db: &Database
     db.run("DELETE FROM outbox_message").await;
     assert_eq!(after(8).await, 2_500);
     assert_eq!(db.number("SELECT count(*) FROM outbox_audit").await, 3_500);
+}
+
+/// Parks the entry with this error, as the relay does after a failure.
+async fn fail(main: &mut Relay, entry: &Entry, attempts: u32, error: &str) {
+    let state = if attempts < 10 { ExceptionState::Retrying } else { ExceptionState::Dead };
+    let failed = Parked { attempts, error: Some(error.to_owned()), ..parked(entry, state) };
+    main.pass(&[ExceptionChange::Park(failed)]).await;
+}
+
+/// Returns the errors that the history of a message shows, latest first.
+async fn errors_of<DB: TestDialect>(db: &Database<DB>, entry: &Entry) -> Vec<FailedAttempts> {
+    let places = places(db);
+    let mut story = told(&places, &entry.message_id()).await;
+    places.close().await;
+    story.outboxes.remove(0).failures
+}
+
+fn lines(failures: &[FailedAttempts]) -> Vec<String> {
+    failures.iter().map(|failed| format!("{}: {}", failed.numbers(), failed.error)).collect()
+}
+
+/// Goal: an operator sees what happened before the last error, and the store of it stays small
+/// whatever brokers answer. Oracle: the errors of a message that fails with a new text each time,
+/// with texts of any characters and of the greatest length, is requeued, and fails again; the bytes
+/// that are stored.
+async fn the_last_ten_errors_of_an_entry_are_kept<DB: TestDialect>(db: &Database<DB>) {
+    db.enqueue(messages(1)).await;
+    let mut main = Relay::new(db, &relay()).await;
+    let entry = main.follower.all().await.remove(0);
+    assert_eq!(errors_of(db, &entry).await, []);
+    for (attempts, error) in [(1, "a"), (2, "a"), (3, "b"), (3, "\"q\" \\ 'q' \u{1}{schema} $1 ä"), (10, "b")]
+    {
+        fail(&mut main, &entry, attempts, error).await;
+    }
+    let shown = errors_of(db, &entry).await;
+    let hostile = "3: \"q\" \\ 'q' \u{1}{schema} $1 ä";
+    assert_eq!(lines(&shown), ["4 to 10: b", hostile, "3: b", "1 to 2: a"]);
+    assert!(shown.iter().map(|failed| failed.at.unwrap()).rev().is_sorted(), "{shown:?}");
+
+    decide(db, &entry, Decision::Requeue).await;
+    assert_eq!(lines(&errors_of(db, &entry).await)[0], "4 to 10: b", "not tried since");
+    fail(&mut main, &entry, 1, "b").await;
+    assert_eq!(lines(&errors_of(db, &entry).await)[..2], ["1: b", "4 to 10: b"]);
+
+    // More and longer ones than are kept.
+    for attempts in 2..12 {
+        fail(&mut main, &entry, attempts, &format!("{attempts} {}", "ä".repeat(2_040))).await;
+    }
+    let shown = errors_of(db, &entry).await;
+    assert_eq!((shown.len(), shown[0].last, shown[9].last), (10, 11, 2));
+    assert_eq!(shown[0].error.chars().count(), 2_043, "the last one is whole");
+    assert_eq!(shown[9].error.chars().count(), 501, "cut, with an ellipsis");
+    let stored = if DB::DIALECT == migrations::Dialect::Sqlite {
+        "octet_length(earlier_errors)"
+    } else {
+        "octet_length(earlier_errors::text)::bigint"
+    };
+    let bytes = db.number(&format!("SELECT {stored} FROM outbox_exception")).await;
+    assert!((9_000..9 * 1_200).contains(&bytes), "{bytes}");
+
+    main.pass(&[ExceptionChange::Resolve(entry.id)]).await;
+    assert_eq!(errors_of(db, &entry).await, [], "they go with the exception");
+}
+
+/// Goal: an outage of hours, in which a message fails in the same way at every attempt, writes
+/// nothing beside what a failure writes anyway. Oracle: the column after such attempts, also when
+/// the entry was held in between, and after another error.
+async fn the_same_error_again_is_written_once<DB: TestDialect>(db: &Database<DB>) {
+    db.enqueue(messages(1)).await;
+    let mut main = Relay::new(db, &relay()).await;
+    let entry = main.follower.all().await.remove(0);
+    let kept = "SELECT count(*) FROM outbox_exception WHERE earlier_errors IS NOT NULL";
+    for attempts in 0..9 {
+        fail(&mut main, &entry, attempts, "no route").await;
+    }
+    assert_eq!(db.number(kept).await, 0);
+    for attempts in [8, 9] {
+        let held = Parked { attempts, ..parked(&entry, ExceptionState::Held) };
+        main.pass(&[ExceptionChange::Park(held)]).await;
+        fail(&mut main, &entry, attempts, "no route").await;
+    }
+    assert_eq!(lines(&errors_of(db, &entry).await), ["9: no route", "1 to 8: no route"]);
+    fail(&mut main, &entry, 10, "too large").await;
+    assert_eq!(lines(&errors_of(db, &entry).await), ["10: too large", "1 to 9: no route"]);
 }

@@ -1,6 +1,6 @@
 //! The SQL of operators' queries and decisions.
 
-use crate::postgres::fragments::UNBOUNDED;
+use crate::postgres::fragments::{UNBOUNDED, with_last_error};
 
 // $1 relay, or null for all. A session that waits for the lease has an application name like
 // `relay/0.1.0 standby orders`, which every role can see. The server cuts it at 63 bytes.
@@ -129,14 +129,19 @@ SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id)
     SELECT id, state, message_id FROM {schema}outbox_exception
     WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e";
 
-// The rows are locked, so their `ctid` does not change.
-pub(in crate::postgres) const REQUEUE: &str = "
-UPDATE {schema}outbox_exception
-SET state = 'retrying', attempts = 0, due_at = clock_timestamp(), updated_at = clock_timestamp()
+// The rows are locked, so their `ctid` does not change. The attempts are counted anew, so the error
+// is added to the earlier ones with its count.
+pub(in crate::postgres) const REQUEUE: &str = concat!(
+    "
+UPDATE {schema}outbox_exception AS e
+SET state = 'retrying', attempts = 0, due_at = clock_timestamp(), updated_at = clock_timestamp(), earlier_errors = ",
+    with_last_error!("false"),
+    "
 WHERE ctid = ANY(ARRAY(
-    SELECT e.place FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
+    SELECT found.place FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
         SELECT ctid AS place FROM {schema}outbox_exception
-        WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e))";
+        WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS found))"
+);
 
 pub(in crate::postgres) const DISCARD: &str = "
 UPDATE {schema}outbox_exception

@@ -177,14 +177,29 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
                 (fact("Edited", part.edited.then(|| whole(edited))))
                 (fact("Replay", (!part.in_log).then(|| whole("not possible: its row is no longer in the log"))))
             }
-            @if let Some(error) = &part.error {
-                h3 { "Last error" }
-                (folded(&format!("error-{}-{}", part.pipeline, part.id), "error", error))
-            }
+            (errors(part))
             @if part.state == MessageState::Dead && may_decide(operator) {
                 (decide(&format!("outbox/{}/{}", part.id, part.pipeline)))
             }
         }
+    }
+}
+
+/// Renders the last ten errors, latest first, or the one for which a discarded message was dead.
+fn errors(part: &OutboxPart) -> Markup {
+    let id = format!("error-{}-{}", part.pipeline, part.id);
+    html! {
+        @if part.failures.len() > 1 { h3 { "Last errors" } } @else if part.error.is_some() { h3 { "Last error" } }
+        @for (number, failure) in part.failures.iter().enumerate() {
+            p {
+                @if failure.last == 0 { "An attempt that is not counted" }
+                @else if failure.first.is_some_and(|first| first < failure.last) { "Attempts " (failure.numbers()) }
+                @else { "Attempt " (failure.numbers()) }
+                @if let Some(at) = failure.at { ", failed " (moment(at)) }
+            }
+            (folded(&format!("{id}-{number}"), "error", &failure.error))
+        }
+        @if let (true, Some(error)) = (part.failures.is_empty(), &part.error) { (folded(&id, "error", error)) }
     }
 }
 
@@ -316,6 +331,7 @@ fn readable(bytes: &[u8]) -> (&'static str, String, bool) {
 
 #[cfg(test)]
 mod tests {
+    use operate::failures::FailedAttempts;
     use operate::story::Blocker;
     use time::OffsetDateTime;
 
@@ -344,6 +360,7 @@ mod tests {
             behind: Some(Blocker { id: 7, state: String::from("dead"), error: Some(HOSTILE.to_owned()) }),
             attempts: None,
             error: None,
+            failures: Vec::new(),
             parked_since: Some(OffsetDateTime::UNIX_EPOCH),
             edited: false,
             in_log: true,
@@ -390,6 +407,38 @@ mod tests {
         story.outboxes[0].because = Some(String::from("topic orders is paused by ann since then: moves"));
         let text = shown_to_ann(&story);
         assert!(text.contains("paused by ann") && text.contains("It also waits behind <a href="), "{text}");
+    }
+
+    /// Goal: an operator sees how a message failed before its last error. Oracle: each error with
+    /// its numbers and its time, a long one folded, in their order; markup in them is text.
+    #[test]
+    fn a_story_has_the_last_errors_latest_first() {
+        let failed = |first, last, error: &str| FailedAttempts {
+            first: Some(first),
+            last,
+            at: Some(OffsetDateTime::UNIX_EPOCH),
+            error: error.to_owned(),
+        };
+        let long = format!("{HOSTILE}{}", "x".repeat(3_000));
+        let failures = vec![failed(4, 9, &long), failed(1, 3, "no route")];
+        let part = OutboxPart { error: Some(long.clone()), failures, ..held() };
+        let text = errors(&part).into_string();
+        let order =
+            ["Last errors", "Attempts 4 to 9, failed", "<details", "Attempts 1 to 3, failed", "no route"];
+        let places: Vec<usize> = order.iter().map(|told| text.find(told).expect(told)).collect();
+        assert!(places.is_sorted(), "{text}");
+        assert!(text.contains(">1970-01-01T00:00:00Z<") && text.matches("<details").count() == 1, "{text}");
+        assert!(!text.contains("<script>") && !text.contains('\u{202e}'), "{text}");
+        let one =
+            OutboxPart { error: Some("no route".into()), failures: vec![failed(1, 3, "no route")], ..held() };
+        let text = errors(&one).into_string();
+        assert!(
+            text.contains("Last error<") && text.matches("no route").count() == 2,
+            "shown, and copied: {text}"
+        );
+        // The audit has the error of a message that was discarded, and nothing about its attempts.
+        let text = errors(&OutboxPart { error: Some("no route".into()), ..held() }).into_string();
+        assert!(text.contains("no route") && !text.contains("Attempt"), "{text}");
     }
 
     #[test]
