@@ -8,8 +8,8 @@ use uuid::Uuid;
 use crate::admin::entry::due;
 use crate::admin::status::Counted;
 use crate::admin::{
-    AuditRecord, ChosenEntry, CountedError, DecisionRecord, FoundParked, ListedEntry, Operation, ParkedGroup,
-    StandingCount,
+    AuditRecord, ChosenEntry, CountedError, DecisionRecord, EditRecord, FoundParked, ListedEntry, Operation,
+    ParkedContent, ParkedGroup, StandingCount,
 };
 use crate::dialect::Dialect;
 use crate::entries::lag::Lagging;
@@ -28,6 +28,12 @@ fn shown<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<String, sqlx::Error
 fn shown_if_any<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<Option<String>, sqlx::Error> {
     let bytes: Option<RawText> = row.get(column)?;
     Ok(bytes.map(|RawText(bytes)| text::shown(&bytes)))
+}
+
+/// Reads a text that may not be UTF-8 as its bytes, for a column that may be null.
+fn bytes_if_any<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<Option<Vec<u8>>, sqlx::Error> {
+    let bytes: Option<RawText> = row.get(column)?;
+    Ok(bytes.map(|RawText(bytes)| bytes))
 }
 
 /// Reads a time, as [`Dialect::time`] does; null is an error.
@@ -101,6 +107,24 @@ pub(crate) fn decision<DB: Dialect>(row: &Row<DB>) -> Result<AuditRecord, sqlx::
         digest_before: row.get("digest_before")?,
         digest_after: row.get("digest_after")?,
         error: row.get("error")?,
+    })
+}
+
+pub(crate) fn content<DB: Dialect>(row: &Row<DB>) -> Result<ParkedContent, sqlx::Error> {
+    Ok(ParkedContent {
+        payload_bytes: count(row, "payload_bytes")?,
+        payload: row.get("payload")?,
+        headers: bytes_if_any(row, "headers")?,
+        has_headers: row.get("has_headers")?,
+    })
+}
+
+pub(crate) fn edit<DB: Dialect>(row: &Row<DB>) -> Result<EditRecord, sqlx::Error> {
+    Ok(EditRecord {
+        payload_before: row.get("payload_before")?,
+        headers_before: bytes_if_any(row, "headers_before")?,
+        payload_after: row.get("payload_after")?,
+        headers_after: bytes_if_any(row, "headers_after")?,
     })
 }
 
@@ -234,12 +258,14 @@ fn parked<DB: Dialect>(row: &Row<DB>, state: ExceptionState) -> Result<ParkedSta
             error: row.get("behind_error")?,
         }),
     };
+    let earlier: Option<RawText> = row.get("earlier_errors")?;
     Ok(ParkedState {
         state,
         attempts: attempts(row)?,
         due_at: DB::time(row, "due_at")?,
         fault: row.get("fault")?,
         error: row.get("error")?,
+        earlier_errors: earlier.map(|RawText(json)| EarlierError::stored(&json)).unwrap_or_default(),
         since: time(row, "created_at")?,
         changed_at: time(row, "updated_at")?,
         is_edited: row.get("edited")?,
@@ -258,14 +284,12 @@ pub(crate) fn selected<DB: Dialect>(row: &Row<DB>) -> Result<Result<SelectedEntr
     let is_discarded = row.get("discarded")?;
     let is_edited = row.get("edited")?;
     Ok(Ok(SelectedEntry {
-    let earlier: Option<RawText> = row.get("earlier_errors")?;
         id: EntryId(row.get("id")?),
         // A row without an id was never published. It is identified by its position.
         message_id: Uuid::parse_str(&shown(row, "message_id")?).unwrap_or_default(),
         topic: shown(row, "topic")?,
         key: shown_if_any(row, "key")?,
         labels: labels(row)?,
-        earlier_errors: earlier.map(|RawText(json)| EarlierError::stored(&json)).unwrap_or_default(),
         payload_bytes: count(row, "payload_bytes")?,
         enqueued_at: time(row, "enqueued_at")?,
         standing: Standing::of(is_passed, state, is_discarded, is_edited),

@@ -570,6 +570,10 @@ CREATE TABLE {schema}outbox_audit (
     note          text        NOT NULL,
     digest_before text,
     digest_after  text,
+    payload_before bytea,
+    headers_before jsonb,
+    payload_after  bytea,
+    headers_after  jsonb,
     selection     text,
     -- The party at fault, and the text of the failure.
     fault         text,
@@ -580,6 +584,8 @@ CREATE TABLE {schema}outbox_audit (
 );
 COMMENT ON TABLE {schema}outbox_audit IS
     'who decided what about a dead entry; the digests are SHA-256 of payload and headers';
+COMMENT ON COLUMN {schema}outbox_audit.payload_before IS
+    'what an edit replaced; like the three columns behind it null for other decisions, and when larger than 64 KiB';
 COMMENT ON COLUMN {schema}outbox_audit.selection IS
     'the filter by which the entry was chosen, and how many it chose; null when there was no filter';
 COMMENT ON COLUMN {schema}outbox_audit.error IS

@@ -205,6 +205,11 @@ CREATE TABLE outbox_audit (
     -- SHA-256 of payload and headers.
     digest_before TEXT,
     digest_after  TEXT,
+    -- What an edit replaced, and by what. Null for other decisions, and when larger than 64 KiB.
+    payload_before BLOB,
+    headers_before TEXT,
+    payload_after  BLOB,
+    headers_after  TEXT,
     -- The filter by which the entry was chosen, and how many it chose; null when there was no
     -- filter.
     selection     TEXT,

@@ -68,8 +68,8 @@ migrations::statements! {
             WHERE relay = ?1 AND shard = 0 AND id = ?2";
     audit = "
         INSERT INTO outbox_audit (actor, relay, id, message_id, action, note, digest_before, digest_after,
-            selection, decision, fault, error)
-            SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, fault, error
+            selection, decision, payload_before, headers_before, payload_after, headers_after, fault, error)
+            SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, fault, error
             FROM outbox_exception WHERE relay = ?2 AND shard = 0 AND id = ?3";
 }
 

@@ -8,10 +8,11 @@ use axum::extract::{Query, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
+use operate::audit::AuditLine;
 use operate::dead::MessageRef;
 use operate::payload::{Payload, payload as read_payload};
 use operate::story::{BEHIND, InboxPart, OutboxPart, Story, story};
-use operate::{MessageState, OperateErrorKind, Operator, Role, Signed};
+use operate::{MessageState, OperateErrorKind, Operator, Role, Signed, seconds};
 
 use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
@@ -122,6 +123,7 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
         @if decisions.is_empty() {
             p class="empty" { "No decisions about this message" @if !story.away.is_empty() { " in the databases that answer" } "." }
         } @else { (audit::table(&decisions)) }
+        @if may_decide(operator) { (edits(query, &story.decisions)) }
         @if may_decide(operator) {
             h2 { "Payload" }
             form method="post" action=(to("/message/payload")) class="card" {
@@ -180,6 +182,7 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
             (errors(part))
             @if part.state == MessageState::Dead && may_decide(operator) {
                 (decide(&format!("outbox/{}/{}", part.id, part.pipeline)))
+                (edit(part))
             }
         }
     }
@@ -221,6 +224,43 @@ fn why(part: &OutboxPart) -> Markup {
             @match because.strip_prefix(&format!("{BEHIND}{place}")) {
                 Some(rest) => { (BEHIND) (link) (whole(rest)) }
                 None => { (whole(because)) " It also waits behind " (link) ", which is " (plain(&behind.state)) "." }
+            }
+        }
+    }
+}
+
+/// Renders the way to the content of a dead message, to be corrected.
+fn edit(part: &OutboxPart) -> Markup {
+    html! {
+        details class="filter-box" id=(format!("edit-{}-{}", part.pipeline, part.id)) {
+            summary { "Edit…" }
+            form method="post" action=(to("/message/edit")) {
+                (form_token())
+                input type="hidden" name="id" value=(part.id);
+                input type="hidden" name="pipeline" value=(part.pipeline);
+                p { "Shows payload and headers in a form. The audit records who viewed them, and why." }
+                (signature("Show the form", false))
+            }
+        }
+    }
+}
+
+/// Renders the way to what each edit has changed.
+fn edits(query: &Fields, decisions: &[AuditLine]) -> Markup {
+    let of_edit = |line: &&AuditLine| line.action == "edit" && line.number.is_some();
+    html! {
+        @for line in decisions.iter().filter(of_edit) {
+            @let number = line.number.unwrap_or_default();
+            details class="filter-box" id=(format!("edit-{number}")) {
+                summary { "What the edit by " (plain(&line.actor)) " at " (seconds::text(line.at)) " changed…" }
+                form method="post" action=(to("/message/edit/content")) {
+                    (form_token())
+                    input type="hidden" name="id" value=(query.text("id"));
+                    input type="hidden" name="pipeline" value=(line.owner);
+                    input type="hidden" name="number" value=(number);
+                    p { "The audit keeps payload and headers before and after, up to 64 KiB each. It records who views them, and why." }
+                    (signature("Show the edit", false))
+                }
             }
         }
     }
@@ -304,7 +344,7 @@ fn shown(payload: &Payload) -> Markup {
 }
 
 /// Returns a readable form of a payload: its kind, its text, and whether it is complete.
-fn readable(bytes: &[u8]) -> (&'static str, String, bool) {
+pub(super) fn readable(bytes: &[u8]) -> (&'static str, String, bool) {
     let head = bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes);
     let valid = match std::str::from_utf8(head) {
         Ok(text) => Some(text),
