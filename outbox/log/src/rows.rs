@@ -8,12 +8,14 @@ use uuid::Uuid;
 use crate::admin::entry::due;
 use crate::admin::status::Counted;
 use crate::admin::{
-    AuditRecord, ChosenEntry, CountedError, DecisionRecord, FoundParked, ListedEntry, Operation, ParkedGroup,
-    StandingCount,
+    AuditRecord, ChosenEntry, CountedError, DecisionRecord, EditRecord, FoundParked, ListedEntry, Operation,
+    ParkedContent, ParkedGroup, StandingCount,
 };
 use crate::dialect::Dialect;
 use crate::entries::lag::Lagging;
-use crate::entries::{FoundEntry, HeldBehind, Labels, ParkedState, SelectedEntry, Standing, StoredPayload};
+use crate::entries::{
+    EarlierError, FoundEntry, HeldBehind, Labels, ParkedState, SelectedEntry, Standing, StoredPayload,
+};
 use crate::row::wait;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, text};
 
@@ -26,6 +28,12 @@ fn shown<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<String, sqlx::Error
 fn shown_if_any<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<Option<String>, sqlx::Error> {
     let bytes: Option<RawText> = row.get(column)?;
     Ok(bytes.map(|RawText(bytes)| text::shown(&bytes)))
+}
+
+/// Reads a text that may not be UTF-8 as its bytes, for a column that may be null.
+fn bytes_if_any<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<Option<Vec<u8>>, sqlx::Error> {
+    let bytes: Option<RawText> = row.get(column)?;
+    Ok(bytes.map(|RawText(bytes)| bytes))
 }
 
 /// Reads a time, as [`Dialect::time`] does; null is an error.
@@ -99,6 +107,24 @@ pub(crate) fn decision<DB: Dialect>(row: &Row<DB>) -> Result<AuditRecord, sqlx::
         digest_before: row.get("digest_before")?,
         digest_after: row.get("digest_after")?,
         error: row.get("error")?,
+    })
+}
+
+pub(crate) fn content<DB: Dialect>(row: &Row<DB>) -> Result<ParkedContent, sqlx::Error> {
+    Ok(ParkedContent {
+        payload_bytes: count(row, "payload_bytes")?,
+        payload: row.get("payload")?,
+        headers: bytes_if_any(row, "headers")?,
+        has_headers: row.get("has_headers")?,
+    })
+}
+
+pub(crate) fn edit<DB: Dialect>(row: &Row<DB>) -> Result<EditRecord, sqlx::Error> {
+    Ok(EditRecord {
+        payload_before: row.get("payload_before")?,
+        headers_before: bytes_if_any(row, "headers_before")?,
+        payload_after: row.get("payload_after")?,
+        headers_after: bytes_if_any(row, "headers_after")?,
     })
 }
 
@@ -232,12 +258,14 @@ fn parked<DB: Dialect>(row: &Row<DB>, state: ExceptionState) -> Result<ParkedSta
             error: row.get("behind_error")?,
         }),
     };
+    let earlier: Option<RawText> = row.get("earlier_errors")?;
     Ok(ParkedState {
         state,
         attempts: attempts(row)?,
         due_at: DB::time(row, "due_at")?,
         fault: row.get("fault")?,
         error: row.get("error")?,
+        earlier_errors: earlier.map(|RawText(json)| EarlierError::stored(&json)).unwrap_or_default(),
         since: time(row, "created_at")?,
         changed_at: time(row, "updated_at")?,
         is_edited: row.get("edited")?,

@@ -14,7 +14,10 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::admin::status::ParkedSummary;
-use crate::admin::{AuditRecord, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, ListedEntry, Operation};
+use crate::admin::{
+    AuditRecord, COUNTED_MAX, ChosenEntry, CountedError, ERRORS_LOOKED_AT, EditRecord, ListedEntry,
+    Operation, ParkedContent,
+};
 use crate::dialect::Dialect;
 use crate::entries::StoredPayload;
 use crate::pause::{PAUSES_MAX, check_pauses_len};
@@ -69,6 +72,10 @@ pub(crate) struct Texts {
     pub(crate) decisions: Statement,
     /// Relay, message id, rows.
     pub(crate) decisions_of: Statement,
+    /// Relay, id, message id.
+    pub(crate) content: Statement,
+    /// Relay, number.
+    pub(crate) edit: Statement,
     /// Relay, state, above this id, entries to look at; the conditions; rows.
     pub(crate) parked: Statement,
     /// The same, for held ones, with the held entries to read.
@@ -97,7 +104,7 @@ macro_rules! texts_of {
         texts_of! { $statements;
             counts parked_age errors list list_stuck list_held held_len list_few_held list_discarded
             discarded_of payload pauses paused_scopes pauses_len pause resume note operations decisions
-            decisions_of parked parked_few_held parked_stuck choose total groups decision_head
+            decisions_of content edit parked parked_few_held parked_stuck choose total groups decision_head
             decision_now now
         }
     };
@@ -388,6 +395,32 @@ impl<DB: Dialect> Tables<DB> {
     ) -> Result<Vec<AuditRecord>, LogError> {
         let query = Query::<DB>::new(&self.texts.decisions_of).bind(relay.as_str());
         Self::records(connection, query.bind(message_id).bind(records_max)).await
+    }
+
+    /// Reads the content of a parked entry, if it is not larger than the audit keeps.
+    pub(crate) async fn content(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        entry: &ChosenEntry,
+    ) -> Result<Option<ParkedContent>, LogError> {
+        let failed = || LogError::during("read the entry");
+        let query = Query::<DB>::new(&self.texts.content).bind(relay.as_str()).bind(entry.id.0);
+        let found = query.bind(entry.message_id.as_str()).first(connection).await.map_err(failed())?;
+        found.as_ref().map(rows::content).transpose().map_err(failed())
+    }
+
+    /// Reads what an edit found and left.
+    pub(crate) async fn edit(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        number: i64,
+    ) -> Result<Option<EditRecord>, LogError> {
+        let failed = || LogError::during("read a decision");
+        let query = Query::<DB>::new(&self.texts.edit).bind(relay.as_str()).bind(number);
+        let found = query.first(connection).await.map_err(failed())?;
+        found.as_ref().map(rows::edit).transpose().map_err(failed())
     }
 
     async fn records(

@@ -148,6 +148,7 @@ impl From<DecideError> for OperateError {
         match error {
             DecideError::NotDead { .. }
             | DecideError::NoSuchEntry { .. }
+            | DecideError::Edited { .. }
             | DecideError::AnotherMessage { .. } => Self::new(OperateErrorKind::Conflict, error),
             DecideError::Unknown(_) => Self::unknown(error),
             error => Self::by_fault(error.fault(), error),

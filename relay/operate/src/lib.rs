@@ -29,6 +29,7 @@
 //! | [`sagas`] | sagas of a database |
 //! | [`search`](mod@search) | messages by topic, key or header, newest first |
 //! | [`story`] | the whole story of a message |
+//! | [`failures`] | the failed attempts of a parked message |
 //! | [`doctor`] | checks of a pipeline's database, broker and inboxes |
 //! | [`verify`] | compares outbox, broker and inboxes |
 //! | [`retention`] | history, its age, and what holds it back |
@@ -55,6 +56,7 @@ pub mod dead;
 pub mod doctor;
 mod error;
 pub mod export;
+pub mod failures;
 pub mod forget;
 pub mod held;
 mod inbox_database;

@@ -128,7 +128,7 @@ async fn of_letter(
     Ok(None)
 }
 
-async fn note(place: &OutboxPlace, signed: &Signed, selection: &str) -> Result<(), OperateError> {
+pub(super) async fn note(place: &OutboxPlace, signed: &Signed, selection: &str) -> Result<(), OperateError> {
     let by = Signature { actor: signed.operator.name(), reason: &signed.reason };
     Ok(place.entries.note_operation(&place.pipeline, "payload", selection, by).await?)
 }

@@ -17,6 +17,7 @@ use super::audit::{self, AuditLine};
 use super::dead::list::{States, find};
 use super::dead::{DeadMessage, DeadSource, Filter, MessageRef};
 use super::error::OperateError;
+use super::failures::FailedAttempts;
 use super::message_state::MessageState;
 use super::operator::{Operator, Role};
 use super::places::{InboxPlace, OutboxPlace, Places};
@@ -106,6 +107,8 @@ pub struct OutboxPart {
     pub attempts: Option<u32>,
     /// The last error, while it is parked; for a discarded message, the reason why it was dead.
     pub error: Option<String>,
+    /// Its last ten errors while it is parked, latest first, with the numbers of the attempts.
+    pub failures: Vec<FailedAttempts>,
     /// The time since which it is parked.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub parked_since: Option<OffsetDateTime>,
@@ -475,6 +478,7 @@ async fn outbox_part(
             let is_discarded = state == MessageState::Discarded;
             entry.discarded_error.clone().filter(|_| is_discarded)
         }),
+        failures: parked.map(FailedAttempts::of).unwrap_or_default(),
         parked_since: parked.map(|parked| parked.since),
         edited: parked.is_some_and(|parked| parked.is_edited) || entry.is_edited,
         in_log: entry.is_in_log,

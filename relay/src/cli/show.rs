@@ -2,6 +2,7 @@
 
 use clap::Args;
 use operate::dead::MessageRef;
+use operate::failures::FailedAttempts;
 use operate::seconds;
 use operate::story::{InboxPart, OutboxPart, Story, story};
 
@@ -42,7 +43,13 @@ const NAMES: usize = "content type".len();
 
 fn text(story: &Story) -> String {
     let mut parts = vec![card(NAMES, [("message id", Some(or_dash(story.message_id.as_ref())))])];
-    parts.extend(story.outboxes.iter().map(in_outbox));
+    for part in &story.outboxes {
+        parts.push(in_outbox(part));
+        // One error is in the card already.
+        if part.failures.len() > 1 {
+            parts.push(failed(&part.failures));
+        }
+    }
     if story.outboxes.is_empty() {
         parts.push(story.no_outbox_text().to_owned());
     }
@@ -114,6 +121,13 @@ fn in_outbox(part: &OutboxPart) -> String {
         ("replay", (!part.in_log).then(|| String::from("not possible: its row is no longer in the log"))),
     ];
     card(NAMES, lines)
+}
+
+fn failed(failures: &[FailedAttempts]) -> String {
+    let rows = failures
+        .iter()
+        .map(|failure| [failure.numbers(), or_dash(failure.at.map(seconds::text)), failure.error.clone()]);
+    Table::new(["attempts", "failed at", "error"], rows).cut("error").shown()
 }
 
 fn at_consumers(parts: &[InboxPart]) -> String {

@@ -13,8 +13,8 @@ use engine::monitor::Monitor;
 use engine::simulation::Event;
 use engine::telemetry::{History, Looks, Telemetry};
 use outbox_log::admin::{
-    AuditRecord, Backlog, Blocker, ChosenEntry, CursorHistory, DecideError, Desk, ListedEntry, LogAdmin,
-    Operation, OperatorDecision, Picture, RelayStatus,
+    AuditRecord, Backlog, Blocker, ChosenEntry, CursorHistory, DecideError, Desk, EditRecord, ListedEntry,
+    LogAdmin, Operation, OperatorDecision, ParkedContent, Picture, RelayStatus,
 };
 use outbox_log::retention::{Expired, ForgetError, LogRetention, Segment};
 use outbox_log::{Cursor, EntryId, ExceptionState, LogError, Mark, Pause, PauseScope, RelayName};
@@ -155,6 +155,14 @@ impl LogAdmin for OneRelay {
     }
 
     async fn audit_of(&self, _: &RelayName, _: Uuid, _: u32) -> Result<Vec<AuditRecord>, LogError> {
+        unreachable!("the monitor asks for no decisions")
+    }
+
+    async fn content(&self, _: &RelayName, _: &ChosenEntry) -> Result<Option<ParkedContent>, LogError> {
+        unreachable!("the monitor reads no content")
+    }
+
+    async fn edit(&self, _: &RelayName, _: i64) -> Result<Option<EditRecord>, LogError> {
         unreachable!("the monitor asks for no decisions")
     }
 

@@ -46,7 +46,9 @@ pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
     let of_the_key: Vec<_> = effects.iter().filter(|fact| fact.key == "poisoned").collect();
     assert_eq!(of_the_key, [&Fact::new("poisoned", 1)], "the key did not wait");
     let payload = json!({ "key": "poisoned", "seq": 2 }).to_string().into_bytes();
-    for decision in [Decision::Edit { payload: Some(payload.into()), headers: None }, Decision::Requeue] {
+    for decision in
+        [Decision::Edit { payload: Some(payload.into()), headers: None, replaces: None }, Decision::Requeue]
+    {
         let decree = OperatorDecision {
             decision,
             actor: String::from("test"),

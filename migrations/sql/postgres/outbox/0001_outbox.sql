@@ -461,6 +461,7 @@ CREATE TABLE {schema}outbox_exception (
     error      text,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    earlier_errors jsonb,
     CONSTRAINT outbox_exception_pkey PRIMARY KEY (relay, shard, id),
     CONSTRAINT outbox_exception_state_is_known
         CHECK (state IN ('scheduled', 'retrying', 'held', 'dead', 'discarded')),
@@ -471,6 +472,8 @@ CREATE TABLE {schema}outbox_exception (
 );
 COMMENT ON TABLE {schema}outbox_exception IS
     'the only entries with a row beside the log: those that did not simply leave';
+COMMENT ON COLUMN {schema}outbox_exception.earlier_errors IS
+    'what error said before, up to nine texts of 500 characters, oldest first: attempts, at (microseconds since 1970), error; null until the error changes';
 COMMENT ON INDEX {schema}outbox_exception_pkey IS
     'checkpoint, requeue, discard and edit of one entry; lists by id';
 
@@ -567,6 +570,10 @@ CREATE TABLE {schema}outbox_audit (
     note          text        NOT NULL,
     digest_before text,
     digest_after  text,
+    payload_before bytea,
+    headers_before jsonb,
+    payload_after  bytea,
+    headers_after  jsonb,
     selection     text,
     -- The party at fault, and the text of the failure.
     fault         text,
@@ -577,6 +584,8 @@ CREATE TABLE {schema}outbox_audit (
 );
 COMMENT ON TABLE {schema}outbox_audit IS
     'who decided what about a dead entry; the digests are SHA-256 of payload and headers';
+COMMENT ON COLUMN {schema}outbox_audit.payload_before IS
+    'what an edit replaced; like the three columns behind it null for other decisions, and when larger than 64 KiB';
 COMMENT ON COLUMN {schema}outbox_audit.selection IS
     'the filter by which the entry was chosen, and how many it chose; null when there was no filter';
 COMMENT ON COLUMN {schema}outbox_audit.error IS

@@ -86,10 +86,12 @@ GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval), {schema}out
 -- Observers see states, ids and names, and no content.
 GRANT SELECT (xid, id, message_id, topic, key, kind, content_type, deliver_at, enqueued_at)
     ON {schema}outbox_message TO {observer};
-GRANT SELECT (relay, shard, id, message_id, topic, key, state, attempts, due_at, fault, error, created_at, updated_at)
-    ON {schema}outbox_exception TO {observer};
+GRANT SELECT (relay, shard, id, message_id, topic, key, state, attempts, due_at, fault, error, created_at, updated_at,
+    earlier_errors) ON {schema}outbox_exception TO {observer};
+GRANT SELECT (seq, at, actor, relay, id, message_id, action, note, digest_before, digest_after, selection, fault, error,
+    decision) ON {schema}outbox_audit TO {observer};
 GRANT SELECT ON {schema}outbox_node, {schema}outbox_relay, {schema}outbox_rebased, {schema}outbox_pause,
-    {schema}outbox_audit, {schema}outbox_operation, {schema}outbox_identity, {schema}outbox_server_run,
+    {schema}outbox_operation, {schema}outbox_identity, {schema}outbox_server_run,
     {schema}outbox_retention, {schema}outbox_toolkit_migration TO {observer};
 GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval), {schema}outbox_timeline() TO {observer};
 GRANT SELECT ON SEQUENCE {schema}outbox_message_id_seq TO {observer};

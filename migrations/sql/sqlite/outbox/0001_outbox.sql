@@ -132,6 +132,9 @@ CREATE TABLE outbox_exception (
     error      TEXT,
     created_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
     updated_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
+    -- What error said before, up to nine texts of 500 characters, oldest first: attempts, at, error.
+    -- Null until the error changes.
+    earlier_errors TEXT,
     CONSTRAINT outbox_exception_pkey PRIMARY KEY (relay, shard, id),
     CONSTRAINT outbox_exception_state_is_known
         CHECK (state IN ('scheduled', 'retrying', 'held', 'dead', 'discarded')),
@@ -202,6 +205,11 @@ CREATE TABLE outbox_audit (
     -- SHA-256 of payload and headers.
     digest_before TEXT,
     digest_after  TEXT,
+    -- What an edit replaced, and by what. Null for other decisions, and when larger than 64 KiB.
+    payload_before BLOB,
+    headers_before TEXT,
+    payload_after  BLOB,
+    headers_after  TEXT,
     -- The filter by which the entry was chosen, and how many it chose; null when there was no
     -- filter.
     selection     TEXT,

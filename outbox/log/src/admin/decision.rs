@@ -14,11 +14,10 @@ use std::fmt;
 use bytes::Bytes;
 use message::{Fault, Headers, InvalidText, check_signature};
 use migrations::SqlErrorKind;
-#[cfg(any(feature = "sqlite", test))]
-use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::admin::content::ParkedContent;
 use crate::admin::entry::ListedEntry;
 use crate::{EntryId, ExceptionState, LogError, RelayName};
 
@@ -38,6 +37,9 @@ pub enum Decision {
         payload: Option<Bytes>,
         /// The new headers; `None` keeps the old ones.
         headers: Option<Headers>,
+        /// The digest of the content that it replaces, as in [`ParkedContent::digest`]: other
+        /// content is left as it is, with [`DecideError::Edited`]. `None` replaces any content.
+        replaces: Option<String>,
     },
 }
 
@@ -197,6 +199,14 @@ pub enum DecideError {
         /// The number of entries.
         entries: usize,
     },
+    /// The entry has other content than the edit is to replace.
+    #[error(
+        "entry {id} has been edited by somebody else since it was shown: nothing was changed, show it again"
+    )]
+    Edited {
+        /// The entry.
+        id: EntryId,
+    },
     /// The edit changes nothing.
     #[error("the edit holds neither a payload nor headers; give one of them")]
     EmptyEdit,
@@ -309,36 +319,29 @@ impl OperatorDecision {
         if self.actor == WITHDRAWN_BY {
             return Err(DecideError::ReservedActor);
         }
-        if matches!(self.decision, Decision::Edit { payload: None, headers: None }) {
+        if matches!(self.decision, Decision::Edit { payload: None, headers: None, .. }) {
             return Err(DecideError::EmptyEdit);
         }
         Ok(())
     }
 }
 
-/// The content of an entry, for the digests of an edit. PostgreSQL computes its own.
-#[cfg(any(feature = "sqlite", test))]
-pub(crate) struct Content {
-    pub(crate) payload: Vec<u8>,
-    pub(crate) headers: Option<Vec<u8>>,
-}
-
-#[cfg(any(feature = "sqlite", test))]
-impl Content {
-    /// Returns the SHA-256 of payload and headers with their lengths, in hexadecimal.
-    pub(crate) fn digest(&self) -> String {
-        let mut hash = Sha256::new();
-        for part in [&self.payload[..], self.headers.as_deref().unwrap_or_default()] {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part);
-        }
-        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+/// Checks that an edit finds the content that it is to replace.
+pub(crate) fn check_replaced(
+    decision: &Decision,
+    id: EntryId,
+    found: Option<&ParkedContent>,
+) -> Result<(), DecideError> {
+    let Decision::Edit { replaces: Some(expected), .. } = decision else { return Ok(()) };
+    match found.and_then(ParkedContent::digest) {
+        Some(digest) if digest == *expected => Ok(()),
+        _ => Err(DecideError::Edited { id }),
     }
 }
 
 /// Returns what an edit stores: the new payload, and the new headers as JSON.
 pub(crate) fn edited(decision: &Decision) -> Result<(Option<Vec<u8>>, Option<String>), LogError> {
-    let Decision::Edit { payload, headers } = decision else { return Ok((None, None)) };
+    let Decision::Edit { payload, headers, .. } = decision else { return Ok((None, None)) };
     let headers = headers.as_ref().map(serde_json::to_string).transpose();
     let headers =
         headers.map_err(|error| LogError::Corrupt { what: "headers", problem: error.to_string() })?;
@@ -364,17 +367,7 @@ mod tests {
         }
         let reserved = decree(WITHDRAWN_BY, "x", Decision::Requeue).check(1).unwrap_err();
         assert!(reserved.to_string().contains("cannot be \"relay forget\""), "{reserved}");
-        let empty = Decision::Edit { payload: None, headers: None };
+        let empty = Decision::Edit { payload: None, headers: None, replaces: None };
         assert!(matches!(decree("ops", "x", empty).check(1), Err(DecideError::EmptyEdit)));
-    }
-
-    #[test]
-    fn digests_tell_payload_and_headers_apart() {
-        let digest = |payload: &[u8], headers: Option<&str>| {
-            Content { payload: payload.to_vec(), headers: headers.map(|text| text.as_bytes().to_vec()) }
-                .digest()
-        };
-        assert_eq!(digest(b"a", None).len(), 64);
-        assert_ne!(digest(b"ab", None), digest(b"a", Some("b")));
     }
 }

@@ -10,9 +10,11 @@
 //! | `status` | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`], [`Picture`], [`Process`] |
 //! | `entry` | [`ListedEntry`], [`AuditRecord`] |
 //! | `operation` | [`Operation`]: all other operations |
+//! | `content` | [`ParkedContent`], [`EditRecord`]: what an edit replaces, and what it replaced |
 //! | `decision` | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`Confirmed`], [`DecideError`] |
 //! | `parked` | [`Desk`]: many parked entries in one session |
 
+pub(crate) mod content;
 pub(crate) mod decision;
 pub(crate) mod entry;
 mod operation;
@@ -23,6 +25,7 @@ use async_trait::async_trait;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+pub use content::{CONTENT_KEPT_BYTES_MAX, EditRecord, ParkedContent};
 pub use decision::{
     Action, ChosenEntry, Confirmed, DECIDED_MAX, DecideError, Decision, OperatorDecision, WITHDRAWN_BY,
 };
@@ -156,6 +159,24 @@ pub trait LogAdmin: Send + Sync + 'static {
         message_id: Uuid,
         records_max: u32,
     ) -> Result<Vec<AuditRecord>, LogError>;
+
+    /// Returns the content of a parked entry as it would be published; `None` when it is not
+    /// parked.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn content(
+        &self,
+        relay: &RelayName,
+        entry: &ChosenEntry,
+    ) -> Result<Option<ParkedContent>, LogError>;
+
+    /// Returns what an edit found and left, by the number of the decision; `None` when the relay
+    /// has no edit with this number.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn edit(&self, relay: &RelayName, number: i64) -> Result<Option<EditRecord>, LogError>;
 
     /// Returns the pauses in force, in the order of scopes.
     ///

@@ -76,6 +76,8 @@ pub struct ParkedState {
     pub fault: Option<String>,
     /// The last error.
     pub error: Option<String>,
+    /// Errors that others have replaced, up to nine, oldest first.
+    pub earlier_errors: Vec<EarlierError>,
     /// When it was parked.
     pub since: OffsetDateTime,
     /// When its state last changed.
@@ -95,4 +97,40 @@ pub struct HeldBehind {
     pub state: String,
     /// Its last error.
     pub error: Option<String>,
+}
+
+/// Maximum number of earlier errors that are kept of a parked entry, beside the last one.
+pub const EARLIER_ERRORS_MAX: usize = 9;
+
+/// Maximum number of characters that are kept of an earlier error.
+pub const EARLIER_ERROR_CHARS_MAX: usize = 500;
+
+/// An error of a parked entry that another one has replaced. The same error again is not a new one:
+/// it has the count and the time of its last attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EarlierError {
+    /// Failed attempts that counted, up to this one.
+    pub attempts: u32,
+    /// When the attempt failed.
+    pub at: OffsetDateTime,
+    /// The first 500 characters of its text.
+    pub error: String,
+}
+
+impl EarlierError {
+    /// Parses a stored list. What cannot be read is left out: an operator still sees the entry.
+    pub(crate) fn stored(json: &[u8]) -> Vec<Self> {
+        #[derive(serde::Deserialize)]
+        struct Stored {
+            attempts: u32,
+            at: i64,
+            error: String,
+        }
+        let list: Vec<Stored> = serde_json::from_slice(json).unwrap_or_default();
+        let read = |Stored { attempts, at, error }: Stored| {
+            let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at) * 1_000).ok()?;
+            Some(Self { attempts, at, error })
+        };
+        list.into_iter().filter_map(read).collect()
+    }
 }

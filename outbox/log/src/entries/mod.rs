@@ -6,7 +6,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `found` | [`FoundEntry`], [`ParkedState`], [`HeldBehind`], [`StoredPayload`]: everything that the database knows about one entry |
+//! | `found` | [`FoundEntry`], [`ParkedState`], [`EarlierError`], [`HeldBehind`], [`StoredPayload`]: everything that the database knows about one entry |
 //! | `labels` | [`Labels`]: what relays that share an outbox divide its messages by |
 //! | `lag` | [`TopicLag`]: entries that have not left yet, by topic |
 //! | `search` | [`Search`], [`Searched`]: a search from the newest entry to the oldest |
@@ -24,7 +24,10 @@ use async_trait::async_trait;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-pub use found::{FoundEntry, HeldBehind, ParkedState, StoredPayload};
+pub use found::{
+    EARLIER_ERROR_CHARS_MAX, EARLIER_ERRORS_MAX, EarlierError, FoundEntry, HeldBehind, ParkedState,
+    StoredPayload,
+};
 pub use labels::Labels;
 pub use lag::{TopicLag, UNREAD_COUNTED_MAX};
 pub use search::{HEADERS_SEARCHED_BYTES_MAX, HeaderIs, Search, Searched};

@@ -2,6 +2,29 @@
 
 use crate::decided::{ends_with_a_discard, has_an_edit, was_edited};
 
+/// The earlier errors of the exception `e`, with its present error as the last of them. The same
+/// text with a higher count replaces itself, and the oldest of nine goes.
+///
+/// An error that is in the list already, because the entry was requeued and has not been tried
+/// since, is not added again. Nothing is added without an error, or where the condition in the
+/// argument holds. A macro, because `concat!` takes only literals.
+macro_rules! with_last_error {
+    ($unless:literal) => {
+        concat!(
+            "CASE WHEN e.error IS NULL OR ",
+            $unless,
+            " OR e.attempts = 0 AND e.earlier_errors -> -1 ->> 'error' = left(e.error, 500) THEN e.earlier_errors
+            ELSE CASE WHEN e.earlier_errors -> -1 ->> 'error' = left(e.error, 500)
+                    AND (e.earlier_errors -> -1 ->> 'attempts')::integer <= e.attempts THEN e.earlier_errors - (-1)
+                WHEN jsonb_array_length(e.earlier_errors) >= 9 THEN e.earlier_errors - 0
+                ELSE coalesce(e.earlier_errors, '[]') END
+                || jsonb_build_object('attempts', e.attempts, 'at', (extract(epoch FROM e.updated_at) * 1000000)::bigint,
+                    'error', left(e.error, 500)) END"
+        )
+    };
+}
+pub(super) use with_last_error;
+
 /// Maximum young rows that are checked with a mark. Only a difference in which fewer ids were given
 /// out is checked, and then all of its young rows are.
 pub(super) const YOUNG_LOOKED_AT: i64 = 10_000;

@@ -219,6 +219,32 @@ migrations::statements! {
         SELECT seq, at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
             selection, error
         FROM {schema}outbox_audit WHERE relay = $1 AND message_id = $2::uuid ORDER BY seq DESC LIMIT $3::bigint";
+    /// The content of a parked entry, up to 64 KiB of each part: $1 relay, $2 id, $3 message
+    /// id. What was too large to be copied is read from the log. Headers
+    /// that are stored in more are not turned into text.
+    content(message_id = "e.message_id") = "
+        SELECT octet_length(c.payload)::bigint AS payload_bytes,
+            CASE WHEN octet_length(c.payload) <= 65536 THEN c.payload END AS payload,
+            CASE WHEN pg_column_size(c.headers) <= 65536 THEN c.headers::text END AS headers,
+            c.headers IS NOT NULL AS has_headers
+        FROM (
+            SELECT coalesce(p.payload, m.payload) AS payload,
+                CASE WHEN p.payload IS NULL THEN m.headers ELSE p.headers END AS headers
+            FROM (SELECT id, message_id FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND id = $2 AND message_id = $3::text::uuid LIMIT 1) AS e
+            CROSS JOIN LATERAL (SELECT payload, headers FROM {schema}outbox_parked
+                WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p
+            LEFT JOIN LATERAL (SELECT payload, headers FROM {schema}outbox_message
+                WHERE p.payload IS NULL AND id >= e.id AND id <= e.id AND message_id = e.message_id AND {same_segment}
+                ORDER BY id LIMIT 1) AS m ON true OFFSET 0) AS c
+        WHERE c.payload IS NOT NULL";
+    /// The content before and after an edit: $1 relay, $2 its number.
+    edit = "
+        SELECT a.payload_before, a.headers_before::text AS headers_before, a.payload_after,
+            a.headers_after::text AS headers_after
+        FROM (SELECT relay, action, payload_before, headers_before, payload_after, headers_after
+            FROM {schema}outbox_audit WHERE seq = $2::bigint LIMIT 1) AS a
+        WHERE a.relay = $1 AND a.action = 'edit'";
     now = "SELECT statement_timestamp() AS at";
     /// The next entries that match: see `walk` and `matches`; $13 rows.
     parked(entries = "{walk}", is_indexed = "true", message_id = "e.message_id") = "{shown}";

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use outbox::sqlite::clock::NOW;
 
-use crate::sqlite::fragments::{IS_LARGE, TRACE};
+use crate::sqlite::fragments::{IS_LARGE, TRACE, with_last_error};
 
 // Headers, trace and payload of a parked entry, from its copy `p` or its row `m`. The length is
 // that of a column: to find the length of an expression, SQLite would read the value.
@@ -45,6 +45,7 @@ migrations::statements! {
             CASE WHEN {payload_bytes} <= {payload_max} THEN {payload} END AS payload,
             {payload_bytes} AS payload_bytes, {headers_bytes} AS headers_bytes";
         is_large = IS_LARGE;
+        with_last_error = with_last_error!("error = excluded.error");
         // The queue of a held entry, in the form of its index.
         queue = "coalesce('k' || key, 't' || topic)";
         // The held entries of the queues after a name.
@@ -165,7 +166,8 @@ migrations::statements! {
         ON CONFLICT (relay, shard, id) DO UPDATE SET
             message_id = CASE WHEN message_id = excluded.message_id THEN message_id END,
             state = excluded.state, attempts = excluded.attempts, due_at = excluded.due_at,
-            fault = excluded.fault, error = excluded.error, updated_at = {now}";
+            fault = excluded.fault, error = excluded.error, updated_at = {now},
+            earlier_errors = {with_last_error}";
     /// ?1 relay, ?2 id.
     resolve = "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
     /// ?1 relay, ?2 id: the copy of a resolved entry.

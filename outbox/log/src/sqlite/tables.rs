@@ -162,6 +162,24 @@ migrations::statements! {
         SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,
             selection, error
         FROM outbox_audit WHERE relay = ?1 AND message_id = ?2 ORDER BY seq DESC LIMIT ?3";
+    /// The content of a parked entry, up to 64 KiB of each part: ?1 relay, ?2 id, ?3 message
+    /// id. What was too large to be copied is read from the log.
+    content = "
+        SELECT coalesce(octet_length(p.payload), octet_length(m.payload)) AS payload_bytes,
+            CASE WHEN coalesce(octet_length(p.payload), octet_length(m.payload)) <= 65536
+                THEN coalesce(p.payload, m.payload) END AS payload,
+            CASE WHEN coalesce(octet_length(p.headers), octet_length(m.headers)) <= 65536
+                THEN coalesce(p.headers, m.headers) END AS headers,
+            coalesce(octet_length(p.headers), octet_length(m.headers)) IS NOT NULL AS has_headers
+        FROM outbox_exception AS e
+        LEFT JOIN outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
+        LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
+        WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2 AND e.message_id = ?3
+            AND (p.id IS NOT NULL OR m.id IS NOT NULL)";
+    /// The content before and after an edit: ?1 relay, ?2 its number.
+    edit = "
+        SELECT payload_before, headers_before, payload_after, headers_after FROM outbox_audit
+        WHERE seq = ?2 AND relay = ?1 AND action = 'edit'";
     now = "SELECT {now} AS at";
     parked(entries = "{walk}", is_indexed = "true") = "{shown}";
     /// Like `parked`, for held entries of which there are few; ?4 held entries to read, which are

@@ -89,6 +89,9 @@ pub struct AuditLine {
     pub digest_after: Option<String>,
     /// The error for which the message was dead at the time of the decision, if the audit has it.
     pub error: Option<String>,
+    /// Its number in the audit of an outbox, if it is a decision about one message there.
+    #[serde(skip)]
+    pub number: Option<i64>,
 }
 
 impl AuditLine {
@@ -123,6 +126,7 @@ impl AuditLine {
             digest_before: None,
             digest_after: None,
             error: None,
+            number: None,
         }
     }
 
@@ -137,6 +141,7 @@ impl AuditLine {
             digest_before: record.digest_before,
             digest_after: record.digest_after,
             error: record.error,
+            number: Some(record.number),
             ..Self::new(AuditSource::Outbox, record.at, record.actor, record.action)
         }
     }

@@ -283,9 +283,14 @@ async fn decide_entries(
     let (decision, done) = match change {
         Change::Requeue { .. } => (Decision::Requeue, "requeued"),
         Change::Discard => (Decision::Discard, "discarded"),
-        Change::Edit { payload, headers } => {
-            (Decision::Edit { payload: payload.clone().map(Into::into), headers: headers.clone() }, "edited")
-        }
+        Change::Edit { payload, headers } => (
+            Decision::Edit {
+                payload: payload.clone().map(Into::into),
+                headers: headers.clone(),
+                replaces: None,
+            },
+            "edited",
+        ),
     };
     let decision = OperatorDecision {
         decision,

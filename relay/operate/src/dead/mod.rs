@@ -15,12 +15,14 @@
 //! | `choosing` | one pass over the places of a decision |
 //! | `bulk` | [`Bulk`]: a decision about everything, in parts, that can be stopped |
 //! | `result` | [`decision()`]: the result of such a decision |
+//! | `edit` | [`editable()`], [`edit()`], [`edited()`]: one message, corrected after it was shown |
 //! | `outcome` | the state of an entry after a decision |
 //! | `sample` (tests) | a message to show |
 
 mod bulk;
 mod choosing;
 pub(crate) mod decide;
+mod edit;
 mod filter;
 pub(crate) mod list;
 mod message;
@@ -37,6 +39,7 @@ mod survey;
 
 pub use bulk::{Bulk, BulkReport, Progress, REFUSALS_MAX, Refusal};
 pub use decide::{Change, Decided, Report};
+pub use edit::{Corrected, Editable, SeenContent, edit, editable, edited};
 pub use filter::{Filter, MessageRef};
 pub use list::{Bookmark, Listed, States, list, page, show};
 pub use message::{DeadMessage, DeadSource};

@@ -108,6 +108,7 @@ mod tests {
                 due_at: None,
                 fault: None,
                 error: None,
+                earlier_errors: Vec::new(),
                 since: at,
                 changed_at: at,
                 is_edited: false,

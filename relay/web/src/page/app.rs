@@ -176,8 +176,8 @@ impl App {
 /// Returns the routes, all of them behind the gate.
 pub(crate) fn routes(app: Arc<App>) -> Router {
     use pages::{
-        audit, consumers, dead, decide, decision, doctor, held, keys, message, messages, overview, pause,
-        pipeline, replay, sagas, topics, verify,
+        audit, consumers, dead, decide, decision, doctor, edit, held, keys, message, messages, overview,
+        pause, pipeline, replay, sagas, topics, verify,
     };
     let login = match &app.access {
         Access::Own(_) => login::routes(),
@@ -197,6 +197,9 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/decision/stop", post(decision::stop))
         .route("/message", get(message::show))
         .route("/message/payload", post(message::payload))
+        .route("/message/edit", post(edit::ask))
+        .route("/message/edit/decide", post(edit::decide))
+        .route("/message/edit/content", post(edit::changed))
         .route("/verify", get(verify::show).post(verify::run))
         .route("/verify/stop", post(verify::stop))
         .route("/replay", get(replay::show).post(replay::run))

@@ -63,15 +63,32 @@ impl Fields {
 
     /// Returns an error for values that no field accepts.
     pub(crate) fn check(&self) -> Result<(), Problem> {
-        let is_wrong = |value: &str| value.len() > VALUE_BYTES_MAX || value.contains('\0');
-        match self.0.iter().find(|(_, value)| is_wrong(value)) {
-            Some((_, value)) if value.len() > VALUE_BYTES_MAX => {
+        self.check_except(&[])
+    }
+
+    /// Does the same as [`Fields::check`], except for the length of fields that have a limit of
+    /// their own.
+    pub(crate) fn check_except(&self, long: &[&str]) -> Result<(), Problem> {
+        let is_wrong = |(name, value): &&(String, String)| {
+            let is_too_long = value.len() > VALUE_BYTES_MAX && !long.contains(&name.as_str());
+            is_too_long || value.contains('\0')
+        };
+        match self.0.iter().find(is_wrong) {
+            Some((_, value)) if !value.contains('\0') => {
                 let bytes = value.len();
                 Err(Problem::bad(format!("a field has {bytes} bytes; the maximum is {VALUE_BYTES_MAX}")))
             }
             Some(_) => Err(Problem::bad(String::from("a field contains a NUL character"))),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+impl Fields {
+    /// Makes the fields of a form.
+    pub(crate) fn of(pairs: &[(&str, &str)]) -> Self {
+        Self(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
     }
 }
 

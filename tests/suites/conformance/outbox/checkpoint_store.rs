@@ -308,7 +308,7 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: &Database
     let payload = Some(bytes::Bytes::from_static(b"repaired"));
     let mut headers = message::Headers::new();
     headers.insert("repaired", "yes").unwrap();
-    decide(3, Decision::Edit { payload, headers: Some(headers) }).await.unwrap();
+    decide(3, Decision::Edit { payload, headers: Some(headers), replaces: None }).await.unwrap();
     decide(3, Decision::Requeue).await.unwrap();
 
     let error = decide(4, Decision::Requeue).await.unwrap_err();
@@ -356,7 +356,7 @@ async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialec
     let trying = |verdict: &Result<(), DecideError>| matches!(verdict, Err(DecideError::Trying { .. }));
     assert!(verdicts[0].is_ok() && trying(&verdicts[1]) && trying(&verdicts[2]), "{verdicts:?}");
     let payload = Some(bytes::Bytes::from_static(b"repaired"));
-    decide(&[4], Decision::Edit { payload, headers: None }).await.remove(0).unwrap();
+    decide(&[4], Decision::Edit { payload, headers: None, replaces: None }).await.remove(0).unwrap();
     let requeued = decide(&[4], Decision::Requeue).await.remove(0);
     assert!(matches!(requeued, Err(DecideError::NotDead { .. })), "{requeued:?}");
 

@@ -4,12 +4,17 @@
 
 use std::time::Duration;
 
+use message::Headers;
+use operate::dead::{Corrected, MessageRef, edit as correct, editable, edited};
+use operate::failures::FailedAttempts;
+use operate::{OperateErrorKind, Operator, Role, Signed};
 use outbox_log::admin::{self, ChosenEntry, Decision, OperatorDecision};
 use outbox_log::entries::{EntryRef, Selection, Standing};
 use outbox_log::retention::ForgetError;
-use outbox_log::{Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, PauseScope};
+use outbox_log::{Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, Parked, PauseScope};
 
 use crate::outbox::retention::{Relay, messages, open, parked, rows};
+use crate::outbox::searches::{places, told};
 use crate::outbox::support::{Database, TestDialect, granted, relay, source};
 
 cases! { "outbox/decisions":
@@ -19,6 +24,10 @@ cases! { "outbox/decisions":
         a_relay_that_is_forgotten_leaves_no_pause,
         what_is_discarded_with_a_relay_goes_in_parts,
         decisions_that_may_not_go_keep_no_others,
+        the_last_ten_errors_of_an_entry_are_kept,
+        the_same_error_again_is_written_once,
+        an_edit_covers_the_content_that_was_shown,
+        the_audit_keeps_what_an_edit_found_and_left,
     }
 }
 
@@ -31,7 +40,7 @@ async fn decide<DB: TestDialect>(db: &Database<DB>, entry: &Entry, decision: Dec
 }
 
 fn edit() -> Decision {
-    Decision::Edit { payload: Some("repaired".into()), headers: None }
+    Decision::Edit { payload: Some("repaired".into()), headers: None, replaces: None }
 }
 
 /// Returns whether the history of a message, its row in a list, and a comparison show it as
@@ -225,4 +234,194 @@ async fn decisions_that_may_not_go_keep_no_others<DB: TestDialect>(db: &Database
     db.run("DELETE FROM outbox_message").await;
     assert_eq!(after(8).await, 2_500);
     assert_eq!(db.number("SELECT count(*) FROM outbox_audit").await, 3_500);
+}
+
+/// Parks the entry with this error, as the relay does after a failure.
+async fn fail(main: &mut Relay, entry: &Entry, attempts: u32, error: &str) {
+    let state = if attempts < 10 { ExceptionState::Retrying } else { ExceptionState::Dead };
+    let failed = Parked { attempts, error: Some(error.to_owned()), ..parked(entry, state) };
+    main.pass(&[ExceptionChange::Park(failed)]).await;
+}
+
+/// Returns the errors that the history of a message shows, latest first.
+async fn errors_of<DB: TestDialect>(db: &Database<DB>, entry: &Entry) -> Vec<FailedAttempts> {
+    let places = places(db);
+    let mut story = told(&places, &entry.message_id()).await;
+    places.close().await;
+    story.outboxes.remove(0).failures
+}
+
+fn lines(failures: &[FailedAttempts]) -> Vec<String> {
+    failures.iter().map(|failed| format!("{}: {}", failed.numbers(), failed.error)).collect()
+}
+
+/// Goal: an operator sees what happened before the last error, and the store of it stays small
+/// whatever brokers answer. Oracle: the errors of a message that fails with a new text each time,
+/// with texts of any characters and of the greatest length, is requeued, and fails again; the bytes
+/// that are stored.
+async fn the_last_ten_errors_of_an_entry_are_kept<DB: TestDialect>(db: &Database<DB>) {
+    db.enqueue(messages(1)).await;
+    let mut main = Relay::new(db, &relay()).await;
+    let entry = main.follower.all().await.remove(0);
+    assert_eq!(errors_of(db, &entry).await, []);
+    for (attempts, error) in [(1, "a"), (2, "a"), (3, "b"), (3, "\"q\" \\ 'q' \u{1}{schema} $1 ä"), (10, "b")]
+    {
+        fail(&mut main, &entry, attempts, error).await;
+    }
+    let shown = errors_of(db, &entry).await;
+    let hostile = "3: \"q\" \\ 'q' \u{1}{schema} $1 ä";
+    assert_eq!(lines(&shown), ["4 to 10: b", hostile, "3: b", "1 to 2: a"]);
+    assert!(shown.iter().map(|failed| failed.at.unwrap()).rev().is_sorted(), "{shown:?}");
+
+    decide(db, &entry, Decision::Requeue).await;
+    assert_eq!(lines(&errors_of(db, &entry).await)[0], "4 to 10: b", "not tried since");
+    fail(&mut main, &entry, 1, "b").await;
+    assert_eq!(lines(&errors_of(db, &entry).await)[..2], ["1: b", "4 to 10: b"]);
+
+    // More and longer ones than are kept.
+    for attempts in 2..12 {
+        fail(&mut main, &entry, attempts, &format!("{attempts} {}", "ä".repeat(2_040))).await;
+    }
+    let shown = errors_of(db, &entry).await;
+    assert_eq!((shown.len(), shown[0].last, shown[9].last), (10, 11, 2));
+    assert_eq!(shown[0].error.chars().count(), 2_043, "the last one is whole");
+    assert_eq!(shown[9].error.chars().count(), 501, "cut, with an ellipsis");
+    let stored = if DB::DIALECT == migrations::Dialect::Sqlite {
+        "octet_length(earlier_errors)"
+    } else {
+        "octet_length(earlier_errors::text)::bigint"
+    };
+    let bytes = db.number(&format!("SELECT {stored} FROM outbox_exception")).await;
+    assert!((9_000..9 * 1_200).contains(&bytes), "{bytes}");
+
+    main.pass(&[ExceptionChange::Resolve(entry.id)]).await;
+    assert_eq!(errors_of(db, &entry).await, [], "they go with the exception");
+}
+
+/// Goal: an outage of hours, in which a message fails in the same way at every attempt, writes
+/// nothing beside what a failure writes anyway. Oracle: the column after such attempts, also when
+/// the entry was held in between, and after another error.
+async fn the_same_error_again_is_written_once<DB: TestDialect>(db: &Database<DB>) {
+    db.enqueue(messages(1)).await;
+    let mut main = Relay::new(db, &relay()).await;
+    let entry = main.follower.all().await.remove(0);
+    let kept = "SELECT count(*) FROM outbox_exception WHERE earlier_errors IS NOT NULL";
+    for attempts in 0..9 {
+        fail(&mut main, &entry, attempts, "no route").await;
+    }
+    assert_eq!(db.number(kept).await, 0);
+    for attempts in [8, 9] {
+        let held = Parked { attempts, ..parked(&entry, ExceptionState::Held) };
+        main.pass(&[ExceptionChange::Park(held)]).await;
+        fail(&mut main, &entry, attempts, "no route").await;
+    }
+    assert_eq!(lines(&errors_of(db, &entry).await), ["9: no route", "1 to 8: no route"]);
+    fail(&mut main, &entry, 10, "too large").await;
+    assert_eq!(lines(&errors_of(db, &entry).await), ["10: too large", "1 to 9: no route"]);
+}
+
+fn signed(name: &str) -> Signed {
+    Signed { operator: Operator::new(name, Role::Operator), reason: String::from("a test") }
+}
+
+fn corrected(payload: &str) -> Corrected {
+    Corrected { decision: uuid::Uuid::now_v7(), payload: Some(payload.into()), headers: None }
+}
+
+/// Returns the numbers of the edits of a message, latest first.
+async fn edits<DB: TestDialect>(db: &Database<DB>, entry: &Entry) -> Vec<i64> {
+    let places = places(db);
+    let story = told(&places, &entry.message_id()).await;
+    places.close().await;
+    story.decisions.iter().filter(|line| line.action == "edit").filter_map(|line| line.number).collect()
+}
+
+/// Goal: of two operators who correct one message, none overwrites what the other has written or
+/// decided. Oracle: the answers to edits of content that was edited, requeued, and that died again
+/// since it was shown; the decisions in the audit.
+async fn an_edit_covers_the_content_that_was_shown<DB: TestDialect>(db: &Database<DB>) {
+    db.enqueue(messages(1)).await;
+    let mut main = Relay::new(db, &relay()).await;
+    let entry = main.follower.all().await.remove(0);
+    fail(&mut main, &entry, 10, "too large").await;
+    let asked: MessageRef = entry.message_id().parse().unwrap();
+    let places = places(db);
+    let of_ann = editable(&places, &signed("ann"), &asked).await.unwrap();
+    let of_bob = editable(&places, &signed("bob"), &asked).await.unwrap();
+    assert_eq!((of_ann.payload.as_deref(), of_ann.was_edited), (Some(&b"0"[..]), false));
+    let first = corrected("{\"n\":1}");
+    assert!(correct(&places, &signed("ann"), &of_ann.seen, first.clone()).await.unwrap());
+    assert!(!correct(&places, &signed("ann"), &of_ann.seen, first).await.unwrap(), "sent twice");
+    let refused = correct(&places, &signed("bob"), &of_bob.seen, corrected("2")).await.unwrap_err();
+    assert_eq!(refused.kind(), OperateErrorKind::Conflict);
+    assert!(refused.to_string().contains("edited by somebody else since it was shown"), "{refused}");
+    assert_eq!(edits(db, &entry).await.len(), 1);
+
+    // As it is now, and then in the hands of the relay.
+    let of_bob = editable(&places, &signed("bob"), &asked).await.unwrap();
+    assert_eq!((of_bob.payload.as_deref(), of_bob.was_edited), (Some(&b"{\"n\":1}"[..]), true));
+    assert_eq!(of_bob.seen.message_id, entry.message_id(), "the id stays");
+    decide(db, &entry, Decision::Requeue).await;
+    for dies_again in [false, true] {
+        if dies_again {
+            fail(&mut main, &entry, 10, "too large").await;
+        } else {
+            let refused = editable(&places, &signed("bob"), &asked).await.unwrap_err();
+            assert_eq!(refused.kind(), OperateErrorKind::Conflict, "{refused}");
+        }
+        let refused = correct(&places, &signed("bob"), &of_bob.seen, corrected("3")).await.unwrap_err();
+        assert_eq!(refused.kind(), OperateErrorKind::Conflict, "{refused}");
+    }
+    assert_eq!(edits(db, &entry).await.len(), 1);
+    let views = "SELECT count(*) FROM outbox_operation WHERE action = 'payload'";
+    assert_eq!(db.number(views).await, 3, "each look at the content is recorded");
+    places.close().await;
+}
+
+/// Goal: what an operator has replaced can be read afterwards, and the audit stays small. Oracle:
+/// the record of edits of payload and headers up to the limit and above it, after the message has
+/// left.
+async fn the_audit_keeps_what_an_edit_found_and_left<DB: TestDialect>(db: &Database<DB>) {
+    const MAX: usize = 64 << 10;
+    db.enqueue(messages(1)).await;
+    let mut main = Relay::new(db, &relay()).await;
+    let entry = main.follower.all().await.remove(0);
+    fail(&mut main, &entry, 10, "too large").await;
+    let mut headers = Headers::new();
+    headers.insert("tenant", "acme").unwrap();
+    let whole = vec![b'x'; MAX];
+    let large = vec![b'x'; MAX + 1];
+    for (payload, headers) in [(Some(whole.clone()), None), (None, Some(headers)), (Some(large), None)] {
+        let payload = payload.map(Into::into);
+        decide(db, &entry, Decision::Edit { payload, headers, replaces: None }).await;
+    }
+    let places = places(db);
+    let asked: MessageRef = entry.message_id().parse().unwrap();
+    let refused = editable(&places, &signed("ann"), &asked).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("65537 bytes; the maximum that is edited here is 65536"),
+        "{refused}"
+    );
+    main.pass(&[ExceptionChange::Resolve(entry.id)]).await;
+
+    let mut records = Vec::new();
+    for number in edits(db, &entry).await.into_iter().rev() {
+        records.push(edited(&places, &signed("ann"), relay().as_str(), number).await.unwrap());
+    }
+    let tenant =
+        |json: &Option<Vec<u8>>| serde_json::from_slice::<Headers>(json.as_deref().unwrap()).unwrap();
+    assert_eq!(records[0].payload_before.as_deref(), Some(&b"0"[..]));
+    assert_eq!(records[0].payload_after.as_deref(), Some(&whole[..]));
+    assert!(tenant(&records[0].headers_after).is_empty());
+    assert!(tenant(&records[1].headers_before).is_empty());
+    assert_eq!(tenant(&records[1].headers_after).get("tenant"), Some("acme"));
+    assert_eq!(records[2].payload_before.as_deref(), Some(&whole[..]));
+    assert_eq!(records[2].payload_after, None, "larger than is kept");
+    assert_eq!(tenant(&records[2].headers_after).get("tenant"), Some("acme"));
+    let refused = edited(&places, &signed("ann"), relay().as_str(), 4_000).await.unwrap_err();
+    assert!(refused.to_string().contains("the audit has no edit 4000"), "{refused}");
+    places.close().await;
+    // Other decisions have no content.
+    let kept = "SELECT count(*) FROM outbox_audit WHERE payload_before IS NOT NULL AND action <> 'edit'";
+    assert_eq!(db.number(kept).await, 0);
 }

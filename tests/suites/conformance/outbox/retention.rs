@@ -434,7 +434,7 @@ async fn a_checkpoint_copies_no_more_than_a_lease_has_time_for(db: &Database<Pos
     assert_eq!(listed[0].payload_bytes, 1 << 20);
     let mut headers = message::Headers::new();
     headers.insert("repaired", "yes").unwrap();
-    let decision = Decision::Edit { payload: None, headers: Some(headers) };
+    let decision = Decision::Edit { payload: None, headers: Some(headers), replaces: None };
     let decree = OperatorDecision { decision, actor: "ops".into(), note: "a test".into(), selection: None };
     let chosen = [ChosenEntry::from(&listed[0])];
     admin.decide(&relay(), &chosen, decree).await.unwrap().remove(0).unwrap();

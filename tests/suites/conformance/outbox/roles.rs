@@ -121,7 +121,7 @@ const SERVICE: [&str; 21] = [
     "SELECT * FROM inbox_message",
     "SELECT outbox_rebase_rows()",
 ];
-const OBSERVER: [&str; 23] = [
+const OBSERVER: [&str; 25] = [
     "SELECT input FROM saga",
     "SELECT result FROM saga_step",
     "SELECT payload FROM saga_reply",
@@ -129,6 +129,8 @@ const OBSERVER: [&str; 23] = [
     "SELECT payload FROM outbox_message",
     "SELECT headers FROM outbox_message",
     "SELECT payload FROM outbox_parked",
+    "SELECT payload_before FROM outbox_audit",
+    "SELECT headers_after FROM outbox_audit",
     "SELECT result FROM inbox_message",
     "SELECT payload FROM inbox_dead_letter",
     "SELECT headers FROM inbox_dead_letter",

@@ -235,8 +235,8 @@ async fn an_edit_mends_a_row_that_is_too_large<DB: TestDialect>(db: &Database<DB
     };
     let listed = admin.list(&relay(), ExceptionState::Dead, EntryId(0), 100).await.unwrap();
     assert_eq!(listed.iter().map(|entry| entry.payload_bytes).max(), Some(40 << 20));
-    decide(1, Decision::Edit { payload: Some("short".into()), headers: None }).await;
-    decide(3, Decision::Edit { payload: None, headers: Some(Headers::new()) }).await;
+    decide(1, Decision::Edit { payload: Some("short".into()), headers: None, replaces: None }).await;
+    decide(3, Decision::Edit { payload: None, headers: Some(Headers::new()), replaces: None }).await;
     for id in [1, 3, 6] {
         decide(id, Decision::Requeue).await;
     }
@@ -327,7 +327,9 @@ async fn headers_that_the_server_cannot_write_are_refused(db: &Database<Postgres
     assert!(entries[1].message.is_ok());
     let (admin, log) = outbox_log::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
     assert_eq!(log.find(&relay(), EntryRef::Id(EntryId(1))).await.unwrap().len(), 1);
-    for decision in [Decision::Requeue, Decision::Edit { payload: None, headers: Some(Headers::new()) }] {
+    for decision in
+        [Decision::Requeue, Decision::Edit { payload: None, headers: Some(Headers::new()), replaces: None }]
+    {
         let is_edit = decision != Decision::Requeue;
         if is_edit {
             assert!(problem(&due(&mut db.reader().await, LIMIT).await[0].entry).is_some());

@@ -36,7 +36,7 @@ fn viewer() -> Operator {
     Operator::new("ann", Role::Viewer)
 }
 
-fn places<DB: TestDialect>(db: &Database<DB>) -> Places {
+pub(super) fn places<DB: TestDialect>(db: &Database<DB>) -> Places {
     Places::new().outbox(&pipeline(&relay(), &db.relay_url()))
 }
 
@@ -283,7 +283,7 @@ fn inbox(url: &str, consumer: &str, pipelines: &[&str], topics: &[&str]) -> Inbo
     }
 }
 
-async fn told(places: &Places, id: &str) -> Story {
+pub(super) async fn told(places: &Places, id: &str) -> Story {
     story(places, &viewer(), &id.parse().unwrap()).await.unwrap()
 }
 

@@ -39,6 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         only_forms_of_the_page_change_something,
         no_header_moves_the_page_or_gives_a_right,
         the_page_ends_with_its_relay_and_lives_without_it,
+        a_dead_message_is_corrected_and_requeued,
     ]
 }
 
@@ -286,9 +287,12 @@ where
     assert!(cookie.ends_with("; Path=/ops/outbox; HttpOnly; SameSite=Lax"), "{cookie}");
     assert!(ann.get(&below("/dead")).await?.value("set-cookie").is_empty(), "one key for a browser");
     let token = first.field("form_token")?.to_owned();
-    let changes: [(&str, &[(&str, &str)]); 5] = [
+    let changes: [(&str, &[(&str, &str)]); 8] = [
         ("/dead/confirm", &[("what", "requeue-all")]),
         ("/message/payload", &[("id", "1"), ("reason", "forged")]),
+        ("/message/edit", &[("id", "1"), ("reason", "forged")]),
+        ("/message/edit/decide", &[("pipeline", "shipping"), ("place", "1"), ("reason", "forged")]),
+        ("/message/edit/content", &[("pipeline", "shipping"), ("number", "1"), ("reason", "forged")]),
         ("/pause", &[("pipeline", "shipping"), ("scope", "pipeline"), ("reason", "forged")]),
         ("/keys/decide", &[("what", "release"), ("reason", "forged")]),
         ("/saga/decide", &[("what", "retry"), ("reason", "forged")]),
@@ -428,5 +432,102 @@ where
     assert_eq!(brief.get(PREFIX).await?.status, StatusCode::OK);
     drop((page, brief, relay));
     eventually("the queries end", || async { Ok((seen.strong_count() == 0).then_some(())) }).await?;
+    service.end().await
+}
+
+/// Sends the form of an edit.
+async fn send_edit(browser: &Browser, fields: Vec<(&'static str, String)>) -> Result<Answer, Failure> {
+    let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    browser.post(&below("/message/edit/decide"), &fields).await
+}
+
+/// Goal: an operator corrects a dead message in a browser without scripts, and nothing but what was
+/// shown. Oracle: the form, what the broker has, the audit with the content before and after, and
+/// the answers to a form that is sent twice, to one that was opened before, and to a viewer.
+async fn a_dead_message_is_corrected_and_requeued<DB: Dialect>(stage: Stage) -> Outcome
+where
+    for<'a> Address: From<&'a Pool<DB>>,
+{
+    let service = Service::<DB>::start(&stage, options(PREFIX)).await?.with_dead().await?;
+    let application = application(&service.page);
+    let ann = Browser::new(&application, ANN);
+    let id = service.db.integer("SELECT max(id) FROM outbox_message").await?.to_string();
+    let story = below(&format!("/message?id={id}&pipeline=shipping"));
+    let shown = ann.get(&story).await?;
+    assert!(shown.body.contains("Edit…") && shown.body.contains("Attempt 1, failed"), "{}", shown.body);
+    let token = shown.field("form_token")?.to_owned();
+    let ask = [("id", &*id), ("pipeline", "shipping"), ("reason", "look"), ("form_token", &*token)];
+    let form = ann.post(&below("/message/edit"), &ask).await?;
+    assert_eq!(form.status, StatusCode::OK, "{}", form.body);
+    assert!(form.body.contains("\n1</textarea>") && form.body.contains("keeps its id"), "{}", form.body);
+    // Opened before the other one is sent.
+    let stale = ann.post(&below("/message/edit"), &ask).await?;
+    let views = "SELECT count(*) FROM outbox_operation WHERE action = 'payload' AND note = 'look'";
+    assert_eq!(service.db.integer(views).await?, 2);
+
+    let fields = |form: &Answer| -> Result<Vec<(&'static str, String)>, Failure> {
+        let hidden = [
+            "form_token",
+            "decision",
+            "pipeline",
+            "place",
+            "message",
+            "as_of",
+            "digest",
+            "payload_before",
+            "headers_before",
+        ];
+        hidden.into_iter().map(|name| Ok((name, form.field(name)?.to_owned()))).collect()
+    };
+    let with =
+        |fields: &[(&'static str, String)], typed: &[(&'static str, &str)]| -> Vec<(&'static str, String)> {
+            let typed = typed.iter().map(|(name, value)| (*name, (*value).to_owned()));
+            fields.iter().cloned().chain(typed).collect()
+        };
+    let hidden = fields(&form)?;
+    let of_stale = fields(&stale)?;
+    let unchanged =
+        send_edit(&ann, with(&hidden, &[("payload", "1"), ("headers", ""), ("reason", "no")])).await?;
+    assert_eq!(unchanged.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", unchanged.body);
+    assert!(unchanged.body.contains("neither payload nor headers were changed"), "{}", unchanged.body);
+    let typed = [
+        ("payload", "{\r\n\"kg\": 2}"),
+        ("headers", "tenant=acme"),
+        ("reason", "the scale"),
+        ("then", "requeue"),
+    ];
+    for _ in 0..2 {
+        let done = send_edit(&ann, with(&hidden, &typed)).await?;
+        assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.body);
+        assert_eq!(done.value("location"), story);
+        service.broker.stored(&Topic::new(TOPIC)?, 1).await;
+    }
+    let left = service.broker.log(&Topic::new(TOPIC)?);
+    let content: Vec<_> =
+        left.iter().map(|message| (&message.payload[..], message.headers.get("tenant"))).collect();
+    assert_eq!(content, [(&b"{\n\"kg\": 2}"[..], Some("acme"))], "the line breaks are those of the text");
+    let actions = service.db.texts("SELECT action || ' ' || note FROM outbox_audit ORDER BY seq").await?;
+    assert_eq!(actions, ["edit the scale", "requeue the scale"]);
+    let late =
+        send_edit(&ann, with(&of_stale, &[("payload", "3"), ("headers", ""), ("reason", "late")])).await?;
+    assert_eq!(late.status, StatusCode::CONFLICT, "{}", late.body);
+    assert!(late.body.contains("nothing was changed"), "{}", late.body);
+
+    let shown = ann.get(&story).await?;
+    assert!(shown.body.contains("What the edit by"), "{}", shown.body);
+    let number = shown.field("number")?.to_owned();
+    let ask = [
+        ("id", &*id),
+        ("pipeline", "shipping"),
+        ("number", &*number),
+        ("reason", "check"),
+        ("form_token", &*token),
+    ];
+    let kept = ann.post(&below("/message/edit/content"), &ask).await?;
+    let order = ["Before", "None.", ">1</pre>", "After", "tenant=acme", "{\n&quot;kg&quot;: 2}</pre>"];
+    let places: Vec<Option<usize>> = order.iter().map(|told| kept.body.find(told)).collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} {}", kept.body);
+    let eve = Browser::new(&application, EVE);
+    assert!(!eve.get(&story).await?.body.contains("<form method=\"post\""), "a viewer decides nothing");
     service.end().await
 }

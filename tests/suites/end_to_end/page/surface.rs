@@ -53,7 +53,7 @@ const KEY: [(&str, &str); 7] = [
 ];
 
 /// Every address that changes something, with valid fields.
-pub(crate) const CHANGES: [(&str, &[(&str, &str)]); 15] = [
+pub(crate) const CHANGES: [(&str, &[(&str, &str)]); 18] = [
     ("/dead/confirm", &[("what", "requeue-all")]),
     (
         "/dead/decide",
@@ -66,6 +66,9 @@ pub(crate) const CHANGES: [(&str, &[(&str, &str)]); 15] = [
     ),
     ("/decision/stop", &[("id", "01a21987-9bca-7af8-8184-ba681445d351")]),
     ("/message/payload", &[("id", "1"), ("reason", "forged")]),
+    ("/message/edit", &[("id", "1"), ("reason", "forged")]),
+    ("/message/edit/decide", &[("pipeline", "orders"), ("place", "1"), ("reason", "forged")]),
+    ("/message/edit/content", &[("pipeline", "orders"), ("number", "1"), ("reason", "forged")]),
     ("/pause", &[("pipeline", "orders"), ("scope", "pipeline"), ("reason", "forged")]),
     ("/resume", &[("pipeline", "orders"), ("scope", "pipeline"), ("reason", "forged")]),
     ("/doctor", &[("pipeline", "orders")]),

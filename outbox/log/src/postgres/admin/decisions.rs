@@ -8,7 +8,10 @@ use sqlx::{Connection, Executor as _, PgConnection};
 use super::statements::{
     AUDIT, DISCARD, EDIT, LOCK_ENTRIES, LOCK_WAITING, LOOK_AT_ENTRIES, OVERDUE, REQUEUE, SET_DUE, Statements,
 };
-use crate::admin::decision::{Batch, ChosenEntry, DecideError, Decision, EntryNow, TAKEN_FOR_CALLS, edited};
+use crate::admin::ParkedContent;
+use crate::admin::decision::{
+    Batch, ChosenEntry, DecideError, Decision, EntryNow, TAKEN_FOR_CALLS, check_replaced, edited,
+};
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 use crate::{EntryId, LogError, RelayName};
 
@@ -39,6 +42,7 @@ impl PostgresLog {
         let ids: Vec<i64> = accepted.iter().map(|entry| entry.id.0).collect();
         let mut digests: (Vec<Option<String>>, Vec<Option<String>>) =
             (vec![None; ids.len()], vec![None; ids.len()]);
+        let mut before: Vec<Option<ParkedContent>> = Vec::new();
         match &decree.decision {
             Decision::Requeue | Decision::Discard => {
                 let text = if decree.decision == Decision::Requeue { REQUEUE } else { DISCARD };
@@ -49,6 +53,9 @@ impl PostgresLog {
             Decision::Edit { .. } => {
                 let (payload, headers) = edited(&decree.decision)?;
                 for (place, entry) in accepted.iter().enumerate() {
+                    let found = self.tables.content(&mut tx, relay, entry).await?;
+                    check_replaced(&decree.decision, entry.id, found.as_ref())?;
+                    before.push(found);
                     digests.0[place] = self.digest(&mut tx, relay, entry.id).await?;
                     let edit = self.render(EDIT);
                     let edit = sqlx::query(&edit).bind(relay.as_str()).bind(entry.id.0);
@@ -73,6 +80,8 @@ impl PostgresLog {
             .bind(digests.0)
             .bind(digests.1)
             .bind(batch.id())
+            .bind(before.iter().map(|found| found.as_ref()?.payload.clone()).collect::<Vec<_>>())
+            .bind(before.iter().map(|found| kept_headers(found.as_ref()?)).collect::<Vec<_>>())
             .execute(&mut *tx)
             .await
             .map_err(failed())?;
@@ -178,4 +187,9 @@ impl PostgresLog {
             .await
             .map_err(LogError::during("read the entry"))
     }
+}
+
+/// Returns the headers before an edit as the audit keeps them.
+fn kept_headers(found: &ParkedContent) -> Option<String> {
+    String::from_utf8(found.kept_headers()?).ok()
 }

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
 use crate::admin::entry::{AuditRecord, ListedEntry};
 use crate::admin::status::{Blocker, Picture, RelayStatus};
-use crate::admin::{Desk, LogAdmin, Operation};
+use crate::admin::{Desk, EditRecord, LogAdmin, Operation, ParkedContent};
 use crate::failure::within;
 use crate::postgres::brief::Brief;
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
@@ -133,6 +133,20 @@ impl LogAdmin for PostgresLog {
         let ask = async {
             self.tables.decisions_of(&mut *self.look().await?, relay, message_id, records_max).await
         };
+        within(self.options.call_timeout, ask).await
+    }
+
+    async fn content(
+        &self,
+        relay: &RelayName,
+        entry: &ChosenEntry,
+    ) -> Result<Option<ParkedContent>, LogError> {
+        let ask = async { self.tables.content(&mut *self.look().await?, relay, entry).await };
+        within(self.options.call_timeout, ask).await
+    }
+
+    async fn edit(&self, relay: &RelayName, number: i64) -> Result<Option<EditRecord>, LogError> {
+        let ask = async { self.tables.edit(&mut *self.look().await?, relay, number).await };
         within(self.options.call_timeout, ask).await
     }
 

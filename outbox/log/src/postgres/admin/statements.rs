@@ -1,6 +1,6 @@
 //! The SQL of operators' queries and decisions.
 
-use crate::postgres::fragments::UNBOUNDED;
+use crate::postgres::fragments::{UNBOUNDED, with_last_error};
 
 // $1 relay, or null for all. A session that waits for the lease has an application name like
 // `relay/0.1.0 standby orders`, which every role can see. The server cuts it at 63 bytes.
@@ -129,14 +129,19 @@ SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id)
     SELECT id, state, message_id FROM {schema}outbox_exception
     WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e";
 
-// The rows are locked, so their `ctid` does not change.
-pub(in crate::postgres) const REQUEUE: &str = "
-UPDATE {schema}outbox_exception
-SET state = 'retrying', attempts = 0, due_at = clock_timestamp(), updated_at = clock_timestamp()
+// The rows are locked, so their `ctid` does not change. The attempts are counted anew, so the error
+// is added to the earlier ones with its count.
+pub(in crate::postgres) const REQUEUE: &str = concat!(
+    "
+UPDATE {schema}outbox_exception AS e
+SET state = 'retrying', attempts = 0, due_at = clock_timestamp(), updated_at = clock_timestamp(), earlier_errors = ",
+    with_last_error!("false"),
+    "
 WHERE ctid = ANY(ARRAY(
-    SELECT e.place FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
+    SELECT found.place FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
         SELECT ctid AS place FROM {schema}outbox_exception
-        WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e))";
+        WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS found))"
+);
 
 pub(in crate::postgres) const DISCARD: &str = "
 UPDATE {schema}outbox_exception
@@ -166,12 +171,19 @@ FROM (
         ORDER BY id LIMIT 1) AS m ON true) AS c
 WHERE ctid = c.place";
 
+// $11 payloads and $12 headers that an edit has replaced. What it left is read from the copy.
 pub(in crate::postgres) const AUDIT: &str = "
 INSERT INTO {schema}outbox_audit (actor, relay, action, note, selection, id, message_id, digest_before,
-    digest_after, fault, error, decision)
-SELECT $1, $2, $3, $4, $5, d.id, d.message_id, d.digest_before, d.digest_after, e.fault, e.error, $10::uuid
-FROM unnest($6::bigint[], $7::text[]::uuid[], $8::text[], $9::text[])
-    WITH ORDINALITY AS d(id, message_id, digest_before, digest_after, place)
+    digest_after, fault, error, decision, payload_before, headers_before, payload_after, headers_after)
+SELECT $1, $2, $3::text, $4, $5, d.id, d.message_id, d.digest_before, d.digest_after, e.fault, e.error, $10::uuid,
+    d.payload, d.headers::jsonb, p.payload, p.headers
+FROM unnest($6::bigint[], $7::text[]::uuid[], $8::text[], $9::text[], $11::bytea[], $12::text[])
+    WITH ORDINALITY AS d(id, message_id, digest_before, digest_after, payload, headers, place)
 LEFT JOIN LATERAL (SELECT fault, error FROM {schema}outbox_exception
     WHERE relay = $2 AND shard = 0 AND id = d.id LIMIT 1) AS e ON true
+LEFT JOIN LATERAL (
+    SELECT CASE WHEN octet_length(payload) <= 65536 THEN payload END AS payload,
+        CASE WHEN pg_column_size(coalesce(headers, '{}')) <= 65536 THEN coalesce(headers, '{}') END AS headers
+    FROM {schema}outbox_parked
+    WHERE $3::text = 'edit' AND relay = $2 AND shard = 0 AND id = d.id LIMIT 1) AS p ON true
 ORDER BY d.place";

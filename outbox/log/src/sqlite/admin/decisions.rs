@@ -5,8 +5,10 @@ use sqlx::{Connection, SqliteConnection};
 use uuid::Uuid;
 
 use super::statements::SQL;
+use crate::admin::ParkedContent;
+use crate::admin::content::Content;
 use crate::admin::decision::{
-    Batch, ChosenEntry, Content, DecideError, Decision, EntryNow, TAKEN_FOR_CALLS, edited,
+    Batch, ChosenEntry, DecideError, Decision, EntryNow, TAKEN_FOR_CALLS, check_replaced, edited,
 };
 use crate::sqlite::store::SqliteLog;
 use crate::{EntryId, ExceptionState, LogError, RelayName};
@@ -53,6 +55,7 @@ impl SqliteLog {
 
     /// Decides about one entry, in an open transaction.
     pub(super) async fn decide_one(
+        &self,
         connection: &mut SqliteConnection,
         batch: Batch<'_>,
         entry: &ChosenEntry,
@@ -81,6 +84,7 @@ impl SqliteLog {
             return Ok(verdict);
         }
         let mut digests = (None, None);
+        let mut kept = Kept::default();
         match &decree.decision {
             Decision::Requeue | Decision::Discard => {
                 let is_requeue = decree.decision == Decision::Requeue;
@@ -90,6 +94,11 @@ impl SqliteLog {
             }
             Decision::Edit { .. } => {
                 let (payload, headers) = edited(&decree.decision)?;
+                let found = self.tables.content(&mut *connection, relay, entry).await?;
+                if let Err(edited) = check_replaced(&decree.decision, id, found.as_ref()) {
+                    return Ok(Err(edited));
+                }
+                kept.before = found;
                 digests.0 = digest(&mut *connection, relay, id).await?;
                 for update in [&SQL.copy_edited, &SQL.edit] {
                     let update = sqlx::query(update).bind(relay.as_str()).bind(id.0);
@@ -97,6 +106,7 @@ impl SqliteLog {
                     update.execute(&mut *connection).await.map_err(failed())?;
                 }
                 digests.1 = digest(&mut *connection, relay, id).await?;
+                kept.after = self.tables.content(&mut *connection, relay, entry).await?;
                 // An entry that was taken from the relay is retried with its new content.
                 set_due(&mut *connection, relay, id, None).await.map_err(failed())?;
             }
@@ -112,11 +122,26 @@ impl SqliteLog {
             .bind(digests.1)
             .bind(&decree.selection)
             .bind(batch.id().map(Uuid::hyphenated))
+            .bind(kept.before.as_ref().and_then(|content| content.payload.as_deref()))
+            .bind(kept.before.as_ref().and_then(headers_of))
+            .bind(kept.after.as_ref().and_then(|content| content.payload.as_deref()))
+            .bind(kept.after.as_ref().and_then(headers_of))
             .execute(connection)
             .await
             .map_err(failed())?;
         Ok(Ok(()))
     }
+}
+
+/// The content before and after an edit, as far as the audit keeps it.
+#[derive(Default)]
+struct Kept {
+    before: Option<ParkedContent>,
+    after: Option<ParkedContent>,
+}
+
+fn headers_of(content: &ParkedContent) -> Option<String> {
+    String::from_utf8(content.kept_headers()?).ok()
 }
 
 /// Returns the digest of an entry's content, if it can be read.
@@ -131,7 +156,7 @@ async fn digest(
         .fetch_optional(connection)
         .await
         .map_err(LogError::during("read the entry"))?;
-    Ok(content.map(|(payload, headers)| Content { payload, headers }.digest()))
+    Ok(content.map(|(payload, headers)| Content { payload: &payload, headers: headers.as_deref() }.digest()))
 }
 
 /// Sets the due time of a retrying entry; `None` means now.

@@ -81,7 +81,7 @@ impl Desk for SqliteDesk {
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
         let mut verdicts = Vec::with_capacity(entries.len());
         for entry in entries {
-            verdicts.push(SqliteLog::decide_one(&mut tx, batch, entry, taken_until).await?);
+            verdicts.push(self.log.decide_one(&mut tx, batch, entry, taken_until).await?);
         }
         tx.commit().await.map_err(DecideError::of_commit)?;
         self.connection = Some(connection);

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
 use crate::admin::entry::{AuditRecord, ListedEntry};
 use crate::admin::status::{Blocker, Picture, RelayStatus};
-use crate::admin::{Desk, LogAdmin, Operation};
+use crate::admin::{Desk, EditRecord, LogAdmin, Operation, ParkedContent};
 use crate::sqlite::store::SqliteLog;
 use crate::tables::Signature;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
@@ -90,6 +90,18 @@ impl LogAdmin for SqliteLog {
         records_max: u32,
     ) -> Result<Vec<AuditRecord>, LogError> {
         self.tables.decisions_of(&mut self.connect().await?, relay, message_id, records_max).await
+    }
+
+    async fn content(
+        &self,
+        relay: &RelayName,
+        entry: &ChosenEntry,
+    ) -> Result<Option<ParkedContent>, LogError> {
+        self.tables.content(&mut self.connect().await?, relay, entry).await
+    }
+
+    async fn edit(&self, relay: &RelayName, number: i64) -> Result<Option<EditRecord>, LogError> {
+        self.tables.edit(&mut self.connect().await?, relay, number).await
     }
 
     async fn pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError> {

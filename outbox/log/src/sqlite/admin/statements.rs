@@ -4,9 +4,12 @@ use std::sync::LazyLock;
 
 use outbox::sqlite::clock::NOW;
 
+use crate::sqlite::fragments::with_last_error;
+
 migrations::statements! {
     parts {
         now = NOW;
+        with_last_error = with_last_error!("false");
     }
 
     /// ?1 relay, or null for all.
@@ -41,8 +44,10 @@ migrations::statements! {
             WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2
             AND coalesce(octet_length(p.payload), octet_length(m.payload))
                 + coalesce(octet_length(p.headers), octet_length(m.headers), 0) <= 67108864";
+    /// The attempts are counted anew, so the error is added to the earlier ones with its count.
     requeue = "
-        UPDATE outbox_exception SET state = 'retrying', attempts = 0, due_at = {now}, updated_at = {now}
+        UPDATE outbox_exception SET state = 'retrying', attempts = 0, due_at = {now}, updated_at = {now},
+            earlier_errors = {with_last_error}
             WHERE relay = ?1 AND shard = 0 AND id = ?2";
     discard = "
         UPDATE outbox_exception SET state = 'discarded', due_at = {now}, updated_at = {now}
@@ -63,8 +68,8 @@ migrations::statements! {
             WHERE relay = ?1 AND shard = 0 AND id = ?2";
     audit = "
         INSERT INTO outbox_audit (actor, relay, id, message_id, action, note, digest_before, digest_after,
-            selection, decision, fault, error)
-            SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, fault, error
+            selection, decision, payload_before, headers_before, payload_after, headers_after, fault, error)
+            SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, fault, error
             FROM outbox_exception WHERE relay = ?2 AND shard = 0 AND id = ?3";
 }
 

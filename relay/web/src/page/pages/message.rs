@@ -8,10 +8,11 @@ use axum::extract::{Query, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
+use operate::audit::AuditLine;
 use operate::dead::MessageRef;
 use operate::payload::{Payload, payload as read_payload};
 use operate::story::{BEHIND, InboxPart, OutboxPart, Story, story};
-use operate::{MessageState, OperateErrorKind, Operator, Role, Signed};
+use operate::{MessageState, OperateErrorKind, Operator, Role, Signed, seconds};
 
 use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
@@ -122,6 +123,7 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
         @if decisions.is_empty() {
             p class="empty" { "No decisions about this message" @if !story.away.is_empty() { " in the databases that answer" } "." }
         } @else { (audit::table(&decisions)) }
+        @if may_decide(operator) { (edits(query, &story.decisions)) }
         @if may_decide(operator) {
             h2 { "Payload" }
             form method="post" action=(to("/message/payload")) class="card" {
@@ -177,14 +179,30 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
                 (fact("Edited", part.edited.then(|| whole(edited))))
                 (fact("Replay", (!part.in_log).then(|| whole("not possible: its row is no longer in the log"))))
             }
-            @if let Some(error) = &part.error {
-                h3 { "Last error" }
-                (folded(&format!("error-{}-{}", part.pipeline, part.id), "error", error))
-            }
+            (errors(part))
             @if part.state == MessageState::Dead && may_decide(operator) {
                 (decide(&format!("outbox/{}/{}", part.id, part.pipeline)))
+                (edit(part))
             }
         }
+    }
+}
+
+/// Renders the last ten errors, latest first, or the one for which a discarded message was dead.
+fn errors(part: &OutboxPart) -> Markup {
+    let id = format!("error-{}-{}", part.pipeline, part.id);
+    html! {
+        @if part.failures.len() > 1 { h3 { "Last errors" } } @else if part.error.is_some() { h3 { "Last error" } }
+        @for (number, failure) in part.failures.iter().enumerate() {
+            p {
+                @if failure.last == 0 { "An attempt that is not counted" }
+                @else if failure.first.is_some_and(|first| first < failure.last) { "Attempts " (failure.numbers()) }
+                @else { "Attempt " (failure.numbers()) }
+                @if let Some(at) = failure.at { ", failed " (moment(at)) }
+            }
+            (folded(&format!("{id}-{number}"), "error", &failure.error))
+        }
+        @if let (true, Some(error)) = (part.failures.is_empty(), &part.error) { (folded(&id, "error", error)) }
     }
 }
 
@@ -206,6 +224,43 @@ fn why(part: &OutboxPart) -> Markup {
             @match because.strip_prefix(&format!("{BEHIND}{place}")) {
                 Some(rest) => { (BEHIND) (link) (whole(rest)) }
                 None => { (whole(because)) " It also waits behind " (link) ", which is " (plain(&behind.state)) "." }
+            }
+        }
+    }
+}
+
+/// Renders the way to the content of a dead message, to be corrected.
+fn edit(part: &OutboxPart) -> Markup {
+    html! {
+        details class="filter-box" id=(format!("edit-{}-{}", part.pipeline, part.id)) {
+            summary { "Edit…" }
+            form method="post" action=(to("/message/edit")) {
+                (form_token())
+                input type="hidden" name="id" value=(part.id);
+                input type="hidden" name="pipeline" value=(part.pipeline);
+                p { "Shows payload and headers in a form. The audit records who viewed them, and why." }
+                (signature("Show the form", false))
+            }
+        }
+    }
+}
+
+/// Renders the way to what each edit has changed.
+fn edits(query: &Fields, decisions: &[AuditLine]) -> Markup {
+    let of_edit = |line: &&AuditLine| line.action == "edit" && line.number.is_some();
+    html! {
+        @for line in decisions.iter().filter(of_edit) {
+            @let number = line.number.unwrap_or_default();
+            details class="filter-box" id=(format!("edit-{number}")) {
+                summary { "What the edit by " (plain(&line.actor)) " at " (seconds::text(line.at)) " changed…" }
+                form method="post" action=(to("/message/edit/content")) {
+                    (form_token())
+                    input type="hidden" name="id" value=(query.text("id"));
+                    input type="hidden" name="pipeline" value=(line.owner);
+                    input type="hidden" name="number" value=(number);
+                    p { "The audit keeps payload and headers before and after, up to 64 KiB each. It records who views them, and why." }
+                    (signature("Show the edit", false))
+                }
             }
         }
     }
@@ -289,7 +344,7 @@ fn shown(payload: &Payload) -> Markup {
 }
 
 /// Returns a readable form of a payload: its kind, its text, and whether it is complete.
-fn readable(bytes: &[u8]) -> (&'static str, String, bool) {
+pub(super) fn readable(bytes: &[u8]) -> (&'static str, String, bool) {
     let head = bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes);
     let valid = match std::str::from_utf8(head) {
         Ok(text) => Some(text),
@@ -316,6 +371,7 @@ fn readable(bytes: &[u8]) -> (&'static str, String, bool) {
 
 #[cfg(test)]
 mod tests {
+    use operate::failures::FailedAttempts;
     use operate::story::Blocker;
     use time::OffsetDateTime;
 
@@ -344,6 +400,7 @@ mod tests {
             behind: Some(Blocker { id: 7, state: String::from("dead"), error: Some(HOSTILE.to_owned()) }),
             attempts: None,
             error: None,
+            failures: Vec::new(),
             parked_since: Some(OffsetDateTime::UNIX_EPOCH),
             edited: false,
             in_log: true,
@@ -390,6 +447,38 @@ mod tests {
         story.outboxes[0].because = Some(String::from("topic orders is paused by ann since then: moves"));
         let text = shown_to_ann(&story);
         assert!(text.contains("paused by ann") && text.contains("It also waits behind <a href="), "{text}");
+    }
+
+    /// Goal: an operator sees how a message failed before its last error. Oracle: each error with
+    /// its numbers and its time, a long one folded, in their order; markup in them is text.
+    #[test]
+    fn a_story_has_the_last_errors_latest_first() {
+        let failed = |first, last, error: &str| FailedAttempts {
+            first: Some(first),
+            last,
+            at: Some(OffsetDateTime::UNIX_EPOCH),
+            error: error.to_owned(),
+        };
+        let long = format!("{HOSTILE}{}", "x".repeat(3_000));
+        let failures = vec![failed(4, 9, &long), failed(1, 3, "no route")];
+        let part = OutboxPart { error: Some(long.clone()), failures, ..held() };
+        let text = errors(&part).into_string();
+        let order =
+            ["Last errors", "Attempts 4 to 9, failed", "<details", "Attempts 1 to 3, failed", "no route"];
+        let places: Vec<usize> = order.iter().map(|told| text.find(told).expect(told)).collect();
+        assert!(places.is_sorted(), "{text}");
+        assert!(text.contains(">1970-01-01T00:00:00Z<") && text.matches("<details").count() == 1, "{text}");
+        assert!(!text.contains("<script>") && !text.contains('\u{202e}'), "{text}");
+        let one =
+            OutboxPart { error: Some("no route".into()), failures: vec![failed(1, 3, "no route")], ..held() };
+        let text = errors(&one).into_string();
+        assert!(
+            text.contains("Last error<") && text.matches("no route").count() == 2,
+            "shown, and copied: {text}"
+        );
+        // The audit has the error of a message that was discarded, and nothing about its attempts.
+        let text = errors(&OutboxPart { error: Some("no route".into()), ..held() }).into_string();
+        assert!(text.contains("no route") && !text.contains("Attempt"), "{text}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub(crate) mod dead;
 pub(crate) mod decide;
 pub(crate) mod decision;
 pub(crate) mod doctor;
+pub(crate) mod edit;
 pub(crate) mod held;
 pub(crate) mod keys;
 pub(crate) mod message;

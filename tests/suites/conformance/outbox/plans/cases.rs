@@ -273,7 +273,9 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     }
     add(Relay, "admin.OVERDUE", "", 1, 0, s("ARRAY[1],ARRAY['2020-01-01']"));
     add(Relay, "admin.EDIT", "", 1, 0, s("'main',4000,'\\x01',NULL"));
-    add(Relay, "admin.AUDIT", "", 1, 0, format!("'ann','main','discard','test',NULL,ARRAY[4000],ARRAY[{one}],NULL,NULL,NULL"));
+    add(Relay, "admin.AUDIT", "", 1, 0, format!("'ann','main','discard','test',NULL,ARRAY[4000],ARRAY[{one}],NULL,NULL,NULL,NULL,NULL"));
+    add(Relay, "tables.content", "", 1, 0, format!("'main',4000,{one}"));
+    add(Relay, "tables.edit", "", 1, 0, s("'main',1"));
     // Backwards from the last decision, by an index of the relay or of all.
     add(Relay, "tables.decisions", "", 100, PARKED, format!("'main',100,{}", i64::MAX));
     add(Relay, "tables.decisions_of", "", 100, 0, format!("'main',{one},100"));

@@ -1,0 +1,317 @@
+//! Corrects one dead message of an outbox after an operator has seen it: its content first, then
+//! the edit of exactly this content, then what the audit keeps of it.
+//!
+//! Topic and key cannot be edited. They decide which messages wait behind this one, and in which
+//! order they leave: a message that changed its key would pass those that it was to follow.
+
+use message::Headers;
+use outbox_log::EntryId;
+use outbox_log::ExceptionState;
+use outbox_log::admin::{
+    CONTENT_KEPT_BYTES_MAX, ChosenEntry, Confirmed, DecideError, Decision, EditRecord, OperatorDecision,
+    ParkedContent,
+};
+use outbox_log::entries::{EntryRef, FoundEntry};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::filter::MessageRef;
+use super::outcome::outcome;
+use crate::error::{OperateError, OperateErrorKind};
+use crate::operator::Signed;
+use crate::payload;
+use crate::places::{OutboxPlace, Places};
+
+/// A dead message with the content that is to be corrected. `Debug` prints no content.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Editable {
+    /// The message, as it was shown.
+    pub seen: SeenContent,
+    /// Its topic.
+    pub topic: String,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// Its media type.
+    pub content_type: Option<String>,
+    /// The size of its payload in bytes.
+    pub payload_bytes: u64,
+    /// Its payload; `None` when it has more than 64 KiB.
+    pub payload: Option<Vec<u8>>,
+    /// Its headers; `None` when they are larger than 64 KiB or cannot be read.
+    pub headers: Option<Headers>,
+    /// Whether an operator has edited it before.
+    pub was_edited: bool,
+}
+
+impl std::fmt::Debug for Editable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Editable").field("seen", &self.seen).finish_non_exhaustive()
+    }
+}
+
+/// The message as it was shown to an operator: an edit covers only this.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenContent {
+    /// The pipeline.
+    pub pipeline: String,
+    /// The place in the log.
+    pub id: i64,
+    /// The message id, which an edit keeps.
+    pub message_id: String,
+    /// The time of its last change, by the database's clock.
+    pub as_of: OffsetDateTime,
+    /// The SHA-256 of payload and headers.
+    pub digest: String,
+}
+
+/// The new content of a message. `Debug` prints no content.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Corrected {
+    /// The id of the decision: sent twice, it is one.
+    pub decision: Uuid,
+    /// The new payload; `None` keeps the old one.
+    pub payload: Option<Vec<u8>>,
+    /// All new headers; `None` keeps the old ones.
+    pub headers: Option<Headers>,
+}
+
+impl std::fmt::Debug for Corrected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Corrected").field("decision", &self.decision).finish_non_exhaustive()
+    }
+}
+
+/// Reads the content of a dead message of an outbox, to be corrected. The audit records operator
+/// and reason before the content is returned.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not edit messages, gave no reason, when no outbox or more
+/// than one has the message, when it is not dead, or its content is too large to be compared.
+pub async fn editable(
+    places: &Places,
+    signed: &Signed,
+    asked: &MessageRef,
+) -> Result<Editable, OperateError> {
+    signed.check("edit messages")?;
+    let (place, entry) = one(places, asked).await?;
+    let of_place = |error: OperateError| error.about(&place.pipeline);
+    let parked = entry.parked.as_ref().filter(|parked| parked.state == ExceptionState::Dead);
+    let Some(parked) = parked else {
+        return Err(of_place(not_dead(place, asked, &entry).await));
+    };
+    let chosen = ChosenEntry { id: entry.id, message_id: entry.message_id.clone() };
+    let found = place.log.content(&place.pipeline, &chosen).await.map_err(|error| of_place(error.into()))?;
+    let Some(found) = found else { return Err(of_place(not_dead(place, asked, &entry).await)) };
+    let Some(digest) = found.digest() else { return Err(of_place(too_large(&chosen, &found))) };
+    payload::note(place, signed, &format!("message {}", entry.message_id)).await.map_err(of_place)?;
+    Ok(Editable {
+        seen: SeenContent {
+            pipeline: place.pipeline.to_string(),
+            id: entry.id.0,
+            message_id: entry.message_id,
+            as_of: parked.changed_at,
+            digest,
+        },
+        topic: entry.topic,
+        key: entry.key,
+        content_type: entry.content_type,
+        payload_bytes: found.payload_bytes,
+        headers: headers(&found),
+        payload: found.payload,
+        was_edited: parked.is_edited,
+    })
+}
+
+/// Replaces the content that was shown, and no other: a message that was requeued, discarded, has
+/// died again or was edited since is left as it is. The message stays dead, and keeps its id, topic
+/// and key. The audit keeps the content before and after. Returns whether this call did it: a
+/// decision that is sent again changes nothing. Not cancel-safe: show the message again.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not edit messages, gave no reason, when nothing is
+/// changed, or when the message is not as it was shown.
+pub async fn edit(
+    places: &Places,
+    signed: &Signed,
+    seen: &SeenContent,
+    corrected: Corrected,
+) -> Result<bool, OperateError> {
+    signed.check("edit messages")?;
+    let place = named(places, &seen.pipeline)?;
+    let chosen = ChosenEntry { id: EntryId(seen.id), message_id: seen.message_id.clone() };
+    let decree = OperatorDecision {
+        decision: Decision::Edit {
+            payload: corrected.payload.map(Into::into),
+            headers: corrected.headers,
+            replaces: Some(seen.digest.clone()),
+        },
+        actor: signed.operator.name().to_owned(),
+        note: signed.reason.clone(),
+        selection: Some(format!("id={}: 1 chosen", seen.id)),
+    };
+    let confirmed = Confirmed { id: corrected.decision, as_of: seen.as_of };
+    let of_place = |error: OperateError| error.about(&place.pipeline);
+    let mut desk = place.log.desk(&place.pipeline);
+    let before = desk.decision(corrected.decision).await.map_err(|error| of_place(error.into()))?;
+    if before.is_some_and(|before| before.actor == decree.actor) {
+        return Ok(false);
+    }
+    let done = desk.decide(std::slice::from_ref(&chosen), &decree, Some(confirmed)).await;
+    let verdict = done.and_then(|verdicts| verdicts.into_iter().next().unwrap_or(Ok(())));
+    match verdict {
+        Ok(()) => Ok(true),
+        Err(
+            error @ (DecideError::NotDead { .. }
+            | DecideError::NoSuchEntry { .. }
+            | DecideError::Trying { .. }),
+        ) => {
+            let told = match chosen.message_id.parse::<MessageRef>() {
+                Ok(asked) => outcome(place, &asked).await.ok().flatten(),
+                Err(_) => None,
+            };
+            let told = told.unwrap_or_else(|| error.to_string());
+            let changed = OperateError::new(OperateErrorKind::Conflict, told);
+            Err(of_place(changed.with_help("nothing was changed: show the message again")))
+        }
+        Err(error) => Err(of_place(error.into())),
+    }
+}
+
+/// Returns what an edit found and left, by the number of the decision in the audit of a pipeline.
+/// The audit records operator and reason before the content is returned.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not view payloads, gave no reason, or when the audit has
+/// no such edit.
+pub async fn edited(
+    places: &Places,
+    signed: &Signed,
+    pipeline: &str,
+    number: i64,
+) -> Result<EditRecord, OperateError> {
+    signed.check("view payloads")?;
+    let place = named(places, pipeline)?;
+    let of_place = |error: OperateError| error.about(&place.pipeline);
+    let found = place.log.edit(&place.pipeline, number).await.map_err(|error| of_place(error.into()))?;
+    let Some(found) = found else {
+        let text = format_args!("the audit has no edit {number}");
+        return Err(of_place(OperateError::refused(
+            text,
+            "retention may have removed it: show the message again",
+        )));
+    };
+    payload::note(place, signed, &format!("edit {number}")).await.map_err(of_place)?;
+    Ok(found)
+}
+
+fn named<'a>(places: &'a Places, pipeline: &str) -> Result<&'a OutboxPlace, OperateError> {
+    let found = places.outboxes.iter().find(|place| place.pipeline.as_str() == pipeline);
+    found.ok_or_else(|| {
+        OperateError::new(OperateErrorKind::Refused, format_args!("no pipeline is called {pipeline:?}"))
+    })
+}
+
+/// Finds a message that one outbox has.
+async fn one<'a>(
+    places: &'a Places,
+    asked: &MessageRef,
+) -> Result<(&'a OutboxPlace, FoundEntry), OperateError> {
+    let which = asked.place().map(|id| EntryRef::Id(EntryId(id))).or(asked.uuid().map(EntryRef::MessageId));
+    let mut found = Vec::new();
+    if let Some(which) = which {
+        for place in &places.outboxes {
+            let entries = place.entries.find(&place.pipeline, which).await;
+            let entries = entries.map_err(|error| OperateError::from(error).about(&place.pipeline))?;
+            found.extend(entries.into_iter().map(|entry| (place, entry)));
+        }
+    }
+    if found.len() > 1 {
+        let text = format_args!("{} messages of the outboxes are called {asked}", found.len());
+        return Err(OperateError::refused(text, "name the pipeline"));
+    }
+    found.pop().ok_or_else(|| {
+        let text = format_args!("no outbox has the message {asked}");
+        OperateError::refused(text, "an inbox keeps messages as they arrived: they cannot be edited")
+    })
+}
+
+async fn not_dead(place: &OutboxPlace, asked: &MessageRef, entry: &FoundEntry) -> OperateError {
+    let told = outcome(place, asked).await.ok().flatten();
+    let told = told.unwrap_or_else(|| match &entry.parked {
+        Some(parked) => format!("message {asked} is {}; only dead messages can be edited here", parked.state),
+        None => format!("message {asked} is not parked: only dead messages can be edited"),
+    });
+    OperateError::new(OperateErrorKind::Conflict, told).with_help("show the message again")
+}
+
+fn too_large(chosen: &ChosenEntry, found: &ParkedContent) -> OperateError {
+    let part = if found.payload.is_none() {
+        format!("a payload of {} bytes", found.payload_bytes)
+    } else {
+        String::from("large headers")
+    };
+    let text = format!(
+        "message {} has {part}; the maximum that is edited here is {CONTENT_KEPT_BYTES_MAX} bytes",
+        chosen.message_id
+    );
+    OperateError::refused(text, format_args!("use `relay dead edit --id {} --payload-file FILE`", chosen.id))
+}
+
+/// Returns the headers of a message, if they are those of a valid one.
+fn headers(found: &ParkedContent) -> Option<Headers> {
+    match &found.headers {
+        None => (!found.has_headers).then(Headers::new),
+        Some(json) => serde_json::from_slice(json).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operator::{Operator, Role};
+
+    fn signed(role: Role, reason: &str) -> Signed {
+        Signed { operator: Operator::new("eve", role), reason: reason.into() }
+    }
+
+    fn seen() -> SeenContent {
+        SeenContent {
+            pipeline: String::from("orders"),
+            id: 7,
+            message_id: String::from("019f0000-0000-7000-8000-000000000001"),
+            as_of: OffsetDateTime::UNIX_EPOCH,
+            digest: String::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_edits_without_the_right_and_a_reason() {
+        let asked = "7".parse().unwrap();
+        let places = Places::new();
+        for (role, reason, kind) in [
+            (Role::Viewer, "curious", OperateErrorKind::Forbidden),
+            (Role::Operator, " ", OperateErrorKind::Refused),
+        ] {
+            let signed = signed(role, reason);
+            let corrected = Corrected { decision: Uuid::nil(), payload: Some(vec![1]), headers: None };
+            let refused = [
+                editable(&places, &signed, &asked).await.err().unwrap(),
+                edit(&places, &signed, &seen(), corrected).await.err().unwrap(),
+                edited(&places, &signed, "orders", 1).await.err().unwrap(),
+            ];
+            assert_eq!(refused.map(|error| error.kind()), [kind; 3]);
+        }
+    }
+
+    #[test]
+    fn content_that_is_too_large_names_the_command() {
+        let found = ParkedContent { payload_bytes: 70_000, payload: None, headers: None, has_headers: false };
+        let chosen = ChosenEntry { id: EntryId(7), message_id: String::from("m") };
+        let refused = too_large(&chosen, &found);
+        assert!(
+            refused.to_string().contains("70000 bytes; the maximum that is edited here is 65536"),
+            "{refused}"
+        );
+        assert!(refused.help().unwrap().contains("relay dead edit --id 7 --payload-file"), "{refused:?}");
+    }
+}
