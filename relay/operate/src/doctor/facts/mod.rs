@@ -6,7 +6,9 @@ mod postgres;
 use std::time::Duration;
 
 #[cfg(feature = "postgres")]
-pub(crate) use postgres::{OpenTransaction, OtherOutbox, PostgresFacts, PreparedTransaction, Slot, Timeline};
+pub(crate) use postgres::{
+    IdSequence, OpenTransaction, OtherOutbox, PostgresFacts, PreparedTransaction, Slot, Timeline,
+};
 
 /// The clock of a server compared with this machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
