@@ -100,7 +100,7 @@ pub struct Decision {
 pub enum Requested {
     /// The request is stored; its consumer will carry it out.
     Now,
-    /// The same request is already open.
+    /// A request is already open: the same one, or one that accepts late messages.
     Already,
     /// The dead letter is closed; no request was stored.
     Closed(Redriven),
@@ -133,7 +133,8 @@ struct Noted<DB: Dialect> {
 
 impl<DB: Dialect> Inbox<DB> {
     /// Asks the consumer of a dead letter to redrive it. Any process of that consumer does so
-    /// within seconds, with its handler. [`decisions`](Self::decisions) shows the outcome.
+    /// within seconds, with its handler. [`decisions`](Self::decisions) shows the outcome. A
+    /// request that accepts late messages replaces an open one that does not.
     ///
     /// # Errors
     /// [`RedriveError::NotFound`]; [`RedriveError::Held`] for a held message while an earlier dead
@@ -196,6 +197,10 @@ impl<DB: Dialect> Inbox<DB> {
         };
         letter.message().map_err(|problem| RedriveError::NotAMessage { id, problem })?;
         self.check_turn(&mut tx, &letter, options.after_dead_letter).await?;
+        if options.accept_late {
+            let replaced = self.tables().replace_requests(&mut tx, &[id.0], None).await;
+            replaced.map_err(StoreError::during("replace a request"))?;
+        }
         let decision = Decision {
             accept_late: options.accept_late,
             ..Decision::new(&letter, Action::Redrive, signature)

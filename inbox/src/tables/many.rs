@@ -16,6 +16,9 @@ use crate::rows;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
+/// The outcome of a request that another one has replaced.
+const REPLACED: &str = "replaced by a request that accepts late messages";
+
 impl<DB: Dialect> Tables<DB> {
     /// Reads the next open dead letters that match, without their payloads.
     pub(crate) async fn open_letters(
@@ -93,6 +96,22 @@ impl<DB: Dialect> Tables<DB> {
     ) -> Result<Vec<DeadLetter>> {
         let found = Query::<DB>::new(&self.shared.lock_letters).bind(ids).rows(connection).await?;
         found.iter().map(rows::letter).collect()
+    }
+
+    /// Closes open requests to redrive these dead letters that do not accept late messages, before
+    /// requests that do are noted. `decision` is the one that is noted then.
+    pub(crate) async fn replace_requests(
+        &self,
+        connection: &mut DB::Connection,
+        ids: &[Uuid],
+        decision: Option<Uuid>,
+    ) -> Result<u64> {
+        Query::<DB>::new(&self.shared.replace_requests)
+            .bind(ids)
+            .bind(decision)
+            .bind(REPLACED)
+            .run(connection)
+            .await
     }
 
     /// Stores requests to redrive. Returns the dead letters of the new ones: one that is already
