@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ cases! { "inbox/failures":
         a_tenant_read_from_the_payload_of_a_chunk_is_explained,
         a_redrive_that_is_requested_is_carried_out_once,
         a_request_that_accepts_late_messages_replaces_one_that_does_not,
+        a_stop_during_a_redrive_counts_against_no_message,
     }
     on_postgres {
         a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres,
@@ -318,6 +319,59 @@ async fn a_request_that_accepts_late_messages_replaces_one_that_does_not<DB: Tes
         told,
         [("dan", true, None), ("dan", false, replaced), ("bob", true, None), ("ann", false, replaced)]
     );
+}
+
+/// Rejects, then hangs, then works.
+#[derive(Clone, Default)]
+struct Repaired {
+    stage: Arc<AtomicUsize>,
+    begun: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl<DB: TestDatabase + Dialect> Handler<DB> for Repaired {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
+        match self.stage.load(Ordering::Acquire) {
+            0 => return Err(HandlerError::reject("broken")),
+            1 => {
+                self.begun.fetch_add(1, Ordering::AcqRel);
+                std::future::pending::<()>().await;
+            }
+            _ => DB::apply(tx, "billing", message).await?,
+        }
+        Ok(None)
+    }
+}
+
+/// Goal: a message is not given up because its consumer was stopped again and again while it was
+/// redriven. Oracle: its effect, after more stops than the process may have ends.
+async fn a_stop_during_a_redrive_counts_against_no_message<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([message("one")]);
+    let handler = Repaired::default();
+    let consuming = || {
+        builder(&inbox, &broker, Effect::works())
+            .handler(handler.clone())
+            .redrive_interval(Some(Duration::from_millis(10)))
+    };
+    let running = start(consuming());
+    broker.drained().await;
+    let dead = dead_letters(&inbox).await.remove(0);
+    let signature = Signature { actor: "ann".into(), note: "a test".into(), selection: None };
+    handler.stage.store(1, Ordering::Release);
+    inbox.request_redrive(dead.id, RedriveOptions::default(), &signature).await.unwrap();
+    until("it is redriven", async || handler.begun.load(Ordering::Acquire) == 1).await;
+    running.stop().await;
+    for stops in 2..8 {
+        let running = start(consuming());
+        until("it is redriven", async || handler.begun.load(Ordering::Acquire) == stops).await;
+        running.stop().await;
+    }
+    handler.stage.store(2, Ordering::Release);
+    let running = start(consuming());
+    until("it is redriven", async || dead_letters(&inbox).await.is_empty()).await;
+    running.stop().await;
+    assert_eq!(DB::effects(&database.pool, "billing").await, ["one"]);
 }
 
 /// Runs SQL before the effect.
