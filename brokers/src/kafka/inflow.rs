@@ -211,8 +211,24 @@ impl State {
         if let Some((at, reason)) = &self.unreadable
             && (self.ledger.is_settled() || now.saturating_duration_since(*at) >= DRAIN_MAX)
         {
-            self.failure.get_or_insert_with(|| (Fault::Broker, reason.clone()));
+            let reason = format!("{reason}{}", self.come_to(reason));
+            self.failure.get_or_insert((Fault::Broker, reason));
         }
+    }
+
+    /// Names the partitions that have come to the offset in an error of librdkafka. It names no
+    /// partition itself.
+    fn come_to(&self, reason: &str) -> String {
+        let Some(offset) = offset_in(reason) else { return String::new() };
+        let mut places: Vec<String> = self
+            .ledger
+            .positions()
+            .into_iter()
+            .filter(|(_, position)| *position == offset)
+            .map(|((topic, partition), _)| format!("{topic}[{partition}]"))
+            .collect();
+        places.sort_unstable();
+        if places.is_empty() { String::new() } else { format!("; at this offset: {}", places.join(", ")) }
     }
 
     /// Evaluates librdkafka's statistics. Fails with the reason if the subscription is over.
@@ -270,9 +286,36 @@ impl State {
     }
 }
 
+/// Returns the offset in librdkafka's report of records that cannot be read: `at offset 7`, `at 7`.
+fn offset_in(reason: &str) -> Option<i64> {
+    let mut words = reason.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        if word == "at" {
+            words.next_if_eq(&"offset");
+            let number = words.peek().map(|word| word.trim_end_matches([',', ':', ';']).parse());
+            if let Some(Ok(offset)) = number {
+                return Some(offset);
+            }
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_tells_the_offset_of_what_cannot_be_read() {
+        for (reason, offset) in [
+            ("Unsupported Message(Set) MagicByte 57 at offset 7: records", Some(7)),
+            ("Decompression (codec 0x3) of message at 12 of 66 bytes failed", Some(12)),
+            ("Local: Not implemented", None),
+            ("no broker at all", None),
+        ] {
+            assert_eq!(offset_in(reason), offset, "{reason}");
+        }
+    }
 
     #[test]
     fn records_of_a_topic_that_went_missing_are_not_taken_over() {
@@ -298,7 +341,7 @@ mod tests {
             let mut state = inflow.lock();
             state.assign(vec![place.clone()]);
             let (token, _) = state.ledger.deliver(&place, 7);
-            state.unreadable("kafka: unknown format", now);
+            state.unreadable("kafka: unknown format at offset 8", now);
             assert!(!state.takes(&place), "what comes now lies behind them");
             state.end_if_unreadable(now);
             assert!(state.failure.is_none());
@@ -316,6 +359,7 @@ mod tests {
             drop(state);
             let error = inflow.check().unwrap_err();
             assert!(error.to_string().contains("unknown format"), "{error}");
+            assert_eq!(error.to_string().contains("at this offset: orders[0]"), is_settled, "{error}");
         }
     }
 }

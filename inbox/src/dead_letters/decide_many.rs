@@ -110,6 +110,10 @@ impl<DB: Dialect> Inbox<DB> {
         let is_wanted = |(_, verdict): &(&SeenLetter, &Verdict)| matches!(verdict, Verdict::Request);
         let wanted = seen.iter().zip(&verdicts).filter(is_wanted);
         let wanted: Vec<Uuid> = wanted.map(|(letter, _)| letter.id.0).collect();
+        if options.accept_late {
+            let replaced = self.tables().replace_requests(&mut tx, &wanted, Some(decided.id)).await;
+            replaced.map_err(StoreError::during("replace requests"))?;
+        }
         let noted = self.tables().note_requests(&mut tx, &wanted, options.accept_late, decided).await;
         let noted = noted.map_err(StoreError::during("note requests"))?.into_iter().collect();
         Ok(Requests { tx, verdicts, noted })

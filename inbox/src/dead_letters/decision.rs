@@ -93,7 +93,7 @@ pub struct Decision {
 pub enum Requested {
     /// The request is stored; its consumer will carry it out.
     Now,
-    /// The same request is already open.
+    /// A request is already open: the same one, or one that accepts late messages.
     Already,
     /// The dead letter is closed; no request was stored.
     Closed(Redriven),

@@ -22,14 +22,16 @@ struct Noted<DB: Dialect> {
 
 impl<DB: Dialect> Inbox<DB> {
     /// Asks the consumer of a dead letter to redrive it. Any process of that consumer does so
-    /// within seconds, with its handler. [`decisions`](Self::decisions) shows the outcome.
+    /// within seconds, with its handler. [`decisions`](Self::decisions) shows the outcome. A
+    /// request that accepts late messages replaces an open one that does not.
     ///
     /// # Errors
     /// [`RedriveError::NotFound`]; [`RedriveError::Held`] for a held message while an earlier dead
     /// letter of its key is open (for other dead letters the consumer checks this itself, if it
     /// holds keys); [`RedriveError::NotAMessage`] when there is no message to pass to a handler;
     /// [`RedriveError::InHand`] while a redrive of it runs for longer than half the [call
-    /// timeout](crate::InboxOptions::call_timeout); [`RedriveError::Store`]. Runs to its end even if this call is dropped.
+    /// timeout](crate::InboxOptions::call_timeout); [`RedriveError::Store`]. Runs to its end even if
+    /// this call is dropped.
     pub async fn request_redrive(
         &self,
         id: DeadLetterId,
@@ -85,6 +87,10 @@ impl<DB: Dialect> Inbox<DB> {
         };
         letter.message().map_err(|problem| RedriveError::NotAMessage { id, problem })?;
         self.check_turn(&mut tx, &letter, options.after_dead_letter).await?;
+        if options.accept_late {
+            let replaced = self.tables().replace_requests(&mut tx, &[id.0], None).await;
+            replaced.map_err(StoreError::during("replace a request"))?;
+        }
         let decision = Decision {
             accept_late: options.accept_late,
             ..Decision::new(&letter, Action::Redrive, signature)

@@ -300,6 +300,17 @@ migrations::statements! {
     /// $1 ids, ascending.
     lock_letters = "SELECT {in_hand} FROM UNNEST($1::uuid[]) AS u (chosen) CROSS JOIN LATERAL (
         SELECT * FROM {schema}inbox_dead_letter AS d WHERE d.id = u.chosen LIMIT 1 FOR UPDATE) AS d";
+    /// $1 dead letters, $2 a decision or null, $3 the outcome. Closes open requests that do not
+    /// accept late messages, so that one that does can be noted; a decision that is sent again
+    /// replaces none. One that a process is carrying out stays: it holds the request's lock, and
+    /// waits for that of the dead letter, which is the caller's.
+    replace_requests = "UPDATE {schema}inbox_audit SET outcome = $3, done_at = clock_timestamp()
+        WHERE ctid = ANY (ARRAY(SELECT a.place FROM UNNEST($1::uuid[]) AS u (chosen)
+            CROSS JOIN LATERAL (SELECT id, consumer FROM {schema}inbox_dead_letter AS d WHERE d.id = u.chosen LIMIT 1) AS d
+            CROSS JOIN LATERAL (SELECT ctid AS place FROM {schema}inbox_audit AS o
+                WHERE o.consumer = d.consumer AND o.dead_letter = d.id AND o.done_at IS NULL AND NOT o.accept_late
+                LIMIT 1 FOR UPDATE SKIP LOCKED) AS a
+            WHERE NOT EXISTS (SELECT FROM {schema}inbox_audit AS s WHERE s.decision = $2 AND s.dead_letter = d.id OFFSET 0)))";
     /// A request that is open stays as it is. A decision that is sent again makes no second one.
     note_requests = "INSERT INTO {schema}inbox_audit (actor, note, dead_letter, consumer, action, accept_late,
             selection, decision)

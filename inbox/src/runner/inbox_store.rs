@@ -6,6 +6,7 @@ use std::time::Duration;
 use message::{Committed, Delivery, Message, MessageId, shield};
 use time::OffsetDateTime;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::store::{Admitted, AdmittedBatch, Store};
@@ -34,6 +35,8 @@ pub(super) struct InboxStore<DB: Dialect> {
     pub(super) guarded: bool,
     /// The id of this process in notes of what it has in hand.
     pub(super) process: Uuid,
+    /// Cancelled when the consumer stops and redrives are given up.
+    pub(super) stopping: CancellationToken,
 }
 
 impl<DB: Dialect> InboxStore<DB> {
@@ -49,6 +52,16 @@ impl<DB: Dialect> InboxStore<DB> {
         call: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         within(self.inbox.options().call_timeout, what, call).await
+    }
+
+    /// Redrives, unless the consumer stops: then the work is dropped, which rolls its transaction
+    /// back, and there is no result.
+    pub(super) async fn unless_stopped<T>(&self, redrive: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.stopping.cancelled() => None,
+            done = redrive => Some(done),
+        }
     }
 
     /// Notes that this process has not begun the redrive of a dead letter.
@@ -289,6 +302,10 @@ impl<DB: Dialect> Store for InboxStore<DB> {
 
     async fn redrive_requested(&self, after: i64, ends_at: Instant) -> Result<Option<i64>, StoreError> {
         self.carry_out_requests(after, ends_at).await
+    }
+
+    fn stop_redrives(&self) {
+        self.stopping.cancel();
     }
 
     async fn add_counts(&self, counts: Counts) -> Result<(), StoreError> {

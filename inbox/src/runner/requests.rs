@@ -31,7 +31,7 @@ impl<DB: Dialect> InboxStore<DB> {
             let look = self.inbox.redrive_requests(&self.consumer, after, REDRIVES);
             let requests = self.within("look for redrives that were requested", look).await?;
             for request in &requests {
-                if Instant::now() >= ends_at {
+                if Instant::now() >= ends_at || self.stopping.is_cancelled() {
                     return Ok(Some(after));
                 }
                 match self.carry_out(request).await {
@@ -75,14 +75,14 @@ impl<DB: Dialect> InboxStore<DB> {
         };
         let handler = BoundedHandler(self);
         let call = self.inbox.carry_out(&self.consumer, request, &handler, self.after_dead_letter);
-        let done = within(self.redrive_max(), "redrive", call).await;
+        let done = self.unless_stopped(within(self.redrive_max(), "redrive", call)).await;
         if let Some(letter) = noted {
             match done {
-                Ok(false) => self.leave_letter(letter.key()).await?,
+                Some(Ok(false)) => self.leave_letter(letter.key()).await?,
                 _ => self.put_letter_down(letter.key(), false).await?,
             }
         }
-        done.map(drop)
+        done.unwrap_or(Ok(true)).map(drop)
     }
 
     /// Notes why a requested redrive is not tried again.

@@ -294,6 +294,10 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(None))
     }
 
+    /// Gives up redrives that run, so that they count against no message, and begins no others. By
+    /// default a store has none.
+    fn stop_redrives(&self) {}
+
     /// Stores counts; by default a store drops them.
     fn add_counts(&self, _counts: Counts) -> impl Future<Output = Result<(), StoreError>> + Send {
         std::future::ready(Ok(()))

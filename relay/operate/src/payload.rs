@@ -2,7 +2,7 @@
 //! before a payload is shown, and only if there is one.
 
 use inbox::DeadLetterId;
-use message::SizeLimit;
+use message::{SizeLimit, Topic};
 use outbox_log::entries::{EntryRef, FoundEntry, Signature};
 use outbox_log::{EntryId, RowLimit};
 
@@ -92,7 +92,7 @@ async fn of_entry(
     let Some(stored) = read.await? else { return Ok(None) };
     check_size(stored.bytes)?;
     let Some(bytes) = stored.payload else { return Ok(None) };
-    note(place, signed, &format!("message {}", entry.message_id)).await?;
+    note(place, signed, &looked_at(&format!("message {}", entry.message_id), &entry.topic)).await?;
     let (owner, content_type) = (place.pipeline.to_string(), Some(stored.content_type));
     Ok(Some(Payload { owner, content_type, bytes }))
 }
@@ -117,7 +117,8 @@ async fn of_letter(
             return Err(OperateError::refused(text, "also name a pipeline"));
         };
         let Some(letter) = place.database.dead_letter(letter.id).await? else { continue };
-        note(outbox, signed, &format!("dead letter {} of {}", letter.id, letter.consumer)).await?;
+        let what = format!("dead letter {} of {}", letter.id, letter.consumer);
+        note(outbox, signed, &looked_at(&what, &letter.topic)).await?;
         let owner = letter.consumer.clone();
         return Ok(Some(Payload {
             owner,
@@ -126,6 +127,12 @@ async fn of_letter(
         }));
     }
     Ok(None)
+}
+
+/// Returns the text of the audit for a payload that was shown, with its topic: the audit is
+/// searched by topic. A text that is no topic could name another one, and is left out.
+fn looked_at(what: &str, topic: &str) -> String {
+    if Topic::new(topic).is_ok() { format!("{what} topic={topic}") } else { what.to_owned() }
 }
 
 pub(super) async fn note(place: &OutboxPlace, signed: &Signed, selection: &str) -> Result<(), OperateError> {
@@ -157,6 +164,12 @@ mod tests {
             let refused = payload(&Places::new(), &signed, &id).await.err().unwrap();
             assert_eq!(refused.kind(), kind, "{refused}");
         }
+    }
+
+    #[test]
+    fn the_audit_names_the_topic_of_a_payload() {
+        assert_eq!(looked_at("message 7", "orders"), "message 7 topic=orders");
+        assert_eq!(looked_at("message 7", "a topic=orders"), "message 7");
     }
 
     #[test]

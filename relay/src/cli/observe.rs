@@ -9,6 +9,8 @@ use std::time::Duration;
 
 #[cfg(any(feature = "metrics-endpoint", feature = "page"))]
 use message::Backoff;
+#[cfg(feature = "page")]
+use tokio_util::sync::CancellationToken;
 #[cfg(any(feature = "metrics-endpoint", feature = "page"))]
 use tokio_util::task::AbortOnDropHandle;
 #[cfg(any(feature = "metrics-endpoint", feature = "page"))]
@@ -120,8 +122,31 @@ pub(super) fn serve(
     }))
 }
 
+/// Maximum time to wait for the jobs of the page when the relay stops.
+#[cfg(feature = "page")]
+const JOBS_END_MAX: Duration = Duration::from_secs(10);
+
+/// The page that is served. It also ends when this is dropped, without its jobs.
+#[cfg(feature = "page")]
+pub(super) struct ServedPage {
+    task: AbortOnDropHandle<()>,
+    stop: CancellationToken,
+}
+
+#[cfg(feature = "page")]
+impl ServedPage {
+    /// Stops the page with its jobs, and waits until they have ended, for at most
+    /// [`JOBS_END_MAX`].
+    pub(super) async fn end(self) {
+        self.stop.cancel();
+        if tokio::time::timeout(JOBS_END_MAX, self.task).await.is_err() {
+            warn!("a job of the page did not end within {} s, and is cut off", JOBS_END_MAX.as_secs());
+        }
+    }
+}
+
 /// Serves the page for operators, if it has an address, as soon as that and the files that it needs
-/// are available. Ends when the handle is dropped. Calls `is_missing` with whether it still waits.
+/// are available. Calls `is_missing` with whether it still waits.
 ///
 /// # Errors
 /// [`Failure`] for errors in the configuration itself.
@@ -130,16 +155,22 @@ pub(super) fn serve_page(
     config: &Arc<Config>,
     own: web::Own,
     is_missing: impl Fn(bool) + Send + Sync + 'static,
-) -> Result<Option<AbortOnDropHandle<()>>, Failure> {
+) -> Result<Option<ServedPage>, Failure> {
     let (Some(settings), config) = (config.page.clone(), Arc::clone(config)) else { return Ok(None) };
     web::check_settings(&settings).map_err(|error| Failure::new(Exit::Usage, &error))?;
-    Ok(Some(spawn(async move {
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    let task = spawn(async move {
         let bind = || Page::bind(&config.pipelines, &config.verify, &settings, own.clone());
-        let page = listening("the page is", bind, || is_missing(true)).await;
+        let page = tokio::select! {
+            page = listening("the page is", bind, || is_missing(true)) => page,
+            () = stopped.cancelled() => return,
+        };
         is_missing(false);
         let address = page.address().unwrap_or(settings.listen);
         let users = settings.users.len();
         info!(%address, users, tls = settings.tls.is_some(), "serving the page for operators");
-        page.serve().await;
-    })))
+        page.serve(stopped).await;
+    });
+    Ok(Some(ServedPage { task, stop }))
 }

@@ -111,12 +111,18 @@ impl Run {
             .iter()
             .map(|opened| (opened.candidate.name.to_string(), opened.ready.pipeline.status()));
         #[cfg(feature = "page")]
-        let _page = observe::serve_page(&config, own.collect(), is_page_missing)?;
+        let page = observe::serve_page(&config, own.collect(), is_page_missing)?;
         let _watchdog = systemd::watchdog();
         let file = self.config.shown();
         let Prepared { ready, refused } = tokio::select! {
             prepared = self.prepare(pipelines, &file) => prepared?,
-            () = signals.stop.next() => return Ok(if self.once { Exit::Unavailable } else { Exit::Success }),
+            () = signals.stop.next() => {
+                #[cfg(feature = "page")]
+                if let Some(page) = page {
+                    page.end().await;
+                }
+                return Ok(if self.once { Exit::Unavailable } else { Exit::Success });
+            }
         };
         info!(version = env!("CARGO_PKG_VERSION"), pipelines = ready.len(), "starting");
         let watches = if self.once { watch_all(&ready) } else { JoinSet::new() };
@@ -139,6 +145,13 @@ impl Run {
             stop.cancel();
             // A pass that has begun reports its result; a hanging one is abandoned.
             let _ = tokio::time::timeout(maintenance::STOP_GRACE, maintenance.join_all()).await;
+        }
+        #[cfg(feature = "page")]
+        if let Some(page) = page.filter(|_| exit != Exit::Interrupted) {
+            tokio::select! {
+                () = page.end() => {}
+                () = signals.stop.next() => {}
+            }
         }
         #[cfg(feature = "otlp")]
         if let Some(export) = export.filter(|_| exit != Exit::Interrupted) {

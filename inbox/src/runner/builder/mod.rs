@@ -7,6 +7,7 @@ mod settings;
 use std::sync::Arc;
 
 use message::{InvalidText, Subscriber};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::broker_session::SubscriptionFactory;
@@ -160,6 +161,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
             after_dead_letter: settings.after_dead_letter,
             guarded: self.guarded,
             process: Uuid::now_v7(),
+            stopping: CancellationToken::new(),
         };
         let parts = Parts {
             settings,

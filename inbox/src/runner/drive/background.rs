@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Drive;
@@ -21,11 +22,27 @@ use crate::runner::worker::Worker;
 /// other.
 const REDRIVING_MAX: Duration = Duration::from_secs(10);
 
+/// Maximum time to note that redrives which a stop has interrupted are no longer in hand.
+const REDRIVES_END_MAX: Duration = Duration::from_secs(2);
+
 /// The tasks beside the loop; dropping it ends them.
 pub(super) struct Background {
     _maintenance: Option<AbortOnDropHandle<()>>,
-    _redrives: Option<AbortOnDropHandle<()>>,
+    redrives: Option<AbortOnDropHandle<()>>,
+    stop: CancellationToken,
     _counts: AbortOnDropHandle<()>,
+}
+
+impl Background {
+    /// Ends the tasks. A redrive that runs is given up and noted as such: the next process would
+    /// count it as one that ended the process.
+    pub(super) async fn end<S: Store>(self, worker: &Worker<S>) {
+        self.stop.cancel();
+        worker.store.stop_redrives();
+        if let Some(redrives) = self.redrives {
+            _ = tokio::time::timeout(REDRIVES_END_MAX, redrives).await;
+        }
+    }
 }
 
 impl<S: Store> Drive<S> {
@@ -33,9 +50,12 @@ impl<S: Store> Drive<S> {
     pub(super) fn begin_background(&self) -> Background {
         let worker = || Arc::clone(&self.worker);
         let RunnerOptions { maintain_interval, redrive_interval, .. } = self.settings;
+        let stop = CancellationToken::new();
+        let redriving = |period| self.spawn(redrive(worker(), period, stop.clone()));
         Background {
             _maintenance: maintain_interval.map(|period| self.spawn(maintain(worker(), period))),
-            _redrives: redrive_interval.map(|period| self.spawn(redrive(worker(), period))),
+            redrives: redrive_interval.map(redriving),
+            stop,
             _counts: self.spawn(store_counts(worker())),
         }
     }
@@ -52,18 +72,24 @@ async fn maintain<S: Store>(worker: Arc<Worker<S>>, period: Duration) {
     }
 }
 
-async fn redrive<S: Store>(worker: Arc<Worker<S>>, period: Duration) {
+async fn redrive<S: Store>(worker: Arc<Worker<S>>, period: Duration, stop: CancellationToken) {
     let mut look = HeldLook::default();
     let mut after = None;
     let mut is_more = false;
-    loop {
-        if !is_more {
-            tokio::time::sleep(period).await;
+    while !stop.is_cancelled() {
+        let pause = if is_more { Duration::ZERO } else { period };
+        if worker.wait(pause, &stop).await.is_err() {
+            return;
         }
         // Redrives and held messages each have their own time limit, so neither blocks the other.
         // The permit is one of those for deliveries. So no more handlers run at once than
         // configured, and none runs beside a message that must be alone.
-        let Ok(_permit) = worker.permits.acquire().await else { return };
+        let permit = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            permit = worker.permits.acquire() => permit,
+        };
+        let Ok(_permit) = permit else { return };
         let ends_at = Instant::now() + REDRIVING_MAX;
         let requested = worker.store.redrive_requested(after.unwrap_or_default(), ends_at);
         after = watched("requested redrives", requested).await.flatten();

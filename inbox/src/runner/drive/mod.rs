@@ -101,7 +101,15 @@ impl<S: Store> Drive<S> {
     pub(super) async fn run(mut self) -> Result<(), RunError> {
         let background = self.begin_background();
         let result = self.receive_and_settle().await;
-        drop(background);
+        if result.is_ok() {
+            tokio::select! {
+                biased;
+                () = self.shutdown.abort.cancelled() => {}
+                () = Box::pin(background.end(&self.worker)) => {}
+            }
+        } else {
+            drop(background);
+        }
         self.running.abort_all();
         self.worker.meter.held(0);
         self.worker.status.ended();

@@ -34,6 +34,9 @@ impl<DB: Dialect> HeldMessages for InboxStore<DB> {
     }
 
     async fn redrive_in_turn(&self, letter: DeadLetterId) -> Result<Turn, StoreError> {
+        if self.stopping.is_cancelled() {
+            return Ok(Turn::NotNow);
+        }
         let handler = BoundedHandler(self);
         let lock = || self.within("lock a held message", self.inbox.lock_turn(letter, &handler));
         let mut ended = None;
@@ -56,9 +59,10 @@ impl<DB: Dialect> HeldMessages for InboxStore<DB> {
         };
         let failing = turn.failing();
         let applying = self.inbox.apply_in_turn(&self.consumer, turn, &handler);
-        let turn = match within(self.redrive_max(), "redrive", applying).await {
-            Ok(resolution) => Turn::Closed(resolution),
-            Err(error) => Turn::Failed(Box::new(failing(error))),
+        let turn = match self.unless_stopped(within(self.redrive_max(), "redrive", applying)).await {
+            Some(Ok(resolution)) => Turn::Closed(resolution),
+            Some(Err(error)) => Turn::Failed(Box::new(failing(error))),
+            None => Turn::NotNow,
         };
         self.put_letter_down(noted.key(), matches!(turn, Turn::Closed(_))).await?;
         Ok(turn)

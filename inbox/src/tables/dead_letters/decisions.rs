@@ -11,6 +11,9 @@ use crate::tables::Tables;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
+/// The outcome of a request that another one has replaced.
+const REPLACED: &str = "replaced by a request that accepts late messages";
+
 impl<DB: Dialect> Tables<DB> {
     /// Stores a decision. Returns its number, or `None` when the same request is already open.
     pub(crate) async fn note_decision(
@@ -111,6 +114,22 @@ impl<DB: Dialect> Tables<DB> {
         let Some(head) = head else { return Ok(None) };
         let now = of_decision(&self.shared.letter_outcomes).rows(connection).await?;
         rows::letter_decision(&head, &now).map(Some)
+    }
+
+    /// Closes open requests to redrive these dead letters that do not accept late messages, before
+    /// requests that do are noted. `decision` is the one that is noted then.
+    pub(crate) async fn replace_requests(
+        &self,
+        connection: &mut DB::Connection,
+        ids: &[Uuid],
+        decision: Option<Uuid>,
+    ) -> Result<u64> {
+        Query::<DB>::new(&self.shared.replace_requests)
+            .bind(ids)
+            .bind(decision)
+            .bind(REPLACED)
+            .run(connection)
+            .await
     }
 
     /// Stores requests to redrive. Returns the dead letters of the new ones: one that is already

@@ -213,8 +213,14 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
 DECLARE
-    new_id uuid := coalesce(message_id, {schema}outbox_new_message_id());
-    header record;
+    new_id  uuid := coalesce(message_id, {schema}outbox_new_message_id());
+    -- The time in an id that the producer brings. The library knows which times its consumers
+    -- accept; here these are the limits of the widest window.
+    made_at timestamptz := to_timestamp(
+        ('x' || translate(left(message_id::text, 13), '-', ''))::bit(48)::bigint / 1000.0);
+    oldest  CONSTANT interval := '366 days';
+    ahead   CONSTANT interval := '1 day';
+    header  record;
 BEGIN
     IF topic IS NULL OR payload IS NULL THEN
         RAISE EXCEPTION 'topic and payload must not be null' USING ERRCODE = 'null_value_not_allowed';
@@ -223,9 +229,25 @@ BEGIN
     PERFORM {schema}outbox_check_text('key', key, '^[^[:cntrl:]]+$');
     PERFORM {schema}outbox_check_text('kind', kind, '^[^[:cntrl:]]+$');
     PERFORM {schema}outbox_check_text('content type', coalesce(content_type, ''), '^[ -~]+$');
-    IF get_byte(uuid_send(new_id), 6) >> 4 <> 7 THEN
-        RAISE EXCEPTION 'message id % is not a version 7 UUID', new_id
+    IF get_byte(uuid_send(message_id), 6) >> 4 <> 7 THEN
+        RAISE EXCEPTION 'message id % is not a version 7 UUID', message_id
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave it out and one is made.';
+    ELSIF get_byte(uuid_send(message_id), 8) >> 6 <> 2 THEN
+        RAISE EXCEPTION 'message id % has the version field 7, but is of another variant; send a UUID of RFC 9562, '
+                'whose fourth group begins with 8, 9, a or b', message_id
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF made_at >= '10000-01-01Z' THEN
+        RAISE EXCEPTION 'message id % contains a time after the year 9999; use the current time in milliseconds', message_id
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF made_at < clock_timestamp() - oldest THEN
+        RAISE EXCEPTION 'token % was generated at %, and tokens from before % are no longer remembered: find out '
+                'whether it took effect, and generate a new one if it did not',
+                message_id, made_at, clock_timestamp() - oldest
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF made_at > clock_timestamp() + ahead THEN
+        RAISE EXCEPTION 'token % was generated at %, but the newest accepted time is %: correct the clock or the '
+                'business time that it was generated from', message_id, made_at, clock_timestamp() + ahead
+            USING ERRCODE = 'invalid_parameter_value';
     ELSIF jsonb_typeof(headers) <> 'object' THEN
         RAISE EXCEPTION 'headers are a JSON %; they must be an object of texts', jsonb_typeof(headers)
             USING ERRCODE = 'invalid_parameter_value';

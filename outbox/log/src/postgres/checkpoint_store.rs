@@ -14,7 +14,7 @@ use crate::exception::ExceptionChange;
 use crate::failure::{gone, within};
 use crate::lease::{Acquired, Fenced, Lease, OtherHolder, RelayName};
 use crate::postgres::encoding;
-use crate::postgres::facts::{self, Looked, YoungRows};
+use crate::postgres::facts::{self, Looked, YoungRows, has_refused_itself};
 use crate::postgres::history::{self, CursorFacts, Decision};
 use crate::watch::Watch;
 use crate::{BrokerTrouble, CheckpointStore, Cursor, LogError, Progress, stored};
@@ -187,8 +187,8 @@ impl PgCheckpointStore {
     }
 
     /// Stores a checkpoint with changes. Runs again when an operator has changed an entry that it
-    /// removes. Returns `None`, and stores nothing, when a message was to be parked under the id of
-    /// another one.
+    /// removes; fails with the name of a segment that the log lacks. Returns `None`, and stores
+    /// nothing, when a message was to be parked under the id of another one.
     async fn checkpoint_with(
         &mut self,
         epoch: i64,
@@ -201,7 +201,16 @@ impl PgCheckpointStore {
                 Ok(1) => return Ok(Some(Fenced::Held)),
                 Ok(_) => return Ok(Some(Fenced::Lost)),
                 Err(error) if has_code(&error, NOT_NULL_VIOLATION) => return Ok(None),
-                Err(error) if has_code(&error, DIVISION_BY_ZERO) && attempt < CHECKPOINT_ATTEMPTS => {
+                Err(error) if has_refused_itself(&error) => {
+                    self.questions.server(&mut self.connection).await?;
+                    if attempt == CHECKPOINT_ATTEMPTS {
+                        return Err(LogError::Unavailable {
+                            reason: String::from(
+                                "operators change entries faster than a checkpoint can remove them",
+                            ),
+                            source: Some(Box::new(error)),
+                        });
+                    }
                     attempt += 1;
                 }
                 Err(error) => return Err(LogError::during("write the checkpoint")(error)),
@@ -241,9 +250,6 @@ impl PgCheckpointStore {
 
 /// The answer of a checkpoint that would park a message under the id of another one.
 const NOT_NULL_VIOLATION: &str = "23502";
-
-/// The answer of a checkpoint that would leave an entry which an operator has just changed.
-const DIVISION_BY_ZERO: &str = "22012";
 
 fn has_code(error: &sqlx::Error, code: &str) -> bool {
     error.as_database_error().and_then(|error| error.code()).is_some_and(|found| found == code)

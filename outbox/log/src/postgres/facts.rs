@@ -67,9 +67,16 @@ migrations::statements! {
             (SELECT xid::text FROM last), (SELECT id FROM last), (SELECT count(*) FROM young)";
 }
 
-/// SQLSTATE of a statement that was to read a log without one of its segments: division by zero
-/// (`fragments::WHOLE`).
-pub(super) const NOT_WHOLE: &str = "22012";
+/// SQLSTATE of a statement that divides by zero, and so refuses itself: the log lacks a segment
+/// (`fragments::WHOLE`), or an operator has changed an entry that a checkpoint removes
+/// (`statements::Statements::checkpoint_with_changes`).
+const REFUSED_ITSELF: &str = "22012";
+
+/// Returns whether a statement has refused itself.
+pub(super) fn has_refused_itself(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| code == REFUSED_ITSELF)
+}
 
 /// Makes the error for a log without some of its segments.
 fn without_segments(missing: &str) -> LogError {
@@ -170,8 +177,7 @@ impl Statements {
         what: &'static str,
         error: sqlx::Error,
     ) -> LogError {
-        let code = error.as_database_error().and_then(|error| error.code());
-        if code.is_none_or(|code| code != NOT_WHOLE) {
+        if !has_refused_itself(&error) {
             return LogError::during(what)(error);
         }
         match self.server(connection).await {

@@ -105,13 +105,16 @@ pub(super) const TRACE: &str = "CASE WHEN octet_length({of}.traceparent) <= 64
     CASE WHEN octet_length({of}.tracestate) <= 8192 THEN {of}.tracestate END AS tracestate";
 
 /// The content of the entry with the id `copied` that relay $3 has parked: its copy, or the row of
-/// the log if that was too large to be copied.
+/// the log if that was too large to be copied. Without a segment of the log, a row is not taken for
+/// gone: then the statement refuses itself ([`WHOLE`]). That is decided before the log is searched.
 pub(super) const COPY: &str = "
     (SELECT kind, content_type, headers, traceparent, tracestate, payload, enqueued_at FROM {schema}outbox_parked
     WHERE relay = $3 AND shard = 0 AND id = {copied} AND payload IS NOT NULL LIMIT 1)
     UNION ALL
-    (SELECT kind, content_type, headers, traceparent, tracestate, payload, enqueued_at FROM {schema}outbox_message
-    WHERE id >= {copied} AND id <= {copied} AND message_id = {message_id} AND {same_segment} ORDER BY id LIMIT 1)
+    (SELECT stored.* FROM (SELECT {whole} AS is_whole OFFSET 0) AS log CROSS JOIN LATERAL (
+        SELECT kind, content_type, headers, traceparent, tracestate, payload, enqueued_at FROM {schema}outbox_message
+        WHERE log.is_whole AND id >= {copied} AND id <= {copied} AND message_id = {message_id} AND {same_segment}
+        ORDER BY id LIMIT 1) AS stored)
     LIMIT 1";
 
 /// Whether the row lies in the segment of this message id. Both sides are the expression that the
@@ -133,11 +136,11 @@ pub(super) const PASSED: &str =
 pub(super) const PRESENT_RUN: &str =
     "SELECT run_id::text FROM {schema}outbox_server_run WHERE started_at = pg_postmaster_start_time()";
 
-/// True while the log has all of its segments. Otherwise the statement fails with
-/// [`NOT_WHOLE`](super::facts::NOT_WHOLE): without a segment it would find no row of it, and the
-/// relay would pass them. An answer without rows would not do, because the segment may be attached
-/// again before the next statement. A segment that is being detached concurrently is not read
-/// either; before PostgreSQL 14 there is no such column.
+/// True while the log has all of its segments. Otherwise the statement refuses itself
+/// ([`has_refused_itself`](super::facts::has_refused_itself)): without a segment it would find no
+/// row of it, and the relay would pass them. An answer without rows would not do, because the
+/// segment may be attached again before the next statement. A segment that is being detached
+/// concurrently is not read either; before PostgreSQL 14 there is no such column.
 pub(super) const WHOLE: &str = "(SELECT 1 / (count(*) >= 8)::integer FROM pg_inherits AS segment
     WHERE segment.inhparent = '{schema}outbox_message'::regclass
         AND to_jsonb(segment) ->> 'inhdetachpending' IS DISTINCT FROM 'true') = 1";

@@ -249,6 +249,10 @@ migrations::statements! {
     /// takes no longer than a lease. A scheduled entry is due at its message's own time, so that it
     /// is not delayed by the time that the cursor had to wait.
     ///
+    /// A change is stored only while the log is whole: without its segment, its content would not
+    /// be found. The condition is one on the changes, and not on the log. A condition on the log is
+    /// one on each segment, and is not evaluated where no segment is left to be searched.
+    ///
     /// The table refuses null, which replaces the message id of a different message with the same
     /// id. Otherwise the parked message would be lost under an id that was given out twice. A
     /// rebase gives the other row a new id.
@@ -278,7 +282,8 @@ migrations::statements! {
             SELECT fenced.relay, c.*
             FROM fenced CROSS JOIN unnest($4::bigint[], $5::text[]::uuid[], $6::text[], $7::text[], $8::text[],
                 $9::integer[], $10::float8[], $11::text[], $12::text[])
-                AS c(id, message_id, topic, key, state, attempts, due_in, fault, error)),
+                AS c(id, message_id, topic, key, state, attempts, due_in, fault, error)
+            WHERE CASE WHEN c.id > 0 THEN {whole} END),
         copied AS (
             INSERT INTO {schema}outbox_parked
                 (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
@@ -295,7 +300,7 @@ migrations::statements! {
                     FROM changed CROSS JOIN LATERAL (
                         SELECT * FROM {schema}outbox_message
                         WHERE id >= changed.id AND id <= changed.id AND message_id = changed.message_id
-                            AND {same_segment} AND {whole}
+                            AND {same_segment}
                         ORDER BY id LIMIT 1) AS m
                     WHERE NOT EXISTS (
                         SELECT FROM {schema}outbox_parked AS p

@@ -12,7 +12,6 @@ use tokio::time::Instant;
 
 use crate::decided::{ends_with_a_discard, has_an_edit};
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
-use crate::sqlite::fragments::IS_LARGE;
 use crate::sqlite::mark::id_of;
 use crate::sqlite::statements;
 use crate::sqlite::store::SqliteLog;
@@ -35,13 +34,13 @@ migrations::statements! {
         // The largest message id of the moment ?1 microseconds ago.
         kept_since = "max(CAST(unixepoch('subsec') * 1000 AS INTEGER) - ?1 / 1000, 0)";
         id_of_keep = "printf('%08x-%04x-7fff-bfff-ffffffffffff', {kept_since} >> 16, {kept_since} & 65535)";
-        is_large = IS_LARGE;
-        // Rows up to the id ?1, except those of parked entries that are too large to have a copy.
-        removable = "id <= ?1 AND NOT ({is_large} AND EXISTS (
+        // Rows up to the id ?1, except those of parked entries without a copy: mostly those that
+        // are too large for one.
+        removable = "id <= ?1 AND NOT EXISTS (
             SELECT 1 FROM outbox_relay AS r CROSS JOIN outbox_exception AS e
             WHERE e.relay = r.relay AND e.shard = r.shard AND e.id = outbox_message.id
                 AND NOT EXISTS (SELECT 1 FROM outbox_parked AS p
-                    WHERE p.relay = e.relay AND p.shard = e.shard AND p.id = e.id)))";
+                    WHERE p.relay = e.relay AND p.shard = e.shard AND p.id = e.id))";
     }
 
     relays = "SELECT relay, cursor FROM outbox_relay ORDER BY relay";

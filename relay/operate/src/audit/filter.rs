@@ -37,8 +37,8 @@ pub struct AuditFilter {
     /// Only this action, one of [`ACTIONS`].
     pub action: Option<String>,
     /// Only decisions about messages of this topic, or about the topic. Found by the decision's
-    /// own filter, or by the message as long as its log keeps it. Payload views, and replays by id
-    /// or key or of everything, name no topic: they are not found.
+    /// own filter, or by the message as long as its log keeps it. Replays by id or key or of
+    /// everything name no topic: they are not found.
     pub topic: Option<String>,
     /// Only decisions at this time or later, by the clock of each database.
     pub from: Option<OffsetDateTime>,
@@ -122,6 +122,7 @@ mod tests {
             ("source=outbox topic=orders key=a: 3 chosen", true),
             ("topic orders", true),
             ("topic=orders", true),
+            ("message 01908000-0000-7000-8000-000000000001 topic=orders", true),
             ("topic=orders.placed: 3 chosen", false),
             ("subtopic=orders: 3 chosen", false),
             ("key=orders: 3 chosen", false),

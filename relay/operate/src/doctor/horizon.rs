@@ -67,6 +67,14 @@ pub(crate) fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding
                 continue;
             }
         };
+        if let Some(ahead) = inbox.begins_in {
+            let remedy = "until then every message is dead-lettered as too old, whatever the retention: correct the \
+                          database's clock, then move the beginning back (docs/operations/histories.md: a memory that \
+                          begins in the future)";
+            let measured = format!("its memory begins in {}", age(ahead));
+            findings.push(Finding::fail(name, subject, measured, remedy));
+            continue;
+        }
         let is_of = |place: &&Horizon| inbox.topics.is_empty() || inbox.topics.contains(&place.topic);
         findings.extend(horizons.iter().filter(is_of).map(|place| compare(name, &subject, remembers, place)));
     }
@@ -78,7 +86,9 @@ pub(crate) fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding
 #[must_use]
 pub(crate) fn waiting(longest: Duration, inboxes: &[InboxFacts]) -> Vec<Finding> {
     let remembers = |inbox: &InboxFacts| inbox.remembers.as_ref().ok().copied().flatten();
-    let inboxes = inboxes.iter().filter_map(|inbox| Some((inbox, remembers(inbox)?)));
+    // A memory that has not begun is reported by itself.
+    let inboxes = inboxes.iter().filter(|inbox| inbox.begins_in.is_none());
+    let inboxes = inboxes.filter_map(|inbox| Some((inbox, remembers(inbox)?)));
     inboxes
         .map(|(inbox, remembers)| {
             let measured =
@@ -143,6 +153,7 @@ mod tests {
             consumer: String::from("billing"),
             topics: [String::from("orders")].into(),
             remembers: Ok(Some(remembers)),
+            begins_in: None,
             lost_days: Vec::new(),
         };
         let place = |topic: &str| Horizon {
@@ -169,9 +180,23 @@ mod tests {
             consumer: String::from("billing"),
             topics: std::collections::BTreeSet::new(),
             remembers: Err(unread),
+            begins_in: None,
             lost_days: Vec::new(),
         };
         assert_eq!(check(&[], std::slice::from_ref(&inbox))[0].state, CheckState::Fail);
+        let ahead =
+            InboxFacts { remembers: Ok(Some(Duration::ZERO)), begins_in: Some(2 * DAY), ..inbox.clone() };
+        let place = Horizon {
+            topic: String::from("orders"),
+            place: String::from("topic orders"),
+            redelivers: Redelivers::For(7 * DAY),
+            remedy: "retention.ms",
+        };
+        let findings = check(&[place], std::slice::from_ref(&ahead));
+        assert_eq!(findings.len(), 1, "a longer retention changes nothing: {findings:?}");
+        assert_eq!(findings[0].state, CheckState::Fail);
+        assert!(findings[0].measured.contains("its memory begins in 2d"), "{findings:?}");
+        assert_eq!(waiting(14 * DAY, &[ahead]), []);
         let lost_days = vec![String::from("inbox_message_20260315")];
         let inbox = InboxFacts { remembers: Ok(Some(14 * DAY)), lost_days, ..inbox };
         let finding = &check(&[], &[inbox])[0];
@@ -185,6 +210,7 @@ mod tests {
             consumer: String::from("billing"),
             topics: std::collections::BTreeSet::new(),
             remembers,
+            begins_in: None,
             lost_days: Vec::new(),
         };
         let of = |longest| waiting(longest, &[inbox(Ok(Some(14 * DAY))), inbox(Ok(None))]);

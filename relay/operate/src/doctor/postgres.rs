@@ -1,13 +1,15 @@
 //! Checks of a PostgreSQL database. Pure.
 
 use super::common::{DATABASE, accepted, clock, pooler};
-use super::facts::{PostgresFacts, Timeline};
+use super::facts::{IdSequence, PostgresFacts, Timeline};
 use super::report::{CheckState, Finding};
 use super::text::bytes;
 use super::{activity, schema};
 
 /// The first version with `xid8` and `pg_current_snapshot()`.
 const VERSION_MIN: i32 = 130_000;
+/// The last id that leaves a log years before the end: 2^62, of 2^63.
+const ID_MAX: i64 = 1 << 62;
 /// Returns the findings of all checks of a database that answered.
 #[must_use]
 pub(crate) fn check(facts: &PostgresFacts) -> Vec<Finding> {
@@ -15,7 +17,7 @@ pub(crate) fn check(facts: &PostgresFacts) -> Vec<Finding> {
     findings.extend(facts.lines.iter().map(|line| schema::check(line, DATABASE)));
     findings.push(schema::row_security(&facts.lines, DATABASE));
     findings.push(accepted(facts.refused.as_deref()));
-    findings.push(sequence(facts.sequence_cache));
+    findings.push(sequence(facts.id_sequence.as_ref()));
     findings.push(timeline(&facts.timeline));
     findings.push(encoding(&facts.encoding));
     findings.push(collation(facts.stale_collation.as_ref()));
@@ -64,20 +66,50 @@ fn primary(facts: &PostgresFacts) -> Finding {
     Finding::unless("primary", DATABASE, if facts.replica { "a replica" } else { "the primary" }, problem)
 }
 
-fn sequence(cache: Option<i64>) -> Finding {
-    let check = "sequence-cache";
-    match cache {
-        None => {
-            Finding::unknown(check, DATABASE, "there is no outbox_message_id_seq", "run relay migrate up")
-        }
-        Some(1) => Finding::pass(check, DATABASE, "CACHE 1"),
-        Some(cache) => Finding::fail(
+fn sequence(sequence: Option<&IdSequence>) -> Finding {
+    let check = "id-sequence";
+    let Some(sequence) = sequence else {
+        return Finding::unknown(
             check,
             DATABASE,
-            format!("CACHE {cache}"),
-            "rows would be lost: run ALTER SEQUENCE outbox_message_id_seq CACHE 1, then reconnect all \
-             producers",
-        ),
+            "there is no outbox_message_id_seq",
+            "run relay migrate up",
+        );
+    };
+    let IdSequence { cache, increment, maximum, cycles, last } = *sequence;
+    let mut wrong = Vec::new();
+    let mut why = Vec::new();
+    if cache > 1 {
+        wrong.push(format!("CACHE {cache}"));
+        why.push("rows would be lost");
+    }
+    if increment < 1 {
+        wrong.push(format!("INCREMENT BY {increment}"));
+        why.push("ids go back, and producers get ids that rows have");
+    }
+    if maximum != i64::MAX {
+        wrong.push(format!("MAXVALUE {maximum}"));
+        why.push("nothing can be enqueued after this id");
+    }
+    if cycles {
+        wrong.push(String::from("CYCLE"));
+        why.push("ids would begin again");
+    }
+    if !wrong.is_empty() {
+        let remedy = format!(
+            "{}: run ALTER SEQUENCE outbox_message_id_seq CACHE 1 INCREMENT BY 1 MINVALUE 1 NO MAXVALUE NO CYCLE, then \
+             reconnect all producers",
+            why.join("; ")
+        );
+        return Finding::fail(check, DATABASE, wrong.join(", "), remedy);
+    }
+    match last {
+        Some(last) if last > ID_MAX => {
+            let remedy = "relays cannot count beyond the end of the ids: once everything has left, stop producers and \
+                          relays, run relay forget for each relay, and TRUNCATE outbox_message RESTART IDENTITY";
+            Finding::fail(check, DATABASE, format!("the last id is {last}, near the end"), remedy)
+        }
+        _ => Finding::pass(check, DATABASE, format!("CACHE 1, INCREMENT BY {increment}")),
     }
 }
 
@@ -236,7 +268,13 @@ pub(crate) mod tests {
             is_schema_named: false,
             other_outboxes: Vec::new(),
             unlogged: Vec::new(),
-            sequence_cache: Some(1),
+            id_sequence: Some(IdSequence {
+                cache: 1,
+                increment: 1,
+                maximum: i64::MAX,
+                cycles: false,
+                last: Some(7),
+            }),
             timeline: Timeline::Told(1),
             encoding: String::from("UTF8"),
             stale_collation: None,
@@ -258,6 +296,10 @@ pub(crate) mod tests {
         OtherOutbox { schema: schema.to_owned(), is_unread }
     }
 
+    fn ids(facts: &mut PostgresFacts) -> &mut IdSequence {
+        facts.id_sequence.as_mut().unwrap()
+    }
+
     fn state(facts: &PostgresFacts, check: &str) -> CheckState {
         let of_check = |finding: &Finding| (finding.check == check).then_some(finding.state);
         super::check(facts).iter().filter_map(of_check).max().unwrap()
@@ -275,7 +317,7 @@ pub(crate) mod tests {
     fn each_fact_that_is_wrong_has_its_check() {
         use CheckState::{Fail, Pass, Unknown, Warn};
         type Break = fn(&mut PostgresFacts);
-        let table: [(&str, CheckState, Break); 29] = [
+        let table: [(&str, CheckState, Break); 35] = [
             ("tls", Fail, |facts| facts.cipher = None),
             ("tls", Warn, |facts| facts.verified = false),
             ("server", Fail, |facts| facts.version_number = 120_000),
@@ -289,7 +331,13 @@ pub(crate) mod tests {
                 facts.lines[0].row_security = vec![String::from("public.outbox_message")];
             }),
             ("opens", Fail, |facts| facts.refused = Some(String::from("is CockroachDB"))),
-            ("sequence-cache", Fail, |facts| facts.sequence_cache = Some(100)),
+            ("id-sequence", Fail, |facts| ids(facts).cache = 100),
+            ("id-sequence", Fail, |facts| ids(facts).increment = -1),
+            ("id-sequence", Pass, |facts| ids(facts).increment = 10),
+            ("id-sequence", Fail, |facts| ids(facts).maximum = 2_147_483_647),
+            ("id-sequence", Fail, |facts| ids(facts).cycles = true),
+            ("id-sequence", Fail, |facts| ids(facts).last = Some(i64::MAX - 1_000)),
+            ("id-sequence", Pass, |facts| ids(facts).last = None),
             ("timeline", Warn, |facts| facts.timeline = Timeline::Hidden(String::from("wal_level"))),
             ("encoding", Warn, |facts| facts.encoding = String::from("LATIN1")),
             ("encoding", Warn, |facts| facts.encoding = String::from("SQL_ASCII")),

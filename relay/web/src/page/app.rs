@@ -21,7 +21,7 @@ use super::application::Application;
 use super::bulks::Bulks;
 use super::exports::Exports;
 use super::gate::gate;
-use super::jobs::Jobs;
+use super::jobs::{Jobs, all_ended};
 use super::links::Links;
 use super::login::OwnLogin;
 use super::observe::Observer;
@@ -125,6 +125,17 @@ impl App {
     /// page that answers after the end of its relays is stopped by its drop.
     pub(crate) fn until_end(&self) -> CancellationToken {
         if self.ended.is_cancelled() { self.dropped.child_token() } else { self.ended.child_token() }
+    }
+
+    /// Stops the doctor, comparisons and replays, and waits until they have ended.
+    pub(crate) async fn end_jobs(&self) {
+        let checkups = self.checkups.about_to_stop("the doctor");
+        let comparisons = self.comparisons.about_to_stop("a comparison");
+        let replays = self.replays.about_to_stop("a replay");
+        self.dropped.cancel();
+        all_ended(checkups).await;
+        all_ended(comparisons).await;
+        all_ended(replays).await;
     }
 
     /// Returns the pipeline with this name.

@@ -259,6 +259,18 @@ impl<T> Jobs<T> {
         running.inspect(|job| job.stop.cancel()).is_some()
     }
 
+    /// Returns the jobs that are running and are about to be stopped, and logs them as `what`.
+    pub(crate) fn about_to_stop(&self, what: &'static str) -> Vec<watch::Receiver<Job<T>>> {
+        let jobs = self.lock();
+        let running = jobs.iter().filter(|(_, job)| job.is_running());
+        let running = running.map(|(pipeline, job)| {
+            let by = job.seen.borrow().by.clone();
+            tracing::info!(pipeline, by, "{what} from the page is stopped, because the relay stops");
+            job.seen.clone()
+        });
+        running.collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Kept<T>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -267,6 +279,13 @@ impl<T> Jobs<T> {
 /// Waits until a job has ended, but not for longer than this. It goes on in either case.
 pub(crate) async fn wait_at_most<T>(patience: Duration, mut seen: watch::Receiver<Job<T>>) {
     drop(tokio::time::timeout(patience, seen.wait_for(|job| !job.is_running())).await);
+}
+
+/// Waits until these jobs have ended.
+pub(crate) async fn all_ended<T>(jobs: Vec<watch::Receiver<Job<T>>>) {
+    for mut seen in jobs {
+        drop(seen.wait_for(|job| !job.is_running()).await);
+    }
 }
 
 #[cfg(test)]
@@ -342,6 +361,29 @@ mod tests {
         let seen = new(begun).carry_out_whole(until_stopped);
         page.cancel();
         assert!(matches!(ended(seen).await, End::Done(result) if *result == 7), "at the end of the page");
+    }
+
+    /// Goal: a page that ends leaves no work that sends messages in the middle. Oracle: the work
+    /// has noted its end when the wait for the jobs is over.
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_page_waits_for_its_jobs() {
+        let jobs = Jobs::new();
+        let page = CancellationToken::new();
+        assert!(jobs.about_to_stop("a replay").is_empty());
+        let orders = new(jobs.begin("orders", "ann", Uuid::now_v7(), page.child_token()));
+        orders.carry_out_whole(|stop: CancellationToken| async move {
+            stop.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            Ok(7)
+        });
+        let bills = new(jobs.begin("bills", "bob", Uuid::now_v7(), page.child_token()));
+        bills.carry_out(std::future::pending());
+        let running = jobs.about_to_stop("a replay");
+        assert_eq!(running.len(), 2);
+        page.cancel();
+        all_ended(running).await;
+        assert!(matches!(jobs.last("orders").unwrap().job.end, End::Done(result) if *result == 7));
+        assert!(matches!(jobs.last("bills").unwrap().job.end, End::Failed(why) if why == "it was stopped"));
     }
 
     /// Goal: a form that is sent twice is one job. Oracle: the job that the second one gets, while

@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 
 use super::app::{Access, App, routes};
 use super::guard::Hosts;
@@ -136,14 +137,21 @@ impl Page {
         self.listener.local_addr()
     }
 
-    /// Serves until dropped.
-    pub async fn serve(self) {
+    /// Serves until it is stopped, then stops its doctor, comparisons and replays, and waits until
+    /// they have ended: a replay waits for the broker's answers and notes how far it came. If
+    /// dropped, it leaves them as they are.
+    pub async fn serve(self, stop: CancellationToken) {
         let Self { listener, tls, bounds, app } = self;
         let mut observing = JoinSet::new();
         observing.spawn(observe(Arc::clone(&app)));
-        let service = TowerToHyperService::new(routes(app));
+        let service = TowerToHyperService::new(routes(Arc::clone(&app)));
         let answer = |stream, admitted| answer(stream, admitted, tls.clone(), service.clone());
-        listener::serve(listener, "the page", bounds, answer).await;
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = listener::serve(listener, "the page", bounds, answer) => {}
+        }
+        app.end_jobs().await;
     }
 }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::inbox::runner::{Effect, builder, start};
 use crate::inbox::{consumer, keyed, message};
 use async_trait::async_trait;
 use inbox::{
-    ConsumerBuilder, DeadLetter, DeadLetterQuery, Dialect, Handler, HandlerError, Inbox, Reason,
-    RedriveOptions, Requested, Signature, Tenant, Tx,
+    ConsumerBuilder, DeadLetter, DeadLetterQuery, Dialect, Handler, HandlerError, Inbox, ManyDecided, Reason,
+    RedriveOptions, Requested, SeenLetter, Signature, Tenant, Tx,
 };
 use message::Message;
 use sqlx::Postgres;
@@ -32,6 +32,8 @@ cases! { "inbox/failures":
         a_message_whose_scope_cannot_be_told_is_dead_lettered,
         a_tenant_read_from_the_payload_of_a_chunk_is_explained,
         a_redrive_that_is_requested_is_carried_out_once,
+        a_request_that_accepts_late_messages_replaces_one_that_does_not,
+        a_stop_during_a_redrive_counts_against_no_message,
     }
     on_postgres {
         a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres,
@@ -268,6 +270,108 @@ async fn a_redrive_that_is_requested_is_carried_out_once<DB: TestDatabase>(datab
     assert_eq!(decided.iter().filter(|d| d.outcome.as_deref() == Some("applied")).count(), 2, "{decided:?}");
     assert!(decided.iter().all(|decision| decision.signature == signature));
     assert_eq!(decided[0].consumer, consumer("billing").as_str());
+}
+
+/// Goal: an operator who accepts a late message is not ignored because a request that does not is
+/// open, alone or together with others. Oracle: the answers, and the decisions: the request that is
+/// open, and what became of the one before.
+async fn a_request_that_accepts_late_messages_replaces_one_that_does_not<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([message("one"), message("two")]);
+    let handler = Effect::new(|_, _| Err(HandlerError::reject("broken")));
+    let running = start(builder(&inbox, &broker, handler).redrive_interval(None));
+    broker.drained().await;
+    running.stop().await;
+    let dead = dead_letters(&inbox).await;
+    let signed = |actor: &str| Signature { actor: actor.into(), note: "a test".into(), selection: None };
+    let late = RedriveOptions::default().accept_late(true);
+    let request = async |actor: &str, options: RedriveOptions| {
+        inbox.request_redrive(dead[0].id, options, &signed(actor)).await.unwrap()
+    };
+    assert_eq!(request("ann", RedriveOptions::default()).await, Requested::Now);
+    assert_eq!(request("bob", RedriveOptions::default()).await, Requested::Already);
+    assert_eq!(request("bob", late).await, Requested::Now);
+    for options in [late, RedriveOptions::default()] {
+        assert_eq!(request("cid", options).await, Requested::Already);
+    }
+    let seen = SeenLetter { id: dead[1].id, reason: dead[1].reason, deliveries: 1 };
+    let mut decided = ManyDecided { id: uuid::Uuid::new_v4(), signature: signed("dan") };
+    let requests = async |options: RedriveOptions, decided: &ManyDecided| {
+        let answers = inbox.request_redrives(&[seen], options, decided).await.unwrap();
+        answers.into_iter().map(Result::unwrap).collect::<Vec<_>>()
+    };
+    assert_eq!(requests(RedriveOptions::default(), &decided).await, [Requested::Now]);
+    decided.id = uuid::Uuid::new_v4();
+    assert_eq!(requests(late, &decided).await, [Requested::Now]);
+    assert_eq!(requests(late, &decided).await, [Requested::Already], "it was sent twice");
+
+    let decided = inbox.decisions(std::num::NonZeroU32::new(10).unwrap()).await.unwrap();
+    let told: Vec<_> = decided
+        .iter()
+        .map(|decision| {
+            (decision.signature.actor.as_str(), decision.accept_late, decision.outcome.as_deref())
+        })
+        .collect();
+    let replaced = Some("replaced by a request that accepts late messages");
+    assert_eq!(
+        told,
+        [("dan", true, None), ("dan", false, replaced), ("bob", true, None), ("ann", false, replaced)]
+    );
+}
+
+/// Rejects, then hangs, then works.
+#[derive(Clone, Default)]
+struct Repaired {
+    stage: Arc<AtomicUsize>,
+    begun: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl<DB: TestDatabase + Dialect> Handler<DB> for Repaired {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
+        match self.stage.load(Ordering::Acquire) {
+            0 => return Err(HandlerError::reject("broken")),
+            1 => {
+                self.begun.fetch_add(1, Ordering::AcqRel);
+                std::future::pending::<()>().await;
+            }
+            _ => DB::apply(tx, "billing", message).await?,
+        }
+        Ok(None)
+    }
+}
+
+/// Goal: a message is not given up because its consumer was stopped again and again while it was
+/// redriven. Oracle: its effect, after more stops than the process may have ends.
+async fn a_stop_during_a_redrive_counts_against_no_message<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([message("one")]);
+    let handler = Repaired::default();
+    let consuming = || {
+        builder(&inbox, &broker, Effect::works())
+            .handler(handler.clone())
+            .redrive_interval(Some(Duration::from_millis(10)))
+    };
+    let running = start(consuming());
+    broker.drained().await;
+    let dead = dead_letters(&inbox).await.remove(0);
+    let signature = Signature { actor: "ann".into(), note: "a test".into(), selection: None };
+    handler.stage.store(1, Ordering::Release);
+    inbox.request_redrive(dead.id, RedriveOptions::default(), &signature).await.unwrap();
+    until("it is redriven", async || handler.begun.load(Ordering::Acquire) == 1).await;
+    running.stop().await;
+    for stops in 2..8 {
+        let running = start(consuming());
+        until("it is redriven", async || handler.begun.load(Ordering::Acquire) == stops).await;
+        running.stop().await;
+    }
+    handler.stage.store(2, Ordering::Release);
+    let running = start(consuming());
+    until("it is redriven", async || dead_letters(&inbox).await.is_empty()).await;
+    running.stop().await;
+    assert_eq!(DB::effects(&database.pool, "billing").await, ["one"]);
 }
 
 /// Runs SQL before the effect.

@@ -7,8 +7,8 @@ use outbox::NewMessage;
 use outbox_log::read_only::ReadOnly;
 use outbox_log::reconcile::{self, Rows, Stage};
 use outbox_log::{
-    Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogError,
-    LogOptions, Mark, Parked,
+    Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogError,
+    LogOptions, Mark, Parked, QueueName,
 };
 use sqlx::{Postgres, Sqlite};
 
@@ -43,6 +43,7 @@ cases! { "outbox/histories":
         status_tells_which_server_a_cursor_belongs_to,
         a_limit_for_transactions_ends_no_rebase,
         rows_of_a_segment_that_is_detached_are_not_passed,
+        a_checkpoint_beside_a_detached_segment_names_it,
     }
     on_sqlite {
         a_file_whose_ids_were_set_back_is_refused_with_what_to_run,
@@ -152,6 +153,47 @@ async fn rows_of_a_segment_that_is_detached_are_not_passed(db: &Database<Postgre
     let mut found = read_anew(db).await;
     found.sort();
     assert_eq!(found, ["10", "11", "12", "13", "beside", "late"]);
+}
+
+/// Goal: what is parked while its segment is detached is not stored without its content, and the
+/// error names the segment. Oracle: the error with its remedy; the copy, once the segment is
+/// attached again.
+async fn a_checkpoint_beside_a_detached_segment_names_it(db: &Database<Postgres>) {
+    let (mut checkpoint_store, epoch, mut follower) = after_ten(db).await;
+    db.enqueue(telling(10..11)).await;
+    let entry = follower.all().await.remove(0);
+    let cursor = follower.cursor();
+    let segment: String =
+        sqlx::query_scalar("SELECT tableoid::regclass::text FROM outbox_message ORDER BY id DESC LIMIT 1")
+            .fetch_one(&db.admin)
+            .await
+            .unwrap();
+    let number = segment.strip_prefix("outbox_message_").unwrap();
+    db.run(&format!("ALTER TABLE outbox_message DETACH PARTITION {segment}")).await;
+    let error = checkpoint_store.checkpoint(epoch, &cursor, &[dead(&entry)]).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(&segment) && text.contains("ATTACH PARTITION"), "{text}");
+    assert!(matches!(error, LogError::Operator { .. }), "{text}");
+    assert_eq!(beside(db).await, []);
+
+    db.run(&format!("ALTER TABLE outbox_message ATTACH PARTITION {segment} FOR VALUES IN ({number})")).await;
+    let mut change = dead(&entry);
+    if let ExceptionChange::Park(parked) = &mut change {
+        parked.state = ExceptionState::Held;
+    }
+    let stored = checkpoint_store.checkpoint(epoch, &cursor, &[change]).await.unwrap();
+    assert_eq!(stored, Fenced::Held);
+    assert_eq!(beside(db).await, [(String::from("10"), Some(String::from("10")))]);
+
+    // Nor is the row of a message taken for gone that was too large to be copied.
+    db.run("UPDATE outbox_parked SET payload = NULL").await;
+    db.run(&format!("ALTER TABLE outbox_message DETACH PARTITION {segment}")).await;
+    let asks = [HeldAsk { queue: QueueName::of("orders", Some("10")), from: EntryId(0) }];
+    let error = follower.reader.read_held(&asks, SMALL).await.unwrap_err();
+    assert!(error.to_string().contains(&segment), "{error}");
+    db.run(&format!("ALTER TABLE outbox_message ATTACH PARTITION {segment} FOR VALUES IN ({number})")).await;
+    let held = follower.reader.read_held(&asks, SMALL).await.unwrap().remove(0);
+    assert_eq!(held.exceptions[0].entry.message.as_ref().unwrap().payload, "10");
 }
 
 async fn a_sequence_that_is_set_back_while_a_relay_leads_ends_its_term(db: &Database<Postgres>) {

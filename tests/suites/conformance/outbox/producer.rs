@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::outbox::support::{Database, Follower, TestDialect, granted};
+use message::token::DriftWindow;
 use message::{HeaderName, MessageId, SizeLimit, Topic, TraceContext};
 use outbox::{
     CommitError, Dialect, Difference, EnqueueError, Enqueued, NewMessage, OnDuplicate, Outbox,
@@ -13,6 +14,7 @@ use outbox::{
 };
 use sqlx::{AssertSqlSafe, Executor, Postgres, Sqlite};
 use tests::Dialect as _;
+use uuid::Uuid;
 
 cases! { "outbox/producer":
     every {
@@ -656,6 +658,37 @@ async fn functions_for_other_languages_enqueue_and_explain(db: &Database<Postgre
             let error = Postgres::execute(&mut connection, &call).await.unwrap_err();
             assert!(error.to_string().contains(&expected), "{call}: {error}");
         }
+    }
+    // It refuses ids with the library's words, and times that no window accepts.
+    let at = |days: i64| {
+        MessageId::derived(time::OffsetDateTime::now_utc() + time::Duration::days(days), ["a"]).unwrap()
+    };
+    let variant: Uuid = "01a22798-5126-72a1-0dd2-000000000001".parse().unwrap();
+    let endless: Uuid = "ffffffff-5126-72a1-8dd2-000000000001".parse().unwrap();
+    let words = |id: Uuid| [MessageId::try_from(id).unwrap_err().to_string(), String::new()];
+    let times = |id: MessageId| {
+        let told =
+            DriftWindow::WIDEST.at(time::OffsetDateTime::now_utc()).validate(id).unwrap_err().to_string();
+        // The texts around the two times.
+        let parts = told.split("+00:00:00").map(|part| part.split(" 20").next().unwrap().to_owned());
+        let parts: Vec<String> = parts.collect();
+        [parts[0].clone(), parts[2].clone()]
+    };
+    for (id, expected) in [
+        (variant, words(variant)),
+        (endless, words(endless)),
+        (at(-367).as_uuid(), times(at(-367))),
+        (at(2).as_uuid(), times(at(2))),
+    ] {
+        for call in ["outbox_enqueue('orders', ''", "outbox_enqueue_json('orders', '{}'"] {
+            let mut connection = db.pool.acquire().await.unwrap();
+            let call = format!("SELECT {call}, message_id => '{id}')");
+            let error = Postgres::execute(&mut connection, &call).await.unwrap_err().to_string();
+            assert!(expected.iter().all(|text| error.contains(text)), "{call}: {error}, not {expected:?}");
+        }
+    }
+    for id in [at(-365), at(0)] {
+        db.produce(&format!("SELECT outbox_enqueue('orders', '', message_id => '{id}')")).await;
     }
     for name in ["ce", "cent", "content-type-2", "my-traceparent"] {
         db.produce(&format!("SELECT outbox_enqueue('orders', '', headers => '{{\"{name}\": \"a\\tb\"}}')"))

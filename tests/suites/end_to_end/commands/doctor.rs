@@ -116,7 +116,7 @@ async fn a_sound_pipeline(stage: Stage) -> Outcome {
     let report = Report::of(&config, &["--partitions", &partitions]).await?;
     report.none("fail");
     for check in
-        ["connection", "server", "primary", "pooler", "schema", "opens", "sequence-cache", "grants", "clock"]
+        ["connection", "server", "primary", "pooler", "schema", "opens", "id-sequence", "grants", "clock"]
     {
         report.has(check, "pass", "");
     }
@@ -150,7 +150,7 @@ async fn what_is_wrong_in_postgres(stage: Stage) -> Outcome {
         Ok(())
     });
     for statement in [
-        String::from("ALTER SEQUENCE outbox_message_id_seq CACHE 100"),
+        String::from("ALTER SEQUENCE outbox_message_id_seq CACHE 100 INCREMENT BY -1 CYCLE"),
         String::from("GRANT SELECT ON outbox_message TO PUBLIC"),
         format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"),
         format!("ALTER DATABASE {name} SET synchronous_commit = off"),
@@ -179,7 +179,7 @@ async fn what_is_wrong_in_postgres(stage: Stage) -> Outcome {
     let section = kafka()?.1;
     let config = Config::with_section(&stage, "orders", &database.url, &section, "")?;
     let report = Report::of(&config, &[]).await?;
-    report.has("sequence-cache", "fail", "CACHE 100");
+    report.has("id-sequence", "fail", "CACHE 100, INCREMENT BY -1, CYCLE");
     report.has("opens", "fail", "CACHE 1");
     report.has("grants", "warn", "outbox_message: SELECT");
     report.has("grants", "warn", "a superuser");

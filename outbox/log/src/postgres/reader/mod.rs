@@ -55,7 +55,10 @@ fn other_history(why: String) -> LogError {
 }
 
 fn other_run() -> LogError {
-    other_history(String::from("the cursor was granted by another server, or by this one before it crashed"))
+    other_history(String::from(
+        "the cursor was granted by another server, by this one before it crashed, or in another schema, which happens \
+         without database.schema when the search_path finds a new outbox first",
+    ))
 }
 
 impl PgReader {

@@ -36,7 +36,12 @@ impl PgReader {
             cut.complete(place, limit, &self.statements, &mut self.connection).await?;
             Ok(cut)
         };
-        let cut = read().await.map_err(LogError::during("read what is due"))?;
+        let cut = match read().await {
+            Ok(cut) => cut,
+            Err(error) => {
+                return Err(self.questions.unread(&mut self.connection, "read what is due", error).await);
+            }
+        };
         self.check_run(cut.rows.len()).await?;
         let mut page = DuePage { position: after, exhausted: cut.exhausted, ..DuePage::default() };
         for row in &cut.rows {
@@ -83,7 +88,12 @@ impl PgReader {
             cut.complete(place, limit, &self.statements, &mut self.connection).await?;
             Ok(cut)
         };
-        let cut = read().await.map_err(LogError::during("read held entries"))?;
+        let cut = match read().await {
+            Ok(cut) => cut,
+            Err(error) => {
+                return Err(self.questions.unread(&mut self.connection, "read held entries", error).await);
+            }
+        };
         self.check_run(cut.rows.len()).await?;
         let mut pages = vec![HeldPage::default(); asks.len()];
         let mut last = 0;

@@ -6,7 +6,9 @@ mod postgres;
 use std::time::Duration;
 
 #[cfg(feature = "postgres")]
-pub(crate) use postgres::{OpenTransaction, OtherOutbox, PostgresFacts, PreparedTransaction, Slot, Timeline};
+pub(crate) use postgres::{
+    IdSequence, OpenTransaction, OtherOutbox, PostgresFacts, PreparedTransaction, Slot, Timeline,
+};
 
 /// The clock of a server compared with this machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +125,8 @@ pub(crate) struct InboxFacts {
     /// How far back it remembers, `None` before its first message, or the reason why it cannot be
     /// read.
     pub(crate) remembers: Result<Option<Duration>, UnreadInbox>,
+    /// How far ahead of its clock its memory begins; `None` if it has begun.
+    pub(crate) begins_in: Option<Duration>,
     /// The partitions of days that it made and that are gone (PostgreSQL).
     pub(crate) lost_days: Vec<String>,
 }

@@ -43,6 +43,21 @@ pub(crate) struct Slot {
     pub(crate) transactions: u64,
 }
 
+/// The sequence that gives out the ids of the outbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct IdSequence {
+    /// `CACHE`.
+    pub(crate) cache: i64,
+    /// `INCREMENT BY`.
+    pub(crate) increment: i64,
+    /// `MAXVALUE`.
+    pub(crate) maximum: i64,
+    /// `CYCLE`.
+    pub(crate) cycles: bool,
+    /// The last id; `None` before the first one, and for a role that may not read it.
+    pub(crate) last: Option<i64>,
+}
+
 /// The answers of a PostgreSQL server.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PostgresFacts {
@@ -75,8 +90,8 @@ pub(crate) struct PostgresFacts {
     pub(crate) other_outboxes: Vec<OtherOutbox>,
     /// Tables of the toolkit that a crash of the server would empty.
     pub(crate) unlogged: Vec<String>,
-    /// `CACHE` of the outbox's sequence; `None` without tables.
-    pub(crate) sequence_cache: Option<i64>,
+    /// The sequence of the outbox's ids; `None` without tables.
+    pub(crate) id_sequence: Option<IdSequence>,
     /// The timeline of its write-ahead log.
     pub(crate) timeline: Timeline,
     /// `server_encoding`.

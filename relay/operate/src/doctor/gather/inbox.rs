@@ -23,6 +23,7 @@ const REMEMBERS_SQLITE: &str =
 #[derive(Default)]
 struct Asked {
     remembers: Option<Duration>,
+    begins_in: Option<Duration>,
     lost_days: Vec<String>,
 }
 
@@ -30,10 +31,17 @@ struct Asked {
 pub(in crate::doctor) async fn gather(inbox: &InboxConfig) -> InboxFacts {
     let asked = ask(inbox).await;
     let lost_days = asked.as_ref().map_or_else(|_| Vec::new(), |asked| asked.lost_days.clone());
+    let begins_in = asked.as_ref().ok().and_then(|asked| asked.begins_in);
     let remembers = asked
         .map(|asked| asked.remembers)
         .map_err(|Unreachable { reason, unavailable, .. }| UnreadInbox { reason, unavailable });
-    InboxFacts { consumer: inbox.consumer.to_string(), topics: inbox.topics.clone(), remembers, lost_days }
+    InboxFacts {
+        consumer: inbox.consumer.to_string(),
+        topics: inbox.topics.clone(),
+        remembers,
+        begins_in,
+        lost_days,
+    }
 }
 
 async fn ask(inbox: &InboxConfig) -> Result<Asked, Unreachable> {
@@ -52,7 +60,7 @@ async fn ask(inbox: &InboxConfig) -> Result<Asked, Unreachable> {
             let lost_days = days.map_err(Unreachable::asking)?;
             let rows = super::asked::rows(&mut connection, schema, REMEMBERS).await?;
             let seconds = rows.first().map(|row| row.try_get(0)).transpose().map_err(Unreachable::asking)?;
-            Ok(Asked { remembers: seconds.map(duration), lost_days })
+            Ok(Asked { lost_days, ..memory(seconds) })
         }
         #[cfg(not(feature = "postgres"))]
         Dialect::Postgres => Err(Unreachable::operator("this relay was built without PostgreSQL")),
@@ -60,11 +68,31 @@ async fn ask(inbox: &InboxConfig) -> Result<Asked, Unreachable> {
             let mut connection = super::sqlite::open(url.expose_secret()).await?;
             let asked = sqlx::query_scalar(REMEMBERS_SQLITE).fetch_optional(&mut connection).await;
             let seconds = asked.map_err(Unreachable::asking)?;
-            Ok(Asked { remembers: seconds.map(duration), ..Asked::default() })
+            Ok(memory(seconds))
         }
     }
 }
 
-fn duration(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+/// Evaluates how many seconds ago a memory began.
+fn memory(seconds: Option<f64>) -> Asked {
+    let duration = |seconds: f64| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX);
+    Asked {
+        remembers: seconds.map(duration),
+        begins_in: seconds.filter(|seconds| *seconds < 0.0).map(|seconds| duration(-seconds)),
+        lost_days: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_can_begin_in_the_future() {
+        let begun = memory(Some(60.0));
+        assert_eq!((begun.remembers, begun.begins_in), (Some(Duration::from_secs(60)), None));
+        let ahead = memory(Some(-60.0));
+        assert_eq!((ahead.remembers, ahead.begins_in), (Some(Duration::ZERO), Some(Duration::from_secs(60))));
+        assert_eq!(memory(None).remembers, None);
+    }
 }

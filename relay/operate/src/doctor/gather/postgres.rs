@@ -16,7 +16,7 @@ use super::asked::rows;
 use super::lines::lines;
 use super::{TIME_LIMIT, Unreachable};
 use crate::doctor::facts::{
-    OpenTransaction, OtherOutbox, PostgresFacts, PreparedTransaction, Skew, Slot, Timeline,
+    IdSequence, OpenTransaction, OtherOutbox, PostgresFacts, PreparedTransaction, Skew, Slot, Timeline,
 };
 
 const SERVER: &str = include_str!("../sql/server.sql");
@@ -103,12 +103,12 @@ async fn ask(
     };
     let lines = lines::<Postgres>(connection, schema).await?;
     let has_outbox = lines.iter().any(|line| line.line == "outbox" && line.version > 0);
-    let mut sequence_cache = None;
+    let mut id_sequence = None;
     let (mut topics, mut unlogged, mut other_outboxes) = (Vec::new(), Vec::new(), Vec::new());
     if has_outbox {
         unlogged = unlogged_tables(connection, schema).await?;
         other_outboxes = others(connection, schema).await?;
-        sequence_cache = rows(connection, schema, SEQUENCE).await?.first().map(first).transpose()?;
+        id_sequence = rows(connection, schema, SEQUENCE).await?.first().map(sequence).transpose()?;
         // For a role that may not read the log, the check of grants reports it.
         topics = match rows(connection, schema, TOPICS).await {
             Ok(rows) => texts(&rows)?,
@@ -139,7 +139,7 @@ async fn ask(
         is_schema_named: schema.is_some(),
         other_outboxes,
         unlogged,
-        sequence_cache,
+        id_sequence,
         timeline,
         encoding: get(&row, "encoding")?,
         stale_collation: collation,
@@ -252,6 +252,16 @@ where
     T: sqlx::Decode<'r, Postgres> + sqlx::Type<Postgres>,
 {
     row.try_get(0).map_err(Unreachable::asking)
+}
+
+fn sequence(row: &PgRow) -> Result<IdSequence, Unreachable> {
+    Ok(IdSequence {
+        cache: get(row, "cache")?,
+        increment: get(row, "increment")?,
+        maximum: get(row, "maximum")?,
+        cycles: get(row, "cycles")?,
+        last: get(row, "last")?,
+    })
 }
 
 fn texts(rows: &[PgRow]) -> Result<Vec<String>, Unreachable> {
