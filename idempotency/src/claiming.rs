@@ -43,7 +43,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             // A caller that is gone receives nothing: it is dropped here, or in the channel.
             drop(done.send(keys.claim_now(ask).await.map(Undelivered::new)));
         });
-        let gone = |error| StoreError::broken("finish, because the runtime was shut down", error);
+        let gone = |error| StoreError::broken("finish because the runtime was shut down", error);
         outcome.await.map_err(gone)?.map(Undelivered::deliver)
     }
 

@@ -134,7 +134,8 @@ impl<DB: KeyStore> KeyTransaction<DB> {
         reached(crash_points::AFTER_OUTCOME);
         let committed = match self.keys.db().call(tx.commit()).await.map_err(classify_commit) {
             Err(CommitError::Unknown { source }) => {
-                tracing::warn!(error = %source, "the connection was lost during a commit; looking its key up");
+                tracing::warn!(error = %source, "the connection was lost during a commit; looking up its \
+                                                 key");
                 resolve(&self.keys, &self.ask, source).await
             }
             other => other,

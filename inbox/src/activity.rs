@@ -69,7 +69,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// # Errors
     /// [`StoreError`], also when the database did not answer within the call timeout.
     pub async fn activity(&self, period: Duration) -> Result<Vec<Activity>, StoreError> {
-        let what = "count what consumers have done";
+        let what = "count the work of consumers";
         let counting = async {
             let mut connection = self.acquire(what).await?;
             let since = OffsetDateTime::now_utc() - period;

@@ -23,7 +23,7 @@ use crate::telemetry;
 
 /// The outcome of gathering a message that may be a chunk.
 #[derive(Debug, Clone, PartialEq)]
-#[must_use = "a whole message must be admitted"]
+#[must_use = "an assembled message must be admitted"]
 pub enum Gathered {
     /// It is whole, or was the last missing chunk: admit this message, in the same transaction.
     Whole(Message),
@@ -113,8 +113,8 @@ const SPLITS_MAX: u32 = 16;
 
 fn too_many_splits(id: MessageId) -> Refusal {
     let problem = format!(
-        "the message is being split in more ways than one inbox keeps, which is at most {SPLITS_MAX}: do not change \
-         the limit of sizes at its relay any more, and publish the message again"
+        "chunks of the message arrived in more than {SPLITS_MAX} different sizes, the maximum that an inbox \
+         keeps: stop changing the size limit of its relay, and publish the message again"
     );
     Refusal::Chunk { id, problem }
 }

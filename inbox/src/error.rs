@@ -49,7 +49,7 @@ pub enum OpenError {
         process: time::OffsetDateTime,
     },
     /// `chunked_bytes_max` is larger than any message that can be split into chunks.
-    #[error("chunked_bytes_max is {bytes_max}; choose at most {}", message::CHUNKED_BYTES_MAX)]
+    #[error("chunked_bytes_max is {bytes_max}; the maximum is {}", message::CHUNKED_BYTES_MAX)]
     ChunksTooLarge {
         /// The value given.
         bytes_max: usize,
@@ -254,9 +254,7 @@ pub enum RedriveError {
         id: DeadLetterId,
     },
     /// The dead letter belongs to another consumer.
-    #[error(
-        "dead letter {id} belongs to consumer {owner}, not to {asked}; redrive it with the handler of {owner}"
-    )]
+    #[error("dead letter {id} belongs to consumer {owner}, not to {asked}; requeue it for {owner}")]
     OtherConsumer {
         /// The dead letter.
         id: DeadLetterId,
@@ -279,7 +277,8 @@ pub enum RedriveError {
     /// An earlier dead letter of its key is open and goes first. A held message is redriven
     /// automatically after that.
     #[error(
-        "dead letter {id} is held behind dead letter {behind} of the same key; redrive or discard that one first"
+        "dead letter {id} is held behind dead letter {behind} of the same key; requeue or discard that one \
+         first"
     )]
     Held {
         /// The dead letter.
@@ -290,7 +289,7 @@ pub enum RedriveError {
     /// A redrive of the dead letter, or a handler of its message, is running, and its transaction
     /// locks it. Nothing was decided.
     #[error(
-        "dead letter {id} is being redriven, or its message is being handled: look again once that has ended"
+        "dead letter {id} is being redriven, or its message is being handled: try again when that has ended"
     )]
     InHand {
         /// The dead letter.
@@ -312,8 +311,8 @@ pub enum RedriveError {
     /// Another dead letter has stopped every copy of this message. It decides whether the message
     /// takes effect; once it has, this one can be closed.
     #[error(
-        "dead letter {id} is a copy of dead letter {other}, which stopped the message; redrive that one if it is open, \
-         and discard this one otherwise"
+        "dead letter {id} is a copy of dead letter {other}, which stopped the message; requeue that one if \
+         it is open; otherwise discard this one"
     )]
     StoppedBy {
         /// The dead letter.

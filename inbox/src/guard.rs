@@ -27,7 +27,7 @@ use crate::telemetry;
 
 /// The outcome of admitting a message that was not refused.
 #[derive(Debug)]
-#[must_use = "handle a fresh message, and skip a duplicate"]
+#[must_use = "handle a new message, and skip a duplicate"]
 pub enum Admission<DB: Dialect> {
     /// It has not taken effect: handle it in this transaction.
     Fresh(Guard<DB>),

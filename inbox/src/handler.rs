@@ -210,7 +210,7 @@ impl HandlerError {
     pub(crate) fn of_enqueue(remedy: Remedy, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let failed = match remedy {
             Remedy::RunAgain => {
-                Self { next: Next::Database, ..Self::retry("the outbox could not store a message now") }
+                Self { next: Next::Database, ..Self::retry("the outbox cannot store a message now") }
             }
             Remedy::GiveUp => Self::reject("a message that it enqueues can never be stored"),
             Remedy::Repair => Self::unavailable("the outbox is not set up"),

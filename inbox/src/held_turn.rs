@@ -75,7 +75,7 @@ impl<DB: Dialect> HeldTurn<DB> {
         };
         let failing = self.failing();
         let noted = self.tx.commit().await;
-        noted.map_err(|error| StoreError::broken("record what is redriven", error))?;
+        noted.map_err(|error| StoreError::broken("record the message to redrive", error))?;
         let id = self.letter.id;
         let given_up = given_up.map(|problem| failing(RedriveError::NotAMessage { id, problem }));
         Ok(NotedTurn::Own { letter: Box::new(self.letter), given_up })
@@ -190,7 +190,7 @@ impl<DB: Dialect> Inbox<DB> {
         let message_id = message.id;
         shield(async move {
             let failed = StoreError::during;
-            let mut tx = inbox.begin_durable("begin to store a dead letter").await?;
+            let mut tx = inbox.begin_durable("begin storing a dead letter").await?;
             let rows = inbox
                 .tables()
                 .fail_held(&mut tx, id, &cause)

@@ -57,7 +57,7 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn open(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         let inbox = Self::open_as_it_is(pool, options).await?;
         let limit = inbox.options().call_timeout;
-        within(limit, "begin the inbox's memory", Box::pin(inbox.begin_memory())).await?;
+        within(limit, "store when the inbox's memory begins", Box::pin(inbox.begin_memory())).await?;
         within(MAINTENANCE_MAX, "create days", Box::pin(inbox.ensure_days())).await?;
         Ok(inbox)
     }
@@ -69,7 +69,7 @@ impl<DB: Dialect> Inbox<DB> {
             // A clock that is ahead would begin it too late for good; too early harms nothing.
             DB::begin_memory(&mut connection, self.tables(), self.settled_window().keep_from())
                 .await
-                .map_err(StoreError::during("store from when it remembers ids"))?;
+                .map_err(StoreError::during("store the time since when it remembers ids"))?;
         }
         self.refresh().await
     }
@@ -83,7 +83,8 @@ impl<DB: Dialect> Inbox<DB> {
     #[doc(hidden)]
     pub async fn open_for_operators(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         let inbox = Self::open_as_it_is(pool, options).await?;
-        within(inbox.options().call_timeout, "read the days", Box::pin(inbox.read_partitions())).await?;
+        within(inbox.options().call_timeout, "read its partitions", Box::pin(inbox.read_partitions()))
+            .await?;
         Ok(inbox)
     }
 

@@ -120,7 +120,7 @@ impl<DB: Dialect> Inbox<DB> {
 
     async fn expire_one(&self, set: ChunkSet<'_>, before: OffsetDateTime) -> Result<Expired, StoreError> {
         let failed = StoreError::during;
-        let mut tx = self.begin_durable("begin to expire an incomplete message").await?;
+        let mut tx = self.begin_durable("begin expiring an incomplete message").await?;
         // Read again under its lock: its last chunk may be arriving right now.
         let locked =
             self.tables().lock_set(&mut tx, set, before).await.map_err(failed("lock a set of chunks"))?;

@@ -33,7 +33,7 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<bool, RedriveError> {
         let failed = StoreError::during;
         let others = self.tables().lock_others(tx, letter.key(), letter.id).await;
-        let others = others.map_err(failed("look for other dead letters of a message"))?;
+        let others = others.map_err(failed("find other dead letters of a message"))?;
         let mut refused = None;
         // One at a time: their payloads may be large, and there may be any number of them.
         for id in others {

@@ -33,7 +33,7 @@ impl<DB: Dialect> Inbox<DB> {
         process: Uuid,
         ended: Option<Uuid>,
     ) -> Result<Hand, StoreError> {
-        let failed = StoreError::during("record what is redriven");
+        let failed = StoreError::during("record the message to redrive");
         let keys = [letter.key()];
         let take = async {
             let taken = DB::take_in_hand(connection, self.tables(), &keys, process).await?;

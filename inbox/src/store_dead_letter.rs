@@ -193,7 +193,7 @@ impl<DB: Dialect> Inbox<DB> {
         letter: &DeadLetter,
         chunks: Option<Fingerprint>,
     ) -> Result<(Transaction<'static, DB>, DeadLetterId), StoreError> {
-        let mut tx = self.begin_durable("begin to store a dead letter").await?;
+        let mut tx = self.begin_durable("begin storing a dead letter").await?;
         let failed = StoreError::during;
         if let Some(fingerprint) = chunks {
             self.tables()

@@ -340,7 +340,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// together with them: in a transaction that has ended it would be stored alone.
     pub(crate) async fn check_rows(&mut self) -> Result<(), StoreError> {
         self.check_open().await?;
-        let what = "look for the inbox rows of a transaction";
+        let what = "find the inbox rows of a transaction";
         let rows = rows_of(&self.admitted);
         let has_rows = DB::has_marked(&mut self.tx, self.inbox.tables(), &rows).await;
         let has_rows = has_rows.map_err(StoreError::during(what))?;

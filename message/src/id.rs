@@ -40,7 +40,8 @@ pub enum InvalidId {
     },
     /// A UUID whose version field is 7, but whose variant is not that of RFC 9562.
     #[error(
-        "message id {value} has the version field 7, but is of another variant; send a UUID of RFC 9562, whose fourth group begins with 8, 9, a or b"
+        "message id {value} has version 7, but a different variant; send a UUID of RFC 9562, whose fourth \
+         group begins with 8, 9, a or b"
     )]
     WrongVariant {
         /// The UUID.

@@ -30,8 +30,8 @@ pub enum SchemaError {
     },
     /// This build needs more than the database has.
     #[error(
-        "the database has version {database} of the {line} tables, this build needs {build}; run `relay migrate up \
-         --line {line}`"
+        "the database has version {database} of the {line} tables, but this build needs {build}; run `relay \
+         migrate up --line {line}`"
     )]
     TooOld {
         /// The line.
@@ -43,7 +43,8 @@ pub enum SchemaError {
     },
     /// The database was migrated by a newer build.
     #[error(
-        "the database has version {database} of the {line} tables, this build knows {build}; upgrade this program"
+        "the database has version {database} of the {line} tables, but this build knows only {build}; \
+         upgrade this program"
     )]
     TooNew {
         /// The line.
@@ -79,8 +80,8 @@ pub enum SchemaError {
     /// Row-level security hides rows of a table from its owner, and so from functions with the
     /// owner's rights.
     #[error(
-        "row-level security of the table {table} applies to its owner, with whose rights functions decide what is no \
-         longer needed; run `ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY`"
+        "row-level security of the table {table} applies to its owner, whose rights the functions use to \
+         decide what is no longer needed; run `ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY`"
     )]
     ForcedRowSecurity {
         /// The table, with its schema.
@@ -99,8 +100,9 @@ pub enum SchemaError {
     },
     /// A function uses the tables of another schema: its own schema was renamed.
     #[error(
-        "the function {function} uses the tables of the schema {named}, as after ALTER SCHEMA … RENAME; as their owner, \
-         run `relay migrate up --line {line}`, which makes the functions of the {line} use their own schema"
+        "the function {function} uses the tables of the schema {named}, as after ALTER SCHEMA … RENAME; as \
+         their owner, run `relay migrate up --line {line}`, which sets the functions of the {line} to their \
+         own schema"
     )]
     OtherSchema {
         /// The line.
@@ -150,9 +152,9 @@ pub enum MigrateError {
     },
     /// The database's encoding lacks characters that the tables must store.
     #[error(
-        "the database's encoding is {encoding}, which lacks characters that others may send, and what cannot be stored \
-         would stop whoever receives it: the tables of the {line} need a database made with ENCODING 'UTF8' (the outbox \
-         alone works in any: `relay migrate up --line outbox`)"
+        "the database's encoding is {encoding}, which lacks characters that other systems may send, and a \
+         message that cannot be stored would stop its consumer: the tables of the {line} need a database \
+         made with ENCODING 'UTF8' (the outbox alone works in any: `relay migrate up --line outbox`)"
     )]
     Encoding {
         /// The line.

@@ -186,7 +186,7 @@ macro_rules! statements {
             }
 
             /// Returns every statement with its name.
-            #[allow(dead_code, reason = "for tests that look at every statement")]
+            #[allow(dead_code, reason = "for tests that check every statement")]
             pub(super) fn each(&self) -> Vec<(&'static str, &$crate::Statement)> {
                 vec![$((stringify!($name), &self.$name)),*]
             }

@@ -53,7 +53,7 @@ pub(super) fn begin_at_the_end(
             Ok(())
         }
         Err(error) => {
-            let text = format!("{origin}: cannot find out where the group starts: {error}");
+            let text = format!("{origin}: cannot determine where the group starts: {error}");
             Err(SubscriptionError::lost(text).with_source(error))
         }
     }

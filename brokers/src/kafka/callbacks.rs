@@ -177,7 +177,8 @@ impl ConsumerContext for Callbacks {
             Rebalance::Revoke(list) => self.revoke(consumer, places(list)),
             Rebalance::Assign(list) => self.correct(consumer, &places(list)),
             Rebalance::Error(error) => {
-                tracing::warn!(target: "brokers::kafka", %error, "rebalance failed; librdkafka joins again");
+                tracing::warn!(target: "brokers::kafka", %error, "rebalance failed; librdkafka rejoins the \
+                                                                  group");
             }
         }
     }

@@ -59,8 +59,10 @@ pub(super) fn of_culprit(error: Error, topic: &Topic, exchange: &str) -> Publish
 /// Returns the error of a message that no queue took. The broker acknowledges it, so it would be
 /// lost without this error.
 pub(super) fn unroutable(topic: &Topic, exchange: &str, unroutable: Unroutable) -> PublishError {
-    let reason =
-        format!("no queue is bound for routing key {topic} on exchange {exchange:?}; declare and bind one");
+    let reason = format!(
+        "no queue is bound for routing key {topic} on exchange {exchange:?}; declare one and bind \
+                 it"
+    );
     match unroutable {
         Unroutable::Wait => PublishError::topic_unavailable(reason),
         Unroutable::Dead => PublishError::refused(reason).without_retry(),
@@ -147,8 +149,8 @@ fn classify(error: &Error) -> (Fault, String) {
         ErrorKind::IOError(io) if is_hung_up(io.kind()) => (
             Fault::Broker,
             format!(
-                "rabbitmq ended the connection: {io}; if it does so each time, see whether the port in rabbitmq.url is one \
-                 for TLS (then write amqps://), or of another program"
+                "rabbitmq ended the connection: {io}; if this happens every time, check whether the port in \
+                 rabbitmq.url expects TLS (then write amqps://) or belongs to another program"
             ),
         ),
         ErrorKind::IOError(io) => {

@@ -108,7 +108,7 @@ impl Broken {
             Break::ConfirmsOff => PublishError::new(
                 Fault::Operator,
                 FaultScope::Session,
-                "rabbitmq answered without publisher confirms; is a proxy in between that drops confirm.select?",
+                "rabbitmq answered without publisher confirms; does a proxy in between drop confirm.select?",
             ),
             Break::StrayReturn => PublishError::session_lost(
                 "rabbitmq returned a message that was not published in this window",

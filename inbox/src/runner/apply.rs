@@ -157,7 +157,7 @@ impl<S: Store> Worker<S> {
         match self.store.commit(tx).await {
             Ok(proofs) => match proofs.into_iter().next() {
                 Some(proof) => Step::Settle(Done::now(proof)),
-                None => Step::failed(FailureKind::Database, "the commit proved nothing"),
+                None => Step::failed(FailureKind::Database, "the commit returned no proof"),
             },
             Err(error) => match of_staged(error) {
                 Ok(error) => self.after_failure(error),
@@ -181,7 +181,7 @@ impl<S: Store> Worker<S> {
                 return Step::failed(FailureKind::Database, rollback);
             }
             // The rollback continues in a task of its own.
-            Err(_) => tracing::warn!("the transaction of a failed handler is slow to roll back"),
+            Err(_) => tracing::warn!("the rollback of a failed handler's transaction is slow"),
         }
         self.after_failure(error)
     }

@@ -180,7 +180,7 @@ impl<S: Store> Worker<S> {
             Ok(Noted::Uncounted) => {
                 self.meter.outage();
                 let error = error_text(&*failed.error);
-                tracing::warn!(error, "not done, not counted; trying again");
+                tracing::warn!(error, "failed, not counted; trying again");
             }
             Err(unnoted) => {
                 let error = error_text(&*failed.error);

@@ -42,7 +42,7 @@ impl<S: Store> Worker<S> {
         loop {
             let taken = self.store.take_in_hand(&this).await.map_err(Step::away)?;
             let Some(in_hand) = taken.first().copied() else {
-                return Err(Step::away("the database did not note what is in hand"));
+                return Err(Step::away("the database did not record the messages in hand"));
             };
             let InHand { failures, ends, owner, next_at } = in_hand;
             if let Some(owner) = owner {
@@ -102,7 +102,8 @@ impl<S: Store> Worker<S> {
     pub(super) async fn put_down_unhandled(&self, messages: &[MessageName<'_>]) {
         if let Err(error) = self.store.put_down(messages).await {
             let error = error_text(&error);
-            tracing::debug!(consumer = %self.consumer, error, "messages could not be noted as no longer in hand");
+            tracing::debug!(consumer = %self.consumer, error, "could not record that messages are no longer \
+                                                               in hand");
         }
     }
 }

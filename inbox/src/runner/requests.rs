@@ -31,7 +31,7 @@ impl<DB: Dialect> InboxStore<DB> {
         let mut failures = 0;
         loop {
             let look = self.inbox.redrive_requests(&self.consumer, after, REDRIVES);
-            let requests = self.within("look for redrives that were requested", look).await?;
+            let requests = self.within("find requested redrives", look).await?;
             for request in &requests {
                 if Instant::now() >= ends_at {
                     return Ok(Some(after));
@@ -62,7 +62,7 @@ impl<DB: Dialect> InboxStore<DB> {
         let mut ended = None;
         let noted = loop {
             let call = self.inbox.take_request(request, self.process, ended);
-            match self.within("note what is redriven", call).await? {
+            match self.within("record the message to redrive", call).await? {
                 Taken::Elsewhere => return Ok(()),
                 Taken::Unnamed => break None,
                 Taken::OfAnother(owner) => {
@@ -90,7 +90,7 @@ impl<DB: Dialect> InboxStore<DB> {
     /// Notes why a requested redrive is not tried again.
     async fn give_up(&self, request: &Decision, letter: &DeadLetter, error: &str) -> Result<(), StoreError> {
         self.put_letter_down(letter.key(), true).await?;
-        tracing::error!(dead_letter = %letter.id, error, "a redrive that was requested is given up");
-        self.within("note what came of a redrive", self.inbox.fail_request(request.number, error)).await
+        tracing::error!(dead_letter = %letter.id, error, "abandoning a requested redrive");
+        self.within("store the outcome of a redrive", self.inbox.fail_request(request.number, error)).await
     }
 }

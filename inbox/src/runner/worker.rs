@@ -93,7 +93,7 @@ impl<S: Store> Worker<S> {
         self.meter.outage();
         let delay = Backoff::OUTAGES.delay(*outages, self.host.uniform());
         let text = error_text(error);
-        tracing::warn!(consumer = %self.consumer, error = text, ?delay, "not done, not counted; trying again");
+        tracing::warn!(consumer = %self.consumer, error = text, ?delay, "failed, not counted; trying again");
         self.wait(delay, give_up).await
     }
 

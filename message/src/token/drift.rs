@@ -51,7 +51,7 @@ impl DriftWindow {
         let bounded = |what, value, min, max| {
             if (min..=max).contains(&value) { Ok(()) } else { Err(InvalidWindow { what, value, min, max }) }
         };
-        bounded("greatest age of ids", age_max, Self::AGE_MIN, Self::AGE_MAX)?;
+        bounded("maximum age of ids", age_max, Self::AGE_MIN, Self::AGE_MAX)?;
         bounded("allowed clock skew", skew_max, Duration::ZERO, Self::SKEW_MAX)?;
         Ok(Self { age_max, skew_max })
     }

@@ -49,12 +49,14 @@ impl NodeTerm {
 pub enum Stale {
     /// The node holds no number: it was lost, given back, or not acquired yet.
     #[error(
-        "this node has no node number, so its ids might collide with another node's; it requests a number from the database"
+        "this node has no node number, so its ids might collide with those of another node; it is \
+         requesting a number from the database"
     )]
     NoNumber,
     /// The lease was not renewed in time.
     #[error(
-        "this node's lease on number {number} (epoch {epoch}) expired {ago:?} ago, and another node may get the number; check whether the database can be reached"
+        "this node's lease on number {number} (epoch {epoch}) expired {ago:?} ago, and another node may get \
+         the number; check whether the database is reachable"
     )]
     Expired {
         /// The number.

@@ -232,7 +232,7 @@ async fn faults(
         .bind(line.as_str())
         .fetch_all(connection)
         .await
-        .map_err(MigrateError::database("look at the tables and functions of its schema"))?;
+        .map_err(MigrateError::database("check the tables and functions of its schema"))?;
     Ok(found.into_iter().map(|(fault, subject, named)| Fault { fault, subject, named }).collect())
 }
 
@@ -245,7 +245,7 @@ pub(super) async fn unusable(
         .bind(schema.map(Identifier::as_str))
         .fetch_optional(connection)
         .await
-        .map_err(MigrateError::database("look for schemas that the role may not use"))?;
+        .map_err(MigrateError::database("find schemas that the role may not use"))?;
     Ok(found.map(|(schema, role)| SchemaError::Unusable { schema, role }))
 }
 
@@ -259,7 +259,7 @@ pub(super) async fn with_row_security(
         .bind(names(known, "TABLE {schema}"))
         .fetch_all(connection)
         .await
-        .map_err(MigrateError::database("look for row-level security"))
+        .map_err(MigrateError::database("check for row-level security"))
 }
 
 /// Returns whether all of the line's tables exist beside the bookkeeping table.
@@ -272,7 +272,7 @@ pub(super) async fn has_tables(
         .bind(names(known, "\nCREATE TABLE {schema}"))
         .fetch_one(connection)
         .await
-        .map_err(MigrateError::database("look its tables up"))?;
+        .map_err(MigrateError::database("look up its tables"))?;
     Ok(found.unwrap_or_default())
 }
 
@@ -283,7 +283,7 @@ pub(super) async fn missing(
     line: Line,
     known: &[Migration],
 ) -> Result<Vec<String>, MigrateError> {
-    let failed = || MigrateError::database("look for its indexes, partitions and triggers");
+    let failed = || MigrateError::database("check its indexes, partitions and triggers");
     let mut missing: Vec<String> = sqlx::query_scalar(&Template::new(MISSING).schema(schema).render())
         .bind(indexes(line, known))
         .bind(partitions(known))
@@ -318,7 +318,7 @@ pub(super) async fn bring_home(
     if former.is_empty() {
         return Ok(false);
     }
-    let failed = || MigrateError::database(format!("make the functions of the {line} name their schema"));
+    let failed = || MigrateError::database(format!("set the schema in the functions of the {line}"));
     // A block has no parameters.
     sqlx::query(
         "SELECT set_config('outbox.functions', $1::text[]::text, true), set_config('outbox.line', $2, true), \

@@ -80,7 +80,9 @@ impl Marks<'_> {
             }
             None => {
                 return Err(self.refused(
-                    "is missing, although transactions were committed with it: restore it. Without it, nobody knows which messages were published; docs/kafka-exactly-once.md says how to start over, which may publish copies",
+                    "is missing, although transactions were committed with it: restore it. Without it, it \
+                     is unknown which messages were published; docs/kafka-exactly-once.md says how to start \
+                     over, which may publish copies",
                 ));
             }
         }

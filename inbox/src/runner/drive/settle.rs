@@ -67,7 +67,11 @@ impl<S: Store> Drive<S> {
         match Settlement::done(&held.delivery, proof) {
             Ok(settlement) => Some(settlement),
             Err(error) => {
-                tracing::error!(error = error_text(&error), "handed back: the proof is another message's");
+                tracing::error!(
+                    error = error_text(&error),
+                    "handed back: the proof belongs to another \
+                                                             message"
+                );
                 Some(Settlement::release(token))
             }
         }

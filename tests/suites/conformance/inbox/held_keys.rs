@@ -471,7 +471,7 @@ async fn a_held_message_is_not_redriven_before_its_turn<DB: TestDatabase>(databa
             matches!(refused, RedriveError::Held { id, behind } if (id, behind) == (c, a)),
             "{refused:?}"
         );
-        assert!(refused.to_string().contains("redrive or discard that one first"), "{refused}");
+        assert!(refused.to_string().contains("requeue or discard that one first"), "{refused}");
     }
     assert!(
         effects(database).await.is_empty()

@@ -195,7 +195,8 @@ async fn an_expired_lease_is_reported_once_with_its_policy<DB: Keys>(db: Databas
         let holder = format!("holder={}", column(&db, policy, "holder").await[0]);
         let level = if policy == "refuse" { " WARN " } else { " INFO " };
         let key = format!("key={policy} of t ({operation})");
-        tests::log::lines_with(&[level, "the holder of an idempotency key is gone", &key, &holder]).len()
+        tests::log::lines_with(&[level, "the holder of an idempotency key has disappeared", &key, &holder])
+            .len()
     };
     assert_eq!([counted("take_over"), counted("refuse")], [0, 0]);
     let mut claims = Vec::new();
