@@ -80,7 +80,10 @@ pub enum BuildRelayError {
     #[error("the relay cannot read this database: {0}")]
     Database(#[source] LogError),
     /// Messages cannot be kept for this time.
-    #[error("messages cannot be kept for this time: {0}; choose a time within, or None to keep them forever")]
+    #[error(
+        "messages cannot be kept for this time: {0}; choose a time within this range, or None to keep \
+             them forever"
+    )]
     Keep(#[source] KeepOutOfBounds),
     /// A setting of the engine cannot be used.
     #[error("the settings cannot be used: {0}")]

@@ -80,5 +80,5 @@ impl<DB: Backend> Bounded<DB> {
 /// Returns the error text of a call that did not answer in time.
 #[must_use]
 pub fn no_answer(limit: Duration) -> String {
-    format!("no answer within {limit:?}: the connection is given up")
+    format!("no answer within {limit:?}; closing the connection")
 }

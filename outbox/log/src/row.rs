@@ -117,7 +117,7 @@ impl Row<'_> {
 
     fn message(&self, names: &mut Names, source: &Source) -> Result<Message, String> {
         let Some(time) = self.enqueued_at else {
-            return Err(String::from("its row is gone from outbox_message; it cannot be published"));
+            return Err(String::from("its row is no longer in outbox_message, so it cannot be published"));
         };
         let invalid = |error: message::InvalidText| error.to_string();
         let id = self.message_id.read()?;

@@ -59,7 +59,7 @@ pub(crate) fn counted_error<DB: Dialect>(
 }
 
 pub(crate) fn pause<DB: Dialect>(row: &Row<DB>) -> Result<Pause, LogError> {
-    let failed = || LogError::during("look for pauses");
+    let failed = || LogError::during("read the pauses");
     Ok(Pause {
         scope: paused_scope(row)?,
         actor: row.get("actor").map_err(failed())?,
@@ -70,7 +70,7 @@ pub(crate) fn pause<DB: Dialect>(row: &Row<DB>) -> Result<Pause, LogError> {
 }
 
 pub(crate) fn paused_scope<DB: Dialect>(row: &Row<DB>) -> Result<PauseScope, LogError> {
-    let failed = || LogError::during("look for pauses");
+    let failed = || LogError::during("read the pauses");
     let kind: String = row.get("kind").map_err(failed())?;
     PauseScope::stored(&kind, row.get("name").map_err(failed())?)
 }

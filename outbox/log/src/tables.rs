@@ -277,7 +277,7 @@ impl<DB: Dialect> Tables<DB> {
         relay: &RelayName,
     ) -> Result<Vec<Pause>, LogError> {
         let query = Query::<DB>::new(&self.texts.pauses).bind(relay.as_str());
-        let found = query.rows(connection).await.map_err(LogError::during("look for pauses"))?;
+        let found = query.rows(connection).await.map_err(LogError::during("read the pauses"))?;
         found.iter().map(rows::pause).collect()
     }
 
@@ -288,7 +288,7 @@ impl<DB: Dialect> Tables<DB> {
         relay: &RelayName,
     ) -> Result<Vec<PauseScope>, LogError> {
         let query = Query::<DB>::new(&self.texts.paused_scopes).bind(relay.as_str());
-        let found = query.rows(connection).await.map_err(LogError::during("look for pauses"))?;
+        let found = query.rows(connection).await.map_err(LogError::during("read the pauses"))?;
         found.iter().map(rows::paused_scope).collect()
     }
 

@@ -82,8 +82,8 @@ impl<T: PartialEq + Clone> Watch<T> {
                     holder,
                     ?expires_in,
                     ?length,
-                    "the lease ends later than its holder asked for, so a clock went back or was ahead; nobody has \
-                     renewed it for its whole length, and it is taken over"
+                    "the lease ends later than its holder requested, so a clock went back or was ahead; it \
+                     was not renewed for its whole length, and is taken over"
                 );
                 ControlFlow::Continue(Some(held))
             }

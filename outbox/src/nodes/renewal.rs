@@ -41,7 +41,7 @@ impl<DB: Dialect> Renewal<DB> {
                     let kept = self.keep().await;
                     has_failed = kept.is_err();
                     if let Err(error) = kept {
-                        tracing::warn!(%error, "the number of this node could not be renewed");
+                        tracing::warn!(%error, "could not renew the number of this node");
                     }
                 }
                 // Sending fails when the caller is gone.
@@ -76,7 +76,7 @@ impl<DB: Dialect> Renewal<DB> {
         tracing::error!(
             number = term.number,
             epoch = term.epoch,
-            "another node has taken the number of this node, which was not renewed in time; taking another number"
+            "another node has the number of this node, which was not renewed in time; taking a different one"
         );
         self.take().await
     }

@@ -142,7 +142,7 @@ impl Decision {
 #[non_exhaustive]
 pub enum DecideError {
     /// No such entry is parked.
-    #[error("entry {id} is not parked at relay {relay}: it has left, or never was parked")]
+    #[error("entry {id} is not parked at relay {relay}: it was published, or was never parked")]
     NoSuchEntry {
         /// The relay.
         relay: String,
@@ -162,8 +162,8 @@ pub enum DecideError {
     },
     /// The entry is retrying, and the relay may be sending it now.
     #[error(
-        "entry {id} is retrying: only between two retries, and only where an operator has to act (cause operator), \
-         {action} is possible; ask again in a second while a relay runs"
+        "entry {id} is retrying: {action} is possible only between two retries, and only where an operator \
+         has to act (cause operator); try again in a second while a relay runs"
     )]
     Trying {
         /// The entry.
@@ -172,7 +172,7 @@ pub enum DecideError {
         action: Action,
     },
     /// Another message than the chosen one has its position in the log.
-    #[error("entry {id} is another message now, {message_id}: list the messages again")]
+    #[error("entry {id} is a different message now, {message_id}: list the messages again")]
     AnotherMessage {
         /// The entry.
         id: EntryId,
@@ -191,14 +191,15 @@ pub enum DecideError {
     ReservedActor,
     /// There are more entries than one transaction may decide. Nothing was changed.
     #[error(
-        "{entries} entries are too many for one decision, at most {DECIDED_MAX} are accepted: decide in several parts"
+        "{entries} entries are too many for one decision; the maximum is {DECIDED_MAX}: decide in several \
+         parts"
     )]
     TooMany {
         /// The number of entries.
         entries: usize,
     },
     /// The edit changes nothing.
-    #[error("the edit holds neither a payload nor headers; give one of them")]
+    #[error("the edit contains neither a payload nor headers; give one of them")]
     EmptyEdit,
     /// The commit was not answered, or its error does not prove a rollback: the decision may be in
     /// force.

@@ -132,8 +132,8 @@ impl Statements {
             sqlx::query_scalar(&self.unlogged).fetch_one(&mut *connection).await.map_err(failed())?;
         if !unlogged {
             return Err(LogError::operator(
-                "the table outbox_server_run is logged, so it does not tell that the server crashed: run ALTER TABLE \
-                 outbox_server_run SET UNLOGGED",
+                "the table outbox_server_run is logged, so it cannot show that the server crashed: run \
+                 ALTER TABLE outbox_server_run SET UNLOGGED",
             ));
         }
         let row = sqlx::query(&self.server).fetch_one(&mut *connection).await.map_err(failed())?;
@@ -145,7 +145,7 @@ impl Statements {
         let newest_xid: Option<String> = row.try_get("newest_xid").map_err(failed())?;
         let run: Option<String> = row.try_get("run").map_err(failed())?;
         let run = run.ok_or_else(|| LogError::Unavailable {
-            reason: String::from("the server was restarted while it was asked for its history"),
+            reason: String::from("the server was restarted while it reported its history"),
             source: None,
         })?;
         Ok(ServerFacts {
@@ -201,7 +201,7 @@ impl Statements {
             .bind(rows.head.as_ref().map(|(_, floor)| *floor))
             .fetch_one(connection)
             .await
-            .map_err(LogError::during("look for ids that were given out again"))?;
+            .map_err(LogError::during("find ids that were assigned again"))?;
         match (again, xid, id) {
             (None, Some(xid), Some(id)) if count == YOUNG_AT_ONCE => {
                 rows.behind = (xid, id);

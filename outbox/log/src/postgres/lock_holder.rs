@@ -66,8 +66,8 @@ HAVING count(*) > 0";
 fn unreplicated(commits: i64, names: &str) -> String {
     let wait = if commits == 1 { "1 commit waits" } else { &format!("{commits} commits wait") };
     format!(
-        "{wait} for the synchronous standby (synchronous_standby_names = {names:?}), with their locks: let it connect \
-         again, or take its name out of that setting"
+        "{wait} for the synchronous standby (synchronous_standby_names = {names:?}), with their locks: let \
+         it reconnect, or remove its name from that setting"
     )
 }
 
@@ -121,7 +121,7 @@ impl PostgresLog {
             let connect = self.connect_options()?.application_name("relay locks");
             let opened = answering(&connect).await.connect().await.map_err(LogError::during("connect"))?;
             let mut session = Brief::new(opened);
-            let failed = || LogError::during("find out who holds a lock");
+            let failed = || LogError::during("find the holder of a lock");
             // In the simple protocol, so that nothing is prepared in a pooler's session.
             let waiting = sqlx::raw_sql(UNREPLICATED).fetch_optional(&mut *session).await.map_err(failed())?;
             if let Some(row) = waiting {

@@ -119,7 +119,8 @@ impl PostgresLog {
 /// The ring of segments would come round before a segment is that old: none would ever be emptied.
 fn too_long(keep: Duration) -> LogError {
     LogError::operator(format!(
-        "messages cannot be kept for {}, because a segment must be emptied sooner: keep them for at most {}, or forever",
+        "messages cannot be kept for {}, because a segment must be emptied before that: keep them for at \
+         most {}, or forever",
         ShownTime(keep),
         ShownTime(KEEP_MESSAGES.max)
     ))
@@ -216,7 +217,7 @@ impl LogRetention for PostgresLog {
             Ok(gone) => Ok(gone.unsigned_abs()),
             // It is retried on the next call.
             Err(error) if is_in_use(&error) => Ok(0),
-            Err(error) => Err(LogError::during("remove old decisions")(error)),
+            Err(error) => Err(LogError::during("delete old decisions")(error)),
         }
     }
 

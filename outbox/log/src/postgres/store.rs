@@ -154,7 +154,7 @@ impl PostgresLog {
     /// Checks the product before any query that another product may not know, and before anything
     /// is prepared. Uses messages of the simple protocol.
     async fn check_product(&self, connection: &mut PgConnection) -> Result<(), LogError> {
-        let failed = || LogError::during("tell what it is");
+        let failed = || LogError::during("report its product");
         let product = sqlx::raw_sql(
             "SELECT version(), EXISTS (SELECT FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid
                 WHERE n.nspname = 'sys' AND c.relname = 'iam_pg_role_mappings')",
@@ -184,7 +184,7 @@ impl PostgresLog {
         if self.has_sessions_of_its_own.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let failed = || LogError::during("find out whose session it is");
+        let failed = || LogError::during("identify its session");
         let mut second = Brief::new(connect.connect().await.map_err(|error| unconnected(connect, error))?);
         let mut is_shared = false;
         // Checked more than once, because other clients may take the session that was free.
@@ -198,9 +198,9 @@ impl PostgresLog {
         }
         if is_shared {
             return Err(LogError::operator(format!(
-                "{} is reached through a pooler that hands sessions on after each transaction, and the relay's settings \
-                 would reach the statements of the service whose pool this is: give the relay a URL of its own, of the \
-                 server or of a pooler in session mode",
+                "{} is reached through a pooler that shares sessions between clients, so the relay's \
+                 settings would affect statements of the service that owns this pool: give the relay its \
+                 own URL, of the server or of a pooler in session mode",
                 self.origin
             )));
         }
@@ -258,7 +258,7 @@ impl PostgresLog {
             return Ok(());
         }
         Err(LogError::operator(format!(
-            "outbox_message_id_seq has CACHE {cache}, with which rows would be lost; run ALTER SEQUENCE \
+            "outbox_message_id_seq has CACHE {cache}, which would lose rows; run ALTER SEQUENCE \
              outbox_message_id_seq CACHE 1 and reconnect all producers"
         )))
     }

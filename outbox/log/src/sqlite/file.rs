@@ -45,9 +45,7 @@ impl OpenedFile {
                 )
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                format!(
-                    "{path} was removed while the relay had it open: put the file back, or another one in its place"
-                )
+                format!("{path} was removed while the relay had it open: put the file back, or replace it")
             }
             _ => return Ok(()),
         };

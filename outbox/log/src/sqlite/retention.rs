@@ -155,7 +155,7 @@ async fn last_old(connection: &mut SqliteConnection, keep: Duration) -> Result<i
         .bind(micros(keep))
         .fetch_optional(connection)
         .await
-        .map_err(LogError::during("look for old entries"))?;
+        .map_err(LogError::during("find old entries"))?;
     Ok(last.unwrap_or_default())
 }
 
@@ -198,7 +198,7 @@ fn segment(
 
 /// Runs one short transaction. Returns how many entries it removed.
 async fn run(connection: &mut SqliteConnection, up_to: i64) -> Result<u64, LogError> {
-    let failed = || LogError::during("remove old entries");
+    let failed = || LogError::during("delete old entries");
     let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
     let gone: Vec<Vec<u8>> =
         sqlx::query_scalar(&SQL.run).bind(up_to).bind(RUN_ROWS).fetch_all(&mut *tx).await.map_err(failed())?;
@@ -239,7 +239,7 @@ async fn discard_some(
     relay: &RelayName,
     over: Option<&Held<i64>>,
 ) -> Result<bool, ForgetError> {
-    let failed = || LogError::during("discard what is parked for the relay");
+    let failed = || LogError::during("discard the parked entries of the relay");
     let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
     check_free(&mut tx, relay, over).await?;
     let up_to: Option<i64> = sqlx::query_scalar(&SQL.parked_behind)
@@ -305,7 +305,7 @@ impl LogRetention for SqliteLog {
     }
 
     async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError> {
-        let failed = || LogError::during("remove old decisions");
+        let failed = || LogError::during("delete old decisions");
         let keep = micros(keep);
         let mut connection = self.connect().await?;
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;

@@ -136,7 +136,7 @@ async fn a_message_that_is_forwarded_under_its_own_id_is_an_error<DB: TestDialec
         matches!(&error, EnqueueError::IdReused { differs, .. } if *differs == [Difference::Topic]),
         "{error}"
     );
-    assert!(error.to_string().contains("for topic bills was enqueued before with another topic"), "{error}");
+    assert!(error.to_string().contains("for topic bills was already enqueued with another topic"), "{error}");
     tx.rollback().await.unwrap();
     db.enqueue([forwarded().id(MessageId::new())]).await;
     assert_eq!(db.number("SELECT count(*) FROM outbox_message WHERE topic = 'bills'").await, 1);

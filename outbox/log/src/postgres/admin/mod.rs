@@ -51,7 +51,7 @@ async fn begin_to_look(connection: &mut PgConnection) -> Result<(), LogError> {
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED, READ ONLY").await?;
         connection.execute(ONE_PLAN_HERE).await
     };
-    begin.await.map(drop).map_err(LogError::during("begin to look"))
+    begin.await.map(drop).map_err(LogError::during("begin reading"))
 }
 
 #[async_trait]

@@ -80,7 +80,7 @@ impl PgReader {
             .bind(STALE_AFTER_IDS)
             .fetch_one(&mut self.connection)
             .await
-            .map_err(LogError::during("look for new entries"))?;
+            .map_err(LogError::during("check for new entries"))?;
         let polled = Polled { position, found, ended, same_run };
         if !polled.same_run {
             return Err(other_run());
@@ -117,8 +117,8 @@ impl PgReader {
         match astray {
             None => Ok((PgMark::new(floor, snapshot)?, ceiling)),
             Some(id) => Err(other_history(format!(
-                "the row {id} does not lie between the ids {} and {ceiling} of new rows: outbox_message_id_seq was set \
-                 back",
+                "the row {id} is not between the ids {} and {ceiling} of new rows: outbox_message_id_seq \
+                 was set back",
                 base.floor
             ))),
         }
@@ -272,10 +272,7 @@ impl PgReader {
         let found: Option<i64> = match asked {
             Ok(found) => found,
             Err(error) => {
-                return Err(self
-                    .questions
-                    .unread(&mut self.connection, "look for the next entry", error)
-                    .await);
+                return Err(self.questions.unread(&mut self.connection, "find the next entry", error).await);
             }
         };
         self.check_run(usize::from(found.is_some())).await?;
@@ -309,7 +306,7 @@ impl PgReader {
                 .bind(self.relay.as_str())
                 .bind(message_ids)
                 .fetch_all(&mut self.connection);
-            let failed = LogError::during("find out what was parked");
+            let failed = LogError::during("list the parked entries");
             let left_out: Vec<String> =
                 within(self.call_timeout, async { asked.await.map_err(failed) }).await?;
             let left_out: HashSet<String> = left_out.into_iter().collect();

@@ -46,8 +46,8 @@ impl Rebase {
         self.part_from_transactions(tx, before).await?;
         tracing::warn!(
             renumbered,
-            "rows that were not read yet had the ids of older ones or of parked messages, or follow such a row in its \
-             key: they get new ids, behind all others"
+            "rows that were not read yet had the ids of older rows or of parked messages, or follow such a \
+             row in its key: they get new ids, after all others"
         );
         Ok(Tried::Mended)
     }

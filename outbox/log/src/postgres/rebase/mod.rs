@@ -82,8 +82,8 @@ const MOMENT: &str = "250ms";
 
 /// A warning for causes in which a sequence was set back: rows that are not read yet may leave out
 /// of order.
-const OUT_OF_ORDER: &str = "; of rows not read yet, those written after the sequence was set back have the smaller ids and leave first, also \
-     within a key";
+const OUT_OF_ORDER: &str = "; of the rows not read yet, those written after the sequence was set back have \
+     smaller ids and are published first, even within a key";
 
 /// Lists the statements that are rendered together.
 #[cfg(feature = "testing")]
@@ -181,7 +181,7 @@ impl Rebase {
                 reason: format!(
                     "cursors do not belong to this server's history, or rows share an id; the repair waits for these \
                      transactions, which have taken ids of outbox_message_id_seq or locked rows of outbox_relay: {}",
-                    who.as_deref().unwrap_or("none at this moment")
+                    who.as_deref().unwrap_or("none at the moment")
                 ),
                 source: None,
             })
@@ -273,7 +273,7 @@ impl Rebase {
         };
         if is_behind {
             let from = server.position;
-            tracing::warn!(from, to = now, "the sequence outbox_message_id_seq is being set forward");
+            tracing::warn!(from, to = now, "moving the sequence outbox_message_id_seq forward");
             known.search = Search::Always;
             for Stored { relay, shard, cursor } in &relays {
                 let base = PgMark::read(&cursor.base)?;
@@ -331,7 +331,8 @@ impl Rebase {
             let (count, first) = self.leaves_again(tx, &facts, &base, &cause).await?;
             tracing::warn!(
                 relay,
-                "{cause}: the cursor is rebased; {}{count} messages that may have left leave again with the same ids{}{}",
+                "{cause}: the cursor is rebased; {}{count} messages that may have been published are \
+                 published again with the same ids{}{}",
                 if count >= COUNTED_MAX { "more than " } else { "up to " },
                 first.map(|first| format!(", from row {first} on")).unwrap_or_default(),
                 if cause.keeps_transaction_ids() { OUT_OF_ORDER } else { "" },
@@ -342,7 +343,7 @@ impl Rebase {
         // server's.
         if matches!(server.decide(), Decision::Rebase(cause) if !cause.keeps_transaction_ids()) {
             let rows: i64 = sqlx::query_scalar(&self.sql.rows).fetch_one(&mut **tx).await.map_err(failed())?;
-            tracing::warn!(rows, "transaction ids of another server are replaced in the log");
+            tracing::warn!(rows, "replacing transaction ids of another server in the log");
         }
         for (relay, shard, in_flight, base, cursor) in rebased {
             self.replace(tx, relay, shard, &in_flight, &base, &moved_back(cursor, &base)).await?;
