@@ -124,7 +124,7 @@ impl EngineOptions {
             [("unstored_max", self.unstored_max), ("checkpoint_changes", self.checkpoint_changes)]
         {
             if value == 0 {
-                problems.add(setting, String::from("with 0 nothing would be read; set at least 1"));
+                problems.add(setting, String::from("0 would read nothing; set at least 1"));
             }
         }
         if self.page_bytes < PAGE_MIN {

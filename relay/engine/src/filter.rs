@@ -68,7 +68,7 @@ struct Patterns {
 pub enum InvalidFilter {
     /// More than 64 rules.
     #[error(
-        "{0} rules are too many, the maximum is {RULES_MAX}: use patterns with *, or a header that the \
+        "{0} rules are too many; the maximum is {RULES_MAX}: use patterns with *, or a header that the \
          producer sets"
     )]
     TooMany(usize),
@@ -94,7 +94,7 @@ pub enum InvalidRule {
     NoCondition,
     /// More than 64.
     #[error(
-        "{count} {what} are too many, the maximum is {RULES_MAX}: use patterns with *, or a header that the \
+        "{count} {what} are too many; the maximum is {RULES_MAX}: use patterns with *, or a header that the \
          producer sets"
     )]
     TooMany {

@@ -49,7 +49,7 @@
 //! | [`monitor`] | looks at the database for metrics |
 //! | `crash_points` | places at which a test ends the process |
 
-#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature exposes more to tests"))]
 
 mod amount;
 mod awaited;

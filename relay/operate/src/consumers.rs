@@ -43,8 +43,8 @@ impl ConsumerLine {
                 passes: symptom == Symptom::ConsumerFails,
             });
         };
-        let one = "dead letter waits: requeue or discard it";
-        let several = "dead letters wait: requeue or discard them";
+        let one = "dead letter is open: requeue or discard it";
+        let several = "dead letters are open: requeue or discard them";
         add(Symptom::ConsumerDead, activity.dead, activity.dead_since, one, several);
         let one = "message failed and will be retried";
         let several = "messages failed and will be retried";

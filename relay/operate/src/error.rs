@@ -73,7 +73,7 @@ impl OperateError {
             return self;
         }
         let help = if self.is_unknown {
-            "look whether it was done, then try again if it was not"
+            "check whether it was done, and try again if it was not"
         } else {
             "nothing was changed: try again once this database answers"
         };

@@ -113,7 +113,7 @@ async fn of_letter(
         check_size(letter.payload_bytes)?;
         // Inboxes record only decisions, so the outbox of origin records the view.
         let Some(outbox) = places.outboxes.first() else {
-            let text = "there is no outbox whose audit could record who looked";
+            let text = "there is no outbox whose audit could record the access";
             return Err(OperateError::refused(text, "also name a pipeline"));
         };
         let Some(letter) = place.database.dead_letter(letter.id).await? else { continue };
@@ -137,7 +137,7 @@ fn check_size(bytes: u64) -> Result<(), OperateError> {
     if bytes <= SHOWN_BYTES_MAX {
         return Ok(());
     }
-    let text = format!("the payload has {bytes} bytes; the maximum that is shown is {SHOWN_BYTES_MAX}");
+    let text = format!("the payload has {bytes} bytes; the limit for display is {SHOWN_BYTES_MAX}");
     Err(OperateError::refused(text, "read it with your own program"))
 }
 

@@ -132,7 +132,7 @@ impl BrokerError {
     /// Returns the sentence with its time.
     pub(crate) fn told(&self) -> String {
         let since = seconds::text(self.since);
-        format!("no message reaches the broker since {since}: {}", self.error)
+        format!("no message has reached the broker since {since}: {}", self.error)
     }
 }
 
@@ -250,7 +250,7 @@ fn unknown(others: &[RelayStatus]) -> Option<String> {
     let known: Vec<&str> = others.iter().map(|relay| relay.relay.as_str()).collect();
     (!known.is_empty()).then(|| {
         format!(
-            "no relay with this name has led; this outbox knows {}: is the name misspelt?",
+            "no relay with this name has ever led; this outbox knows {}: is the name misspelled?",
             known.join(", ")
         )
     })

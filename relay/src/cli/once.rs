@@ -59,7 +59,7 @@ pub(crate) async fn ended(
         left = drained => Ok(left),
         role = reaches(status.clone(), is_blocked) => match role {
             Role::Waiting { reason, .. } => Err(reason),
-            _ => Err(String::from("it cannot lead")),
+            _ => Err(String::from("the relay cannot lead")),
         },
     }
 }

@@ -129,7 +129,7 @@ struct Outage {
 impl Outage {
     fn met(&mut self, error: &str) {
         if self.error.as_deref() != Some(error) {
-            note!("{}; waiting for it", one_line(error));
+            note!("{}; waiting until it does", one_line(error));
         }
         self.error = Some(error.to_owned());
     }

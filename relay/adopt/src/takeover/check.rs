@@ -131,9 +131,14 @@ pub(super) fn found<'a>(adoption: &Adoption, facts: &'a Facts) -> Result<&'a Tab
         let text = format!("there is no table {}", adoption.table_name());
         let help = match facts.elsewhere.first() {
             Some(table) => {
-                format!("write names exactly as in the catalog, with upper case; a table that exists: table = {table:?}")
+                format!(
+                    "write names exactly as in the catalog, including upper case; a table that exists: \
+                         table = {table:?}"
+                )
             }
-            None => String::from("check `table` and the database: the table must be in the database of the outbox"),
+            None => String::from(
+                "check `table` and the database: the table must be in the database of the outbox",
+            ),
         };
         OperateError::refused(text, help)
     })
@@ -285,7 +290,7 @@ fn mark(adoption: &Adoption, facts: &Facts, pending: &Pending) -> Result<Mark, O
         "timestamp with time zone" | "timestamp without time zone" | "date" => Ok(Mark::Time),
         other => {
             let text = format!(
-                "pending = {name} has the type {other}, which does not show by itself which rows are waiting"
+                "pending = {name} has the type {other}, which alone does not show which rows are waiting"
             );
             let help = "set pending_value and sent_value, for example pending_value = \"NEW\" and sent_value = \"SENT\"";
             Err(OperateError::refused(text, help))

@@ -102,7 +102,8 @@ pub(super) async fn look(connection: &mut PgConnection, left: Left<'_>) -> Resul
                 Ok(false) if is_active => (true, None),
                 // A snapshot reads the table instead of the slot, and may still run.
                 Ok(false) => {
-                    let doubt = "its log has no more rows, but its reader is not connected and may still have to finish a snapshot";
+                    let doubt = "its log has no more rows, but its reader is not connected and may still \
+                                 need to finish a snapshot";
                     (false, Some(doubt.to_owned()))
                 }
                 Err(error) => (false, Some(unreadable(&error, left.user))),

@@ -147,7 +147,7 @@ impl Sql<'_> {
                     long("delete the imported rows", delete.statement("waits", &waits))
                 }
             });
-            steps.push(long("let no imported row wait", self.none_stays(&waits)));
+            steps.push(long("mark imported rows as not waiting", self.none_stays(&waits)));
         }
         if let (true, Some(publication)) = (leaves, &self.adoption.publication) {
             let alter = self.of_table("ALTER PUBLICATION {publication} DROP TABLE {table}");

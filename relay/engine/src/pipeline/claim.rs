@@ -28,8 +28,9 @@ const STANDBY_PAUSE_MAX: Duration = Duration::from_millis(200);
 const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
 
 /// The remedy for a second session that was not opened although the first one answers.
-const SESSIONS: &str = "a session of this relay answers, so look at the limits of sessions of the role, the database \
-    and the pooler (its pool size): a relay needs 2 to lead, and 2 more for moments";
+const SESSIONS: &str = "another session of this relay does get answers, so check the session limits of the \
+    role, the database and the pooler (its pool size): a relay needs 2 sessions to lead, and 2 more for \
+    short times";
 
 /// The epoch of the first lease of a name.
 const FIRST_EPOCH: i64 = 1;

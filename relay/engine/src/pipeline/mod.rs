@@ -255,7 +255,8 @@ impl Pipeline {
 fn shared(id: EntryId) -> LogError {
     LogError::Unavailable {
         reason: format!(
-            "two unpublished rows have the same id {}, which can happen after a sequence was set back: the later rows get new ids",
+            "two unpublished rows have the same id {}, which can happen after the sequence was set back: \
+             the later rows get new ids",
             id.0
         ),
         source: None,

@@ -153,10 +153,10 @@ impl Telemetry {
     /// that was renamed sends everything again, under another source.
     pub(crate) fn new_among(&self, left: &[String]) {
         if !left.is_empty() {
-            warn!(relay = %self.relay, left = left.join(", "), "this relay is new here and publishes every message that \
-                the outbox still has, under its own source; no process runs the relays named in `left`: if this is one \
-                of them with a new name, stop it and give the pipeline its former name back; if they will not return, \
-                run relay forget");
+            warn!(relay = %self.relay, left = left.join(", "), "this relay is new here, and publishes every \
+                message that the outbox still has, under its own source; no process runs the relays named \
+                in `left`: if this is one of them with a new name, stop it and give the pipeline its former \
+                name back; if they will not return, run relay forget");
         }
     }
 

@@ -342,7 +342,9 @@ impl Outcome {
             Redriven::Before { resolution, at } => {
                 Self::Refused(format!("closed as {resolution} at {}", seconds::text(at)))
             }
-            _ => Self::Refused(String::from("another operator is deciding about it: list it again")),
+            _ => {
+                Self::Refused(String::from("another operator is deciding about it: list the messages again"))
+            }
         }
     }
 }

@@ -378,7 +378,7 @@ async fn decide_letter(
         }
         _ => Err(OperateError::new(
             OperateErrorKind::Conflict,
-            "another operator is deciding about it: list it again",
+            "another operator is deciding about it: list the messages again",
         )),
     }
 }

@@ -88,7 +88,7 @@ impl FromStr for Moment {
             let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1_000).ok()?;
             Some(Self { place: PlaceKey { source, owner }, matched: Matched { at, count, digest } })
         };
-        read().ok_or("it is not a moment of a place: confirm the decision again")
+        read().ok_or("it is not a valid point in time of a database: confirm the decision again")
     }
 }
 

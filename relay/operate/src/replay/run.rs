@@ -196,7 +196,7 @@ fn check_stop(options: &ReplayOptions, report: &ReplayReport) -> Result<(), Oper
     if !options.stop.is_cancelled() {
         return Ok(());
     }
-    let error = OperateError::new(OperateErrorKind::Unavailable, "it was stopped");
+    let error = OperateError::new(OperateErrorKind::Unavailable, "the replay was stopped");
     Err(resume(error, report.confirmed_to))
 }
 

@@ -54,7 +54,8 @@ impl Broker {
                 return Err(InvalidSetting {
                     setting: String::from("broker"),
                     problem: String::from(
-                        "belongs to a running relay, whose transactions nobody else can use; use `relay replay` with a configuration",
+                        "belongs to a running relay, whose transactions only that relay can use; use `relay \
+                         replay` with a configuration",
                     ),
                 });
             }
@@ -149,6 +150,6 @@ mod tests {
         assert!(lent.lends_transactions());
         let refused = lent.connector().err().map(|error| error.to_string()).unwrap_or_default();
         assert!(refused.contains("relay replay"), "{refused}");
-        assert!(lent.publishing().is_ok(), "the relay itself publishes in them");
+        assert!(lent.publishing().is_ok(), "the relay itself uses these transactions");
     }
 }

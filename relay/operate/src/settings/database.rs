@@ -60,7 +60,10 @@ impl Database {
             Known::Url(url) => url.load("database.url"),
             Known::Lent(_) => Err(InvalidSetting {
                 setting: String::from("database.url"),
-                problem: String::from("is not known, because a service lent the database; give its URL"),
+                problem: String::from(
+                    "is unknown, because a service provides the database connections; \
+                                       give its URL",
+                ),
             }),
         }
     }

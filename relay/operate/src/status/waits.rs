@@ -80,8 +80,8 @@ impl PipelineStatus {
             PipelineState::Expired => {
                 let holder = self.holder.as_deref().unwrap_or("the last relay");
                 let text = format!(
-                    "no relay leads: the lease of {holder} has expired, and no other relay has taken over; its process \
-                     has ended, or cannot write to the database, which its log would tell"
+                    "no relay leads: the lease of {holder} has expired, and no other relay has taken over; \
+                     its process has ended, or cannot write to the database (then its log has the error)"
                 );
                 add(Symptom::NoLeader, false, self.checkpoint_age_seconds, text);
             }

@@ -72,7 +72,7 @@ impl Comparison<'_> {
         let (spool, context) = (&mut open.spool, &open.context);
         let too_many = suspects.read(spool, context, &mut compared, SUSPECTS_MAX).await?;
         if too_many {
-            let message = format_args!("more than {SUSPECTS_MAX} messages seem to be wrong");
+            let message = format_args!("more than {SUSPECTS_MAX} messages differ");
             let help = "check that the inboxes belong to this pipeline, or narrow the range with --since and --until";
             return Err(OperateError::new(OperateErrorKind::Broken, message).with_help(help));
         }
@@ -153,7 +153,7 @@ impl Comparison<'_> {
             } else {
                 inbox.topics.clone()
             };
-            self.reading.progress.say(format!("asking how far the group {group} has come"));
+            self.reading.progress.say(format!("asking for the position of the group {group}"));
             context.committed = Some(self.reading.committed(&self.pipeline.broker, group, &topics).await?);
         }
         Ok(())

@@ -61,7 +61,7 @@ fn text(report: &BulkReport) -> String {
     };
     let not_reached = if report.dry_run { 0 } else { report.left() };
     for (number, what) in [
-        (report.following, "held: they follow automatically once the messages before them took effect"),
+        (report.following, "held: they follow automatically once the messages before them have taken effect"),
         (report.requested_before, "requested before"),
         (report.refused, "left as they are: they had changed"),
         (report.unknown, "with an unknown outcome: list the messages again"),

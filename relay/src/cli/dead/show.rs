@@ -143,7 +143,7 @@ fn rows(messages: &[DeadMessage]) -> String {
 /// Returns the state, and a redrive request that no consumer has taken up.
 fn state(message: &DeadMessage) -> String {
     match &message.redrive_requested_by {
-        Some(actor) => format!("{}, redrive requested by {actor}", message.state),
+        Some(actor) => format!("{}, requeue requested by {actor}", message.state),
         None => message.state.to_string(),
     }
 }

@@ -57,7 +57,7 @@ pub struct Verify {
     until: Option<Time>,
 
     /// How long to wait for published messages that are not in an inbox yet. They count as missing
-    /// if none of them arrives for this long.
+    /// if none of them arrives within this time.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     grace: Time,
 

@@ -69,15 +69,15 @@ async fn form(body: Body, keys: &[FormKey], operator: &Operator) -> Result<Body,
     if is_own {
         return Ok(Body::from(bytes));
     }
-    let text = "this form was not made by this page, or for another user; nothing was changed";
+    let text = "this form is not from this page, or was made for another user; nothing was changed";
     let help = "open the page again and repeat the decision; the browser must accept the page's cookie";
     Err(Problem::new(StatusCode::FORBIDDEN, text).with_help(help))
 }
 
 fn unknown() -> Problem {
     let text = "the application did not name the operator of this request";
-    let help = "log in to the application; its function for the page must return an operator for every \
-                user who may see it";
+    let help = "log in to the application; its function for the page must return an operator for every user \
+                who may see the page";
     Problem::new(StatusCode::FORBIDDEN, text).with_help(help)
 }
 
@@ -92,7 +92,7 @@ fn check(name: &str) -> Result<(), Problem> {
         _ => return Ok(()),
     };
     let text = format!("the application named the operator of this request by {problem}");
-    let help = "the audit keeps the name: return one that people know, such as a login or an address";
+    let help = "the audit stores the name: return one that people recognize, such as a login or an address";
     Err(Problem::new(StatusCode::FORBIDDEN, text).with_help(help))
 }
 

@@ -83,7 +83,7 @@ pub(crate) fn answer(
             Some(Some(part)) => Some((Ok(part), Some(received))),
             // The end of the file.
             Some(None) => None,
-            None => Some((Err(io::Error::other("the export was cut")), None)),
+            None => Some((Err(io::Error::other("the export was cut short")), None)),
         }
     });
     let mut response = Body::from_stream(stream).into_response();

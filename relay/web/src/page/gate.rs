@@ -105,7 +105,7 @@ async fn answer(next: Next, request: Request) -> Response {
         Err(_) => {
             let problem = Problem::new(StatusCode::GATEWAY_TIMEOUT, "the request took too long");
             let help = if is_safe {
-                "nothing was changed: try again, or ask for less"
+                "nothing was changed: try again, or request less"
             } else {
                 "it may have been carried out, or still be running: check the result before you repeat it"
             };

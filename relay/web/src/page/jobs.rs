@@ -166,9 +166,7 @@ impl<T: Send + Sync + 'static> Running<T> {
             let end = match work.await {
                 Ok(Ok(result)) => End::Done(Arc::new(result)),
                 Ok(Err(why)) => End::Failed(why),
-                Err(_) => {
-                    End::Failed(String::from("the program failed: the log of the relay has the reason"))
-                }
+                Err(_) => End::Failed(String::from("the program failed: the relay's log has the reason")),
             };
             state.send_modify(|job| job.end = end);
         });

@@ -153,7 +153,7 @@ async fn observe(app: Arc<App>) {
     loop {
         let observing = AssertUnwindSafe(Box::pin(app.observer.keep()));
         if observing.catch_unwind().await.is_err() {
-            tracing::error!("the figures of the page panicked; they begin again");
+            tracing::error!("the task that collects the page's figures panicked; it restarts");
             tokio::time::sleep(OBSERVE_AGAIN_AFTER).await;
         }
     }

@@ -134,11 +134,12 @@ pub(crate) fn summary(subjects: &[Subject<'_>], away: usize) -> String {
         sentences.push(format!("{needy}{why}."));
     } else if sick > 0 {
         let verb = if sick == 1 { "waits" } else { "wait" };
-        sentences.push(format!("Nothing needs you; {} {verb}.", several(sick, "part")));
+        sentences.push(format!("Nothing needs attention; {} {verb}.", several(sick, "part")));
     } else if pipelines == 1 {
-        sentences.push(String::from("The pipeline publishes. Nothing waits for you."));
+        sentences.push(String::from("The pipeline publishes. Nothing needs attention."));
     } else {
-        sentences.push(format!("All {} pipelines publish. Nothing waits for you.", count(pipelines as u64)));
+        sentences
+            .push(format!("All {} pipelines publish. Nothing needs attention.", count(pipelines as u64)));
     }
     let is_away =
         |subject: &&Subject<'_>| subject.waits.iter().any(|wait| wait.symptom == Symptom::DatabaseAway);
@@ -250,13 +251,13 @@ mod tests {
             of(&all, 0),
             "2 of 3 pipelines need you: 2,009 messages are dead, 41 are held. 1 database does not answer."
         );
-        assert_eq!(of(&all[1..2], 0), "The pipeline publishes. Nothing waits for you.");
+        assert_eq!(of(&all[1..2], 0), "The pipeline publishes. Nothing needs attention.");
         assert_eq!(
             of(&all[1..2], 2),
-            "The pipeline publishes. Nothing waits for you. 2 databases do not answer."
+            "The pipeline publishes. Nothing needs attention. 2 databases do not answer."
         );
         let retrying = [status("orders", PipelineState::Leading, &[(Retrying, 1)])];
-        assert_eq!(of(&retrying, 0), "Nothing needs you; 1 part waits.");
+        assert_eq!(of(&retrying, 0), "Nothing needs attention; 1 part waits.");
     }
 
     #[test]

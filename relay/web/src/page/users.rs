@@ -33,7 +33,7 @@ const WRONG_WAITERS_OF_ALL: usize = 32;
 /// each other's way.
 const TURN_TIMEOUT: Duration = Duration::from_millis(100);
 /// The name of people at this machine, if there is no login.
-const LOCAL: &str = "somebody at this machine";
+const LOCAL: &str = "a user of this machine";
 
 /// All users of the page. Without any, people at this machine may view it.
 pub(crate) struct Users {

@@ -290,7 +290,7 @@ pub(super) async fn a_replay_that_was_killed_is_repeated<DB: Dialect>(
     stopped.signal("TERM").await?;
     assert_eq!(stopped.ended().await?.code(), Some(3));
     let told = stopped.log()?;
-    assert!(told.contains("it was stopped"), "{told}");
+    assert!(told.contains("the replay was stopped"), "{told}");
     let (_, next) = told.split_once("continue with --from-id ").ok_or(told.clone())?;
     let next: String = next.chars().take_while(char::is_ascii_digit).collect();
     let rest = scene.replayed(&["--from-id", &next]).await?;

@@ -91,7 +91,8 @@ pub(crate) async fn show(
         (conditions(&app, &query))
         (away(&audited.away))
         @if query.given("topic").is_some() {
-            p class="faint" { "Payload views, and replays by id or key or of everything, name no topic and are left out: ask for them by action." }
+            p class="faint" { "Payload views and replays by id, by key or of everything name no topic, so \
+                               they are left out: select them by action." }
         }
         @if let Some(at) = audited.searched_back_to {
             p class="notice" { "Decisions before " (rfc3339(at)) " were not all searched: an export has them all." }

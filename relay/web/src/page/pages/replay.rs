@@ -79,11 +79,12 @@ pub(crate) async fn show(
     let last = app.replays.last(name);
     let is_running = last.as_ref().is_some_and(|last| last.job.is_running());
     let body = html! {
-        p class="lead" { "Publishes messages again that were published, with the same ids. Consumers with an inbox apply none of them twice." }
+        p class="lead" { "Publishes messages again that were already published, with the same ids. \
+                          Consumers with an inbox apply none of them twice." }
         @if let Some(last) = &last { (result(&operator, name, last)) }
         @if is_lent { p class="notice" { (LENT) ": use " code { "relay replay" } " with a configuration." } }
         @else if may_decide(&operator) && !is_running { (form(name, &query)) }
-        @else if last.is_none() { p class="empty" { "Nothing was replayed by this process of the relay." } }
+        @else if last.is_none() { p class="empty" { "This process of the relay has replayed nothing." } }
         p { a class="button" href=(with_query("/pipeline", &[("name", name)])) { "Back to the pipeline" } }
     };
     let title = format!("Replay messages of {name}");
@@ -218,7 +219,7 @@ fn filter(form: &Fields) -> Result<ReplayFilter, Problem> {
     let is_set = !fields(&filter).is_empty();
     let is_all = form.text("all") == "yes";
     if !filter.ids.is_empty() && (is_all || fields(&filter).len() > 1) {
-        return Err(Problem::bad("a message id is not combined with other conditions"));
+        return Err(Problem::bad("a message id cannot be combined with other conditions"));
     }
     if !is_set && !is_all {
         let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "no message is selected");

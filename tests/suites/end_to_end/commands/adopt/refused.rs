@@ -128,7 +128,7 @@ const CASES: [Case; 41] = [
     (
         "DO $$ BEGIN EXECUTE format('ALTER TABLE @ RENAME TO %I', upper('@')); END $$",
         PENDING,
-        &["there is no table @", "with upper case", "table = \"public.CASE_"],
+        &["there is no table @", "including upper case", "table = \"public.CASE_"],
     ),
     (
         "SELECT 1",
