@@ -79,7 +79,10 @@ pub enum OpenError {
     #[error(transparent)]
     Name(#[from] InvalidText),
     /// One version of a type was registered twice.
-    #[error("version {version} of the saga type {saga_type} was registered twice; give one a new version")]
+    #[error(
+        "version {version} of the saga type {saga_type} is registered twice; give one of them a new \
+             version"
+    )]
     Twice {
         /// The type.
         saga_type: String,
@@ -180,7 +183,7 @@ pub enum StartError {
         problem: String,
     },
     /// A saga of this name was started with a different input, and is still remembered.
-    #[error("the saga {id} was started with a different input; give this one an id of its own")]
+    #[error("the saga {id} was started with a different input; give this one its own id")]
     KeyReused {
         /// The saga.
         id: SagaId,

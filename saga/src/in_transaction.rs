@@ -46,7 +46,8 @@ use crate::error::{Blocked, StoreError};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a transaction",
-    note = "begin one with `outbox.begin(&pool)` or `pool.begin()`; on a connection the saga would commit by itself"
+    note = "begin one with `outbox.begin(&pool)` or `pool.begin()`; on a plain connection, the saga would \
+            commit on its own"
 )]
 pub trait InTransaction<DB: Dialect>: sealed::Sealed<DB> {}
 

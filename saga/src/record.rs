@@ -271,11 +271,11 @@ pub(crate) const GIVEN: &str = "given by an operator";
 
 /// The error of a saga whose worker was gone when its lease was over, after an earlier failure.
 pub(crate) const LOST: &str =
-    "its worker ended without a word, or did not reach the database for the length of its lease";
+    "its worker ended without a message, or could not reach the database for as long as its lease";
 
 /// The error of a saga whose step is over by the database's clock alone.
-pub(crate) const DOUBTED: &str = "by the database's clock the time of this step is over, by its worker's clock it is not; it \
-    goes on when both agree";
+pub(crate) const DOUBTED: &str = "by the database's clock this step is due, but not by its worker's clock; \
+    it continues when both agree";
 
 impl StepRecord {
     /// Returns whether it has no outcome yet.

@@ -170,7 +170,7 @@ impl<DB: Database> World<DB> {
 
     async fn exceptions(&self) -> Result<Vec<Parked>, Failure> {
         let sql = "SELECT CAST(message_id AS text) AS message_id, state FROM outbox_exception";
-        let rows = self.read(sql, &[], "read what is parked").await?;
+        let rows = self.read(sql, &[], "read the parked messages").await?;
         let parked = |row: &Row<DB>| {
             let id: String = column(row, "message_id")?;
             let state: String = column(row, "state")?;

@@ -179,7 +179,7 @@ impl<DB: Dialect> Parts<DB> {
         let age = row.age.min(here);
         let calling = Calling { name: &row.name, undo: row.undo, attempts: row.attempts, age };
         if retry.is_some_and(|retry| retry.is_used_up(row.attempts, age)) {
-            let last = row.error.as_deref().unwrap_or("its worker was gone before the answer came");
+            let last = row.error.as_deref().unwrap_or("its worker disappeared before the answer arrived");
             return self.give_up(&calling, last).await;
         }
         if let Some(reason) = self.worn_out.take() {
@@ -262,7 +262,7 @@ impl<DB: Dialect> Parts<DB> {
 
     async fn give_up<T>(&mut self, calling: &Calling<'_>, last: &str) -> Result<T, Stopped> {
         let Calling { name, attempts, .. } = calling;
-        let text = storable(&format!("the call {name} was given up after {attempts} attempts: {last}"));
+        let text = storable(&format!("the call {name} was abandoned after {attempts} attempts: {last}"));
         self.change_step(&calling.to(StepState::GaveUp, calling.undo, None, Some(&text))).await?;
         Err(Stop::because(text))
     }

@@ -156,7 +156,7 @@ impl<DB: Dialect> Parts<DB> {
         }
         self.wait_until_due(row).await?;
         let limit = within.map(|limit| format!(" within {limit:?}")).unwrap_or_default();
-        let text = format!("no reply to the request {} came{limit}", row.name);
+        let text = format!("no reply to the request {} arrived{limit}", row.name);
         // The change fails if a reply has arrived since the mailbox was read: that reply is read
         // first.
         let over = change(row, StepState::TimedOut, row.undo, None, Some(&text));

@@ -92,7 +92,8 @@ impl<DB: Dialect> Parts<DB> {
         }
         let left = row.due_at.map_or(Duration::ZERO, |due_at| left_until(due_at, self.sagas.clock.now()));
         if left > APART_MAX {
-            tracing::info!(saga = %self.held.id, step = row.name, ?left, "a step is over by the database's clock alone");
+            tracing::info!(saga = %self.held.id, step = row.name, ?left, "a step is due only by the \
+                                                                          database's clock");
             return self.wait(&row.name, Some(left.min(DOUBTED_FOR))).await;
         }
         tokio::time::sleep(left).await;
@@ -149,7 +150,7 @@ impl<DB: Dialect> Parts<DB> {
         match sagas.db.call(waits).await {
             Ok(true) => self.halt(Halt::Waiting),
             Ok(false) => self.halt(Halt::Changed),
-            Err(error) => self.failed_store("let a saga wait", error),
+            Err(error) => self.failed_store("store that a saga waits", error),
         }
     }
 }

@@ -242,7 +242,7 @@ impl<DB: Dialect> Parts<DB> {
             biased;
             worked = work => worked,
             () = self.lease.given_up(Instant::now(), limit) => Err(StepError::outage(format!(
-                "it was given up: for {limit:?} the saga's lease has been over, or the database has not answered"
+                "it was abandoned: for {limit:?}, the saga's lease had expired or the database did not answer"
             ))),
         }
     }

@@ -130,7 +130,7 @@ impl Report {
                 Some(&v.not_atomic),
             ),
             row(
-                "nothing that was rolled back gets out",
+                "rolled back messages are never published",
                 format!("{} orders rolled back", self.rolled_back),
                 format!("{} phantoms", v.phantom.len()),
                 Some(&v.phantom),
@@ -142,7 +142,7 @@ impl Report {
                 Some(&v.lost),
             ),
             row(
-                "messages of a customer arrive in order",
+                "a customer's messages arrive in order",
                 format!("{relays}, {} successors", c.relay_restarts),
                 v.order_violations
                     .as_ref()
@@ -169,7 +169,7 @@ impl Report {
                 Some(&v.duplicate_effects),
             ),
             row(
-                "a message stays what it was",
+                "a message never changes",
                 String::from("all of the above"),
                 format!("{} altered", v.altered.len()),
                 Some(&v.altered),

@@ -224,7 +224,7 @@ fn start(
     if over() {
         return Ok(None);
     }
-    let slot = slots.get_mut(name).ok_or("it was given up")?;
+    let slot = slots.get_mut(name).ok_or("it was abandoned")?;
     let log = std::fs::File::options().create(true).append(true).open(&slot.recipe.log)?;
     let child = unless_orphaned(&slot.recipe.program)
         .args(&slot.recipe.arguments)

@@ -40,7 +40,7 @@ const IN_USE: [&str; 2] = ["55P03", "40P01"];
 /// The server cannot be reached, or does not remove a schema.
 pub async fn remove_leftovers(url: impl AsRef<str>) -> Result<Vec<String>, Failure> {
     let mut connection = Server::at(url.as_ref())?.connect().await?;
-    remove_unlocked(&mut connection).await.map_err(Failure::during("remove schemas that were left"))
+    remove_unlocked(&mut connection).await.map_err(Failure::during("remove leftover schemas"))
 }
 
 /// Does the same for the first world of this process in a database, and reports it.
@@ -50,9 +50,9 @@ pub(super) async fn remove_leftovers_once(server: &Server, connection: &mut PgCo
     }
     match remove_unlocked(connection).await {
         Ok(names) => names.iter().for_each(|name| {
-            eprintln!("testkit: removed the schema {name}, which a killed run has left");
+            eprintln!("testkit: removed the schema {name}, which a killed run left behind");
         }),
-        Err(error) => eprintln!("testkit: cannot remove schemas that killed runs have left: {error}"),
+        Err(error) => eprintln!("testkit: cannot remove schemas that killed runs left behind: {error}"),
     }
 }
 

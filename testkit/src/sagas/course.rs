@@ -130,7 +130,7 @@ impl<DB: Database> Course<DB> {
             let is_over = fault == Fault::ShortLeases && look.is_multiple_of(10);
             has_lapsed |= is_gone;
             let mut connection = connection(sagas.pool()).await?;
-            DB::run_script(&mut connection, DB::NOW).await.map_err(Failure::during("let time pass"))?;
+            DB::run_script(&mut connection, DB::NOW).await.map_err(Failure::during("advance the time"))?;
             if is_gone || is_over {
                 DB::run_script(&mut connection, DB::LAPSE).await.map_err(Failure::during("let time pass"))?;
             }

@@ -11,7 +11,7 @@ use crate::verdict::{Findings, NotChecked, Subject, Violation};
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let outbox = need(&index.history.outbox, NO_OUTBOX)?;
     if index.history.operations.is_none() && index.history.business.is_none() {
-        return Err("neither business rows nor what clients did were recorded");
+        return Err("neither business rows nor actions of clients were recorded");
     }
     check_twice(outbox, findings);
     for operation in index.history.operations.iter().flatten() {

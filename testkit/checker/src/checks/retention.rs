@@ -6,7 +6,7 @@ use crate::index::Index;
 use crate::verdict::{Findings, NotChecked, Subject, Violation};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
-    let removed = need(&index.history.removed, "what retention removed was not recorded")?;
+    let removed = need(&index.history.removed, "deletions by retention were not recorded")?;
     let topic_read = need(&index.history.topic_read, NO_TOPIC_READ)?;
     if !topic_read.complete {
         return Err(TOPIC_READ_INCOMPLETE);
