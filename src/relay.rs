@@ -21,7 +21,7 @@ use crate::RelayHealth;
 /// from the log.
 ///
 /// Any number of processes may run the same relay: one publishes, the others stand by. It opens two
-/// or three connections of its own, besides those of the pool.
+/// or three connections in addition to those of the pool.
 ///
 /// ```no_run
 /// # #[cfg(all(feature = "kafka", feature = "postgres"))]
@@ -175,11 +175,10 @@ impl RelayBuilder {
         self.kafka_with(brokers::kafka::Config::new(bootstrap_servers))
     }
 
-    /// Publishes to a Kafka cluster, in transactions where the settings say so.
+    /// Publishes to a Kafka cluster, in transactions if the settings request them.
     ///
-    /// # Errors
-    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is
-    /// accepted.
+    /// # Errors [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the
+    /// accepted values.
     #[cfg(feature = "kafka")]
     pub fn kafka_with(self, config: brokers::kafka::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
@@ -192,9 +191,8 @@ impl RelayBuilder {
 
     /// Publishes to RabbitMQ; [`Config::new`](brokers::rabbitmq::Config::new) takes a URL.
     ///
-    /// # Errors
-    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is
-    /// accepted.
+    /// # Errors [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the
+    /// accepted values.
     #[cfg(feature = "rabbitmq")]
     pub fn rabbitmq(self, config: &brokers::rabbitmq::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
@@ -203,9 +201,8 @@ impl RelayBuilder {
 
     /// Publishes to SQS.
     ///
-    /// # Errors
-    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is
-    /// accepted.
+    /// # Errors [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the
+    /// accepted values.
     #[cfg(feature = "sqs")]
     pub fn sqs(self, config: &brokers::sqs::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
@@ -251,8 +248,8 @@ impl RelayBuilder {
         self
     }
 
-    /// Wakes the relay whenever this outbox commits, so that messages leave at once instead of at
-    /// the next poll (at most 50 ms later).
+    /// Wakes the relay whenever this outbox commits, so that messages are published at once instead
+    /// of at the next poll (at most 50 ms later).
     pub fn woken_by<DB: outbox::Dialect>(mut self, outbox: &Outbox<DB>) -> Self {
         self.hint = Some(outbox.wake_up().notify());
         self
@@ -260,8 +257,7 @@ impl RelayBuilder {
 
     /// Builds the relay. Connects to nothing yet.
     ///
-    /// # Errors
-    /// [`BuildRelayError`] says what is missing or wrong.
+    /// # Errors [`BuildRelayError`] names what is missing or invalid.
     pub fn build(self) -> Result<Relay, BuildRelayError> {
         let name = RelayName::new(self.name.as_str()).map_err(BuildRelayError::Name)?;
         let source = self.source.unwrap_or_else(|| format!("/{}", self.name));

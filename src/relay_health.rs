@@ -44,7 +44,7 @@ impl RelayHealth {
     }
 
     /// Waits until the status has changed since the last call of this method, and returns the new
-    /// one; `None` once the relay is gone. Cancel-safe.
+    /// one; `None` once the relay has ended. Cancel-safe.
     pub async fn changed(&mut self) -> Option<Status> {
         self.0.changed().await.ok()?;
         Some(self.0.borrow_and_update().clone())

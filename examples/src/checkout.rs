@@ -1,8 +1,8 @@
 //! The saga of an order: reserve the item, charge, ship; or undo all of that.
 //!
-//! Three services take part, each with a database of its own: the shop, whose stock is beside the
-//! saga; a bank, called over HTTP (`bank`); and shipping, which gets messages and is not written in
-//! Rust (`shipping/shipping.py`).
+//! Three services take part, each with its own database: the shop, whose stock is beside the saga;
+//! a bank, called over HTTP (`bank`); and shipping, which gets messages and is not written in Rust
+//! (`shipping/shipping.py`).
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ enum Shipped {
 /// All that the saga needs besides its database.
 #[derive(Debug, Clone)]
 pub struct Services {
-    /// The bank, which takes money and gives it back.
+    /// The bank, which charges and refunds money.
     pub bank: Provider,
     /// The queue of requests to shipping.
     pub ship: String,

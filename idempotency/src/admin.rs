@@ -43,8 +43,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         .await
     }
 
-    /// Decides about a stuck key. Returns false when it is not stuck (any more), or, if `holder` is
-    /// given, when another holder has had it since. The audit stores who decided and why; the key
+    /// Decides about a stuck key. Returns false if it is not stuck (any longer), or, if `holder` is
+    /// given, if another holder has had it since. The audit stores who decided and why; the key
     /// stores who decided. On PostgreSQL the role must own the tables, or have the right to write
     /// `decided_by` and to insert into `idempotency_audit`.
     ///

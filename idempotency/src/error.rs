@@ -69,7 +69,7 @@ pub enum CompleteError {
     #[error("the key is no longer held; this holder's outcome is not stored")]
     NotHeld,
     /// The database refused or was unavailable. It is unknown whether the outcome is stored; the
-    /// lease expires by itself.
+    /// lease will expire.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

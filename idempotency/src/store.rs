@@ -87,7 +87,7 @@ pub trait KeyStore: outbox::Dialect {
     /// The rendered SQL.
     type KeyStatements: Send + Sync + 'static;
 
-    /// Whether sessions keep the plans of statements that look for rows.
+    /// Whether sessions keep the plans of statements that search for rows.
     const KEEPS_PLANS: bool;
 
     /// Whether a key that a transaction holds also has a lease.
@@ -140,15 +140,15 @@ pub trait KeyStore: outbox::Dialect {
         signature: &Signature,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Runs a statement about stuck keys by itself, and returns its rows. It finds them by their
-    /// indexes.
+    /// Runs a statement about stuck keys in its own transaction, and returns its rows. It finds
+    /// them by their indexes.
     fn rows_of_stuck(
         pool: &Pool<Self>,
         query: Query<Self>,
     ) -> impl Future<Output = Result<Vec<Row<Self>>>> + Send;
 
-    /// Deletes decisions from before a moment, from the oldest `limit` ones. Returns the number
-    /// deleted.
+    /// Deletes decisions older than the given time among the oldest `limit` ones. Returns the
+    /// number deleted.
     fn forget_decisions(
         pool: &Pool<Self>,
         tables: &KeyTables<Self>,

@@ -27,7 +27,7 @@ pub struct Activity {
     pub retrying: u64,
     /// The earliest first failure among them.
     pub failing_since: Option<OffsetDateTime>,
-    /// Dead letters that are open.
+    /// Open dead letters.
     pub dead: u64,
     /// When the oldest of them was dead-lettered.
     pub dead_since: Option<OffsetDateTime>,

@@ -1,4 +1,4 @@
-//! Counts the failures of a message in the database. It uses a transaction of its own, because the
+//! Counts the failures of a message in the database. It uses a separate transaction, because the
 //! handler's was rolled back.
 
 use std::time::Duration;
@@ -72,7 +72,7 @@ pub struct InHand {
     pub next_at: OffsetDateTime,
 }
 
-/// The messages whose attempts are forgotten. The others are only put down: they are no longer in
+/// The messages whose attempts are forgotten. The others are only released: they are no longer in
 /// hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Forget {
@@ -125,8 +125,7 @@ impl InHand {
 pub struct Failures {
     /// Number of counted failures.
     pub attempts: u32,
-    /// Number of consecutive failures that were not counted. It begins anew after an hour without
-    /// one.
+    /// Number of consecutive failures that were not counted. It restarts after an hour without one.
     pub uncounted: u32,
     /// Time since the first failure was noted, counted or not, by the clocks of database and
     /// process: the shorter time.
@@ -254,8 +253,8 @@ impl<DB: Dialect> Inbox<DB> {
         .await
     }
 
-    /// Returns the failures of a message so far; `None` when it never failed or has succeeded
-    /// since. Cancel-safe.
+    /// Returns the failures of a message so far; `None` if it never failed or has succeeded since.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].

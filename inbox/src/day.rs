@@ -12,7 +12,7 @@ use uuid::Uuid;
 pub struct Day(Date);
 
 impl Day {
-    /// Returns the day of a moment.
+    /// Returns the day of a time.
     #[must_use]
     pub fn of(at: OffsetDateTime) -> Self {
         Self(at.to_offset(time::UtcOffset::UTC).date())
@@ -82,7 +82,7 @@ impl fmt::Display for Day {
     }
 }
 
-/// Returns the smallest id of a moment. For moments outside the range of ids, returns the smallest
+/// Returns the smallest id with this time. For times outside the range of ids, returns the smallest
 /// or the largest UUID.
 #[must_use]
 pub(crate) fn floor(at: OffsetDateTime) -> Uuid {

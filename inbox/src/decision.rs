@@ -22,7 +22,7 @@ use crate::transaction::InboxTransaction;
 /// Who decides, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
-    /// The person or program: 1 to 255 bytes.
+    /// The person or program that decided: 1 to 255 bytes.
     pub actor: String,
     /// The reason: 1 to 2,000 bytes.
     pub note: String,
@@ -77,7 +77,7 @@ pub struct Decision {
     pub at: OffsetDateTime,
     /// Who decided, and why.
     pub signature: Signature,
-    /// The dead letter that it is about.
+    /// The dead letter of the decision.
     pub dead_letter: DeadLetterId,
     /// The consumer of the dead letter.
     pub consumer: String,
@@ -89,8 +89,7 @@ pub struct Decision {
     pub outcome: Option<String>,
     /// When the outcome was noted.
     pub done_at: Option<OffsetDateTime>,
-    /// The id of a decision about many dead letters; `None` when this one was decided about by
-    /// itself.
+    /// The id of a decision about many dead letters; `None` for a decision about this one alone.
     pub decision: Option<Uuid>,
 }
 
@@ -164,7 +163,7 @@ impl<DB: Dialect> Inbox<DB> {
         .await
     }
 
-    /// Begins the transaction of a decision about one dead letter, or about some together.
+    /// Begins the transaction of a decision about one or more dead letters.
     pub(crate) async fn begin_decision(&self) -> Result<InboxTransaction<DB>, StoreError> {
         self.begin_decision_of(1).await
     }
@@ -181,7 +180,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(tx)
     }
 
-    /// Notes a request, in a transaction to commit. Of a closed dead letter, returns how it was
+    /// Records a request, in a transaction to commit. For a closed dead letter, returns how it was
     /// closed.
     async fn note_request(
         &self,
@@ -252,8 +251,8 @@ impl<DB: Dialect> Inbox<DB> {
         self.in_time(what, listing).await
     }
 
-    /// Returns those of these dead letters that are of a topic and still stored, in no order.
-    /// Cancel-safe.
+    /// Returns the dead letters among these that belong to a topic and are still stored, in no
+    /// order. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`], also when the database did not answer within the call timeout.
@@ -287,7 +286,7 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("list requested redrives"))
     }
 
-    /// Notes why a requested redrive did not succeed; the dead letter stays open.
+    /// Records why a requested redrive did not succeed; the dead letter stays open.
     pub(crate) async fn fail_request(&self, number: i64, outcome: &str) -> Result<(), StoreError> {
         let mut connection = self.acquire("store the outcome of a redrive").await?;
         self.tables()

@@ -73,8 +73,8 @@ pub enum OpenError {
         #[source]
         source: StoreError,
     },
-    /// A day that was made is no partition any more. Made again, it would not know what took effect
-    /// on it.
+    /// A day that was created is no longer a partition. If created again, it would not know what
+    /// took effect on it.
     #[error(
         "the day {day} of the inbox is gone: its partition was dropped, detached or moved to another schema, and its \
          messages could take effect again; attach it again, or run SELECT inbox_expire_days('{}'), which refuses its \
@@ -118,9 +118,9 @@ pub enum AdmitError {
     /// The message is refused, before any effect: dead-letter it.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// All chunks of the message are there but do not make what each of them promised. Dead-letter
-    /// the whole with [`Inbox::dead_letter_whole`](crate::Inbox::dead_letter_whole), which forgets
-    /// the chunks.
+    /// All chunks of the message have arrived, but together they differ from what each of them
+    /// promised. Dead-letter the whole with
+    /// [`Inbox::dead_letter_whole`](crate::Inbox::dead_letter_whole), which forgets the chunks.
     #[error(
         "all chunks of message {} have arrived, but together they have the fingerprint {found} instead of \
          {promised}: one is damaged or belongs to another message; publish the message again from its outbox",
@@ -186,7 +186,7 @@ pub enum CommitError {
     /// and the inbox knows whether it took effect.
     #[error("the outcome of the commit is unknown: no answer arrived")]
     Unknown {
-        /// The error that came instead of an answer.
+        /// The error that was received instead of an answer.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },

@@ -333,8 +333,8 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Proves that a message took effect, became a dead letter, or is a stored chunk. Reads its
-    /// committed inbox row over another connection, for callers who committed a transaction of
-    /// their own. Also resolves a commit whose outcome is unknown. Cancel-safe.
+    /// committed inbox row over another connection, for callers that committed their own
+    /// transaction. Also resolves a commit whose outcome is unknown. Cancel-safe.
     ///
     /// # Errors
     /// [`ConfirmError::NotCommitted`] when there is no such row (yet); the others as documented

@@ -60,8 +60,8 @@ pub trait Handler<DB: Dialect>: Send + Sync {
         false
     }
 
-    /// Applies the effects of many messages of one kind, in their order; none of them has a result
-    /// of its own. `received` has the facts of each delivery. By default it calls
+    /// Applies the effects of many messages of one kind, in their order; none of them has its own
+    /// result. `received` describes each delivery. By default it calls
     /// [`handle_delivery`](Self::handle_delivery) for each message in turn.
     ///
     /// # Errors
@@ -94,9 +94,9 @@ pub trait Handler<DB: Dialect>: Send + Sync {
     }
 }
 
-/// Maximum time that [`HandlerError::retry_after`] can ask for: 15 minutes. The delivery stays
-/// unsettled through all its attempts, and RabbitMQ ends the session of a consumer that leaves one
-/// unsettled for 30 minutes (`consumer_timeout`). For a longer wait, store a row of your own.
+/// Maximum time for [`HandlerError::retry_after`]: 15 minutes. The delivery stays unsettled through
+/// all its attempts, and RabbitMQ ends the session of a consumer that leaves one unsettled for 30
+/// minutes (`consumer_timeout`). For a longer wait, store a row of your own.
 pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_secs(900);
 
 /// Minimum time between two attempts that [`HandlerError::not_yet`] can ask for.
@@ -142,9 +142,9 @@ impl HandlerError {
 
     /// Makes an error for a message that failed; the next attempt waits for `delay` instead of the
     /// backoff. A delay above 15 minutes is shortened to that, because the delivery stays unsettled
-    /// through all its attempts; for a longer wait, store a row of your own. Counted as an attempt.
-    /// In a batch, the first failure only removes the message from the batch and runs it again
-    /// alone at once. Only a failure of that attempt waits for `delay`.
+    /// through all its attempts; for a longer wait, store your own row. Counted as an attempt. In a
+    /// batch, the first failure only removes the message from the batch and runs it again alone at
+    /// once. Only a failure of that attempt waits for `delay`.
     #[must_use]
     pub fn retry_after(delay: Duration, reason: impl Into<String>) -> Self {
         Self { delay: Some(delay.min(RETRY_AFTER_MAX)), ..Self::retry(reason) }
@@ -156,7 +156,7 @@ impl HandlerError {
         Self::retry("the handler failed").with_source(error)
     }
 
-    /// Wraps an error because of which the message can never succeed: for
+    /// Wraps an error that will always prevent the message from succeeding: for
     /// `.map_err(HandlerError::rejecting)`.
     #[must_use]
     pub fn rejecting(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
@@ -176,10 +176,10 @@ impl HandlerError {
         Self { next: Next::Unavailable, ..Self::retry(reason) }
     }
 
-    /// Makes an error for a message that depends on something that is not there yet, such as the
-    /// row of an earlier event: it is tried again every `every`, from 100 ms to 15 minutes. No
-    /// attempt is counted. Its key waits; other keys go on. It is dead-lettered once it has failed
-    /// for [`failing_max`](crate::ConsumerBuilder::failing_max), and at least
+    /// Makes an error for a message that depends on something that does not exist yet, such as the
+    /// row of an earlier event: it is retried every `every`, from 100 ms to 15 minutes. No attempt
+    /// is counted. Its key waits; other keys continue. It is dead-lettered once it has failed for
+    /// [`failing_max`](crate::ConsumerBuilder::failing_max), and at least
     /// [`attempts_max`](crate::ConsumerBuilder::attempts_max) times in a row, in whichever process.
     ///
     /// The delivery stays unsettled meanwhile: it takes room in the

@@ -176,8 +176,8 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during(what))
     }
 
-    /// Returns the distinct keys of this consumer that had a dead letter closed since a moment;
-    /// `None` when `limit` or more dead letters with keys were closed. Cancel-safe.
+    /// Returns the distinct keys of this consumer with a dead letter that was closed since a given
+    /// time; `None` when `limit` or more dead letters with keys were closed. Cancel-safe.
     pub(crate) async fn keys_closed_since(
         &self,
         consumer: &ConsumerName,

@@ -88,7 +88,7 @@ pub(crate) enum NotedTurn {
     Own {
         /// Its dead letter.
         letter: Box<DeadLetter>,
-        /// The failure with which to give it up, if too many processes ended with it in hand.
+        /// The failure to dead-letter it with, if too many processes ended with it in hand.
         given_up: Option<FailedTurn>,
     },
     /// Another process has it in hand, or has ended.
@@ -174,7 +174,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(resolution)
     }
 
-    /// Turns a held message into an ordinary dead letter, which holds those behind it, and forgets
+    /// Turns a held message into an ordinary dead letter, which holds those behind it, and deletes
     /// its attempts. Returns whether it was still held: an operator may have decided about it
     /// meanwhile. Runs to its end even if this call is dropped.
     pub(crate) async fn fail_held(

@@ -62,7 +62,8 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(inbox)
     }
 
-    /// Stores from when it remembers ids, unless that is stored, and reads what is there.
+    /// Stores the time since when it remembers ids, unless one is stored, and reads the stored
+    /// values.
     async fn begin_memory(&self) -> Result<(), StoreError> {
         if self.memory().reading.retained_from.is_none() {
             let mut connection = self.acquire("give a connection").await?;
@@ -74,7 +75,7 @@ impl<DB: Dialect> Inbox<DB> {
         self.refresh().await
     }
 
-    /// Opens an inbox for operators: checks the schema and reads what is there. Unlike
+    /// Opens an inbox for operators: checks the schema and reads the stored values. Unlike
     /// [`open`](Self::open), neither decides where its memory begins nor creates days, because that
     /// depends on the options of its consumers.
     ///
@@ -157,8 +158,8 @@ impl<DB: Dialect> Inbox<DB> {
         Window { now, retention, skew_max, retained_from }
     }
 
-    /// Returns the window for forgetting something for good. It has passed only what is old enough
-    /// by the database's clock and by this process's clock, which ignores forward jumps for a day.
+    /// Returns the window for permanent deletion. It has passed only records that are old enough by
+    /// the database's clock and by this process's clock, which ignores forward jumps for a day.
     pub(crate) fn settled_window(&self) -> Window {
         let steady = self.inner.steady.now();
         #[cfg(feature = "testing")]

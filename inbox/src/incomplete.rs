@@ -36,7 +36,7 @@ impl Incomplete {
         ChunkSet { key, fingerprint: self.fingerprint }
     }
 
-    /// Makes a dead letter from the chunks that arrived: evidence, nothing to apply. Its
+    /// Makes a dead letter from the chunks that arrived: as evidence, not to be applied. Its
     /// fingerprint is that of the fragment, so that the whole message, published again, does not
     /// match the dead letter.
     fn into_letter(self, fragment: Bytes) -> DeadLetter {
@@ -127,7 +127,7 @@ impl<DB: Dialect> Inbox<DB> {
         let Some(incomplete) = locked else { return Ok(Expired::Changed) };
         let found = self.tables().find(&mut tx, set.key).await.map_err(failed("look for a message"))?;
         if found.is_some_and(|stored| stored.fingerprint == set.fingerprint) {
-            // It came as a whole afterwards, for example after a limit was raised.
+            // It arrived as a whole afterwards, for example after a limit was raised.
             self.tables().remove_set(&mut tx, set).await.map_err(failed("remove chunks"))?;
             tx.commit().await.map_err(failed("commit the removal of chunks"))?;
             return Ok(Expired::Whole);

@@ -1,4 +1,4 @@
-//! Notes which process has the message of a dead letter in hand, while it redrives it.
+//! Records which process has the message of a dead letter in hand while redriving it.
 
 use uuid::Uuid;
 
@@ -12,7 +12,8 @@ use crate::store_error::StoreError;
 pub(crate) enum Hand {
     /// The asking process, as is noted now.
     Own {
-        /// Why the message is given up, once too many processes have ended with it in hand.
+        /// The reason to stop redriving the message, once too many processes have ended with it in
+        /// hand.
         given_up: Option<String>,
     },
     /// Another process. It is about to lock the dead letter, or has ended.
@@ -58,8 +59,8 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Removes the note, because the process survived the handler. Failures stay, unless the
-    /// message is over: it took effect, or was given up and counting restarts with the next
-    /// decision.
+    /// message is finished: it took effect, or the redrive failed and counting restarts with the
+    /// next decision.
     pub(crate) async fn put_letter_down(&self, key: Key<'_>, is_over: bool) -> Result<(), StoreError> {
         let what = "record that a redrive has ended";
         let mut connection = self.acquire(what).await?;

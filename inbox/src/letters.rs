@@ -1,7 +1,7 @@
 //! Open dead letters that match a filter, and the result of a decision about many.
 //!
-//! Letters are found by walking the open ones in the order of their ids. A call looks at a bounded
-//! number of them, whatever the filter leaves.
+//! They are found by walking the open ones in the order of their ids. A call examines a bounded
+//! number of them, whatever the filter matches.
 
 use std::time::Duration;
 
@@ -43,12 +43,12 @@ pub struct LetterFilter {
     pub reason: Option<String>,
     /// Texts that the error contains, in this order. SQLite ignores the case of ASCII letters.
     pub error_parts: Vec<String>,
-    /// Only letters that died longer ago. At most a hundred years count.
+    /// Only dead letters stored longer ago than this, up to a hundred years.
     pub older_than: Option<Duration>,
-    /// Only letters that died no longer ago. At most a hundred years count.
+    /// Only dead letters stored at most this long ago, up to a hundred years.
     pub newer_than: Option<Duration>,
-    /// Only letters that died before this moment of the database's clock. Ages are measured at this
-    /// moment as well.
+    /// Only dead letters stored before this time of the database's clock. Ages are measured at this
+    /// time as well.
     pub as_of: Option<OffsetDateTime>,
 }
 
@@ -67,9 +67,9 @@ impl LetterFilter {
 /// A part of the open dead letters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LetterSlice<T> {
-    /// The letters that match.
+    /// The dead letters that match.
     pub letters: Vec<T>,
-    /// The beginning of the next slice; `None` after the last letter.
+    /// The beginning of the next slice; `None` after the last one.
     pub next: Option<DeadLetterId>,
 }
 
@@ -78,7 +78,7 @@ pub struct LetterSlice<T> {
 pub struct FoundLetter {
     /// Its id.
     pub id: DeadLetterId,
-    /// Its place in the order of arrival.
+    /// Its position in the order of arrival.
     pub seq: i64,
     /// Its consumer.
     pub consumer: String,
@@ -116,38 +116,38 @@ pub struct LetterGroup {
 pub struct LetterSurvey {
     /// The database's time before it counted.
     pub at: OffsetDateTime,
-    /// The number of letters that match.
+    /// The number of dead letters that match.
     pub count: u64,
-    /// Whether there may be more: only [`LETTERS_SURVEYED_MAX`] letters are looked at.
+    /// Whether there may be more: only [`LETTERS_SURVEYED_MAX`] dead letters are examined.
     pub is_at_least: bool,
-    /// Groups of the [`LETTERS_GROUPED_MAX`] letters from each end.
+    /// Groups of the [`LETTERS_GROUPED_MAX`] dead letters from each end.
     pub groups: Vec<LetterGroup>,
-    /// Whether the groups may leave out letters in the middle.
+    /// Whether the groups may omit dead letters in the middle.
     pub is_sample: bool,
 }
 
-/// The result of one decision about many dead letters, as the audit has it.
+/// The result of one decision about many dead letters, according to the audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LetterDecision {
     /// Who decided, and why.
     pub signature: Signature,
     /// The choice.
     pub action: Action,
-    /// Number of letters decided about.
+    /// Number of dead letters decided about.
     pub count: u64,
     /// When the first of them was decided about.
     pub first: OffsetDateTime,
     /// When the last of them was decided about.
     pub last: OffsetDateTime,
-    /// Number of letters for which the consumer has not carried out the request yet.
+    /// Number of dead letters for which the consumer has not carried out the request yet.
     pub waiting: u64,
-    /// Number of letters that are still open after their request was carried out.
+    /// Number of dead letters that are still open after their request was carried out.
     pub failed: u64,
-    /// Number of letters that were closed, by the way in which they were.
+    /// Number of closed dead letters, by resolution.
     pub closed: Vec<ClosedCount>,
 }
 
-/// A number of dead letters that were closed in one way.
+/// The number of dead letters that were closed with one resolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClosedCount {
     /// The way.
@@ -158,7 +158,7 @@ pub struct ClosedCount {
 
 impl<DB: Dialect> Inbox<DB> {
     /// Returns the next open dead letters that match, oldest first, without their payloads: at most
-    /// `limit`. Looks at [`LETTERS_LOOKED_AT_MAX`] letters, so a slice can be empty and still have
+    /// `limit`. Examines [`LETTERS_LOOKED_AT_MAX`] of them, so a slice can be empty and still have
     /// a next one. Cancel-safe.
     ///
     /// # Errors
@@ -178,8 +178,8 @@ impl<DB: Dialect> Inbox<DB> {
         self.in_time(what, listing).await
     }
 
-    /// Returns the next open dead letters that match, for a decision. Looks at
-    /// [`LETTERS_LOOKED_AT_MAX`] letters, and returns all of these that match. Cancel-safe.
+    /// Returns the next open dead letters that match, for a decision. Examines
+    /// [`LETTERS_LOOKED_AT_MAX`] of them, and returns all that match. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -25,8 +25,8 @@ pub const DISCARDED_MAX: usize = 50;
 pub struct ManyDecided {
     /// Who decides, and why.
     pub signature: Signature,
-    /// The id of the decision. Sent twice, a confirmation is one decision: a letter is requested
-    /// again only under another id.
+    /// The id of the decision. Sent twice, a confirmation is one decision: a dead letter is
+    /// requested again only under another id.
     pub id: Uuid,
 }
 
@@ -42,7 +42,7 @@ pub struct SeenLetter {
 }
 
 impl SeenLetter {
-    /// Refuses a dead letter that has changed since: what a filter asks for may be different.
+    /// Refuses a dead letter that has changed since: the filter may no longer match it.
     fn check(self, letter: &DeadLetter) -> Result<(), RedriveError> {
         if letter.reason == self.reason && letter.deliveries == self.deliveries {
             return Ok(());
@@ -54,7 +54,7 @@ impl SeenLetter {
 impl<DB: Dialect> Inbox<DB> {
     /// Asks consumers to redrive dead letters, in one transaction: at most [`REQUESTED_MAX`]. If
     /// one of them is in hand for half the [call timeout](crate::InboxOptions::call_timeout), each
-    /// is requested by itself, and waits for its share of that time. Returns the answer of
+    /// is requested separately, and waits for its share of that time. Returns the answer of
     /// [`request_redrive`](Self::request_redrive) for each, in their order. A problem of the
     /// database ends that: then there are fewer answers, and the last one is the problem.
     ///
@@ -187,7 +187,7 @@ impl<DB: Dialect> Inbox<DB> {
 
     /// Discards dead letters in the given order, in one transaction: at most [`DISCARDED_MAX`]. If
     /// one of them cannot be discarded, or is in hand for half the [call
-    /// timeout](crate::InboxOptions::call_timeout), each is discarded by itself, and waits for its
+    /// timeout](crate::InboxOptions::call_timeout), each is discarded separately, and waits for its
     /// share of that time. Returns the answer of [`discard`](Self::discard) for each. A problem of
     /// the database ends that: then there are fewer answers, and the last one is the problem.
     ///
@@ -239,7 +239,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(discarded)
     }
 
-    /// Notes discards and closes their dead letters, in a transaction to commit.
+    /// Records discards and closes their dead letters, in a transaction to commit.
     async fn note_discards(
         &self,
         letters: &[SeenLetter],
@@ -282,7 +282,7 @@ impl<DB: Dialect> Inbox<DB> {
 struct Requests<DB: Dialect> {
     tx: InboxTransaction<DB>,
     verdicts: Vec<Verdict>,
-    /// The dead letters of the new ones.
+    /// The dead letters of the new requests.
     noted: HashSet<Uuid>,
 }
 
@@ -296,8 +296,8 @@ fn count(letters: &[SeenLetter]) -> u32 {
     u32::try_from(letters.len()).unwrap_or(u32::MAX)
 }
 
-/// Returns whether a problem is not that of one dead letter. A lock is: a redrive holds it, or a
-/// handler of the message.
+/// Returns whether a problem concerns more than one dead letter. A lock does not: a redrive or a
+/// handler of the message holds it.
 fn concerns_all(error: &RedriveError) -> bool {
     match error {
         error if error.is_of_lock() => false,
@@ -307,7 +307,7 @@ fn concerns_all(error: &RedriveError) -> bool {
     }
 }
 
-/// The verdict about one dead letter of a request.
+/// The decision about one dead letter of a request.
 enum Verdict {
     Request,
     Closed(Redriven),

@@ -177,7 +177,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(resolution)
     }
 
-    /// Locks an open dead letter; of a closed one, returns how it was closed.
+    /// Locks an open dead letter; for a closed one, returns how it was closed.
     pub(crate) async fn open_letter(
         &self,
         tx: &mut InboxTransaction<DB>,
@@ -195,8 +195,7 @@ impl<DB: Dialect> Inbox<DB> {
         })
     }
 
-    /// Admits the message of a dead letter that has no inbox row of its own. Returns `None` for a
-    /// duplicate.
+    /// Admits the message of a dead letter that has no inbox row. Returns `None` for a duplicate.
     async fn admit_again(
         &self,
         tx: &mut InboxTransaction<DB>,

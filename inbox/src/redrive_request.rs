@@ -33,7 +33,7 @@ pub(crate) enum Taken {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Notes, before the handler runs, that a process carries out a requested redrive. If the
+    /// Records, before the handler runs, that a process carries out a requested redrive. If the
     /// handler ends the process, the next process finds the note. `ended` is a process that has
     /// ended: its note is taken over.
     pub(crate) async fn take_request(

@@ -45,7 +45,7 @@ pub struct InboxTransaction<DB: Dialect> {
     /// Messages that were assembled and must be admitted, because their chunks are deleted with the
     /// commit.
     wholes: Vec<(ConsumerName, Tenant, MessageId)>,
-    /// Whether it has a mark of its own.
+    /// Whether it has its own mark.
     is_marked: bool,
 }
 
@@ -302,8 +302,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         }
     }
 
-    /// Refuses to continue after the transaction has ended: later writes would commit by
-    /// themselves.
+    /// Refuses to continue after the transaction has ended: later writes would commit on their own.
     async fn check_open(&mut self) -> Result<(), StoreError> {
         let what = "continue a transaction";
         if DB::is_open(&mut self.tx).await.map_err(StoreError::during(what))? {

@@ -1,4 +1,4 @@
-//! The ids that are accepted at a moment. Pure: no clock, no database.
+//! The ids that are accepted at a given time. Pure: no clock, no database.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::refusal::Refusal;
 /// cannot create partitions run for a while without maintenance.
 pub(crate) const DAYS_AHEAD_DEFAULT: u32 = 2;
 
-/// How long after the retention of its last id a day is expired. So the local refusal always comes
-/// first.
+/// Time between the end of the retention of a day's last id and the expiry of the day, so that the
+/// local refusal always comes first.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(3_600);
 
 /// The ids that the inbox accepts at one moment of the database's clock.

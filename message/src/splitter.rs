@@ -35,7 +35,7 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// Splits a message into chunks, which share its payload; `None` when it fits as it is.
+    /// Splits a message into chunks, which share its payload; `None` if it fits without splitting.
     ///
     /// # Errors
     /// [`Oversize`]: the message exceeds `chunked_bytes_max` or [`CHUNKS_MAX`] chunks, or its
@@ -60,7 +60,7 @@ impl Splitter {
         chunks.collect::<Result<_, _>>().map(Some)
     }
 
-    /// Checks whether the message can leave, whole or in chunks.
+    /// Checks whether the message can be published, whole or in chunks.
     ///
     /// # Errors
     /// [`Oversize`] as for [`split`](Self::split).

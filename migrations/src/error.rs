@@ -87,7 +87,8 @@ pub enum SchemaError {
         /// The table, with its schema.
         table: String,
     },
-    /// The tables are in a schema that this role may not use, so it cannot tell whether they fit.
+    /// The tables are in a schema that this role may not use, so it cannot determine whether they
+    /// fit.
     #[error(
         "the tables are in the schema {schema}, which this role may not use; run `GRANT USAGE ON SCHEMA {schema} TO \
          {role}` (`relay migrate roles` prints it with the role's other rights)"

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const TRY_LOCK: &str = "SELECT CASE WHEN pg_try_advisory_xact_lock(8031170788430771316) THEN true
     ELSE pg_sleep(0.1)::text IS NULL END";
 
-/// Describes the session that holds the lock. What other roles may not see of it is left out.
+/// Describes the session that holds the lock. Details that this role may not see are left out.
 const HOLDER: &str = "
 SELECT format('pid %s of %s, application %s', l.pid, coalesce(a.usename::text, 'an unknown user'),
         coalesce(quote_literal(nullif(a.application_name, '')), 'unknown'))
@@ -111,7 +111,7 @@ END $$;
 ";
 
     fn begin_script(wait_max: Duration) -> String {
-        // One attempt more, which comes at the end of the wait.
+        // One more attempt, at the end of the wait.
         let attempts = wait_max.as_millis().div_ceil(PAUSE.as_millis()) + 1;
         format!(
             "\

@@ -197,8 +197,8 @@ macro_rules! statements {
     };
 }
 
-/// A condition on PostgreSQL that is true, and lets the present transaction wait for the disk even
-/// if the server's settings do not ask for that. A macro, because `concat!` takes only literals.
+/// A condition on PostgreSQL that is true, and makes the current transaction wait for the disk even
+/// if the server's settings do not. A macro, because `concat!` takes only literals.
 #[macro_export]
 macro_rules! waits_for_the_disk {
     () => {

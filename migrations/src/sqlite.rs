@@ -21,8 +21,8 @@ use crate::status::Applied;
 const SYNCHRONOUS: [&str; 4] = ["OFF", "NORMAL", "FULL", "EXTRA"];
 const FULL: i64 = 2;
 
-/// Reads how far the commits of a connection wait. Never as a prepared statement: SQLite answers it
-/// with the value at the time of its preparation.
+/// Reads the level of durability that commits of a connection wait for. It must not be prepared:
+/// SQLite would return the value at the time of preparation.
 async fn synchronous(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
     sqlx::raw_sql("PRAGMA synchronous").fetch_one(connection).await?.try_get(0)
 }

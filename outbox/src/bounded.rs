@@ -51,7 +51,7 @@ impl<DB: Database> Bounded<DB> {
         self.any(call).await.unwrap_or_else(Err)
     }
 
-    /// Does the same for a call that has errors of its own.
+    /// Does the same for a call with its own error type.
     ///
     /// # Errors
     /// The error of a lost connection, after the limit.

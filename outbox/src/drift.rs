@@ -46,8 +46,8 @@ impl DriftGuard {
         Err(EnqueueError::Drift(Box::new(drift)))
     }
 
-    /// Refuses a message whose id will be too old when it is delivered. The id is made when the
-    /// message is enqueued, and consumers check its age.
+    /// Refuses a message whose id will be too old when it is delivered. The id is generated when
+    /// the message is enqueued, and consumers check its age.
     pub(crate) fn at_delivery(&self, prepared: &Prepared) -> Result<(), EnqueueError> {
         let Some(deliver_at) = prepared.deliver_at else { return Ok(()) };
         let id = prepared.message.id;

@@ -60,7 +60,7 @@ impl Choice {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecideError {
-    /// There is no such saga, or it has been forgotten.
+    /// There is no such saga, or it has been deleted.
     #[error("there is no saga {id}; an ended saga is deleted after its retention")]
     NotFound {
         /// The saga.

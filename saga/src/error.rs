@@ -212,9 +212,9 @@ impl From<Blocked> for StartError {
 
 impl From<StartError> for HandlerError {
     /// Classifies the error by its cause, for the handler of a consumer. The same message always
-    /// names the same saga with the same input: if these are at fault, it is rejected. With a type
-    /// that is unknown here it is tried again, because a newer program may know it. A database
-    /// error is treated like one of the handler's own statements.
+    /// names the same saga with the same input: if these are at fault, it is rejected. If its type
+    /// is unknown here, it is retried, because a newer program may know it. A database error is
+    /// treated like one of the handler's own statements.
     fn from(error: StartError) -> Self {
         match error {
             StartError::Store(error) => Self::from(error.into_sqlx()),

@@ -1,4 +1,4 @@
-//! Wakes sagas whose next turn was stored while the server's clock was ahead.
+//! Wakes sagas whose next run was scheduled while the server's clock was ahead.
 
 use message::shield;
 

@@ -7,7 +7,7 @@ use message::{Delivery, DeliveryToken};
 
 use super::reading::Room;
 
-/// Maximum payload bytes, exceeded by one message at most.
+/// Maximum payload bytes; one message may exceed it.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Deliveries in the order of their arrival.

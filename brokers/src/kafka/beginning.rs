@@ -30,8 +30,8 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// A partition: topic and number.
 type Place<'t> = (&'t str, i32);
 
-/// Commits the ends of the topics in which the group has no offset. Blocks for about `timeout` at
-/// most per request, whatever the number of partitions.
+/// Commits the ends of the topics in which the group has no offset. Blocks for at most about
+/// `timeout` per request, whatever the number of partitions.
 ///
 /// # Errors
 /// [`SubscriptionError`] when the cluster does not answer: then nothing is known, and nothing was

@@ -238,7 +238,7 @@ impl Outcomes {
         match (error.fault(), error.scope()) {
             (Fault::Message, _) if self.batches && !self.failed() && self.outstanding() == 1 => {
                 // No other message can have been in its batch, so it needs no session to find it.
-                // librdkafka ends this session all the same: it may leave no gap.
+                // librdkafka ends this session anyway, because it may leave no gap.
                 self.fail(Fault::Broker, format!("the session ended with an earlier message: {error}"));
                 error
             }
@@ -311,7 +311,7 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
     fn delivery(&self, result: &DeliveryResult<'_>, ticket: usize) {
         let mut added = None;
         let outcome = match result {
-            // Stored, but after a failure: reported as unknown, as the pipelined contract demands.
+            // Stored, but after a failure: reported as unknown, as the pipelined contract requires.
             Ok(_) if self.batches && self.failed() => Err(self.lost()),
             // librdkafka considers a message stored because a later one of its partition was, or
             // because the broker reports a duplicate. Neither gives its offset: the outcome is

@@ -29,7 +29,7 @@ const GUARANTEES: [&str; 22] = [
     "delivery.report.only.error",
 ];
 
-/// Properties that have a setting of their own here, each with that setting.
+/// Properties that have their own setting here, each with that setting.
 const SETTINGS: [(&str, &str); 27] = [
     ("bootstrap.servers", "bootstrap_servers"),
     ("metadata.broker.list", "bootstrap_servers"),

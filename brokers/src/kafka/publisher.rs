@@ -25,8 +25,7 @@ use super::wire;
 /// Batch length recommended to callers. librdkafka makes the batches, so this only amortises the
 /// call.
 const BATCH_LEN: usize = 1_000;
-/// Maximum number of topics that the cluster is asked about at once. Each request occupies a
-/// thread.
+/// Maximum number of topics queried at once. Each request occupies a thread.
 const QUESTIONS_MAX: usize = 16;
 /// Maximum time that a session that cannot continue waits for confirmations of the messages it has
 /// sent, so that they need not be sent again.
@@ -120,7 +119,7 @@ impl Publisher {
                 return;
             }
         }
-        // Noted last: the cluster is asked again some time after that, and not within this batch.
+        // Recorded last: the cluster is asked again some time later, not within this batch.
         for (topic, error) in refused {
             self.refused.note_topic(topic, &error);
         }

@@ -8,7 +8,7 @@ use message::{Fault, FaultScope, Message, MessageId, OrderingKey, PublishError, 
 
 /// Maximum number of remembered keys; a further refusal ends the session.
 const KEYS_MAX: usize = 1_000;
-/// Maximum number of remembered topics. The cluster is asked about others each time.
+/// Maximum number of remembered topics. Others are queried each time.
 const TOPICS_MAX: usize = 1_000;
 /// Pause before the cluster is asked again for a missing topic: each request delays all messages.
 const ASK_AGAIN: Duration = Duration::from_millis(500);

@@ -64,7 +64,7 @@ impl Starts {
         }
     }
 
-    /// Evaluates what librdkafka's statistics say about its partitions.
+    /// Evaluates librdkafka's statistics about its partitions.
     ///
     /// # Errors
     /// [`NotBegun`] when librdkafka has given up a partition.

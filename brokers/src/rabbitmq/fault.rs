@@ -105,8 +105,8 @@ pub(super) fn of_subscription(error: Error) -> SubscriptionError {
 }
 
 /// Returns the party at fault, and the remedy, for what the client library could not parse. It
-/// demands UTF-8 of short strings, which RabbitMQ does not. Such a message comes again in every
-/// session, so only an operator can end that.
+/// requires UTF-8 in short strings, unlike RabbitMQ. Such a message is redelivered in every
+/// session, so only an operator can end this.
 fn unreadable(error: &Error) -> (Fault, String) {
     let reason = format!(
         "the client library cannot read what rabbitmq sent ({error}). A message in one of these queues \

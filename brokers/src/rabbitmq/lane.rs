@@ -35,7 +35,7 @@ pub(super) struct Session {
     pub(super) backlog: Backlog,
     /// When a window was last confirmed.
     pub(super) confirmed_at: Mutex<Option<Instant>>,
-    /// Topics of which a message was stored.
+    /// Topics with a stored message.
     pub(super) published: Mutex<HashSet<Topic>>,
     /// The reason why the session is over. Messages that are still submitted are answered with it.
     pub(super) broken: OnceLock<Broken>,
@@ -61,8 +61,8 @@ impl Session {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).contains(topic)
     }
 
-    /// Notes that the broker has answered a window. A window whose messages were all refused here,
-    /// before they were sent, says nothing about the broker.
+    /// Records that the broker has answered a window. A window whose messages were all refused
+    /// here, before they were sent, shows nothing about the broker.
     fn confirmed(&self, fates: &[RecordOutcome]) {
         if fates.is_empty() {
             return;

@@ -126,7 +126,7 @@ impl Worker {
 }
 
 enum Failure {
-    /// The session was closed or dropped before the batch had its turn.
+    /// The session was closed or dropped before the batch was written.
     Over,
     /// The name is not valid for a topic.
     Name(String),

@@ -19,8 +19,8 @@ pub(super) const BEGIN: &str = concat!(
     migrations::waits_for_the_disk!(),
     "; BEGIN; SAVEPOINT idempotency_claim"
 );
-/// Begins the transaction that looks for stuck keys. It forces their indexes and the order of
-/// these, whatever the planner assumes about the table.
+/// Begins the transaction that finds stuck keys. It forces the planner to use their indexes and the
+/// order of these.
 pub(super) const BY_INDEXES: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off; \
     SET LOCAL enable_bitmapscan = off";
 pub(super) const UNDO: &str = "ROLLBACK TO SAVEPOINT idempotency_claim";

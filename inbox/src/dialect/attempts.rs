@@ -39,8 +39,8 @@ pub trait Attempts: Guards {
         process: Uuid,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Forgets the attempts of those of these messages of one consumer that `forget` names. None of
-    /// the messages is in hand any more.
+    /// Of these messages of one consumer, deletes the attempts of those in `forget`. None of the
+    /// messages is in hand afterwards.
     fn forget_attempts(
         connection: &mut Self::Connection,
         tables: &Tables<Self>,

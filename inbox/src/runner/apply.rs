@@ -50,8 +50,8 @@ pub(super) fn waits_for_its_time(refusal: &Refusal) -> bool {
     *generated_at - *newest_accepted_at < FUTURE_NEAR
 }
 
-/// Returns what is forgotten of a message after a copy of it. A held dead letter continues the
-/// count of failures.
+/// Returns which records of a message are deleted after a copy of it. A held dead letter continues
+/// the count of failures.
 pub(super) fn forget_of(copy: &Duplicate) -> Forget {
     if copy.dead_letter.is_some() { Forget::Unnoted } else { Forget::All }
 }
@@ -115,7 +115,7 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Settles a message that took effect before, or became a dead letter.
+    /// Settles a message that had already taken effect or become a dead letter.
     pub(super) async fn suppress(
         &self,
         mut tx: S::Tx,
@@ -180,7 +180,7 @@ impl<S: Store> Worker<S> {
                 tracing::warn!(error = error_text(&error), "the handler failed");
                 return Step::failed(FailureKind::Database, rollback);
             }
-            // The rollback continues in a task of its own.
+            // The rollback continues in a separate task.
             Err(_) => tracing::warn!("the rollback of a failed handler's transaction is slow"),
         }
         self.after_failure(error)

@@ -18,7 +18,7 @@ use crate::received::Received;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 
-/// A delivery, its place in the batch and its tenant.
+/// A delivery, its position in the batch and its tenant.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub(super) at: usize,
@@ -60,7 +60,7 @@ impl Attempt {
     }
 }
 
-/// A message whose effect will be applied, and its place in the part.
+/// A message whose effect will be applied, and its position in the part.
 struct Fresh<'a, G> {
     at: usize,
     guard: G,
@@ -76,7 +76,7 @@ struct Handled {
     duplicates: usize,
 }
 
-/// Adds to these places of a part those that follow one of them on its lane.
+/// Adds to these positions of a part the positions that follow one of them on its lane.
 fn with_those_behind(part: &[Placed], mut places: HashSet<usize>) -> HashSet<usize> {
     let mut lanes: HashSet<&Lane> = HashSet::new();
     for (at, placed) in part.iter().enumerate() {
@@ -178,7 +178,7 @@ impl<S: Store> Worker<S> {
         Err(Attempt::Apart(with_those_behind(part, apart)))
     }
 
-    /// Returns the places of admitted messages that must not be handled with the batch.
+    /// Returns the positions of admitted messages that must not be handled with the batch.
     async fn places_apart(
         &self,
         tx: &mut S::Tx,
@@ -274,8 +274,8 @@ impl<S: Store> Worker<S> {
         let received = self.received(tenant, message, failures);
         let result = match self.handle(tx, &guard, message, &received).await {
             Ok(result) => result,
-            // Also when a dependency is unavailable: that may concern only this message, and the
-            // others go on.
+            // This includes an unavailable dependency: it may concern only this message, and the
+            // others continue.
             Err(error) => {
                 let error = error_text(&error);
                 tracing::warn!(consumer = %self.consumer, message_id = %message.id, error, "failed in a batch");

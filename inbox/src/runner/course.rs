@@ -1,4 +1,4 @@
-//! Notes each failure of a message, and decides whether to try it again.
+//! Records each failure of a message, and decides whether to retry it.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(super) enum Noted {
 }
 
 impl<S: Store> Worker<S> {
-    /// Notes a failure, and waits for the next attempt unless the message must be given up.
+    /// Records a failure, and waits for the next attempt unless the message must be dead-lettered.
     pub(super) async fn note_failure(
         &self,
         tenant: &Tenant,

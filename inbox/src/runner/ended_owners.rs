@@ -12,7 +12,7 @@ const OWNERS_MAX: usize = 1_000;
 /// Other processes that ended with messages in hand.
 ///
 /// A process first notes that it has a message in hand, and then begins to handle it. Between the
-/// two it looks as if it had ended, so one look at a message is not enough. Two looks at a single
+/// two it looks as if it had ended, so one check of a message is not enough. Two checks of a single
 /// message are enough: the other messages of an ended process are taken over without waiting again.
 #[derive(Debug, Default)]
 pub(super) struct EndedOwners(Mutex<HashSet<Uuid>>);

@@ -30,9 +30,9 @@ impl<S: Store> Worker<S> {
         Ok(self.store.holders(tx, &[candidate]).await?.into_iter().next().flatten())
     }
 
-    /// Returns the places of those fresh messages in an admitted batch that must not be handled
-    /// with it. A dead letter holds their key, or an earlier message of their key was refused and
-    /// will become a dead letter.
+    /// Returns the positions of the new messages in an admitted batch that must not be handled with
+    /// it. A dead letter holds their key, or an earlier message of their key was refused and will
+    /// become a dead letter.
     pub(super) async fn held_places(
         &self,
         tx: &mut S::Tx,

@@ -29,8 +29,8 @@ pub trait HeldMessages: Send + Sync + 'static {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// Returns the keys that had a dead letter closed since a moment of the database's clock;
-    /// `None` when `limit` or more dead letters were closed.
+    /// Returns the keys with a dead letter that was closed since a given time of the database's
+    /// clock; `None` when `limit` or more dead letters were closed.
     fn keys_closed_since(
         &self,
         _since: OffsetDateTime,

@@ -46,7 +46,7 @@ impl HeldCourse {
 
 /// The consequence of a failed redrive.
 enum Consequence {
-    /// The failure says nothing about the message: the next check tries again.
+    /// The failure shows nothing about the message: the next check tries again.
     Later,
     /// It becomes an ordinary dead letter.
     Dead(Reason, String),
@@ -129,8 +129,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Notes that a held message failed, and turns it into an ordinary dead letter if it is given
-    /// up.
+    /// Records that a held message failed, and turns it into an ordinary dead letter if it reached
+    /// a limit.
     async fn end_failed_turn(
         &self,
         letter: DeadLetterId,
@@ -167,7 +167,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Counts a failure of a held message. Returns why it is given up, once it is.
+    /// Counts a failure of a held message. Returns the reason to stop retrying it, once it reaches
+    /// a limit.
     async fn count_failed_turn(
         &self,
         message: MessageName<'_>,

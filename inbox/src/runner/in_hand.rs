@@ -16,8 +16,8 @@ use crate::handler::RETRY_AFTER_MAX;
 use crate::name::{MessageName, Tenant};
 use crate::reason::Reason;
 
-/// Maximum time in which a process begins to handle what it has noted to be in hand. One that has
-/// not begun by then has ended.
+/// Maximum time until a process begins to handle a message that it recorded as in hand. One that
+/// has not begun by then has ended.
 pub(super) const BEGINS_WITHIN: Duration = Duration::from_secs(1);
 
 /// How often a process asks for a message that another process handles.
@@ -28,8 +28,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 const ENDS_BESIDE_MAX: u32 = 2;
 
 impl<S: Store> Worker<S> {
-    /// Notes that this process has a message in hand, and respects the backoff of another process
-    /// in which it failed. If another process handles it now, waits for that one without a permit.
+    /// Records that this process has a message in hand, and respects the backoff after a failure in
+    /// another process. If another process handles it now, waits for that one without a permit.
     /// Returns the number of counted failures.
     pub(super) async fn take_in_hand<'a>(
         &'a self,
@@ -97,8 +97,8 @@ impl<S: Store> Worker<S> {
         u32::try_from(held).unwrap_or(u32::MAX) >= self.permits_max
     }
 
-    /// Notes that messages are no longer in hand. If that fails, it may look as if this process had
-    /// ended with them in hand.
+    /// Records that messages are no longer in hand. If that fails, it may look as if this process
+    /// had ended with them in hand.
     pub(super) async fn put_down_unhandled(&self, messages: &[MessageName<'_>]) {
         if let Err(error) = self.store.put_down(messages).await {
             let error = error_text(&error);

@@ -35,7 +35,7 @@ pub(super) struct InboxStore<DB: Dialect> {
     pub(super) handler_timeout: Duration,
     pub(super) after_dead_letter: AfterDeadLetter,
     pub(super) guarded: bool,
-    /// The id of this process in notes of what it has in hand.
+    /// The id of this process in its notes of messages in hand.
     pub(super) process: Uuid,
 }
 
@@ -54,14 +54,14 @@ impl<DB: Dialect> InboxStore<DB> {
         within(self.inbox.options().call_timeout, what, call).await
     }
 
-    /// Notes that this process has not begun the redrive of a dead letter.
+    /// Records that this process has not begun the redrive of a dead letter.
     pub(super) async fn leave_letter(&self, key: Key<'_>) -> Result<(), StoreError> {
         let call = self.inbox.leave_letter(key, self.process);
         self.within("note that a redrive has not begun", call).await
     }
 
-    /// Notes that this process has ended the redrive of a dead letter. Forgets its failures too if
-    /// the message is over.
+    /// Records that this process has ended the redrive of a dead letter. Also deletes its failures
+    /// if the message is finished.
     pub(super) async fn put_letter_down(&self, key: Key<'_>, is_over: bool) -> Result<(), StoreError> {
         let call = self.inbox.put_letter_down(key, is_over);
         self.within("note that a redrive has ended", call).await

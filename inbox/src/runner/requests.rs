@@ -38,8 +38,8 @@ impl<DB: Dialect> InboxStore<DB> {
                 }
                 match self.carry_out(request).await {
                     Ok(()) => failures = 0,
-                    // A single failure does not block the requests behind it, and neither do those
-                    // that say nothing about the database.
+                    // A failure does not block the requests behind it, unless it is transient and
+                    // follows several others.
                     Err(error) if !error.is_transient() || failures < REDRIVES_FAILED_MAX => {
                         failures += u32::from(error.is_transient());
                         let dead_letter = request.dead_letter;

@@ -27,7 +27,7 @@ pub enum RunError {
     KeepAliveTooSeldom {
         /// The subscription.
         origin: String,
-        /// How often the broker is told.
+        /// The interval between keep-alives.
         keep_alive_interval: Duration,
         /// How long the broker waits.
         redelivers_after: Duration,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Maximum age of the last turn of a live loop. It turns every few seconds, however long its
-/// handlers take.
+/// Maximum age of the last iteration of a live loop. It iterates every few seconds, however long
+/// its handlers take.
 const ALIVE_MAX: Duration = Duration::from_secs(60);
 
 /// Status of a consumer; made by [`Consumer::status`](super::Consumer::status). Cheap to clone and
@@ -39,8 +39,8 @@ impl ConsumerStatus {
         })))
     }
 
-    /// Returns whether the consumer runs and its loop turns. Returns false when the loop has stood
-    /// still for a minute, because a handler blocks the only thread of its runtime.
+    /// Returns whether the consumer's loop is running. Returns false if the loop has not iterated
+    /// for a minute, because a handler blocks the only thread of its runtime.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.state().is_alive(Instant::now())

@@ -1,8 +1,8 @@
 //! The runner's view of a database: the operations on it, for one consumer.
 //!
-//! The runner decides when to try again, what to give up and what to settle. Everything that
-//! touches a transaction is behind [`Store`]. [`InboxStore`](super::inbox_store::InboxStore) is the
-//! real store. A simulation brings its own, to fail at every step.
+//! The runner decides when to try again, what to dead-letter and what to settle. All uses of a
+//! transaction are behind [`Store`]. [`InboxStore`](super::inbox_store::InboxStore) is the real
+//! store. A simulation brings its own, to fail at every step.
 
 use std::future::Future;
 
@@ -156,7 +156,7 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(false))
     }
 
-    /// Counts that a message's owner has ended, and notes that this process has it in hand. Does
+    /// Counts the end of a message's owner, and records that this process has it in hand. Does
     /// nothing when a third process did so before.
     fn take_over(
         &self,

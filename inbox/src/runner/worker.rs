@@ -58,7 +58,7 @@ pub(super) struct Worker<S> {
 pub(super) struct GivenUp;
 
 impl<S: Store> Worker<S> {
-    /// Waits for `delay`, or until it must give up.
+    /// Waits for `delay`, or until it must stop.
     pub(super) async fn wait(&self, delay: Duration, give_up: &CancellationToken) -> Result<(), GivenUp> {
         tokio::select! {
             biased;
@@ -97,7 +97,7 @@ impl<S: Store> Worker<S> {
         self.wait(delay, give_up).await
     }
 
-    /// Reports a moment when a crash must do no harm, to the named places of the process and to
+    /// Reports a point where a crash must be harmless, to the named places of the process and to
     /// this consumer's own hook.
     pub(super) fn crash(&self, point: CrashPoint, id: MessageId) {
         reached(match point {

@@ -85,8 +85,8 @@ migrations::statements! {
         WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
     purge_minutes = "DELETE FROM inbox_minute WHERE minute < $1";
 
-    /// Inserts the set, or locks it: only the holder checks whether all chunks are there. The
-    /// values of the first chunk for the whole stay.
+    /// Inserts the set, or locks it: only the holder checks whether all chunks have arrived. The
+    /// values of the first chunk for the whole message stay.
     hold_set = "INSERT INTO inbox_chunk_set AS s (message_id, consumer, scope, fingerprint, bytes, topic, \
         key, kind, source, time, content_type) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
         ON CONFLICT (message_id, consumer, scope, fingerprint) DO UPDATE SET bytes = s.bytes RETURNING bytes";
@@ -195,7 +195,7 @@ migrations::statements! {
         UNION SELECT * FROM ({walked} ORDER BY id DESC LIMIT $3)) AS open WHERE {matches} GROUP BY 1, 2, 3";
     lock_letters = "SELECT {in_hand} FROM inbox_dead_letter \
         WHERE id IN (SELECT value FROM json_each($1))";
-    /// In the given order, in which consumers carry them out.
+    /// In the given order, which consumers keep.
     note_requests = "INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, accept_late, \
         selection, decision) SELECT $1, $2, d.id, d.consumer, 'redrive', $3, $4, $5 FROM json_each($6) AS u \
         CROSS JOIN inbox_dead_letter AS d ON d.id = u.value WHERE NOT EXISTS (SELECT 1 FROM inbox_audit AS a \

@@ -50,7 +50,7 @@ impl<DB: Dialect> Tables<DB> {
         found.as_ref().map(rows::attempt).transpose()
     }
 
-    /// Counts the end of the process `owner` that had a message in hand, and notes that `process`
+    /// Counts the end of the process `owner` that had a message in hand, and records that `process`
     /// has it now. Does nothing when another process did so before.
     pub(crate) async fn take_over(
         &self,
@@ -62,8 +62,8 @@ impl<DB: Dialect> Tables<DB> {
         of_key::<DB>(&self.shared.take_over, key).bind(owner).bind(process).run(connection).await.map(drop)
     }
 
-    /// Forgets failures that began before a moment, and those of messages that took effect; at most
-    /// `limit`. Returns the number removed.
+    /// Deletes failures that began before a given time, and those of messages that took effect; at
+    /// most `limit`. Returns the number removed.
     pub(crate) async fn purge_attempts(
         &self,
         connection: &mut DB::Connection,

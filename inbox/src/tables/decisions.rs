@@ -84,7 +84,7 @@ impl<DB: Dialect> Tables<DB> {
         query.rows(connection).await?.iter().map(rows::decision).collect()
     }
 
-    /// Returns those of these dead letters that are of a topic, in no order.
+    /// Returns the dead letters among these that belong to a topic, in no order.
     pub(crate) async fn letters_of_topic(
         &self,
         connection: &mut DB::Connection,

@@ -1,5 +1,5 @@
-//! Faults of tables and functions that the versions of a line do not show: somebody changed them by
-//! hand, and they then lose messages without an error.
+//! Faults of tables and functions that the versions of a line do not show: they were changed by
+//! hand, and now lose messages without an error.
 //!
 //! * Row-level security hides rows from a role. A relay would pass them, an inbox would not know
 //!   that it has applied them.
@@ -114,7 +114,7 @@ ORDER BY 1";
 const READS_DAYS: &str =
     "SELECT coalesce(has_table_privilege(to_regclass('{schema}inbox_day'), 'SELECT'), false)";
 
-/// Days of the inbox that were made and are gone from its schema.
+/// Days of the inbox that were created and have disappeared from its schema.
 const LOST_DAYS: &str = "
 SELECT 'partition ' || lost.name FROM {schema}inbox_day AS d
     CROSS JOIN LATERAL (SELECT 'inbox_message_' || to_char(d.day, 'YYYYMMDD')) AS lost (name)
@@ -124,9 +124,9 @@ WHERE d.day <= (clock_timestamp() AT TIME ZONE 'UTC')::date + 2 AND NOT EXISTS (
         SELECT FROM pg_inherits AS i WHERE i.inhrelid = c.oid AND i.inhparent = home.oid)))
 ORDER BY d.day";
 
-/// Makes the functions name the schema in which they are, in place of the former names. The
-/// `search_path` of a function counts only where its body names no schema; it keeps the other
-/// schemas, such as those of extensions. A schema that was found as `$user` has another name now.
+/// Sets the schema in the functions to their own, in place of the former names. The `search_path`
+/// of a function counts only where its body names no schema; it keeps the other schemas, such as
+/// those of extensions. A schema that was found as `$user` has another name now.
 const BRING_HOME: &str = "
 DO $bring$
 DECLARE
@@ -276,7 +276,7 @@ pub(super) async fn has_tables(
     Ok(found.unwrap_or_default())
 }
 
-/// Returns the line's indexes, partitions and triggers that no longer work as they were made.
+/// Returns the line's indexes, partitions and triggers that no longer work as created.
 pub(super) async fn missing(
     connection: &mut PgConnection,
     schema: Option<&Identifier>,
@@ -306,7 +306,7 @@ pub(super) async fn missing(
     Ok(missing)
 }
 
-/// Makes functions that name another schema name their own. Returns whether there were any.
+/// Makes functions that name another schema use their own. Returns whether there were any.
 pub(super) async fn bring_home(
     connection: &mut PgConnection,
     schema: Option<&Identifier>,

@@ -1,4 +1,4 @@
-//! Entries that did not leave on the first attempt. Only these get a row of their own.
+//! Entries that were not published on the first attempt. Only these get their own row.
 
 use std::cmp::Ordering;
 use std::fmt;

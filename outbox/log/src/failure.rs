@@ -109,8 +109,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a file that another connection writes to is told with the remedy. Oracle: the error of
-    /// a second writer.
+    /// Goal: the error of a file that another connection writes to names the remedy. Oracle: the
+    /// error of a second writer.
     #[tokio::test]
     async fn a_locked_file_is_told_with_the_remedy() {
         let file = std::env::temp_dir().join(format!("locked-{}.db", std::process::id()));

@@ -19,7 +19,7 @@ message::name! {
 pub struct Lease {
     /// The fencing token.
     pub epoch: i64,
-    /// How long it lasts from the moment of the request, unless it is renewed.
+    /// Duration from the request, unless it is renewed.
     pub ttl: Duration,
 }
 

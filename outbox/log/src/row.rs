@@ -156,7 +156,7 @@ impl Row<'_> {
     }
 
     /// Reads the trace context. An invalid one is left out: it is not part of the message's
-    /// identity, and parking the message for it would help no one.
+    /// identity, so it is no reason to park the message.
     fn trace(&self) -> Option<TraceContext> {
         let parent = str::from_utf8(self.traceparent?).ok()?;
         let state = self.tracestate.map(str::from_utf8).transpose().ok()?;

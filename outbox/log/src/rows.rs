@@ -36,7 +36,7 @@ pub(crate) fn time<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<OffsetDat
     })
 }
 
-/// Reads a number of things; a negative one is none.
+/// Reads a count; a negative one counts as 0.
 fn count<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<u64, sqlx::Error> {
     row.get(column).map(|number: i64| u64::try_from(number).unwrap_or_default())
 }

@@ -21,7 +21,7 @@ use crate::pause::{PAUSES_MAX, check_pauses_len};
 use crate::row::wait;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, rows};
 
-/// This many held entries are no longer few.
+/// Number of held entries from which reading all of them is too expensive.
 const FEW_HELD_MAX: u32 = 2_000;
 /// Maximum held entries that are read where there are few: more may be held since they were
 /// counted.
@@ -59,7 +59,7 @@ pub(crate) struct Texts {
     pub(crate) pauses_len: Statement,
     /// Relay, kind, name, actor, reason.
     pub(crate) pause: Statement,
-    /// Relay, kind, name; the moment at which the pause began, or null for any.
+    /// Relay, kind, name; the time at which the pause began, or null for any.
     pub(crate) resume: Statement,
     /// Actor, relay, action, selection, note.
     pub(crate) note: Statement,
@@ -281,7 +281,7 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(rows::pause).collect()
     }
 
-    /// Reads what is paused for a relay, without the author and the reason.
+    /// Reads the pauses of a relay, without author and reason.
     pub(crate) async fn paused_scopes(
         &self,
         connection: &mut DB::Connection,

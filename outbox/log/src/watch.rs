@@ -62,8 +62,8 @@ impl<T> Default for Watch<T> {
 }
 
 impl<T: PartialEq + Clone> Watch<T> {
-    /// Decides whether to take the lease. `Continue(None)`: it is free or the claimant's own.
-    /// `Continue(Some(_))`: it is over, although its stored end lies in the future. `Break`:
+    /// Decides whether to take the lease. `Continue(None)`: it is free or belongs to the claimant.
+    /// `Continue(Some(_))`: it has ended, although its stored end is in the future. `Break`:
     /// another holder has it.
     pub(crate) fn claim(
         &mut self,

@@ -1,5 +1,5 @@
-//! Ids that name the node that made them. They are unique among all nodes of one database, without
-//! a round trip for each id.
+//! Ids that identify the node that generated them. They are unique among all nodes of one database,
+//! without a round trip for each id.
 //!
 //! A node is a process. It leases a number in the table `outbox_node`, by the database's clock, and
 //! renews the lease after each third of its length. Number and epoch are bits of every id

@@ -32,7 +32,7 @@ pub(super) struct Renewal<DB: Dialect> {
 }
 
 impl<DB: Dialect> Renewal<DB> {
-    /// Runs until the last handle is gone.
+    /// Runs until the last handle is dropped.
     pub(super) async fn run(self, mut commands: mpsc::Receiver<Command>) {
         let mut has_failed = false;
         loop {
@@ -44,7 +44,7 @@ impl<DB: Dialect> Renewal<DB> {
                         tracing::warn!(%error, "could not renew the number of this node");
                     }
                 }
-                // Sending fails when the caller is gone.
+                // Sending fails if the caller was dropped.
                 Ok(Some(Command::Renew(done))) => drop(done.send(self.keep().await)),
                 Ok(Some(Command::Close(done))) => return drop(done.send(self.give_back().await)),
                 Ok(None) => {

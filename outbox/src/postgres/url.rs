@@ -56,8 +56,8 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
     Ok(accepted)
 }
 
-/// Returns the place with a host added if it has a user but no host: the client library does not
-/// parse a URL without a host. A parameter then names the host, as in the URLs of Cloud SQL.
+/// Returns the authority with a host added if it has a user but no host: the client library does
+/// not parse a URL without a host. A parameter then names the host, as in the URLs of Cloud SQL.
 fn with_host(place: &str, names_host: bool) -> Result<String, InvalidUrl> {
     let host = authority(place);
     let is_missing = place.contains('@') && (host.is_empty() || host.starts_with(':'));

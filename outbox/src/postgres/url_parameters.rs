@@ -1,4 +1,4 @@
-//! The parameters of a PostgreSQL URL: which are honoured, left out or refused.
+//! The parameters of a PostgreSQL URL: which are applied, ignored or refused.
 
 /// Treatment of a parameter.
 pub(super) enum Verdict {
@@ -127,7 +127,7 @@ fn of_session(name: &str, value: &str) -> Option<Verdict> {
     })
 }
 
-/// Refuses a parameter that has no value with which it could be used.
+/// Refuses a parameter for which no value is supported.
 fn refused(name: &str) -> Verdict {
     Verdict::Refused(match name {
         "sslpassword" => {

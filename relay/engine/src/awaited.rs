@@ -27,8 +27,8 @@ pub(crate) struct Unanswered {
 }
 
 impl Unanswered {
-    /// Notes what is needed when the receipt comes. The payload and the headers are released: only
-    /// the publisher needs them, and the entry is read again before it is submitted again.
+    /// Stores what is needed when the receipt arrives. The payload and the headers are released:
+    /// only the publisher needs them, and the entry is read again before it is submitted again.
     #[must_use]
     pub(crate) fn new(id: EntryId, message: &Message, submitted: Submitted) -> Self {
         let amount = Amount::of(message);

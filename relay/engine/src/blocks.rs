@@ -18,7 +18,7 @@ use crate::stuck::Stuck;
 /// The decision about a new entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It may leave.
+    /// It may be published.
     Free,
     /// It waits in the window until the entries held before it have been read back.
     Wait,
@@ -181,8 +181,8 @@ impl Blocks {
         }
     }
 
-    /// Notes that a submission is parked as unanswered: nothing of its key may leave until it is
-    /// answered or its session ends.
+    /// Records that a submission is parked as unanswered: no message of its key may be published
+    /// until it is answered or its session ends.
     pub(crate) fn give_up(&mut self, key: Option<&str>) {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
@@ -213,8 +213,8 @@ impl Blocks {
     /// Notes that an entry waits behind its key or topic.
     pub(crate) fn hold(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         let queue = QueueHash::of(topic, key);
-        // An entry that was retried and fell silent behind another is no longer stuck: it would
-        // wait for itself.
+        // An entry that was retried and is unanswered behind another one is no longer stuck: it
+        // would wait for itself.
         self.stuck.remove(queue, id);
         self.held.hold(queue, id);
         // The cursor must pass it, so nothing of its queue may wait in the window before it.
@@ -226,7 +226,7 @@ impl Blocks {
         }
     }
 
-    /// Notes that an entry has left, was discarded, or is dead and lets its key pass.
+    /// Records that an entry was published or discarded, or is dead and lets its key pass.
     pub(crate) fn resolve(&mut self, key: Option<&str>, id: EntryId) {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
@@ -235,15 +235,15 @@ impl Blocks {
         }
     }
 
-    /// Notes that an entry was discarded, or confirmed while it was held. The next entry of its
-    /// queue may leave.
+    /// Records that an entry was discarded, or confirmed while it was held. The next entry of its
+    /// queue may be published.
     pub(crate) fn take_out(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         self.resolve(key, id);
         self.held.release(QueueName::of(topic, key));
     }
 
-    /// Notes that a topic does not accept messages. If the topic was not blocked, `id` becomes its
-    /// probe. Returns whether `id` became the probe.
+    /// Records that a topic does not accept messages. If the topic was not blocked, `id` becomes
+    /// its probe. Returns whether `id` became the probe.
     pub(crate) fn block_topic(&mut self, topic: &str, id: EntryId) -> bool {
         let is_news = !self.topics.contains_key(topic);
         if is_news {
@@ -301,7 +301,7 @@ impl Blocks {
             let queue = QueueHash::of_name(&name);
             self.held.found(queue);
             let Some(unread) = self.held.unread(queue) else { continue };
-            // An entry that has been read already says nothing about the topic of the next one.
+            // An entry that was already read shows nothing about the topic of the next one.
             let waits_for_topic = unread == first && self.is_blocked(&topic);
             if !waits_for_topic && self.lets_read(queue, unread) {
                 self.held.release(name);

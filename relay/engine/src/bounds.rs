@@ -32,7 +32,7 @@ const PAGE_MIN: usize = 64 << 10;
 pub struct InvalidSetting {
     /// The field of [`EngineOptions`], or another name that was asked for.
     pub setting: &'static str,
-    /// The value and what is accepted.
+    /// The value and the accepted values.
     pub problem: String,
 }
 
@@ -54,7 +54,7 @@ impl<N: Fn(&'static str) -> &'static str> Problems<N> {
         }
     }
 
-    /// Demands that a shorter time is no longer than another one.
+    /// Checks that a time is not longer than another one.
     fn order(&mut self, shorter: Named, longer: Named) {
         if shorter.time > longer.time {
             let other = (self.name)(longer.setting);

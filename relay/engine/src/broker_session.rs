@@ -32,7 +32,7 @@ pub(crate) enum BrokerEvent {
     Up(Capabilities),
     /// Receipts of the session.
     Receipts(Vec<Receipt>),
-    /// The session is over; its outstanding receipts will not come.
+    /// The session is over; its outstanding receipts will not arrive.
     Ended,
     /// Connecting failed; the next attempt follows after the pause.
     Refused {
@@ -198,8 +198,8 @@ fn connecting(connector: &Arc<dyn Connector>, host: &Runtime) -> State {
     })))
 }
 
-/// Owns the publisher. The lease is checked here, at the last moment before a message leaves: a
-/// process that was suspended past its lease notices before it sends.
+/// Owns the publisher. The lease is checked here, immediately before a message is sent: a process
+/// that was suspended past its lease notices before it sends.
 async fn run(
     mut publisher: Box<dyn Publisher>,
     mut queue: mpsc::Receiver<Vec<Submission>>,

@@ -132,7 +132,7 @@ struct Walk {
 /// The extent to which an answer about a queue was taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// Up to here, and more may follow.
+    /// Shown up to this entry; more may follow.
     UpTo(EntryId),
     /// Up to this entry, which must keep waiting, like all behind it.
     StoppedAt(EntryId),
@@ -157,7 +157,7 @@ pub(crate) struct Held {
     walk: Walk,
     /// Whether entries that waited for their queue must be checked again.
     requeue: bool,
-    /// Entries that waited for their queue and may leave now.
+    /// Entries that waited for their queue and may be published now.
     freed: Vec<Ticket>,
 }
 
@@ -207,9 +207,9 @@ impl Held {
         self.active.get(&queue).is_some_and(|active| active.is_closing)
     }
 
-    /// Notes that an answer shows this entry. Returns the first entry before it that was not stored
-    /// when the question was asked and that the answer has not shown: nothing may pass that entry.
-    /// Returns the entry itself if memory has held it again.
+    /// Records that an answer shows this entry. Returns the first entry before it that was not
+    /// stored when the question was asked and that the answer has not shown: nothing may pass that
+    /// entry. Returns the entry itself if memory has held it again.
     pub(crate) fn shown(&mut self, queue: QueueHash, id: EntryId) -> Option<EntryId> {
         let unstored = self.unstored.get(&queue).and_then(BTreeSet::first).copied();
         let missed = self.active.get_mut(&queue).and_then(|active| {
@@ -248,7 +248,7 @@ impl Held {
         }
     }
 
-    /// Notes that an entry that was passed over has to be read after all.
+    /// Records that a skipped entry has to be read after all.
     pub(crate) fn read_again(&mut self, name: QueueName, id: EntryId) {
         let queue = QueueHash::of_name(&name);
         self.lower(queue, id);
@@ -351,7 +351,7 @@ impl Held {
     }
 
     /// Returns the pages to request now. `may_leave` returns, for a queue and the id of its first
-    /// entry, whether that entry can leave.
+    /// entry, whether that entry can be published.
     pub(crate) fn asks(&mut self, may_leave: impl Fn(QueueHash, EntryId) -> bool) -> Vec<HeldAsk> {
         while self.active.len() < ACTIVE_MAX
             && let Some(name) = self.ready.pop_front()
@@ -457,8 +457,8 @@ impl Held {
         }
     }
 
-    /// Holds the entries that wait in the window for queues that cannot be read for want of room.
-    /// Returns whether there were any.
+    /// Holds the entries that wait in the window for queues that cannot be read because there is no
+    /// room. Returns whether there were any.
     pub(crate) fn give_way(&mut self) -> bool {
         let waiting = |(queue, active): (&QueueHash, &Active)| {
             (!active.waiting.is_empty()).then(|| (*queue, active.name.clone()))
@@ -481,8 +481,8 @@ impl Held {
         self.release(name);
     }
 
-    /// Returns the resting queues that nothing releases before the obstacle to their first entry is
-    /// gone.
+    /// Returns the resting queues that stay blocked until the obstacle to their first entry
+    /// disappears.
     #[cfg(test)]
     pub(crate) fn idle(&self) -> Vec<(QueueHash, EntryId)> {
         let is_due = |queue| self.recheck.contains(queue) && self.unstored.contains_key(queue);
@@ -495,7 +495,7 @@ impl Held {
         std::mem::take(&mut self.requeue)
     }
 
-    /// Takes the entries that waited and may leave now, in the order of the log.
+    /// Takes the entries that waited and may be published now, in the order of the log.
     pub(crate) fn take_freed(&mut self) -> Vec<Ticket> {
         std::mem::take(&mut self.freed)
     }

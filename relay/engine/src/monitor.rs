@@ -1,5 +1,5 @@
-//! Looks at the database at intervals, for the metrics that only the database knows. It runs beside
-//! the engine on a connection of its own; its interval does not depend on how often metrics are
+//! Queries the database at intervals, for metrics that only the database can provide. It runs
+//! beside the engine on its own connection; its interval does not depend on how often metrics are
 //! scraped.
 
 use std::sync::Arc;

@@ -81,7 +81,7 @@ pub(crate) struct Silence {
     now: Duration,
     submissions: u64,
     topics: HashMap<Topic, Answers>,
-    /// Number of topics above which it is worth looking for some to forget.
+    /// Number of topics above which some are forgotten.
     topics_max: usize,
     /// The topic that was confirmed last, and when.
     last: Option<(Topic, Duration)>,
@@ -188,8 +188,8 @@ impl Silence {
         self.topics_max = TOPICS_MIN.max(2 * self.topics.len());
     }
 
-    /// Returns news once when nothing has been confirmed for too long, and once when confirmations
-    /// resume. `oldest` is the first submission in flight.
+    /// Returns a report once when nothing has been confirmed for too long, and once when
+    /// confirmations resume. `oldest` is the first submission in flight.
     pub(crate) fn news(&mut self, oldest: Option<Submitted>) -> Option<News> {
         if let Some(told_at) = self.told_at {
             let is_over = self.answered_at().is_some_and(|at| at >= told_at);

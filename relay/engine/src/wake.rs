@@ -1,8 +1,8 @@
-//! Decides when to look for new entries again.
+//! Decides when to poll for new entries again.
 //!
-//! An empty poll costs the database about 20 µs. So it is fast and nearly free to poll every 1–2 ms
-//! while messages come, even a few a second, and every 50 ms when none come. It also needs no
-//! NOTIFY, which would serialise the commits of the business transactions.
+//! An empty poll costs the database about 20 µs. So polling is fast and nearly free: every 1–2 ms
+//! while messages arrive, even a few a second, and every 50 ms otherwise. It also needs no NOTIFY,
+//! which would serialise the commits of the business transactions.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ impl Pace {
         self.waited = Duration::ZERO;
     }
 
-    /// Notes that a poll found nothing, and returns the pause to make now. The next one is half as
-    /// long again, up to a bound.
+    /// Records that a poll found nothing, and returns the pause before the next one. Each pause is
+    /// half as long again, up to a bound.
     pub(crate) fn empty(&mut self) -> Duration {
         let pause = self.next;
         self.waited = self.waited.saturating_add(pause);

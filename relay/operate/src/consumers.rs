@@ -1,4 +1,4 @@
-//! The state of consumers, as far as their inboxes show it.
+//! The state of consumers, according to their inboxes.
 
 use std::time::Duration;
 

@@ -189,7 +189,7 @@ impl InboxDatabase {
         self.answer(on!(self, inbox => inbox.decisions_of(letters, limit)))
     }
 
-    /// Returns those of these dead letters that are of a topic.
+    /// Returns the dead letters among these that belong to a topic.
     pub(crate) async fn letters_of_topic(
         &self,
         letters: &[DeadLetterId],

@@ -51,7 +51,7 @@ pub async fn payload(places: &Places, signed: &Signed, asked: &MessageRef) -> Re
             Err(error) => away.push(error.about(&place.pipeline)),
         }
     }
-    // A place in the log names a different message in each outbox, including one that does not
+    // A position in the log names a different message in each outbox, including one that does not
     // answer.
     check_unique(asked, &found)?;
     if let (Some(_), true, Some(error)) = (asked.place(), places.outboxes.len() > 1, away.first()) {
@@ -82,7 +82,8 @@ async fn entries_of(place: &OutboxPlace, asked: &MessageRef) -> Result<Vec<Found
     Ok(place.entries.find(&place.pipeline, which).await?)
 }
 
-/// Returns the payload of an entry even if its topic or key is invalid; `None` if it is gone.
+/// Returns the payload of an entry even if its topic or key is invalid; `None` if it no longer
+/// exists.
 async fn of_entry(
     place: &OutboxPlace,
     signed: &Signed,

@@ -35,7 +35,7 @@ pub struct TailLine {
     /// The time when it was enqueued.
     #[serde(serialize_with = "seconds::serialize")]
     pub enqueued_at: OffsetDateTime,
-    /// Its place in the log.
+    /// Its position in the log.
     pub id: i64,
     /// Its message id.
     pub message_id: String,
@@ -160,7 +160,7 @@ impl<'a> Tail<'a> {
         let left =
             if more { Vec::new() } else { left(self.place, &part.to, &self.parked).await.map_err(about)? };
 
-        // From here on nothing waits, so what is returned is not returned again.
+        // No entry waits from here on, so returned entries are not returned again.
         let entries = part.rest.drain(..len);
         let mut lines: Vec<TailLine> = entries
             .map(|entry| {

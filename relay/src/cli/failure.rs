@@ -117,7 +117,7 @@ pub(crate) fn first(before: Option<Failure>, failure: Failure) -> Option<Failure
     Some(failure)
 }
 
-/// Returns the exit code for a fault. A broker's fault can pass by itself; others need a change.
+/// Returns the exit code for a fault. A broker's fault may be temporary; others need a change.
 pub(crate) fn exit_of(fault: Fault) -> Exit {
     match fault {
         Fault::Broker => Exit::Unavailable,

@@ -1,4 +1,4 @@
-//! `relay keys`: idempotency keys whose holder is gone, and what becomes of them.
+//! `relay keys`: idempotency keys whose holder has disappeared, and decisions about them.
 
 use std::num::NonZeroU32;
 

@@ -236,7 +236,7 @@ pub enum Command {
     /// anything.
     #[cfg(feature = "demo")]
     Demo(::demo::Args),
-    /// A consumer of the demo, in a process of its own.
+    /// A consumer of the demo, in its own process.
     #[cfg(feature = "demo")]
     #[command(hide = true)]
     DemoConsumer {

@@ -24,7 +24,7 @@ use crate::retry::Retry;
 use crate::stop::{Next, StepError, Stop};
 use crate::{crash_points, telemetry};
 
-/// Minimum wait before a call is made again, whatever its error asks for.
+/// Minimum wait before a call is repeated, whatever its error requests.
 const DELAY_MIN: Duration = Duration::from_millis(100);
 
 /// A call that is about to be made: `.await` it, after [`undo`](Call::undo) and
@@ -185,7 +185,7 @@ impl<DB: Dialect> Parts<DB> {
         if let Some(reason) = self.worn_out.take() {
             return self.stuck(reason);
         }
-        // Also checked before the attempt is counted: no call is made after the lease.
+        // Also checked before the attempt is counted: no call is made after the lease has ended.
         self.check_lease()?;
         let again = change(&row, row.state, row.undo, None, None);
         self.change_step(&StepChange { is_attempt: true, is_forward: true, ..again }).await?;
@@ -218,7 +218,7 @@ impl<DB: Dialect> Parts<DB> {
                 telemetry::step(self.held.id.saga_type(), StepKind::Call, began.elapsed());
                 Ok(value)
             }
-            // A source that refuses says nothing about what the call did before.
+            // A refusal in a source proves nothing about the earlier effects of the call.
             Err(error) if error.next == Next::Stop && error.is_direct => {
                 self.call_refused(&calling, &error).await
             }

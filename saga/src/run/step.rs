@@ -226,10 +226,10 @@ impl<DB: Dialect> Parts<DB> {
     }
 
     /// Runs the code of a step in its transaction. Abandons it when the lease has been over, or a
-    /// renewal unanswered, for as long as a call may take: a database that is gone answers no
+    /// renewal unanswered, for as long as a call may take: an unreachable database answers no
     /// statement and reports nothing. Another worker may have the saga by then. If a long step
     /// itself prevents the renewal of its lease, it is never abandoned, because a missing renewal
-    /// does not show that the database is gone.
+    /// does not show that the database is unreachable.
     pub(super) async fn while_held<T>(
         &self,
         work: impl Future<Output = Result<T, StepError>>,

@@ -36,7 +36,7 @@ impl Claims {
     }
 }
 
-/// The position of a message in its key's order, as far as it is known.
+/// The position of a message in its key's order, if it is known.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Turn {
     /// The number of the message within the key.

@@ -1,7 +1,7 @@
-//! Random sequences of events for everything that decides what a member reads: the real
-//! [`Reading`], [`Ahead`] and [`Ledger`], on a model of librdkafka and of the group. Partitions
-//! come and go while the consumer is fast, slow or stopped. In the end every message was handled,
-//! and the member never prefetched more than fits.
+//! Random sequences of events for all parts that decide what a member reads: the real [`Reading`],
+//! [`Ahead`] and [`Ledger`], on a model of librdkafka and of the group. Partitions come and go
+//! while the consumer is fast, slow or stopped. In the end every message was handled, and the
+//! member never prefetched more than fits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroUsize;
@@ -23,7 +23,7 @@ const QUIET_TURNS: usize = 200;
 /// Empty polls in a row after which the queue counts as empty.
 const EMPTY_MAX: usize = 16;
 
-/// A part of the adapter that is left out on purpose.
+/// A part of the adapter that a test disables on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Omission {
     Nothing,

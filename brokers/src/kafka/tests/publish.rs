@@ -332,7 +332,7 @@ async fn a_confirmation_that_names_no_place_is_unknown_and_ends_the_session() {
     let (mut publisher, mut received) = session(&connector).await;
     publisher.submit(batch(0, [keyed(TOPIC, "a", "1")])).await;
     assert_eq!(classified(&take(&mut received, 1).await[0]), Ok(()));
-    // librdkafka considers a duplicate stored. This one is not: the mock cluster has not looked at
+    // librdkafka treats a duplicate as stored. This one is not: the mock cluster has not examined
     // it.
     let duplicate = ResponseError::RD_KAFKA_RESP_ERR_DUPLICATE_SEQUENCE_NUMBER;
     mock.request_errors(ApiKey::Produce, &[duplicate]).unwrap();

@@ -59,8 +59,8 @@ pub(super) struct Marks<'a> {
 }
 
 impl Marks<'_> {
-    /// Ensures that the topic exists and keeps what is written to it. Blocks, on a thread that may
-    /// block inside `runtime`.
+    /// Ensures that the topic exists and keeps its records. Blocks, on a thread that may block
+    /// inside `runtime`.
     ///
     /// # Errors
     /// The operator's error when the topic is missing although marks were written, or has other
@@ -213,8 +213,8 @@ impl Marks<'_> {
     fn consumer(&self, isolation: &str) -> Result<Reader, PublishError> {
         let mut client = self.config.client().map_err(operator)?;
         client
-            // The client requires a group's name; nothing is committed, so no such group comes into
-            // being.
+            // The client requires a group's name; nothing is committed, so the group is never
+            // created.
             .set("group.id", format!("{}-marks", self.config.client_id))
             .set("auto.offset.reset", "error")
             .set("enable.auto.commit", "false")

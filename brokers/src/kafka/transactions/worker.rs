@@ -1,6 +1,6 @@
 //! The thread that owns a producer and its open transaction.
 //!
-//! All of librdkafka's functions for transactions block, so they have a thread of their own.
+//! All of librdkafka's functions for transactions block, so they run on a separate thread.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -157,8 +157,8 @@ impl Worker {
         }
     }
 
-    /// Puts a batch into the transaction. On failure the session is over; the error names the
-    /// messages that are known to be to blame.
+    /// Puts a batch into the transaction. On failure the session ends; the error names the messages
+    /// that are known to be at fault.
     fn fill(&mut self, batch: &[Submission]) -> Result<(), Blamed> {
         let limit = SizeLimit { message_bytes_max: self.config.message_bytes_max, ..SizeLimit::KAFKA };
         let mut blamed = Blamed::new();
@@ -392,7 +392,7 @@ impl Worker {
     }
 }
 
-/// Errors of messages, by their place in the batch.
+/// Errors of messages, by their position in the batch.
 type Blamed = HashMap<usize, PublishError>;
 
 /// Waits until the brokers have everything. Fails if they do not.

@@ -69,7 +69,7 @@ impl<S: Store> Drive<S> {
         }
     }
 
-    /// Ends a session after an error; the next one begins by itself.
+    /// Ends a session after an error; the next one begins automatically.
     pub(super) fn lost(&mut self, error: &message::SubscriptionError) {
         self.worker.meter.session_lost();
         self.broker_session.lost(error);

@@ -274,8 +274,8 @@ pub struct Confirmed {
     /// The id of the decision, which the audit stores with each entry. Sent twice, a confirmation
     /// is one decision.
     pub id: Uuid,
-    /// The database's time for which it was given: an entry that has changed later, also one that
-    /// was requeued and is tried again, is left unchanged.
+    /// The database's time for which it was given: an entry that has changed later is left
+    /// unchanged, including one that was requeued and is being retried.
     pub as_of: OffsetDateTime,
 }
 
@@ -289,7 +289,7 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Returns the moment for which it was confirmed.
+    /// Returns the time for which it was confirmed.
     pub(crate) fn as_of(&self) -> Option<OffsetDateTime> {
         self.confirmed.map(|confirmed| confirmed.as_of)
     }

@@ -64,7 +64,7 @@ pub trait LogAdmin: Send + Sync + 'static {
     async fn blocker(&self) -> Result<Option<Blocker>, LogError>;
 
     /// Returns the session that locks a table of the outbox and so keeps others waiting, as a text
-    /// with the remedy behind its last semicolon. Asks no table that may be locked. The default,
+    /// with the remedy behind its last semicolon. Reads no table that may be locked. The default,
     /// for a database that names no sessions, returns `None`.
     ///
     /// # Errors

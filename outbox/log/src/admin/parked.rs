@@ -78,7 +78,7 @@ pub struct ParkedSlice<T> {
     pub next: Option<EntryId>,
 }
 
-/// A parked entry, as far as a decision needs it.
+/// A parked entry, with the columns that a decision needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundParked {
     /// The entry.
@@ -123,7 +123,7 @@ pub struct Survey {
     pub is_sample: bool,
 }
 
-/// The result of a decision in one outbox, as the audit has it.
+/// The result of a decision in one outbox, according to the audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisionRecord {
     /// The operator.
@@ -140,7 +140,7 @@ pub struct DecisionRecord {
     pub first: OffsetDateTime,
     /// When the last of them was decided about.
     pub last: OffsetDateTime,
-    /// The present state of the first [`FOLLOWED_MAX`] of them, with their number. An entry without
+    /// The current state of the first [`FOLLOWED_MAX`] of them, with their number. An entry without
     /// a state has left: it was published, or discarded.
     pub now: Vec<StandingCount>,
 }
@@ -174,7 +174,7 @@ pub trait Desk: Send {
     /// As for [`Desk::parked`].
     async fn choose(&mut self, query: &ParkedQuery) -> Result<ParkedSlice<FoundParked>, LogError>;
 
-    /// Returns the database's time. What it shows later and was not there before is younger.
+    /// Returns the database's time. Entries that appear later are younger.
     ///
     /// # Errors
     /// As for [`Desk::parked`].
@@ -187,8 +187,8 @@ pub trait Desk: Send {
     async fn survey(&mut self, state: ExceptionState, filter: &ParkedFilter) -> Result<Survey, LogError>;
 
     /// Decides about entries, as [`LogAdmin::decide`](crate::admin::LogAdmin::decide) does. With a
-    /// confirmation, a dead entry that has changed since is left unchanged. Not cancel-safe: ask
-    /// for the [`decision`](Self::decision).
+    /// confirmation, a dead entry that has changed since is left unchanged. Not cancel-safe: query
+    /// the [`decision`](Self::decision).
     ///
     /// # Errors
     /// [`DecideError`] for a problem that concerns all entries. Nothing was changed then, except

@@ -81,7 +81,7 @@ pub(crate) struct Span {
     pub(crate) back_to: OffsetDateTime,
 }
 
-/// Cuts off the entries beyond those that are wanted, but not between two of one id. Returns the id
+/// Cuts off the entries beyond the wanted number, but not between two with one id. Returns the id
 /// below which the next call continues if this one ended early: because of that, or because the
 /// headers are too large (`is_cut`, behind all rows of the last id).
 pub(crate) fn ends_early(entries: &mut Vec<SelectedEntry>, wanted: usize, is_cut: bool) -> Option<EntryId> {

@@ -26,13 +26,13 @@ pub struct Extent {
     /// When the cursor was stored.
     pub checkpoint_at: Option<OffsetDateTime>,
     /// Whether the cursor belongs to the history of the answering server. If not, the next leader
-    /// compares the two histories first. Until then the cursor says nothing.
+    /// compares the two histories first. Until then the cursor is meaningless.
     pub is_of_this_server: bool,
     /// The remaining entry with the smallest id, and when it was enqueued.
     pub oldest: Option<(EntryId, OffsetDateTime)>,
     /// The entry with the largest id.
     pub newest: Option<EntryId>,
-    /// Retention has removed messages whose ids were made up to this time; `None` when it has
+    /// Retention has removed messages whose ids were generated up to this time; `None` if it has
     /// removed none.
     pub expired_through: Option<OffsetDateTime>,
 }
@@ -160,7 +160,7 @@ pub enum Standing {
     Waiting,
     /// It is parked.
     Parked(ExceptionState),
-    /// An operator gave it up. No attempt was confirmed.
+    /// An operator discarded it. No attempt was confirmed.
     Discarded,
     /// An operator edited it before it was published. The published content is not kept: the row
     /// has the old content.

@@ -21,8 +21,8 @@ migrations::statements! {
                     AND to_jsonb(i) ->> 'inhdetachpending' IS DISTINCT FROM 'true'))";
     }
 
-    /// Begins a run where there is none, or where the row came with a dump. Writes nothing while a
-    /// run lasts.
+    /// Begins a run if there is none, or if the row came with a dump. Writes nothing while a run
+    /// lasts.
     begin_run = "
         INSERT INTO {schema}outbox_server_run AS r (singleton)
         SELECT true WHERE NOT EXISTS (
@@ -91,7 +91,7 @@ pub(super) struct YoungRows {
     behind: (String, i64),
 }
 
-/// The outcome of looking at some of the rows.
+/// The outcome of examining some of the rows.
 pub(super) enum Looked {
     /// There are more rows.
     On,

@@ -131,7 +131,7 @@ impl ServerFacts {
     }
 }
 
-/// Returns why a mark that was kept outside of the database cannot be trusted here. An abandoned
+/// Returns why a mark that was stored outside the database cannot be trusted here. An abandoned
 /// timeline may have given out transaction ids that this one gives out again. Another run is no
 /// reason, as long as the mark's transaction ids were on disk before the mark was kept.
 pub(super) fn doubt_about(marks: &[&PgMark], here: &History) -> Option<String> {
@@ -154,7 +154,7 @@ impl CursorFacts {
             .find(|system| *system != here.system_identifier)
     }
 
-    /// Returns whether a rebase gives up transactions that were in flight at the base and may still
+    /// Returns whether a rebase abandons transactions that were in flight at the base and may still
     /// be open on this server.
     pub(super) fn gives_up_open_transactions(&self, cause: &Cause, here: &History) -> bool {
         !cause.keeps_transaction_ids() && !self.base.in_flight.is_empty() && self.other_server(here).is_none()

@@ -98,8 +98,8 @@ impl Cut {
         Ok(Self { rows, exhausted: !is_cut && found <= asked, is_cut, contents: HashMap::new() })
     }
 
-    /// Reads the contents that were not read with their rows. Content that is gone by now stays
-    /// missing.
+    /// Reads the contents that were not read with their rows. Content that has been deleted
+    /// meanwhile stays missing.
     pub(super) async fn complete(
         &mut self,
         place: Place<'_>,

@@ -59,9 +59,9 @@ impl PostgresLog {
         rows.iter().map(|row| segment(row).map_err(LogError::during("read a segment"))).collect()
     }
 
-    /// Returns how far the server's clock is ahead of this machine's. History is kept for that
-    /// much longer by the server's clock, so that it is as old by this machine's: rows that a fast
-    /// clock has removed do not come back once the clock is right.
+    /// Returns how far the server's clock is ahead of this machine's. Retention by the server's
+    /// clock is extended by this amount, so that messages are also old enough by this machine's
+    /// clock: rows that a fast clock has removed do not come back once the clock is right.
     async fn ahead(&self, connection: &mut PgConnection) -> Result<Duration, LogError> {
         let query = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(connection);
         let read = async { query.await.map_err(LogError::during("read the server's clock")) };
@@ -238,7 +238,7 @@ impl LogRetention for PostgresLog {
             let (outcome, holder, parked): (String, Option<String>, Option<i64>) = answer.await?;
             let relay = relay.to_string();
             return match outcome.as_str() {
-                // A part of what is parked was removed, in a transaction of its own.
+                // Some parked entries were removed, in a separate transaction.
                 "more" => continue,
                 "unknown" => Err(ForgetError::Unknown { relay }),
                 "leading" => Err(ForgetError::Leading { relay, holder: holder.unwrap_or_default() }),

@@ -1,4 +1,4 @@
-//! Servers that speak PostgreSQL's protocol but do not guarantee what the relay's proof relies on.
+//! Servers that speak PostgreSQL's protocol but lack a guarantee that the relay's proof relies on.
 //! Pure decisions.
 
 use outbox::connect::SHARED_SESSIONS;

@@ -173,9 +173,10 @@ impl PostgresLog {
         self.refuse(&ServerKind { hands_on_statements, ..ServerKind::default() })
     }
 
-    /// Refuses a pooler that passes sessions on after each transaction: the service, which has the
-    /// same user, would get the relay's settings (isolation level, planner, time limits). Such a
-    /// pooler gives the session of an idle connection to another connection's transaction.
+    /// Refuses a pooler that shares a session between clients, transaction by transaction: the
+    /// service, which has the same user, would get the relay's settings (isolation level, planner,
+    /// time limits). Such a pooler gives the session of an idle connection to another connection's
+    /// transaction.
     async fn check_pooler(
         &self,
         connect: &PgConnectOptions,
@@ -289,8 +290,8 @@ fn warn_if_exposed(connect: &PgConnectOptions, origin: &str) {
     }
 }
 
-/// Sets parameters of the session, but for those that the server's version does not have. Each is
-/// bound as a value, never part of a statement's text.
+/// Sets parameters of the session, except those that the server's version lacks. Each is bound as a
+/// value, never part of a statement's text.
 async fn configure(connection: &mut PgConnection, parameters: &[(&str, String)]) -> Result<(), LogError> {
     let names: Vec<&str> = parameters.iter().map(|(name, _)| *name).collect();
     let values: Vec<&str> = parameters.iter().map(|(_, value)| value.as_str()).collect();
@@ -319,7 +320,7 @@ fn one_plan() -> Vec<(&'static str, String)> {
 
 /// Returns the parameters of a session that a relay keeps open: its plans, and no limit for idle
 /// sessions (PostgreSQL 14). Such a limit is meant for forgotten sessions of services. The relay's
-/// session rests from one renewal of the lease to the next, and each would find it ended.
+/// session is idle between two renewals of the lease, and each renewal would find it ended.
 fn kept_open() -> Vec<(&'static str, String)> {
     let mut parameters = one_plan();
     parameters.push(("idle_session_timeout", String::from("0")));

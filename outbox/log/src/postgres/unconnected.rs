@@ -42,7 +42,7 @@ pub fn unconnected(options: &PgConnectOptions, error: sqlx::Error) -> LogError {
             code.and_then(of_code).or_else(|| of_message(message))
         }
         sqlx::Error::Io(io) => Some(of_io(io, options)),
-        // The client library has no error of its own for a server that is no PostgreSQL.
+        // The client library has no separate error for a server that is not PostgreSQL.
         sqlx::Error::Protocol(problem) if problem.contains("SSLRequest") => {
             Some("the server that answers is not PostgreSQL: correct host and port in the URL")
         }
@@ -85,7 +85,7 @@ pub(super) async fn unanswered(options: &PgConnectOptions, error: LogError) -> L
     }
 }
 
-/// Returns the remedy for an answer whose SQLSTATE says too little. Poolers have codes of their own
+/// Returns the remedy for an answer whose SQLSTATE says too little. Poolers have their own codes
 /// and English messages.
 fn of_message(message: &str) -> Option<&'static str> {
     let says = |words: &[&str]| words.iter().any(|word| message.contains(word));

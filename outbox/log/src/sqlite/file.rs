@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::LogError;
 
-/// The numbers that tell two files apart, whatever their names. Those of a file that is open are
-/// not given to another one.
+/// The numbers that distinguish two files, whatever their names. Those of an open file are not
+/// assigned to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -19,19 +19,19 @@ struct Identity {
 #[derive(Debug)]
 pub(super) struct OpenedFile {
     path: PathBuf,
-    /// `None` where it is unknown, as on Windows, which lets nobody replace an open file.
+    /// `None` where it is unknown, as on Windows, where an open file cannot be replaced.
     identity: Option<Identity>,
 }
 
 impl OpenedFile {
-    /// Notes which file stands at a path that is opened next. Noted before, so that a file which is
-    /// replaced meanwhile counts as replaced.
+    /// Records which file is at a path, before it is opened: so a file that is replaced meanwhile
+    /// counts as replaced.
     pub(super) fn about_to_open(path: &Path) -> Self {
         Self { path: path.to_owned(), identity: identity(path).ok().flatten() }
     }
 
-    /// Checks that the path still leads to the file. Asks the file system once, as each statement
-    /// does several times.
+    /// Checks that the path still leads to the file. Queries the file system once, while each
+    /// statement does so several times.
     ///
     /// # Errors
     /// [`LogError::Unavailable`]: the next term opens the file that is there by then.

@@ -26,7 +26,7 @@ pub(super) fn place(adoption: &Adoption, facts: &Facts) -> Result<Place, Operate
     Ok(place)
 }
 
-/// Returns the place for the way back, which stays open whatever has become of the columns.
+/// Returns the names for the way back, which stays possible whatever has happened to the columns.
 pub(super) fn place_back(adoption: &Adoption, facts: &Facts) -> Result<Place, OperateError> {
     let table = found(adoption, facts)?;
     let home = home(facts)?;
@@ -43,7 +43,7 @@ fn home(facts: &Facts) -> Result<&Home, OperateError> {
     })
 }
 
-/// Creates a place with its names, for rows that are neither marked nor deleted.
+/// Creates the names for rows that are neither marked nor deleted.
 fn names(home: &str, schema: &str, function: &str) -> Result<Place, OperateError> {
     let home = Identifier::new(home).map_err(|error| OperateError::refused(error, "rename it"))?;
     let (schema, function) = (foreign(schema)?, foreign(function)?);
@@ -298,7 +298,7 @@ fn mark(adoption: &Adoption, facts: &Facts, pending: &Pending) -> Result<Mark, O
     }
 }
 
-/// Refuses a table with another trigger that hands rows over: each row would leave twice.
+/// Refuses a table with another trigger that hands rows over: each row would be published twice.
 fn triggers(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
     for trigger in &facts.triggers {
         let is_ours = TRIGGERS.contains(&trigger.name.as_str());

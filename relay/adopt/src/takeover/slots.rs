@@ -3,7 +3,7 @@
 //!
 //! The position that a reader confirms is not enough. It stops where the publication lets nothing
 //! more through, which is the effect of removing the table: the last row is confirmed, while other
-//! tables go on. So the rest of the log is decoded, on a copy of the slot.
+//! tables continue. So the rest of the log is decoded, on a copy of the slot.
 
 use operate::OperateError;
 use serde::Serialize;

@@ -9,8 +9,8 @@ use crate::reader::{Answer, Ask};
 const KINDS: usize = 4;
 
 impl Driver {
-    /// Asks the database one question at a time, if there is room for the answer. The kinds take
-    /// turns, so that none waits until another has nothing left to ask.
+    /// Asks the database one question at a time, if there is room for the answer. The kinds of
+    /// questions take turns, so that none is starved.
     pub(super) fn ask(&mut self) {
         if self.asked || self.draining.is_some() {
             return;

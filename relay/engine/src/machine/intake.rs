@@ -96,7 +96,7 @@ impl Machine {
         }
     }
 
-    /// Notes that a question goes to the database.
+    /// Records that a question goes to the database.
     pub(crate) fn asks(&mut self) {
         self.unstored.ask();
     }

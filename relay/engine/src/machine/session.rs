@@ -57,7 +57,7 @@ impl Session {
         self.in_flight = self.in_flight.plus(message);
     }
 
-    /// Notes that a message is no longer in flight.
+    /// Records that a message is no longer in flight.
     pub(super) fn left(&mut self, message: Amount) {
         self.in_flight = self.in_flight.minus(message);
     }

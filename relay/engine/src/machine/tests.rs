@@ -174,7 +174,7 @@ fn nothing_beside_the_log_is_read_while_too_many_changes_are_not_stored() {
 }
 
 /// An entry that is held while a page of its queue is on the way can become the queue's first
-/// entry, and stand before the one that stops the page.
+/// entry, and precede the one that stops the page.
 #[test]
 fn what_became_the_first_of_a_queue_while_it_was_read_is_read_once_stored() {
     let mut blocks = Blocks::default();
@@ -272,7 +272,7 @@ fn a_probe_without_an_answer_lets_the_rest_of_its_topic_try() {
     let next = bench.machine.submissions(9);
     assert_eq!(next.len(), 1);
     assert_eq!(next[0].message.key, alive.key);
-    // That one is silent as well: it probes, and lets others try when it has waited long enough.
+    // That one is also unanswered: it probes, and lets others try once it has waited long enough.
     bench.at(310);
     bench.read(&message_for("u", "c"));
     let others = bench.machine.submissions(9);

@@ -106,7 +106,7 @@ impl Unstored {
         held
     }
 
-    /// Notes that a question goes to the database.
+    /// Records that a question goes to the database.
     pub(super) fn ask(&mut self) {
         self.stored_since_question = Some(HashMap::new());
     }

@@ -1,8 +1,8 @@
-//! Claims the right to lead: takes the lease, and finishes what an earlier term left.
+//! Claims the right to lead: takes the lease, and finishes the work that an earlier term left.
 //!
 //! The reader's session is opened before the lease is requested. A server, a role or a pooler that
-//! allows too few sessions would otherwise let the relay lead, fail and begin again for ever, and
-//! keep a standby with more room out. While another process leads, a standby has one session.
+//! allows too few sessions would otherwise let the relay lead, fail and restart forever, and keep
+//! out a standby with enough sessions. While another process leads, a standby has one session.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub(super) struct Taken {
     pub(super) cursor: Cursor,
 }
 
-/// The right to lead, with everything settled that stood in the way.
+/// The right to lead, with all obstacles settled.
 pub(super) struct Claimed {
     pub(super) taken: Taken,
     /// Set if the pipeline publishes in broker transactions.
@@ -162,7 +162,7 @@ impl Claim<'_> {
     /// Explains why the second session was not opened. Fails if the first one does not answer
     /// either: then the number of sessions is not the cause.
     async fn beside_a_session(&mut self, error: LogError) -> Result<LogError, LogError> {
-        // A server that refuses says why.
+        // A server that refuses gives the reason.
         let Some(told) = unanswered(&error) else { return Ok(error) };
         self.checkpointer.other_holder().await?;
         let cause = self.pipeline.store.cause_of(&error).await;

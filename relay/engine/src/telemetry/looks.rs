@@ -1,4 +1,4 @@
-//! Gauges that are set after each look at the database.
+//! Gauges that are set after each query of the database.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -67,7 +67,7 @@ impl Commits {
         self.is_open = false;
     }
 
-    /// Returns whether a batch may be submitted: each is a transaction of its own.
+    /// Returns whether a batch may be submitted: each is a separate transaction.
     pub(crate) fn may_submit(&self) -> bool {
         !self.is_open
     }
@@ -112,7 +112,7 @@ impl Commits {
         self.closed.is_none() && (self.is_confirmed || self.is_wanted)
     }
 
-    /// Notes that every message of the batch was answered and that there is nothing to commit.
+    /// Records that every message of the batch was answered and that there is nothing to commit.
     pub(crate) fn nothing(&mut self) {
         (self.is_open, self.is_wanted) = (self.is_open && self.is_confirmed, false);
     }

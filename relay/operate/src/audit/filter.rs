@@ -36,9 +36,9 @@ pub struct AuditFilter {
     pub actor: Option<String>,
     /// Only this action, one of [`ACTIONS`].
     pub action: Option<String>,
-    /// Only decisions about messages of this topic, or about the topic. Found by the decision's
-    /// own filter, or by the message as long as its log keeps it. Payload views, and replays by id
-    /// or key or of everything, name no topic: they are not found.
+    /// Only decisions about messages of this topic, or about the topic. Found by the decision's own
+    /// filter, or by the message as long as its log keeps it. Payload views and replays by id, by
+    /// key or of everything name no topic, so they are not found.
     pub topic: Option<String>,
     /// Only decisions at this time or later, by the clock of each database.
     pub from: Option<OffsetDateTime>,

@@ -46,7 +46,7 @@ pub(super) async fn lacking_of_relay(database: &Database) -> Option<Finding> {
     lacking(roles.iter().find(|role| role.part == "relay")?)
 }
 
-/// Checks what was gathered. Pure.
+/// Checks the gathered facts. Pure.
 pub(super) fn check(roles: &[RoleFacts]) -> Vec<Finding> {
     let of_everyone: &[WrongGrant] = match roles.iter().find(|role| role.part == "public") {
         Some(public) => &public.wrong,

@@ -75,7 +75,7 @@ pub(crate) fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding
 }
 
 /// Compares the wait of the message that has waited longest in the outbox with what inboxes
-/// remember: an inbox checks the age of an id, which is made when its message is enqueued.
+/// remember: an inbox checks the age of an id, which is generated when its message is enqueued.
 #[must_use]
 pub(crate) fn waiting(longest: Duration, inboxes: &[InboxFacts]) -> Vec<Finding> {
     let remembers = |inbox: &InboxFacts| inbox.remembers.as_ref().ok().copied().flatten();

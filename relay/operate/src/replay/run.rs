@@ -64,7 +64,8 @@ pub struct ReplayReport {
     pub chosen: u64,
     /// Number of messages that the broker has confirmed.
     pub published: u64,
-    /// The place in the log up to which every selected message is confirmed; `None` when none is.
+    /// The position in the log up to which every selected message is confirmed; `None` when none
+    /// is.
     pub confirmed_to: Option<i64>,
     /// The reason why it ended early.
     #[serde(skip)]

@@ -35,11 +35,11 @@ pub struct Wait {
     pub cause: Option<Cause>,
     /// Its duration.
     pub lasts: Option<Duration>,
-    /// Whether it passes by itself.
+    /// Whether it is temporary.
     pub passes: bool,
 }
 
-/// A leader that needs longer to pass on what it has read has a problem.
+/// A leader that needs longer to publish what it has read has a problem.
 const PASSED_WITHIN_SECONDS: f64 = 30.0;
 
 impl PipelineStatus {

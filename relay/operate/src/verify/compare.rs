@@ -22,8 +22,7 @@ use crate::{InboxConfig, PipelineConfig};
 
 /// Maximum number of suspects that are checked again. Their ids are kept in memory, 16 bytes each.
 const SUSPECTS_MAX: usize = 1_000_000;
-/// Pause before suspects are checked for the second time. It doubles each time, until the grace is
-/// over.
+/// Pause before suspects are checked again. It doubles each time, until the grace period ends.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Producers' clocks differ from the broker's, and a topic's log follows neither.
 const CLOCK_SKEW_MS: u64 = 600_000;
@@ -57,7 +56,7 @@ struct Open {
 }
 
 impl Comparison<'_> {
-    /// Runs the comparison. Takes at least the grace when something is missing. Cancel-safe.
+    /// Runs the comparison. Takes at least the grace period if something is missing. Cancel-safe.
     ///
     /// # Errors
     /// [`OperateError`] when the operator may not view messages, when a place cannot be read, or

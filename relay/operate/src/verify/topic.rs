@@ -15,7 +15,7 @@ use crate::Broker;
 use crate::error::{OperateError, OperateErrorKind};
 
 impl Reading {
-    /// Reads the topics from the beginning of the range to their present ends, without a group.
+    /// Reads the topics from the beginning of the range to their current ends, without a group.
     /// `from_ms` lies before the first id because clocks differ.
     pub(super) async fn broker(
         &mut self,
@@ -122,7 +122,7 @@ fn note(records: &[ReadTopic], earliest: &mut Earliest) {
 /// partition that was cut last decides.
 fn cut_at(cut: &BTreeSet<i32>, earliest: &Earliest) -> Option<Uuid> {
     let begins_at = |partition| earliest.get(partition).map(|at| id_at(at.unsigned_abs()));
-    // Nothing at all is known about a partition without a record left.
+    // Nothing is known about a partition that has no record left.
     cut.iter().map(|partition| begins_at(partition).unwrap_or(Uuid::max())).max()
 }
 

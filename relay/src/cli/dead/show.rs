@@ -140,7 +140,7 @@ fn rows(messages: &[DeadMessage]) -> String {
         .shown()
 }
 
-/// Returns the state, and a redrive request that no consumer has taken up.
+/// Returns the state, and a requeue request that no consumer has carried out.
 fn state(message: &DeadMessage) -> String {
     match &message.redrive_requested_by {
         Some(actor) => format!("{}, requeue requested by {actor}", message.state),

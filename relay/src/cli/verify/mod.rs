@@ -91,7 +91,7 @@ impl Verify {
             let inboxes = of_config.chain(named.iter().cloned()).collect();
             match self.comparison(pipeline, inboxes, range).run(&viewer()).await {
                 Ok(compared) => report.add(compared),
-                // It does not hide what was found in others.
+                // It does not hide the findings in others.
                 Err(error) => {
                     let failed = Failure::from(error).about(format_args!("pipeline {name}"));
                     report.add_not_compared(name, failed.to_string());

@@ -14,8 +14,8 @@ use super::super::output::{Table, one_line, or_dash};
 const NAMED_MAX: usize = 5;
 
 /// A suggested replay starts this long before the time in the oldest id. That time comes from a
-/// producer's clock, and a replay selects by the database's: a clock that is ahead makes the id
-/// look too late.
+/// producer's clock, but a replay selects by the database's: if the producer's clock is ahead, the
+/// id looks too late.
 const CLOCK_SKEW_MAX: Duration = Duration::hours(1);
 
 /// Returns what to publish again for the missing messages of a pipeline, with the command, if there
@@ -147,7 +147,7 @@ fn message(message: &FaultyMessage) -> String {
     format!("{found}: {id}{topic}: {place}: {kind}")
 }
 
-/// Returns what the list of messages leaves out, and what to check before it is believed.
+/// Returns what the list of messages leaves out, and what to check before trusting it.
 fn unfinished(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     if report.unnamed > 0 {

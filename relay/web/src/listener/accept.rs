@@ -43,7 +43,7 @@ pub async fn serve<Fut>(
                 continue;
             }
         };
-        // Without a place, the connection is closed at once.
+        // If there is no room, the connection is closed at once.
         let Some(admitted) = guests.admit(peer.ip()).map(Arc::new) else { continue };
         let answering = answer(stream, Arc::clone(&admitted));
         connections.spawn(async move {

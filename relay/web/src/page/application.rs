@@ -1,4 +1,5 @@
-//! The login of an application that the page is part of: the application says who asks.
+//! The login of an application that the page is part of: the application names the user of each
+//! request.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::gate::{Advice, from_the_page};
 /// Timeout for the body of a form.
 const FORM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns the user of a request; `None` if nobody is logged in.
+/// Returns the user of a request; `None` without a login.
 pub(crate) type Ask = Box<dyn Fn(&Parts) -> Option<Operator> + Send + Sync>;
 
 /// The login of the application.
@@ -30,7 +31,7 @@ const ADVICE: Advice = Advice {
     origin: "use the page's own forms; a proxy in front must pass on the name of the host",
 };
 
-/// A request that was let in.
+/// An admitted request.
 pub(crate) struct Guest {
     pub(crate) operator: Operator,
     /// The key of the forms.

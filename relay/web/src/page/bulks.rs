@@ -1,5 +1,5 @@
-//! Decisions about many messages that this process carries out. What they have changed is in the
-//! audits; here is only what is running, and why something was refused.
+//! Decisions about many messages that this process carries out. The audits have their changes; this
+//! has only the running decisions, and the reasons of refusals.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -85,7 +85,7 @@ impl Bulks {
         self.lock().get(&id).map(|running| running.state.borrow().clone())
     }
 
-    /// Stops a decision after the part that is being decided. Returns whether this process runs it.
+    /// Stops a decision after the current part. Returns whether this process runs it.
     pub(crate) fn stop(&self, id: Uuid) -> bool {
         let Some(running) = self.lock().get(&id).cloned() else { return false };
         running.stop.cancel();

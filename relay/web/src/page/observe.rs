@@ -105,8 +105,8 @@ impl Observer {
         picture
     }
 
-    /// Returns consumers, stuck keys and stuck sagas. Waits a moment if they were not read
-    /// recently; after that they are unknown. Cancel-safe.
+    /// Returns consumers, stuck keys and stuck sagas. Waits briefly if they were not read recently;
+    /// after that they are unknown. Cancel-safe.
     pub(crate) async fn beside(&self) -> Arc<Beside> {
         let mut looks = self.beside.subscribe();
         let is_old = |beside: &Beside| beside.read_at.is_none_or(|at| at.elapsed() > READ_FOR);

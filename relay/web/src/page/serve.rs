@@ -147,8 +147,8 @@ impl Page {
     }
 }
 
-/// Keeps the figures of the page up to date. Begins again after a panic: otherwise they would stand
-/// still until a restart.
+/// Keeps the figures of the page up to date. Restarts after a panic: otherwise they would not
+/// change until a restart of the process.
 async fn observe(app: Arc<App>) {
     loop {
         let observing = AssertUnwindSafe(Box::pin(app.observer.keep()));

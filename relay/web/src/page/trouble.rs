@@ -61,7 +61,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// The place of a subject, smallest first.
+/// The rank of a subject, smallest first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Rank<'a> {
     is_fine: bool,
@@ -77,8 +77,8 @@ pub(crate) fn sort(subjects: &mut [Subject<'_>]) {
     subjects.sort_by(|one, other| one.rank().cmp(&other.rank()));
 }
 
-/// Returns whether an operator has to act: it does not pass by itself, and no operator wanted it.
-/// Held messages alone need no operator: their cause is a wait of its own.
+/// Returns whether an operator has to act: it is permanent, and no operator caused it on purpose.
+/// Held messages alone need no operator: their cause is listed separately.
 pub(crate) fn is_grave(wait: &Wait) -> bool {
     match wait.symptom {
         Symptom::DatabaseAway => true,
@@ -267,7 +267,7 @@ mod tests {
         shipping.causes = BTreeMap::from([(Dead, cause.clone())]);
         let told = |status: &PipelineStatus| sentence(&sorted(status.waits())[0]);
         assert_eq!(told(&shipping), "2,009 messages are dead: no route (≥ 1,200), and 2 other causes");
-        // Others may be among the messages that were not looked at.
+        // Others may be among the messages that were not examined.
         shipping.causes.insert(Dead, Cause { others: 0, ..cause.clone() });
         assert_eq!(told(&shipping), "2,009 messages are dead: no route (≥ 1,200)");
         shipping.causes.insert(Dead, Cause { others: 0, is_at_least: false, ..cause });

@@ -41,7 +41,8 @@ pub(super) fn parts(index: &Index<'_>, operation: &Operation) -> (usize, usize) 
     // operation can have written.
     let outcome = operation.outcome;
     let counts = |is_only: bool| outcome == Outcome::Ok || is_only;
-    // A forgotten message is gone, and so is everything else that its transaction wrote.
+    // A forgotten message no longer exists, and neither does anything else that its transaction
+    // wrote.
     let messages = operation.messages.iter().map(|message| message.id).filter(|id| !index.is_forgotten(*id));
     let messages =
         messages.filter(|id| counts(index.messages.get(id).is_some_and(|claims| claims.is_only(outcome))));

@@ -87,7 +87,7 @@ fn need<T>(part: &Option<T>, otherwise: NotChecked) -> Result<&T, NotChecked> {
     part.as_ref().ok_or(otherwise)
 }
 
-/// Fails unless everything is quiet.
+/// Fails unless the system has become quiet.
 fn need_quiet(index: &Index<'_>) -> Result<(), NotChecked> {
     if index.history.quiet { Ok(()) } else { Err(RUNNING) }
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::Content;
 
-/// Messages and rows that were committed, but are gone because the database went back to an earlier
+/// Messages and rows that were committed, but are lost because the database went back to an earlier
 /// state: a backup was restored, or a lagging replica was promoted.
 ///
 /// Such messages may be anywhere downstream, in any order, and need not be delivered. Like all

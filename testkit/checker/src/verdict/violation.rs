@@ -24,9 +24,9 @@ pub enum Violation {
     SaysSomethingElse,
     /// Two outbox rows have the same message id.
     EnqueuedTwice,
-    /// The client was told that the operation is done, but no part of it exists.
+    /// The operation was reported to the client as done, but no part of it exists.
     DoneAndAbsent,
-    /// The client was told that the operation failed, but all of it exists.
+    /// The operation was reported to the client as failed, but all of it exists.
     FailedAndPresent,
     /// A message is in the outbox, but neither at the broker nor parked.
     NeverPublished,

@@ -95,7 +95,7 @@ impl PgReader {
     /// Takes a mark now, for the difference from `base`. Returns it with the largest id that is
     /// visible in it.
     async fn take_mark(&mut self, base: &PgMark) -> Result<(PgMark, i64), LogError> {
-        // A snapshot that sees nothing says nothing about the rows below its floor.
+        // A snapshot that sees nothing proves nothing about the rows below its floor.
         let xmax = (!base.sees_nothing()).then(|| base.xmax.to_string());
         let mut attempt = 1;
         let (floor, snapshot, ceiling, astray) = loop {
@@ -150,7 +150,7 @@ impl PgReader {
         let limit = PageLimit { entries_max: 1, bytes_max: 0, row: RowLimit::of(nothing) };
         let pace = self.pace;
         let page = self.page(difference, EntryId::default(), limit).await?;
-        // No content was read, so this says nothing about the next page.
+        // No content was read, so this predicts nothing about the next page.
         self.pace = pace;
         Ok(page.entries.is_empty())
     }

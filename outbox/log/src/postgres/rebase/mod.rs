@@ -80,8 +80,8 @@ const PAUSE: Duration = Duration::from_millis(225);
 /// one of them may take a while. Producers never queue behind it.
 const MOMENT: &str = "250ms";
 
-/// A warning for causes in which a sequence was set back: rows that are not read yet may leave out
-/// of order.
+/// A warning for causes in which a sequence was set back: rows that are not read yet may be
+/// published out of order.
 const OUT_OF_ORDER: &str = "; of the rows not read yet, those written after the sequence was set back have \
      smaller ids and are published first, even within a key";
 
@@ -244,10 +244,10 @@ impl Rebase {
         rows.into_iter().map(read).collect()
     }
 
-    /// Sets a sequence that was set back above every known id, in a transaction of its own. Rows
-    /// with low ids are then committed, and are compared while producers continue. Every relay
-    /// loses its lease, because its memory may hide such a row. Later attempts make sure that the
-    /// producers' lock is available before everything is read again.
+    /// Sets a sequence that was set back above every known id, in a separate transaction. Rows with
+    /// low ids are then committed, and are compared while producers continue. Every relay loses its
+    /// lease, because its memory may hide such a row. Later attempts make sure that the producers'
+    /// lock is available before everything is read again.
     ///
     /// Does nothing in a log of another server, whose cursors are compared with the old position of
     /// the sequence.

@@ -123,7 +123,7 @@ pub(crate) struct InboxFacts {
     /// How far back it remembers, `None` before its first message, or the reason why it cannot be
     /// read.
     pub(crate) remembers: Result<Option<Duration>, UnreadInbox>,
-    /// The partitions of days that it made and that are gone (PostgreSQL).
+    /// The days that it created whose partitions no longer exist (PostgreSQL).
     pub(crate) lost_days: Vec<String>,
 }
 
@@ -132,6 +132,6 @@ pub(crate) struct InboxFacts {
 pub(crate) struct UnreadInbox {
     /// The reason.
     pub(crate) reason: String,
-    /// Whether it may pass by itself.
+    /// Whether it may be temporary.
     pub(crate) unavailable: bool,
 }

@@ -13,7 +13,7 @@ use super::dead::{filter, places};
 
 /// Maximum messages that a form chooses one by one.
 const ROWS_MAX: usize = 500;
-/// Maximum places that an address names; for more, all are asked.
+/// Maximum places that an address names; with more, all are queried.
 const NAMED_MAX: usize = 20;
 
 /// The choice in a form.

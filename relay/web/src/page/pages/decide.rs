@@ -29,7 +29,7 @@ use super::dead::{back_to_list, kept};
 
 /// Maximum number of messages shown before a decision.
 const SHOWN_MAX: usize = 10;
-/// Maximum number of places of one decision: the form has a moment of each.
+/// Maximum number of places of one decision: the form has a time for each.
 const PLACES_MAX: usize = 100;
 /// How long the answer waits for the end of a decision. Most have ended by then.
 const PATIENCE: Duration = Duration::from_secs(2);

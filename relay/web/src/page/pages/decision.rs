@@ -1,5 +1,5 @@
-//! The result of a decision about many messages, at an address of its own: the same in every
-//! process, and after a restart.
+//! The result of a decision about many messages, at its own address: the same in every process, and
+//! after a restart.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ fn permit(operator: &Operator) -> Result<(), OperateError> {
     operator.permit(Role::Operator, "stop a decision")
 }
 
-/// A decision, as far as it is known.
+/// The known parts of a decision.
 struct View<'a> {
     id: Uuid,
     own: Bulk,
@@ -103,7 +103,7 @@ impl View<'_> {
         told.unwrap_or_default().max(self.own.progress.chosen).max(self.done())
     }
 
-    /// Returns the number of messages that were left as they are, or were not reached.
+    /// Returns the number of messages that were left unchanged, or were not reached.
     fn left(&self) -> u64 {
         self.chosen() - self.done()
     }
@@ -194,8 +194,8 @@ impl View<'_> {
         }
     }
 
-    /// Renders the form that asks about what is left of everything that a filter takes. Messages
-    /// that were chosen one by one are chosen in the list.
+    /// Renders the form that asks about the remaining messages that a filter matches. Messages that
+    /// were chosen one by one have to be chosen in the list.
     fn rest(&self) -> Markup {
         let is_all = self.query.text("what").ends_with("-all");
         let Some(action) = self.decision.as_ref().map(|decision| decision.action).filter(|_| is_all) else {

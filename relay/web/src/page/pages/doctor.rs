@@ -1,4 +1,4 @@
-//! The doctor: checks of a pipeline's database, broker and inboxes, as `relay doctor` makes them.
+//! The doctor: checks of a pipeline's database, broker and inboxes, as `relay doctor` runs them.
 
 use std::sync::Arc;
 use std::time::Duration;

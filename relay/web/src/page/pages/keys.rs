@@ -1,4 +1,4 @@
-//! Idempotency keys whose holder is gone.
+//! Idempotency keys whose holder has disappeared.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -102,11 +102,12 @@ pub(crate) async fn confirm(
     let pipeline = app.pipeline(form.exact("pipeline"))?;
     check_broker(pipeline)?;
     let mut filter = filter(&form)?;
-    // Read when the form is sent; what cannot be read is refused before a reason is written.
+    // Read when the form is submitted; values that cannot be read are refused before a reason is
+    // entered.
     form.read::<NonZeroU32>("rate")?;
     let planned = planned(&app, pipeline, &operator, &filter).await?;
     if filter.ids.is_empty() {
-        // Nothing that is published from now on belongs to it.
+        // It does not include messages that are published from now on.
         filter.to_id = filter.to_id.or(planned.last.map(|last| last.id));
     }
     let body = html! {
@@ -343,7 +344,7 @@ fn result(operator: &Operator, name: &str, last: &Last<ReplayReport>) -> Markup 
             End::Failed(why) => p class="notice bad" role="alert" {
                 @match last.told.rows() {
                     0 => "Nothing was sent: ",
-                    // It failed after that: what it sent is sent.
+                    // It failed after that, but messages already sent are published.
                     rows => { "It ended early after " (count(rows)) " published: " },
                 }
                 (whole(why))
