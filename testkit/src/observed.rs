@@ -233,7 +233,7 @@ impl<DB: Database> World<DB> {
                 let is_passed = match entry.standing {
                     Standing::Waiting => false,
                     Standing::Published | Standing::Edited => true,
-                    // Neither state tells where the cursor is.
+                    // Neither state shows where the cursor is.
                     Standing::Parked(_) | Standing::Discarded => {
                         let which = EntryRef::MessageId(entry.message_id);
                         let found = self.entries.find(&relay, which).await;

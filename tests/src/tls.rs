@@ -169,7 +169,7 @@ pub struct Front {
 
 impl Front {
     /// Listens before the service at `target`. With `clients`, only clients of that authority are
-    /// let in.
+    /// admitted.
     ///
     /// # Errors
     /// No port is free, or the certificate could not be made.
@@ -207,7 +207,7 @@ impl Front {
     }
 
     /// Shows a certificate of another authority from now on, and closes every connection. With
-    /// `clients`, only clients of that authority are let in.
+    /// `clients`, only clients of that authority are admitted.
     ///
     /// # Errors
     /// The certificate could not be made.

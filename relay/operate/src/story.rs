@@ -1,8 +1,9 @@
-//! The whole history of one message: where it was enqueued, whether it was published, and which consumers
-//! applied it.
+//! The whole history of one message: where it was enqueued, whether it was published, and which
+//! consumers applied it.
 //!
-//! The outbox stores no time of publishing: an entry has left when the relay's cursor has passed it
-//! and no exception is recorded for it. So the story only says by what time it had left.
+//! The outbox stores no time of publishing: an entry is published when the relay's cursor has
+//! passed it and no exception is recorded for it. So the history only has a time by which it was
+//! published.
 
 use std::collections::BTreeSet;
 

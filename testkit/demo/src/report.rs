@@ -97,7 +97,7 @@ impl Report {
         let mut table = Table::new();
         table.load_style(UTF8_FULL_CONDENSED);
         // The table is wrapped for a terminal. A terminal that is narrower, or does not know its
-        // width, wraps by itself.
+        // width, wraps lines itself.
         if table.width().is_some_and(|columns| columns >= COLUMNS_MIN) {
             table.set_content_arrangement(ContentArrangement::Dynamic);
         }

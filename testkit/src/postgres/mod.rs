@@ -49,19 +49,19 @@ pub use removal::remove_leftovers;
 pub use server::{URL_VARIABLE, url};
 
 impl World<Postgres> {
-    /// Creates a world with the defaults on PostgreSQL, in a schema of its own in the database of
-    /// this URL. See [`postgres`](crate::postgres).
+    /// Creates a world with the defaults on PostgreSQL, in its own schema in the database of this
+    /// URL. See [`postgres`](crate::postgres).
     ///
-    /// # Errors
-    /// The server cannot be reached, or the role may not create a schema; the text says what to do.
+    /// # Errors The server cannot be reached, or the role may not create a schema; the text names
+    /// the remedy.
     pub async fn postgres(url: impl Into<String>) -> Result<Self, Failure> {
         World::builder().postgres(url).build().await
     }
 }
 
 impl WorldBuilder<Sqlite> {
-    /// Builds the world on PostgreSQL instead, in a schema of its own in the database of this URL.
-    /// See [`postgres`](crate::postgres).
+    /// Builds the world on PostgreSQL instead, in its own schema in the database of this URL. See
+    /// [`postgres`](crate::postgres).
     #[must_use]
     pub fn postgres(self, url: impl Into<String>) -> WorldBuilder<Postgres> {
         let Self { settings, inbox, patience, .. } = self;

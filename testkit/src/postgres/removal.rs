@@ -30,7 +30,7 @@ const SCHEMAS: &str =
 /// Maximum tries to remove a schema. Sessions of other roles may hold locks in it.
 const TRIES: u32 = 5;
 
-/// A lock that was not granted in time, and a deadlock.
+/// SQLSTATEs of a lock that was not granted in time and of a deadlock.
 const IN_USE: [&str; 2] = ["55P03", "40P01"];
 
 /// Removes the schemas that processes have left in the database of this URL, because they were
@@ -94,7 +94,7 @@ async fn remove_existing(connection: &mut PgConnection, name: &Name) -> Result<b
     Ok(exists)
 }
 
-/// Removes a schema with everything in it, unless it is gone.
+/// Removes a schema with everything in it, if it exists.
 pub(super) async fn remove(connection: &mut PgConnection, name: &Name) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(PATIENT).execute(&mut *connection).await?;
     let remove = Template::new("DROP SCHEMA IF EXISTS {name} CASCADE");

@@ -97,7 +97,7 @@ impl<DB: Database> Course<DB> {
         Ok((end, met.load(Ordering::SeqCst)))
     }
 
-    /// Answers requests and lets time pass until the saga has ended.
+    /// Answers requests and advances time until the saga has ended.
     async fn follow(
         &self,
         sagas: &Sagas<DB>,

@@ -123,7 +123,7 @@ fn consumer(state: &State) -> Consumer {
 }
 
 /// Returns the resources that were not released although everything was stopped in an orderly way.
-/// A lease expires by itself, so it is no leak.
+/// A lease expires on its own, so it is not a leak.
 fn leaks(state: &State) -> Vec<Leak> {
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let counts = [

@@ -148,8 +148,8 @@ struct Outage {
     confirmed: BTreeSet<u64>,
 }
 
-/// Publishes while the broker stops, demands one receipt for each submission, and starts the broker
-/// again.
+/// Publishes while the broker stops, checks that each submission gets one receipt, and starts the
+/// broker again.
 async fn publish_through_an_outage(stage: &Stage, broker: &dyn Broker) -> Result<Outage, tests::Failure> {
     const COUNT: u64 = 400;
     let topic = broker.topic_name(stage, "outage");

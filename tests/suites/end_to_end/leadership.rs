@@ -43,8 +43,8 @@ pub(crate) async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect
     standby.stop().await
 }
 
-/// Suspends a process at a moment when it holds no database lock. SQLite has one lock for all
-/// writers, so no other process could write while the lock's owner is suspended.
+/// Suspends a process while it holds no database lock. SQLite has one lock for all writers, so no
+/// other process could write while the lock's owner is suspended.
 async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) -> Outcome {
     eventually("the process is stopped outside of a transaction", async || {
         process.signal("STOP").await?;

@@ -23,7 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(name, &needs, move |stage| replaced(stage, place))
     };
     let kafka = case(Place::Kafka, &[Backend::Xtask, Backend::TlsFiles]);
-    // A FIFO queue redelivers what a cut connection had received only after the visibility timeout.
+    // A FIFO queue redelivers messages of a cut connection only after the visibility timeout.
     let sqs = case(Place::Sqs, &[]);
     let mut trials = at_night(vec![kafka, sqs]);
     trials.push(case(Place::Rabbitmq, &[]));

@@ -294,7 +294,7 @@ impl BrokerSpec {
         match self {
             Self::Kafka { servers, topic, partitions, group } => {
                 // Partitions are fixed, because there is one consumer at a time, and its successor
-                // need not wait until the group has removed a crashed member.
+                // does not have to wait until the group has removed a crashed member.
                 let mut config = kafka::GroupConfig::new(group, Vec::<String>::new());
                 config.partitions = (0..*partitions)
                     .map(|partition| kafka::Partition { topic: topic.clone(), partition })
@@ -334,7 +334,7 @@ impl BrokerSpec {
     }
 }
 
-/// Properties with which clients soon notice that the broker is gone or back, so that a run is
+/// Properties that let clients notice soon that the broker is unreachable or back, so that a run is
 /// short. In one run with the mock cluster, a connection stayed open through an outage, but got no
 /// further answers. Only a timeout detects that.
 const KAFKA_PROPERTIES: [(&str, &str); 3] = [

@@ -104,7 +104,7 @@ impl DatabaseSpec {
         })
     }
 
-    /// Returns a URL with which every name is found through the search path.
+    /// Returns a URL that resolves every name through the search path.
     pub(crate) fn plain_url(&self) -> Result<String, DemoError> {
         let Some(schema) = &self.schema else { return Ok(self.url.clone()) };
         let mut url = url::Url::parse(&self.url).map_err(DemoError::during("read the database's URL"))?;

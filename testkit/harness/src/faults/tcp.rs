@@ -27,7 +27,7 @@ pub enum Kind {
     AnswersLost,
     /// Nothing arrives in one direction, or in both, until the fault is over.
     Partition,
-    /// One end is gone, but the other end does not notice.
+    /// One end has disappeared, but the other end does not notice.
     HalfOpen,
     /// Open connections are reset, and no new connection succeeds.
     Down,

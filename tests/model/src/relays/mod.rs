@@ -43,7 +43,7 @@ pub struct Relays {
     pub log_max: usize,
     /// Maximum number of crashes, lost sessions and unacknowledged deliveries.
     pub faults_max: u8,
-    /// Whether the next message of a key may leave before the previous one is confirmed.
+    /// Whether the next message of a key may be sent before the previous one is confirmed.
     pub is_pipelined: bool,
     /// The rule that is left out.
     pub breakage: Breakage,

@@ -177,8 +177,8 @@ impl BrokerAddress {
     }
 }
 
-/// Timeouts of librdkafka in a storm, with which clients soon notice that the broker is gone or
-/// back.
+/// Timeouts of librdkafka in a storm, which let clients notice soon that the broker is unreachable
+/// or back.
 pub(crate) const KAFKA_PROPERTIES: [(&str, &str); 2] =
     [("reconnect.backoff.max.ms", "500"), ("socket.timeout.ms", "6000")];
 

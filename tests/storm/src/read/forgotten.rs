@@ -1,4 +1,4 @@
-//! Messages and rows that are gone since the database went back, and rows whose order no longer
+//! Messages and rows that were lost when the database went back, and rows whose order no longer
 //! counts. Pure.
 
 use std::collections::{HashMap, HashSet};
@@ -46,8 +46,8 @@ pub(super) fn mix_up(history: &mut History, times: &[SetBack]) {
     }
 }
 
-/// Returns whether a client began after the database had gone back, and was told that the operation
-/// is done. Then the operation's rows must be there.
+/// Returns whether a client began after the database had gone back, and got the answer that the
+/// operation is done. Then the operation's rows must be there.
 fn is_promised_since(operation: &Operation, went_back: Option<&u64>) -> bool {
     let began = operation.started.unwrap_or_default();
     operation.outcome == Outcome::Ok && went_back.is_some_and(|at| began > *at)

@@ -53,7 +53,7 @@ impl Billing {
         Arc::new(Self { topic: String::from("invoices"), calls: AtomicU32::new(0) })
     }
 
-    /// Writes an invoice and says so.
+    /// Writes an invoice and enqueues a message about it.
     async fn bill<DB: TestDatabase>(&self, tx: &mut Tx<DB>, order: i64) -> Result<(), HandlerError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         note::<DB>(tx, format!("bill {order}")).await?;
@@ -287,8 +287,8 @@ async fn a_transaction_of_the_callers_own_refuses_to_commit_without_its_message<
 
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Oracle: more tries than attempts are allowed, none of them counted; another key goes on at once;
-/// the next message of the key takes effect after it.
+/// Oracle: more tries than the maximum of attempts, none of them counted; another key continues at
+/// once; the next message of the key takes effect after it.
 async fn what_is_not_there_yet_is_waited_for_and_not_counted<DB: TestDatabase>(database: &Database<DB>) {
     const TRIES: u32 = 8;
     let inbox = database.inbox().await;

@@ -1,5 +1,5 @@
-//! Handlers that hang, block, panic or fail in ways that look like an outage: the message is given
-//! up, and the consumer goes on.
+//! Handlers that hang, block, panic or fail in ways that look like an outage: the message is
+//! dead-lettered, and the consumer continues.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -166,7 +166,7 @@ async fn a_failure_that_looks_like_an_outage_counts_while_others_succeed<DB: Tes
     }
 }
 
-/// Goal: a message is not tried for ever when there are no others to compare it with. Oracle: its
+/// Goal: a message is not retried forever if there are no others to compare it with. Oracle: its
 /// dead letter has no attempt.
 async fn a_failure_without_others_is_capped_by_age<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
@@ -207,8 +207,8 @@ async fn a_message_whose_scope_cannot_be_told_is_dead_lettered<DB: TestDatabase>
     assert_eq!(DB::effects(&database.pool, "billing").await, ["fine 0", "fine 1"]);
 }
 
-/// Goal: where a function for tenants fails because it reads the payload of a chunk, the dead
-/// letter says so. Oracle: its error.
+/// Goal: if a function for tenants fails because it reads the payload of a chunk, the dead letter
+/// states this. Oracle: its error.
 async fn a_tenant_read_from_the_payload_of_a_chunk_is_explained<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let chunk = chunks_of(&message(&"x".repeat(5_000))).swap_remove(0);
@@ -426,7 +426,7 @@ async fn a_session_that_became_read_only_is_not_lent_again_on_postgres(database:
     pool.close().await;
 }
 
-/// Blocks on one message until the test lets it go on.
+/// Blocks on one message until the test lets it continue.
 #[derive(Clone)]
 struct Waits(Arc<tokio::sync::Semaphore>);
 
@@ -444,7 +444,7 @@ impl Handler<Postgres> for Waits {
     }
 }
 
-/// Goal: a process does not wait for another one's redrive, but finds work of its own. Oracle: the
+/// Goal: a process does not wait for another one's redrive, but finds other work. Oracle: the
 /// second request is carried out while the first one's handler waits for exactly that.
 async fn processes_carry_out_different_requests_at_once_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;

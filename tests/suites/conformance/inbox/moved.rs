@@ -61,8 +61,7 @@ async fn ends_in(admin: &PgPool) -> Vec<i32> {
     sqlx::query_scalar("SELECT ends FROM inbox_attempt").fetch_all(admin).await.unwrap()
 }
 
-/// Waits until no note of a message is left: a process without a session looks at its copy once
-/// more.
+/// Waits until no note of a message is left: a process without a session checks its copy once more.
 async fn none_in_hand(admin: &PgPool) {
     until("no message is in hand", async || ends_in(admin).await.is_empty()).await;
 }

@@ -1,5 +1,5 @@
 //! A commit whose answer is lost, while the server's name leads to a standby that lags. The case
-//! has servers of its own.
+//! has its own servers.
 
 use super::*;
 use crate::outbox::clusters::migrate;

@@ -1,5 +1,5 @@
 //! The promises of `docs/operations/histories.md` about servers that crash behind a pooler, are
-//! restored, promoted or replicated. Each case has servers of its own.
+//! restored, promoted or replicated. Each case has its own servers.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -134,7 +134,7 @@ async fn polls_and_pages_cost_the_same_however_long_the_backlog_is(db: &Database
 }
 
 /// Goal: a row that commits late is found without walking the rows beside it. Oracle: the server's
-/// count, on a server of its own: a reader also looks for each other transaction in flight, which
+/// count, on a server of its own: a reader also checks each other transaction in flight, which
 /// costs some 160 buffers.
 pub(super) async fn a_late_row_costs_no_walk(db: &Database<Postgres>) {
     without_autovacuum(db).await;

@@ -1,4 +1,5 @@
-//! Ids that producers choose: which ids are accepted, and the handling of an id that is made twice.
+//! Ids that producers choose: which ids are accepted, and the handling of an id that is generated
+//! twice.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

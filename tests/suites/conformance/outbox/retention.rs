@@ -366,7 +366,7 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
     main.pass(&[ExceptionChange::Resolve(entry.id)]).await;
     let id = [uuid::Uuid::parse_str(&entry.message_id()).unwrap()];
     let stage = async || rows(db).await.find(&id).await.unwrap().remove(0).stage;
-    // As the history of the message and a list for a replay show it.
+    // The queries of a message's history and of a replay.
     let is_discarded = async || {
         let found = entries.find(&relay(), EntryRef::Id(entry.id)).await.unwrap().remove(0);
         let extent = entries.extent(&relay()).await.unwrap();

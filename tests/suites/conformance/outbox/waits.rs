@@ -1,5 +1,5 @@
 //! A database that keeps a relay waiting although it answers: no room for a second session, and
-//! tables that somebody else has locked.
+//! tables that another session has locked.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -138,7 +138,7 @@ impl Tables for Sqlite {
     const HOURS_AHEAD: &str = "UPDATE saga SET wake_at = wake_at + 14400000000";
 }
 
-/// Runs a case on a database of its own.
+/// Runs a case on its own database.
 fn case<DB, F>(suite: &str, name: &str, body: F) -> Trial
 where
     DB: Tables,
@@ -171,12 +171,12 @@ fn id(id: &str) -> SagaId {
     SagaId::new("checkout", id).unwrap()
 }
 
-/// Starts a new saga of the type `checkout` in a transaction of its own.
+/// Starts a new saga of the type `checkout` in a separate transaction.
 async fn start<DB: Tables>(db: &Database<DB>, sagas: &Sagas<DB>, id: &str, input: i64) {
     assert_eq!(started(db, sagas, id, input).await, Started::Started);
 }
 
-/// Starts a saga of the type `checkout` in a transaction of its own, unless it is there.
+/// Starts a saga of the type `checkout` in a separate transaction, unless it exists.
 async fn started<DB: Tables>(db: &Database<DB>, sagas: &Sagas<DB>, id: &str, input: i64) -> Started {
     let mut tx = Outbox::new().begin(&db.service).await.unwrap();
     let started = sagas.start(&mut tx, "checkout", id, &input).await.unwrap();

@@ -72,9 +72,9 @@ async fn ten_on_sqlite(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: limits of a role that are meant for its services end no migration, which takes as long as
-/// a table is large. Oracle: a migration that waits for another one longer than the role's limits
-/// allow is applied.
+/// Goal: limits of a role that are meant for its services end no migration, whose duration depends
+/// on the size of a table. Oracle: a migration that waits for another one longer than the role's
+/// limits allow is applied.
 async fn a_limited_role(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::empty(&stage).await?;
     let mut other = PgConnection::connect(&db.url).await?;
@@ -112,9 +112,9 @@ async fn a_limited_role(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a statement of a migration may take as long as its table is large, but the locks of a
-/// migrator that is gone are released. Oracle: the limits that a migration finds, with and without
-/// those of its role.
+/// Goal: a statement of a migration may take any time, but the locks of a migrator that has
+/// disappeared are released. Oracle: the limits that a migration finds, with and without those of
+/// its role.
 async fn only_an_idle_transaction(stage: Stage) -> Outcome {
     for limits in ["SET statement_timeout = '1s'; SET idle_in_transaction_session_timeout = '1s'", "SELECT 1"]
     {
