@@ -34,7 +34,8 @@ impl Relay {
     /// The page is independent of the relay: it may be dropped first, and still answers after the
     /// relay has ended. When the relay stops, event streams end, so that a server can shut down.
     ///
-    /// # Errors [`BuildPageError`] describes the invalid option.
+    /// # Errors
+    /// [`BuildPageError`] describes the invalid option.
     pub fn page(&self, options: PageOptions) -> Result<RelayPage, BuildPageError> {
         Self::page_of([self], options)
     }

@@ -177,8 +177,9 @@ impl RelayBuilder {
 
     /// Publishes to a Kafka cluster, in transactions if the settings request them.
     ///
-    /// # Errors [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the
-    /// accepted values.
+    /// # Errors
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the accepted
+    /// values.
     #[cfg(feature = "kafka")]
     pub fn kafka_with(self, config: brokers::kafka::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
@@ -191,8 +192,9 @@ impl RelayBuilder {
 
     /// Publishes to RabbitMQ; [`Config::new`](brokers::rabbitmq::Config::new) takes a URL.
     ///
-    /// # Errors [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the
-    /// accepted values.
+    /// # Errors
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the accepted
+    /// values.
     #[cfg(feature = "rabbitmq")]
     pub fn rabbitmq(self, config: &brokers::rabbitmq::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
@@ -201,8 +203,9 @@ impl RelayBuilder {
 
     /// Publishes to SQS.
     ///
-    /// # Errors [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the
-    /// accepted values.
+    /// # Errors
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the accepted
+    /// values.
     #[cfg(feature = "sqs")]
     pub fn sqs(self, config: &brokers::sqs::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
@@ -257,7 +260,8 @@ impl RelayBuilder {
 
     /// Builds the relay. Connects to nothing yet.
     ///
-    /// # Errors [`BuildRelayError`] names what is missing or invalid.
+    /// # Errors
+    /// [`BuildRelayError`] names what is missing or invalid.
     pub fn build(self) -> Result<Relay, BuildRelayError> {
         let name = RelayName::new(self.name.as_str()).map_err(BuildRelayError::Name)?;
         let source = self.source.unwrap_or_else(|| format!("/{}", self.name));

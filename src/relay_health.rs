@@ -30,7 +30,7 @@ impl RelayHealth {
         Self(status)
     }
 
-    /// Returns the status at this moment.
+    /// Returns the current status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.0.borrow().clone()

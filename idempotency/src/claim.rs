@@ -102,7 +102,8 @@ impl<DB: KeyStore> Claim<DB> {
     /// operator from now on. Under [`OnExpired::TakeOver`] the next caller may run the request when
     /// the lease has expired, as when the claim is dropped.
     ///
-    /// # Errors [`CompleteError`] as for [`complete`](Self::complete); then the lease expires.
+    /// # Errors
+    /// [`CompleteError`] as for [`complete`](Self::complete); then the lease expires.
     pub async fn leave_unknown(self) -> Result<(), CompleteError> {
         tracing::info!(key = %self.id, holder = %self.holder, "the outcome of a request is unknown");
         if self.on_expired == OnExpired::TakeOver {

@@ -45,8 +45,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         let mut done = Maintained::default();
         loop {
             let expired = self.tables().report(self.pool(), BATCH);
-            let expired =
-                self.db().call(expired).await.map_err(StoreError::during("look for expired leases"))?;
+            let expired = self.db().call(expired).await.map_err(StoreError::during("find expired leases"))?;
             for key in &expired {
                 let id = &key.id;
                 let holder = key.holder;

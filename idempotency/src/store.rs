@@ -100,7 +100,7 @@ pub trait KeyStore: outbox::Dialect {
     fn shared_key_statements(statements: &Self::KeyStatements) -> Shared;
 
     /// Begins a transaction that tries to lock a key until it ends, with a savepoint after the
-    /// lock. Every later statement sees what an earlier owner of the lock has committed.
+    /// lock. Every later statement sees the commits of earlier owners of the lock.
     fn begin_holding(
         pool: &Pool<Self>,
         tables: &KeyTables<Self>,
@@ -111,8 +111,8 @@ pub trait KeyStore: outbox::Dialect {
     /// [`own_transaction`](migrations::own_transaction).
     fn begin_plain(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
-    /// Rolls back what was written since the transaction locked the key. Works in a transaction
-    /// that has failed.
+    /// Rolls back the writes since the transaction locked the key. Works in a transaction that has
+    /// failed.
     fn undo(connection: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
 
     /// Returns whether this very transaction may still hold its key. Returns true without a check

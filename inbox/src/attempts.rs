@@ -174,8 +174,9 @@ pub(crate) fn storable(text: &str) -> String {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Notes a failure. With a backoff, counts it and notes when to try again. Without one, keeps
-    /// only the error and the time of the first failure. Stores the first 4,096 bytes of the error.
+    /// Records a failure. With a backoff, counts it and stores when to try again. Without one,
+    /// keeps only the error and the time of the first failure. Stores the first 4,096 bytes of the
+    /// error.
     ///
     /// # Errors
     /// [`StoreError`]; the failure is not noted then. Runs to its end even if this call is dropped.
@@ -232,8 +233,8 @@ impl<DB: Dialect> Inbox<DB> {
         .await
     }
 
-    /// Returns whether an open transaction handles the message at this moment. Runs to its end even
-    /// if this call is dropped.
+    /// Returns whether an open transaction handles the message now. Runs to its end even if this
+    /// call is dropped.
     pub(crate) async fn is_being_handled(
         &self,
         consumer: &ConsumerName,

@@ -145,10 +145,10 @@ impl<DB: Dialect> Inbox<DB> {
     /// On SQLite, begin it with `BEGIN IMMEDIATE`.
     ///
     /// # Errors
-    /// [`AdmitError`]; roll the transaction back. [`AdmitError::Damaged`]: all chunks are there but
-    /// do not make the message that they promised; [`dead_letter_whole`](Self::dead_letter_whole)
-    /// stores it as a dead letter and forgets the chunks. Not cancel-safe: when the future was
-    /// dropped, roll back as well.
+    /// [`AdmitError`]; roll the transaction back. [`AdmitError::Damaged`]: all chunks have arrived
+    /// but do not form the promised message; [`dead_letter_whole`](Self::dead_letter_whole) stores
+    /// it as a dead letter and forgets the chunks. Not cancel-safe: when the future was dropped,
+    /// roll back as well.
     pub async fn gather(
         &self,
         tx: &mut Transaction<'_, DB>,

@@ -212,8 +212,7 @@ impl CommitError {
     }
 }
 
-/// Returns whether the cause of a rollback says nothing about the work: an outage, or a lost
-/// conflict.
+/// Returns whether the cause of a rollback is unrelated to the work: an outage, or a lost conflict.
 fn is_passing(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
     if let Some(error) = cause.downcast_ref::<sqlx::Error>() {
         return SqlErrorKind::of(error) != SqlErrorKind::Refused;

@@ -26,10 +26,10 @@ pub trait Handler<DB: Dialect>: Send + Sync {
     /// had returned the error: `From<EnqueueError>` of [`HandlerError`] documents the
     /// consequence.
     ///
-    /// The handler must not commit or roll back the transaction by SQL of its own. The inbox
-    /// notices that before it commits, and gives no proof. But a `COMMIT` has then stored the inbox
-    /// row: redelivered, the message is a duplicate whose remaining work is never done, and in a
-    /// batch so are the messages that were not handled yet.
+    /// The handler must not commit or roll back the transaction with its own SQL. The inbox notices
+    /// that before it commits, and gives no proof. But a `COMMIT` has then stored the inbox row:
+    /// redelivered, the message is a duplicate whose remaining work is never done, and in a batch
+    /// so are the messages that were not handled yet.
     ///
     /// After [`handler_timeout`](crate::ConsumerBuilder::handler_timeout) the handler is cancelled
     /// at an `.await`. Code that blocks its thread cannot be cancelled: run it in

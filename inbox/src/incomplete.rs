@@ -125,7 +125,7 @@ impl<DB: Dialect> Inbox<DB> {
         let locked =
             self.tables().lock_set(&mut tx, set, before).await.map_err(failed("lock a set of chunks"))?;
         let Some(incomplete) = locked else { return Ok(Expired::Changed) };
-        let found = self.tables().find(&mut tx, set.key).await.map_err(failed("look for a message"))?;
+        let found = self.tables().find(&mut tx, set.key).await.map_err(failed("look up a message"))?;
         if found.is_some_and(|stored| stored.fingerprint == set.fingerprint) {
             // It arrived as a whole afterwards, for example after a limit was raised.
             self.tables().remove_set(&mut tx, set).await.map_err(failed("remove chunks"))?;

@@ -54,9 +54,9 @@ impl<DB: Dialect> Inbox<DB> {
         self.in_time(what, looking).await
     }
 
-    /// Returns what a duplicate of a message would get, without a duplicate: when the message took
-    /// effect and the result of its handler, or the dead letter that it became. Returns `None`
-    /// before that, and once the message is forgotten. Cancel-safe.
+    /// Returns the answer that a duplicate of a message would get, without a duplicate: when the
+    /// message took effect and the result of its handler, or the dead letter that it became.
+    /// Returns `None` before that, and once the message is forgotten. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`], also when the database did not answer within the call timeout.

@@ -48,8 +48,8 @@ impl<DB: Dialect> Inbox<DB> {
         refused.map_or(Ok(false), |refusal| Err(RedriveError::Refused(refusal)))
     }
 
-    /// Returns what an inbox row would hold about the effect that a dead letter records. If both
-    /// are the same message, its fingerprint is that of `message`.
+    /// Returns the values that an inbox row would hold about the effect that a dead letter records.
+    /// If both are the same message, its fingerprint is that of `message`.
     fn recorded_by(&self, letter: &DeadLetter, message: &Message) -> Option<Stored> {
         let (resolution, processed_at) = letter.resolved?;
         if resolution == Resolution::Discarded {

@@ -25,8 +25,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// recorded that. Takes over the note of the process `ended`, and counts its end.
     ///
     /// The caller holds the lock of the dead letter or of its request. That alone does not show
-    /// that the other process has ended: it releases the lock for a moment when it commits its
-    /// note.
+    /// that the other process has ended: it briefly releases the lock when it commits its note.
     pub(crate) async fn take_letter(
         &self,
         connection: &mut DB::Connection,

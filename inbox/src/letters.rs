@@ -16,7 +16,7 @@ use crate::name::{ConsumerName, Tenant};
 use crate::reason::{Reason, Resolution};
 use crate::store_error::StoreError;
 
-/// Maximum open dead letters that one call looks at, whatever the filter is.
+/// Maximum open dead letters that one call examines, whatever the filter is.
 pub const LETTERS_LOOKED_AT_MAX: u32 = 10_000;
 /// Maximum dead letters that [`Inbox::survey`] counts.
 pub const LETTERS_SURVEYED_MAX: u32 = 1_000_000;

@@ -124,7 +124,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(seen.iter().zip(verdicts).map(answer).collect())
     }
 
-    /// Notes requests, in a transaction to commit.
+    /// Records requests, in a transaction to commit.
     async fn note_requests(
         &self,
         seen: &[SeenLetter],

@@ -30,12 +30,12 @@ const GONE: &str = "its inbox rows are missing: it was rolled back, completely o
 /// [`OutboxTransaction`], for the effects: rows, and messages if the inbox [has an
 /// outbox](Inbox::with_outbox). When dropped without [`commit`](Self::commit), it rolls back.
 ///
-/// Only its `commit` makes the proofs that settle deliveries, and only if its own inbox rows are
-/// there in the very transaction that commits. That check is necessary: with sqlx, `commit()` after
-/// a swallowed statement error returns `Ok` although PostgreSQL rolled everything back. It also
-/// refuses after an enqueue that failed, even if its error was swallowed. Await every
-/// `begin()` (a savepoint) in it. A `begin()` that is refused, or dropped before its answer, ends
-/// the whole transaction, and later writes commit separately.
+/// Only its `commit` makes the proofs that settle deliveries, and only if its own inbox rows exist
+/// in the committing transaction. That check is necessary: with sqlx, `commit()` after a swallowed
+/// statement error returns `Ok` although PostgreSQL rolled everything back. It also refuses after
+/// an enqueue that failed, even if its error was swallowed. Await every `begin()` (a savepoint) in
+/// it. A `begin()` that is refused, or dropped before its answer, ends the whole transaction, and
+/// later writes commit separately.
 #[derive(Debug)]
 #[must_use = "dropping it rolls it back"]
 pub struct InboxTransaction<DB: Dialect> {

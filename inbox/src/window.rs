@@ -17,7 +17,7 @@ pub(crate) const DAYS_AHEAD_DEFAULT: u32 = 2;
 /// local refusal always comes first.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(3_600);
 
-/// The ids that the inbox accepts at one moment of the database's clock.
+/// The ids that the inbox accepts at one time of the database's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// The database's time.

@@ -16,7 +16,8 @@ const NEXT_AFTER: Duration = Duration::from_millis(250);
 
 /// Returns the addresses of a host, in the order in which the name service returns them.
 ///
-/// # Errors The error of the name resolution. Cancel-safe.
+/// # Errors
+/// The error of the name resolution. Cancel-safe.
 pub async fn addresses_of(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let mut addresses = Vec::new();
     for address in tokio::net::lookup_host((host, port)).await? {

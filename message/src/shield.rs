@@ -14,7 +14,7 @@ type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 ///
 /// It makes no progress while its caller neither polls nor drops it. Dropped outside a tokio
 /// runtime, or while the runtime shuts down, it stops where it is. A panic of the future reaches
-/// the caller, or only its own task once the caller is gone.
+/// the caller, or only its own task once the caller was dropped.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {

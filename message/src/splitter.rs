@@ -16,7 +16,7 @@ const PIECE_BYTES_MIN: usize = 512;
 /// The encoding of payloads at a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PayloadEncoding {
-    /// The bytes as they are.
+    /// The raw bytes.
     Raw,
     /// Base64 inside a JSON text (SQS): four bytes for three. The envelope counts fourfold, because
     /// its texts are repeated and escaped.

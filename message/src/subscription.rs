@@ -288,16 +288,17 @@ pub trait Subscription: Send {
     /// RabbitMQ hands back released messages only when the session ends. A standby that got them
     /// earlier could get later messages of a key first.
     ///
-    /// # Errors [`SubscriptionError`] when the broker could not be reached; everything else can
-    /// continue. Not cancel-safe. Do not call [`receive`](Self::receive) afterwards.
+    /// # Errors
+    /// [`SubscriptionError`] when the broker could not be reached; everything else can continue.
+    /// Not cancel-safe. Do not call [`receive`](Self::receive) afterwards.
     async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
         Ok(())
     }
 
     /// Leaves the group and ends the session; unsettled deliveries are delivered again.
     ///
-    /// # Errors [`SubscriptionError`] when the broker could not be informed; it then detects the
-    /// end itself.
+    /// # Errors
+    /// [`SubscriptionError`] when the broker could not be informed; it then detects the end itself.
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError>;
 }
 

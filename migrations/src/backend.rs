@@ -57,7 +57,7 @@ pub trait Backend: Values + sealed::Sealed {
     /// The dialect.
     const DIALECT: Dialect;
 
-    /// SQL that creates the bookkeeping table unless it exists; `{schema}` stands before its name.
+    /// SQL that creates the bookkeeping table unless it exists; `{schema}` precedes its name.
     #[doc(hidden)]
     const BOOKKEEPING: &'static str;
 

@@ -141,9 +141,9 @@ pub enum MigrateError {
     /// The tables are in one schema of the `search_path`, but new ones would be created in another
     /// one before it, and would hide them.
     #[error(
-        "the tables are in the schema {found}, but the search_path now begins with {first}, where new tables would \
-         hide them; pass `--schema {found}`, or put {found} first in the search_path of this role. If this service is to \
-         have tables of its own, pass `--schema {first}`"
+        "the tables are in the schema {found}, but the search_path now begins with {first}, where new \
+         tables would hide them; pass `--schema {found}`, or put {found} first in the search_path of this \
+         role. If this service should have its own tables, pass `--schema {first}`"
     )]
     Hidden {
         /// The schema with the tables.
@@ -165,8 +165,8 @@ pub enum MigrateError {
     },
     /// Another migration did not end in time. Nothing was applied.
     #[error(
-        "another migration has not ended within {}s: {holder}; try again when it has ended, or end its session with \
-         pg_terminate_backend if its client is gone",
+        "another migration has not ended within {}s: {holder}; try again when it has ended, or end its \
+         session with pg_terminate_backend if its client has disappeared",
         .waited.as_secs()
     )]
     Busy {

@@ -12,7 +12,7 @@ use crate::enqueue_error::EnqueueError;
 use crate::new_message::Prepared;
 use crate::telemetry;
 
-/// Maximum age of a reading of the database's clock. A refusal always takes a fresh reading.
+/// Maximum age of a reading of the database's clock. A refusal always uses a new reading.
 const READING_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// Checks supplied ids against the database's clock. Costs one round trip per minute, and one per

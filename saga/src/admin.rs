@@ -179,7 +179,7 @@ impl<DB: Dialect> Sagas<DB> {
         self.call("read a saga", self.0.tables.look(&mut connection, id)).await
     }
 
-    /// Counts the sagas of each type and version whose turn is overdue by more than `by`, up to
+    /// Counts the sagas of each type and version that are overdue by more than `by`, up to
     /// [`OVERDUE_COUNTED_MAX`](crate::OVERDUE_COUNTED_MAX) of each. Cancel-safe.
     ///
     /// # Errors
@@ -289,7 +289,7 @@ impl<DB: Dialect> Sagas<DB> {
         let failed = StoreError::during;
         let tables = &self.0.tables;
         let mut tx = Tables::begin(self.pool()).await.map_err(failed("begin a transaction"))?;
-        let found = tables.lock(&mut tx, &id).await.map_err(failed("look at a saga"))?;
+        let found = tables.lock(&mut tx, &id).await.map_err(failed("read a saga"))?;
         let Some(saga) = found else { return Err(DecideError::NotFound { id }) };
         let (state, is_stuck) = (saga.state, saga.stuck_at.is_some());
         if seen.is_some_and(|seen| seen != saga.seen()) {
@@ -305,7 +305,7 @@ impl<DB: Dialect> Sagas<DB> {
             Choice::Retry => tables.retry(&mut tx, &id).await.map_err(failed("resume a saga"))?,
             Choice::Skip { step, result } => {
                 self.skip_in(&mut tx, &saga, step, result.as_ref()).await?;
-                tables.retry(&mut tx, &id).await.map_err(failed("let a saga go on"))?
+                tables.retry(&mut tx, &id).await.map_err(failed("resume a saga"))?
             }
         };
         if !is_done {

@@ -1,4 +1,4 @@
-//! The rows of sagas, as they are stored.
+//! The rows of sagas.
 
 use std::fmt;
 use std::time::Duration;
@@ -112,7 +112,7 @@ words! {
     }
 }
 
-/// A saga, as it is stored.
+/// A stored saga.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SagaRecord {
@@ -142,7 +142,8 @@ pub struct SagaOutline {
     pub epoch: i64,
     /// The worker that owns it now, and the number of the worker's claim: `<worker>/<number>`.
     pub worker: Option<String>,
-    /// Its next turn, or the end of its worker's lease. `None` when it needs no turn.
+    /// The time of its next run, or the end of its worker's lease. `None` if it does not have to
+    /// run.
     pub wake_at: Option<OffsetDateTime>,
     /// Failures since the last step that succeeded.
     pub attempts: u32,

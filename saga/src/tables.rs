@@ -372,7 +372,7 @@ impl<DB: Dialect> Tables<DB> {
     }
 
     /// Returns the statement for a query, unless its result is empty by definition. The state
-    /// determines whether its sagas have ended, so the others need not be read.
+    /// determines whether its sagas have ended, so the others do not have to be read.
     fn list_statement(&self, query: &SagaQuery) -> Option<&Statement> {
         let sql = &self.shared;
         let has_ended = query.state.map(State::has_ended);
@@ -466,7 +466,7 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(rows::decision).collect()
     }
 
-    /// Counts sagas whose turn is overdue by more than this, by type and version.
+    /// Counts sagas that are overdue by more than this, by type and version.
     pub(crate) async fn overdue(
         &self,
         connection: &mut DB::Connection,

@@ -86,7 +86,8 @@ impl<DB: Database> WorldBuilder<DB> {
 
     /// Creates the database with its tables, and starts the relay.
     ///
-    /// # Errors The database could not be created. On PostgreSQL the text names the remedy.
+    /// # Errors
+    /// The database could not be created. On PostgreSQL the text names the remedy.
     pub async fn build(self) -> Result<World<DB>, Failure> {
         let home = (self.open)().await?;
         home.migrate(&Line::ALL).await?;

@@ -123,7 +123,7 @@ impl Cluster<'_> {
                 Err(error) => failure = error,
                 Ok(groups) => {
                     for places in groups.into_values() {
-                        // A broker that hangs must leave time for the others.
+                        // A hanging broker must not use up the time for the others.
                         let patience = deadline.saturating_duration_since(Instant::now()) / 2;
                         match self.ask_ends(&places, patience.max(PATIENCE_MIN)) {
                             Err(error) => failure = error,

@@ -28,7 +28,7 @@ const BATCH_LEN: usize = 1_000;
 /// Maximum number of topics queried at once. Each request occupies a thread.
 const QUESTIONS_MAX: usize = 16;
 /// Maximum time that a session that cannot continue waits for confirmations of the messages it has
-/// sent, so that they need not be sent again.
+/// sent, so that they do not have to be sent again.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// Maximum time that it waits for the next one of them: a partition without a leader confirms
 /// nothing, however long the wait.

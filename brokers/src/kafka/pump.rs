@@ -115,7 +115,7 @@ impl Pump {
                     return;
                 }
                 Ok(Command::Abandon) | Err(RecvTimeoutError::Disconnected) => {
-                    // The process may be subscribing again at this moment.
+                    // The process may be subscribing again now.
                     if let Err(error) = self.finish(Duration::ZERO) {
                         tracing::warn!(target: "brokers::kafka", %error, "subscription dropped");
                     }
@@ -221,8 +221,8 @@ impl Pump {
         }
     }
 
-    /// Commits positions that moved since the last commit. If that was a moment ago, a later turn
-    /// commits them.
+    /// Commits positions that moved since the last commit. If that was very recent, a later
+    /// iteration commits them.
     fn commit_moved(&mut self) {
         let now = Instant::now();
         let mut state = self.inflow.lock();
@@ -272,7 +272,7 @@ impl Pump {
     }
 
     /// Commits positions whose commit is not certain. The others are left out: an old position may
-    /// belong to a topic that was recreated a moment ago.
+    /// belong to a topic that was recreated recently.
     ///
     /// A group refuses commits while it reassigns its partitions, for example when its members are
     /// stopped one after the other. Only polling takes part in that, so this polls until the group

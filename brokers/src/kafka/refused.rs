@@ -1,4 +1,4 @@
-//! Remembers messages that a session refused by itself, before librdkafka took them, so that the
+//! Remembers messages that a session itself refused, before librdkafka took them, so that the
 //! session can continue. Pure, except for the clock.
 
 use std::collections::HashMap;
@@ -66,7 +66,7 @@ impl Refused {
         has_room
     }
 
-    /// Returns the error of a topic that was refused a moment ago.
+    /// Returns the error of a topic that was refused recently.
     pub(super) fn topic(&mut self, topic: &Topic) -> Option<PublishError> {
         let (at, fault, reason) = self.topics.get(topic)?;
         if at.elapsed() >= ASK_AGAIN {

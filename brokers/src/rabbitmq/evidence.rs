@@ -41,7 +41,7 @@ pub(super) fn complete(malformed: &mut Malformed, properties: &BasicProperties) 
     }
 }
 
-/// Returns whether the message has a position of its own: in a stream, where nothing is ever
+/// Returns whether the message has its own position: in a stream, where nothing is ever
 /// redelivered.
 pub(super) fn has_place(properties: &BasicProperties) -> bool {
     properties.headers().as_ref().is_some_and(|headers| headers.contains_key("x-stream-offset"))

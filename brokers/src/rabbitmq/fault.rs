@@ -104,7 +104,7 @@ pub(super) fn of_subscription(error: Error) -> SubscriptionError {
     .with_source(error)
 }
 
-/// Returns the party at fault, and the remedy, for what the client library could not parse. It
+/// Returns the party at fault, and the remedy, for data that the client library could not parse. It
 /// requires UTF-8 in short strings, unlike RabbitMQ. Such a message is redelivered in every
 /// session, so only an operator can end this.
 fn unreadable(error: &Error) -> (Fault, String) {

@@ -290,7 +290,7 @@ mod tests {
     use crate::rabbitmq::window::WindowLimit;
 
     /// Goal: beside a queue that confirms nothing, only an answer of the broker shows that the
-    /// connection works. Oracle: what the session knows after windows without and with answers.
+    /// connection works. Oracle: the state of the session after windows without and with answers.
     #[test]
     fn a_window_of_which_nothing_was_sent_is_no_confirmation() {
         let session = Session {

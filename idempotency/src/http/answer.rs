@@ -212,7 +212,7 @@ pub(super) fn still_in_use() -> Problem {
 /// Returns the problem for a key whose stored outcome is not a response, because something other
 /// than this layer used the key.
 pub(super) fn not_a_response() -> Problem {
-    tracing::error!("what is stored under an idempotency key is not a response");
+    tracing::error!("the value stored under an idempotency key is not a response");
     failed()
 }
 

@@ -63,7 +63,7 @@ migrations::statements! {
     find = "
         SELECT {record_columns} FROM {schema}idempotency_key AS k WHERE k.scope = $1 AND k.operation = $2
             AND k.key = $3";
-    /// Takes over a key whose row is unchanged since it was read, or is gone.
+    /// Takes over a key whose row is unchanged since it was read, or no longer exists.
     replace = "
         INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state,
             attempt, lease_until, claimed_at, expires_at, refuses)

@@ -18,7 +18,7 @@ pub trait Retention: Guards {
     /// Whether every day can hold rows without being created first.
     const DAYS_ARE_IMPLICIT: bool;
 
-    /// Notes where memory begins, unless it is already noted.
+    /// Records where memory begins, unless it is already noted.
     fn begin_memory(
         connection: &mut Self::Connection,
         tables: &Tables<Self>,

@@ -52,8 +52,8 @@ migrations::statements! {
                 AND a.scope = u.scope AND a.message_id = u.id AND {condition} LIMIT 1 FOR UPDATE) AS k))";
         decision = "seq, at, actor, note, selection, dead_letter, consumer, action, accept_late, outcome, done_at,
             decision";
-        // $1 a consumer, or null for all; $2 after this id; $3 letters. It goes from consumer to
-        // consumer by the index of open dead letters.
+        // $1 a consumer, or null for all; $2 after this id; $3 dead letters. It goes from consumer
+        // to consumer by the index of open dead letters.
         whose = "whose (name) AS (
             SELECT coalesce($1::text, (SELECT consumer FROM {schema}inbox_dead_letter WHERE resolution IS NULL
                 ORDER BY consumer LIMIT 1)) COLLATE pg_catalog.\"C\"
@@ -272,7 +272,7 @@ migrations::statements! {
             AND d.id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') ORDER BY d.id LIMIT $3) AS l \
         ORDER BY id LIMIT $3";
     /// The next open dead letters that match, without payloads; $13 rows. The walk ends after $3
-    /// letters, whatever the conditions leave of them.
+    /// dead letters, whatever the conditions exclude.
     open_letters = "{walk},
         found AS MATERIALIZED (SELECT open.id AS chosen FROM walk AS open WHERE {matches}
             ORDER BY open.id LIMIT $13::bigint)
@@ -301,7 +301,7 @@ migrations::statements! {
     /// $1 ids, ascending.
     lock_letters = "SELECT {in_hand} FROM UNNEST($1::uuid[]) AS u (chosen) CROSS JOIN LATERAL (
         SELECT * FROM {schema}inbox_dead_letter AS d WHERE d.id = u.chosen LIMIT 1 FOR UPDATE) AS d";
-    /// A request that is open stays as it is. A decision that is sent again makes no second one.
+    /// An open request stays unchanged. A decision that is sent again does not create a second one.
     note_requests = "INSERT INTO {schema}inbox_audit (actor, note, dead_letter, consumer, action, accept_late,
             selection, decision)
         SELECT $1, $2, d.id, d.consumer, 'redrive', $3, $4, $5 FROM UNNEST($6::uuid[]) AS u (chosen)

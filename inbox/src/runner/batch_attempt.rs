@@ -154,8 +154,8 @@ impl<S: Store> Worker<S> {
         Ok(Attempt::Done(are_handled.into_iter().map(done).collect()))
     }
 
-    /// Notes the deliveries that other processes may have had in hand. Returns the counted failures
-    /// of each delivery, or the attempt that ends here.
+    /// Records the deliveries that other processes may have had in hand. Returns the counted
+    /// failures of each delivery, or the attempt that ends here.
     async fn take_suspects_in_hand(&self, part: &[Placed]) -> Result<Vec<u32>, Attempt> {
         let mut failures = vec![0; part.len()];
         let suspects: Vec<_> = part.iter().enumerate().filter(|(_, placed)| placed.held.is_suspect).collect();

@@ -83,7 +83,7 @@ impl<S: Store> Worker<S> {
         Ok(None)
     }
 
-    /// Notes a failure, and counts it if it is the message's own.
+    /// Records a failure, and counts it if it is the message's own.
     pub(super) async fn count_failure(
         &self,
         message: MessageName<'_>,

@@ -18,8 +18,8 @@ use crate::store_error::StoreError;
 /// Maximum number of keys per read.
 const BATCH: u32 = 500;
 
-/// Maximum number of messages of one key that are redriven before other keys and operators have
-/// their turn.
+/// Maximum number of messages of one key that are redriven before other keys and operators are
+/// served.
 const ROUNDS: usize = 10;
 
 /// Interval at which every held key is checked, even if nothing was closed.
@@ -187,7 +187,7 @@ impl<S: Store> Worker<S> {
             let span = tracing::info_span!("redrive", consumer = %self.consumer, dead_letter = %letter);
             let turn = self.take_turn(letter, &key, &mut look.courses).instrument(span).await;
             look.had_turn(letter);
-            // After an error the next check walks over all keys, so the others get their turn.
+            // After an error the next check walks over all keys, so the others are served.
             if !turn.inspect_err(|_| look.walked = None)? {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Notes that this process has a message in hand, so that the end of a process is counted.
+//! Records that this process has a message in hand, so that the end of a process is counted.
 
 use std::time::Duration;
 

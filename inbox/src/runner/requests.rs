@@ -87,7 +87,7 @@ impl<DB: Dialect> InboxStore<DB> {
         done.map(drop)
     }
 
-    /// Notes why a requested redrive is not tried again.
+    /// Records why a requested redrive is not tried again.
     async fn give_up(&self, request: &Decision, letter: &DeadLetter, error: &str) -> Result<(), StoreError> {
         self.put_letter_down(letter.key(), true).await?;
         tracing::error!(dead_letter = %letter.id, error, "abandoning a requested redrive");

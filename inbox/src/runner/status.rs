@@ -71,22 +71,22 @@ impl ConsumerStatus {
         self.state().progressed_at.elapsed()
     }
 
-    /// Notes that the loop turned.
+    /// Records an iteration of the loop.
     pub(super) fn turned(&self, is_connected: bool, in_hand: usize) {
         self.state().turned(Instant::now(), is_connected, in_hand);
     }
 
-    /// Notes that deliveries were settled.
+    /// Records that deliveries were settled.
     pub(super) fn settled(&self) {
         self.state().progressed_at = Instant::now();
     }
 
-    /// Notes the number of messages at the broker; `None` when unknown.
+    /// Records the number of messages at the broker; `None` when unknown.
     pub(super) fn lags(&self, lag: Option<u64>) {
         self.state().lag = lag;
     }
 
-    /// Notes that the loop ended.
+    /// Records that the loop ended.
     pub(super) fn ended(&self) {
         let mut state = self.state();
         state.turned_at = None;

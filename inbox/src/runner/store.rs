@@ -127,7 +127,7 @@ pub trait Store: HeldMessages {
         result: &[u8],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Notes that this process has messages in hand, before their handlers run: if a handler ends
+    /// Records that this process has messages in hand, before their handlers run: if a handler ends
     /// the process, the next process finds the note. Messages noted by another process stay its own
     /// until they are [taken over](Self::take_over). Returns results in the order of `messages`. By
     /// default a store keeps no such notes and returns failures only.
@@ -201,7 +201,7 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(()))
     }
 
-    /// Notes a failure; counts it if it has a pause.
+    /// Records a failure; counts it if it has a pause.
     fn record_failure(
         &self,
         tenant: &Tenant,

@@ -76,7 +76,7 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Notes that messages took effect.
+    /// Records that messages took effect.
     pub(super) fn succeeded(&self, messages: usize, took: Duration) {
         self.meter.applied(messages, took);
         self.applied.fetch_add(messages as u64, Ordering::Relaxed);

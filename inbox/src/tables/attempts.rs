@@ -14,7 +14,7 @@ use crate::rows;
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
 impl<DB: Dialect> Tables<DB> {
-    /// Notes a failure; counts it if it has a pause.
+    /// Records a failure; counts it if it has a pause.
     pub(crate) async fn count_attempt(
         &self,
         connection: &mut DB::Connection,
@@ -30,7 +30,7 @@ impl<DB: Dialect> Tables<DB> {
         rows::noted_failure(&noted)
     }
 
-    /// Notes when the next attempt is due, as a delay from now.
+    /// Records when the next attempt is due, as a delay from now.
     pub(crate) async fn postpone(
         &self,
         connection: &mut DB::Connection,

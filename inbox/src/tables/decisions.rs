@@ -32,7 +32,7 @@ impl<DB: Dialect> Tables<DB> {
         noted.map(|row| row.get("seq")).transpose()
     }
 
-    /// Notes the outcome of a request. Returns how many open requests had this number.
+    /// Records the outcome of a request. Returns how many open requests had this number.
     pub(crate) async fn finish_request(
         &self,
         connection: &mut DB::Connection,

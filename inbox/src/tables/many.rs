@@ -96,7 +96,7 @@ impl<DB: Dialect> Tables<DB> {
     }
 
     /// Stores requests to redrive. Returns the dead letters of the new ones: one that is already
-    /// open, or was made by the same decision, is left as it is.
+    /// open, or was made by the same decision, is left unchanged.
     pub(crate) async fn note_requests(
         &self,
         connection: &mut DB::Connection,

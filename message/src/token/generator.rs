@@ -9,7 +9,8 @@ use crate::id::MessageId;
 pub trait IdGenerator: Send + Sync + fmt::Debug + 'static {
     /// Returns the next id. Does not block.
     ///
-    /// # Errors [`MintError`] if it cannot generate an id now that is certain to be unique.
+    /// # Errors
+    /// [`MintError`] if it cannot generate an id now that is certain to be unique.
     fn mint(&self) -> Result<MessageId, MintError>;
 }
 

@@ -85,9 +85,9 @@ SELECT bool_and(EXISTS (
             WHERE b.oid = to_regclass('{schema}outbox_toolkit_migration'))))
 FROM unnest($1::text[]) AS wanted (name)";
 
-/// Indexes that are gone or not valid, partitions that are not attached, and triggers ($4) that are
-/// gone or do not fire, those of $5 in every session. Days of an inbox are made later: a function
-/// creates and attaches each in one transaction.
+/// Indexes that are missing or not valid, partitions that are not attached, and triggers ($4) that
+/// are missing or do not fire, those of $5 in every session. Days of an inbox are made later: a
+/// function creates and attaches each in one transaction.
 const MISSING: &str = "
 WITH here AS (SELECT c.oid, c.relname, c.relkind, c.relispartition FROM pg_class AS c
     WHERE c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b

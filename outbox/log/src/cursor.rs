@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::entry::EntryId;
 
-/// The transactions that had committed at some moment, in the dialect's own notation. PostgreSQL: a
-/// snapshot, and the sequence's position read before it. SQLite: the last id. Opaque to the relay.
+/// The transactions that had committed at some point in time, in the dialect's own notation.
+/// PostgreSQL: a snapshot, and the sequence's position read before it. SQLite: the last id. Opaque
+/// to the relay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Mark(String);

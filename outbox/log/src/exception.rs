@@ -153,7 +153,7 @@ pub enum ExceptionChange {
     /// Insert or replace. The first such change copies the content, so that the log's row is no
     /// longer needed.
     Park(Parked),
-    /// The entry has left or was discarded: remove it.
+    /// The entry was published or discarded: remove it.
     Resolve(EntryId),
 }
 

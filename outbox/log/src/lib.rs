@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `entry` | [`Entry`]: one row of the log |
 //! | `cursor` | [`Mark`], [`Difference`], [`Cursor`]: positions in the log |
-//! | `exception` | [`Exception`], [`ExceptionChange`]: entries that did not leave on the first attempt |
+//! | `exception` | [`Exception`], [`ExceptionChange`]: entries that were not published on the first attempt |
 //! | `queue` | [`QueueName`], [`HeldPage`], [`DuePage`]: how exceptions are read back |
 //! | `lease` | [`Lease`], [`Acquired`], [`OtherHolder`], [`Fenced`]: permission to move the cursor |
 //! | `store` | [`LogStore`], [`LogReader`], [`CheckpointStore`]: the database operations that the relay needs |

@@ -58,8 +58,8 @@ impl ReadOnly {
 
     /// Ends the session.
     ///
-    /// # Errors [`LogError::Unavailable`] when the server was unreachable, which has no
-    /// consequences.
+    /// # Errors
+    /// [`LogError::Unavailable`] when the server was unreachable, which has no consequences.
     pub async fn close(self) -> Result<(), LogError> {
         let closed = match self {
             #[cfg(feature = "postgres")]

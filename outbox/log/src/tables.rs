@@ -150,7 +150,7 @@ impl<DB: Dialect> Tables<DB> {
         let summary = ParkedSummary::of(groups.map_err(failed())?);
         let Some(EntryId(id)) = summary.oldest else { return Ok((summary, None)) };
         let query = Query::<DB>::new(&self.texts.parked_age).bind(relay).bind(id);
-        // The entry may have left in the meantime.
+        // The entry may have been published in the meantime.
         let Some(row) = query.first(connection).await.map_err(failed())? else { return Ok((summary, None)) };
         let age: f64 = row.get("age").map_err(failed())?;
         Ok((summary, wait(age)))

@@ -33,7 +33,7 @@ pub use error::NodeError;
 pub use handle::{BATCH_MAX, NodeIds};
 pub use options::{NODE_LEASE_DEFAULT, NODE_LEASE_MAX, NODE_LEASE_MIN, NodeOptions};
 
-/// A number that a node holds, as it is in the database.
+/// A number that a node holds, as stored in the database.
 #[doc(hidden)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldNumber {

@@ -255,7 +255,7 @@ impl Dialect for Postgres {
 fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions {
     let limit = idle_in_transaction_max.as_millis().to_string();
     PgPoolOptions::new()
-        // The check on return has shown that the connection is alive. A ping a moment later would
+        // The check on return has shown that the connection is alive. A ping right afterwards would
         // be one of seven round trips of a small transaction, and its caller would wait for it.
         .test_before_acquire(false)
         .before_acquire(|connection, metadata| {

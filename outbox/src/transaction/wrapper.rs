@@ -228,8 +228,9 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     /// Rolls back: neither business rows nor messages remain. Dropping the transaction also rolls
     /// it back, but later.
     ///
-    /// # Errors [`EnqueueError::Database`] when the database became unavailable. It then rolls back
-    /// on its own.
+    /// # Errors
+    /// [`EnqueueError::Database`] when the database became unavailable. It then rolls back on its
+    /// own.
     pub async fn rollback(self) -> Result<(), EnqueueError> {
         Ok(roll_back(self.tx).await?)
     }

@@ -111,8 +111,7 @@ impl Blocks {
         true
     }
 
-    /// Returns whether held entries of a queue from this id on can leave, as far as its key is
-    /// concerned.
+    /// Returns whether the key of a queue permits its held entries from this id on to be published.
     fn lets_read(&self, queue: QueueHash, from: EntryId) -> bool {
         !self.paused.has_queue(queue) && self.stuck.lets_read(queue, from)
     }
@@ -140,7 +139,7 @@ impl Blocks {
 
     /// Decides about an entry of the log that is already in the window. It waits for earlier
     /// entries that were blocked after it was queued. It does not wait for later blocked entries,
-    /// or those could leave first.
+    /// or those could be published first.
     #[must_use]
     pub(crate) fn place_queued(&self, topic: &str, key: Option<&str>, id: EntryId, waits: bool) -> Place {
         let queue = QueueHash::of(topic, key);
@@ -171,7 +170,7 @@ impl Blocks {
         self.is_blocked(topic) || self.paused.has_queue(queue) || self.stuck.stops_entry(queue, id)
     }
 
-    /// Notes that an entry is stuck: its key waits for it.
+    /// Records that an entry is stuck: its key waits for it.
     pub(crate) fn block(&mut self, key: Option<&str>, id: EntryId) {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
@@ -190,7 +189,7 @@ impl Blocks {
         self.held.rest(queue);
     }
 
-    /// Notes that a submission parked as unanswered was answered after all.
+    /// Records that a submission parked as unanswered was answered after all.
     pub(crate) fn answered(&mut self, key: Option<&str>) {
         let Some(key) = key else { return };
         if self.stuck.answered(QueueHash::of("", Some(key))) {
@@ -204,13 +203,13 @@ impl Blocks {
         self.held.read_again(QueueName::of(topic, None), id);
     }
 
-    /// Notes that submissions of this session will no longer be answered.
+    /// Records that submissions of this session will no longer be answered.
     pub(crate) fn session_ended(&mut self) {
         self.stuck.session_ended();
         self.held.release_all();
     }
 
-    /// Notes that an entry waits behind its key or topic.
+    /// Records that an entry waits behind its key or topic.
     pub(crate) fn hold(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         let queue = QueueHash::of(topic, key);
         // An entry that was retried and is unanswered behind another one is no longer stuck: it

@@ -144,7 +144,7 @@ impl BrokerSession {
         }
     }
 
-    /// Notes that the broker answered for a message, whatever the answer. After the next broken
+    /// Records that the broker answered for a message, whatever the answer. After the next broken
     /// session the pause is short again.
     pub(crate) fn answered(&mut self) {
         self.failures = 0;

@@ -53,7 +53,7 @@ impl Due {
         self.is_reading = true;
     }
 
-    /// Notes that a stored exception will become due.
+    /// Records that a stored exception will become due.
     pub(crate) fn look(&mut self, now: Instant) {
         self.at = now;
     }
@@ -65,7 +65,7 @@ impl Due {
         }
     }
 
-    /// Notes that a page was read.
+    /// Records that a page was read.
     pub(crate) fn read(&mut self, page: &DuePage, now: Instant) {
         self.position = page.position;
         if page.exhausted {

@@ -20,7 +20,7 @@
 //! entry that was not stored when the question was asked: the answer can show entries behind it
 //! that were held long ago (`shown`).
 //!
-//! # Why nothing rests for ever
+//! # Why nothing rests forever
 //! A queue rests only while something stops its first entry, and the end of that releases the
 //! queue:
 //!
@@ -219,13 +219,13 @@ impl Held {
         unstored.into_iter().chain(missed).min().filter(|first| *first <= id)
     }
 
-    /// Notes that an entry is held. Its change is not stored yet.
+    /// Records that an entry is held. Its change is not stored yet.
     pub(crate) fn hold(&mut self, queue: QueueHash, id: EntryId) {
         self.unstored.entry(queue).or_default().insert(id);
         self.lower(queue, id);
     }
 
-    /// Notes that the change that holds an entry is stored, or was replaced by another change.
+    /// Records that the change that holds an entry is stored, or was replaced by another change.
     pub(crate) fn stored(&mut self, name: &QueueName, id: EntryId) {
         let queue = QueueHash::of_name(name);
         let Some(ids) = self.unstored.get_mut(&queue) else { return };
@@ -266,7 +266,7 @@ impl Held {
         }
     }
 
-    /// Notes that a queue may be able to continue.
+    /// Records that a queue may be able to continue.
     pub(crate) fn release(&mut self, name: QueueName) {
         let queue = QueueHash::of_name(&name);
         let Some(resting) = self.resting.get_mut(&queue).filter(|_| !self.queued.contains(&queue)) else {
@@ -288,7 +288,7 @@ impl Held {
         }
     }
 
-    /// Notes that all queues may be able to continue.
+    /// Records that all queues may be able to continue.
     pub(crate) fn release_all(&mut self) {
         let resting = &self.resting;
         self.recheck.extend(self.unstored.keys().filter(|queue| resting.contains_key(queue)));
@@ -312,7 +312,7 @@ impl Held {
         (self.walk.is_going && self.ready.len() < READY_MAX / 2).then(|| self.walk.after.clone())
     }
 
-    /// Notes that names were read up to `last`, or to the end. Those that are released join the
+    /// Records that names were read up to `last`, or to the end. Those that are released join the
     /// ready ones.
     pub(crate) fn walked(&mut self, last: Option<QueueName>, exhausted: bool) {
         if exhausted || last.is_none() {
@@ -323,7 +323,7 @@ impl Held {
         }
     }
 
-    /// Notes that a walk has found a queue.
+    /// Records that a walk has found a queue.
     pub(crate) fn found(&mut self, queue: QueueHash) {
         if let Some(resting) = self.resting.get_mut(&queue) {
             resting.is_owed = false;
@@ -394,8 +394,8 @@ impl Held {
         self.active.iter().any(|(queue, active)| active.waits_for_store(self.unstored.get(queue)))
     }
 
-    /// Notes that an answer has come. Returns whether it counts: it does if no entry before the id
-    /// of its question was held in the meantime.
+    /// Records that an answer has come. Returns whether it counts: it does if no entry before the
+    /// id of its question was held in the meantime.
     pub(crate) fn answered(&mut self, queue: QueueHash, asked_from: EntryId) -> bool {
         let Some(active) = self.active.get_mut(&queue) else { return false };
         if active.asked != Some(asked_from) {
@@ -405,7 +405,7 @@ impl Held {
         active.from == Some(asked_from)
     }
 
-    /// Notes how far an answer that counted has been taken in.
+    /// Records how far an answer that counted has been taken in.
     pub(crate) fn read(&mut self, queue: QueueHash, read: Read) {
         let next = match read {
             Read::UpTo(last) => Some(EntryId(last.0.saturating_add(1))),
@@ -450,7 +450,7 @@ impl Held {
         }
     }
 
-    /// Notes that an entry of the log waits in the window for a closing queue.
+    /// Records that an entry of the log waits in the window for a closing queue.
     pub(crate) fn wait(&mut self, queue: QueueHash, ticket: Ticket) {
         if let Some(active) = self.active.get_mut(&queue) {
             active.waiting.push(ticket);

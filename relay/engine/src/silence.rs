@@ -128,18 +128,18 @@ impl Silence {
         self.now
     }
 
-    /// Notes that a session has opened.
+    /// Records that a session has opened.
     pub(crate) fn session_started(&mut self) {
         self.session_at = self.now;
     }
 
-    /// Notes that a message is submitted.
+    /// Records that a message is submitted.
     pub(crate) fn submitted(&mut self) -> Submitted {
         self.submissions += 1;
         Submitted { at: self.now, order: self.submissions }
     }
 
-    /// Notes that a message was answered: confirmed, or refused individually.
+    /// Records that a message was answered: confirmed, or refused individually.
     pub(crate) fn answered(&mut self, topic: &Topic, submitted: Submitted) {
         let at = self.now;
         self.guessed = false;

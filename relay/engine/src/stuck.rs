@@ -56,7 +56,7 @@ impl Stuck {
         self.ids.range(all).next().map(|(_, id)| *id)
     }
 
-    /// Notes that an entry is stuck.
+    /// Records that an entry is stuck.
     pub(crate) fn insert(&mut self, queue: QueueHash, id: EntryId) {
         self.keys_len += usize::from(self.first(queue).is_none());
         self.ids.insert((queue, id));
@@ -69,7 +69,7 @@ impl Stuck {
         was_stuck
     }
 
-    /// Notes that we stopped waiting for an answer to a submission of this key.
+    /// Records that we stopped waiting for an answer to a submission of this key.
     pub(crate) fn give_up(&mut self, queue: QueueHash) {
         *self.awaited.entry(queue).or_default() += 1;
     }
@@ -86,7 +86,7 @@ impl Stuck {
         is_last
     }
 
-    /// Notes that the session has ended, so its answers will not come.
+    /// Records that the session has ended, so its answers will not come.
     pub(crate) fn session_ended(&mut self) {
         self.awaited.clear();
     }

@@ -29,7 +29,7 @@ impl Pace {
         Self { min, max: max.max(min), next: min, waited: ALERT }
     }
 
-    /// Notes that a poll found entries: the next pause is the shortest.
+    /// Records that a poll found entries: the next pause is the shortest.
     pub(crate) fn found(&mut self) {
         self.next = self.min;
         self.waited = Duration::ZERO;

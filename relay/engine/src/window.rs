@@ -164,14 +164,14 @@ impl Window {
         self.push_slot(Slot::Open(item))
     }
 
-    /// Notes an entry of the log that is settled without being published, because it is parked.
+    /// Records an entry of the log that is settled without being published, because it is parked.
     pub(crate) fn pass(&mut self, difference: &Arc<Difference>, id: EntryId) {
         let difference = Arc::clone(difference);
         self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: true }));
         self.advance();
     }
 
-    /// Notes an entry of the log that was published before it was read.
+    /// Records an entry of the log that was published before it was read.
     pub(crate) fn skip(&mut self, difference: &Arc<Difference>, id: EntryId) {
         let difference = Arc::clone(difference);
         self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: false }));
@@ -191,7 +191,7 @@ impl Window {
         self.advance();
     }
 
-    /// Notes that a difference has been read to its end.
+    /// Records that a difference has been read to its end.
     pub(crate) fn end(&mut self, difference: &Arc<Difference>) {
         self.push_slot(Slot::Settled(Passed::End(Arc::clone(difference))));
         self.advance();

@@ -56,8 +56,8 @@ impl ConsumerLine {
 /// The period in which applied messages are counted.
 const PERIOD: Duration = Duration::from_secs(3_600);
 
-/// Returns what the consumers of all inboxes did within the last hour and what waits there, and the
-/// errors of unreachable databases. Cancel-safe.
+/// Returns the work of the consumers of all inboxes within the last hour, the waiting messages, and
+/// the errors of unreachable databases. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view consumers.

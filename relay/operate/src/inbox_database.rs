@@ -161,8 +161,8 @@ impl InboxDatabase {
         }
     }
 
-    /// Returns the time before which messages are not remembered: the present if no consumer has
-    /// opened the inbox yet.
+    /// Returns the time before which messages are not remembered: now, if no consumer has opened
+    /// the inbox yet.
     pub(crate) fn remembers_from(&self) -> OffsetDateTime {
         let window = match &self.opened {
             #[cfg(feature = "postgres")]

@@ -35,8 +35,8 @@ pub struct Payload {
 }
 
 /// Reads a payload from an outbox, as it was enqueued, or from the copy of a parked entry whose row
-/// is gone, or from a dead letter of an inbox. The audit of an outbox records operator and reason
-/// before the payload is returned. Without a payload, nothing is recorded.
+/// no longer exists, or from a dead letter of an inbox. The audit of an outbox records operator and
+/// reason before the payload is returned. Without a payload, nothing is recorded.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view payloads, gave no reason, when no place has the

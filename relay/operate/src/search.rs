@@ -81,7 +81,7 @@ pub struct FoundMessage {
 pub struct SearchedPart {
     /// The pipeline.
     pub pipeline: String,
-    /// Number of messages that were looked at.
+    /// Number of examined messages.
     pub searched: u64,
     /// The number of positions from the beginning of this search to the oldest message: about as
     /// many messages, because a rolled back transaction leaves a gap.

@@ -76,9 +76,9 @@ pub struct OutboxPart {
     pub key: Option<String>,
     /// Its event type.
     pub kind: String,
-    /// Its content type; `None` when its content is gone.
+    /// Its content type; `None` if its content no longer exists.
     pub content_type: Option<String>,
-    /// The size of its payload; `None` when its content is gone.
+    /// The size of its payload; `None` if its content no longer exists.
     pub payload_bytes: Option<u64>,
     /// The names of its headers.
     pub header_names: Vec<String>,

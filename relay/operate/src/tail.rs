@@ -62,7 +62,7 @@ pub struct TailBatch {
     pub more: bool,
 }
 
-/// Follows one outbox from the present position of its relay.
+/// Follows one outbox from the current position of its relay.
 pub struct Tail<'a> {
     place: &'a OutboxPlace,
     filter: TailFilter,
@@ -71,7 +71,7 @@ pub struct Tail<'a> {
     extent: Extent,
     /// The part of the log that is being returned, if it was begun.
     part: Option<Part>,
-    /// Messages that were returned as parked. They are returned again after they have left.
+    /// Messages that were returned as parked. They are returned again after they were published.
     parked: BTreeMap<EntryName, TailLine>,
 }
 
@@ -88,7 +88,7 @@ struct Part {
 }
 
 impl<'a> Tail<'a> {
-    /// Begins at the present position of the relay. With payloads it needs a signature, which the
+    /// Begins at the current position of the relay. With payloads it needs a signature, which the
     /// audit keeps.
     ///
     /// # Errors

@@ -36,7 +36,7 @@
 //! | `hint` | suggested commands that can be pasted |
 //! | `visible` | refusal of passwords in arguments |
 //! | `export` | `--export`: the whole of a list as CSV or JSON |
-//! | `places` | outboxes and inboxes at which a command looks for messages |
+//! | `places` | outboxes and inboxes that a command searches |
 //! | `operator` | the operator of commands that only read |
 //! | `signature` | the author of a decision, and the reason |
 //! | `confirm` | a question at the terminal |

@@ -148,8 +148,7 @@ fn parked(shown: &PipelineStatus) -> String {
     if counts.is_empty() { String::from("-") } else { counts.join(", ") }
 }
 
-/// Returns a sentence for everything that keeps messages of a pipeline from leaving, each followed
-/// by the command that shows more.
+/// Returns a sentence for each obstacle to publishing, followed by the command that shows more.
 fn reasons(shown: &PipelineStatus, width: Option<usize>) -> Vec<String> {
     let mut pauses = shown.paused.iter();
     let mut lines = Vec::new();

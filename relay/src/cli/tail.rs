@@ -105,7 +105,7 @@ impl Tail {
         }
     }
 
-    /// Returns who looks at payloads, and why.
+    /// Returns who views payloads, and why.
     fn signed(&self) -> Result<Option<Signed>, Failure> {
         if self.payloads {
             return self.signature.signed().map(Some);

@@ -26,7 +26,7 @@ struct Watched {
     role: Role,
     /// Consecutive faults of this program.
     faults: u32,
-    /// The time since which it has waited for what it needs to lead.
+    /// The time since when it has been waiting to lead.
     waiting_since: Option<Instant>,
 }
 

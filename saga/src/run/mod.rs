@@ -452,7 +452,7 @@ impl<DB: Dialect> Parts<DB> {
         match is_own {
             Ok(true) => self.halt(Halt::Changed),
             Ok(false) => self.failed_step(name, &StepError::retry(ENDED)),
-            Err(error) => self.failed_store("look at a step's transaction", error),
+            Err(error) => self.failed_store("check a step's transaction", error),
         }
     }
 

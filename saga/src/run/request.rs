@@ -67,8 +67,8 @@ impl<'r, DB: Dialect, T> Request<'r, DB, T> {
 
 impl<DB: Dialect, T, U> Request<'_, DB, T, U> {
     /// Sets the maximum wait, by the clocks of database and worker. If they differ, the later of
-    /// the two moments decides. Up to a century ([`SPAN_MAX`](crate::SPAN_MAX)). Without it the
-    /// saga waits until the reply arrives.
+    /// the two times decides. Up to a century ([`SPAN_MAX`](crate::SPAN_MAX)). Without it the saga
+    /// waits until the reply arrives.
     pub fn within(mut self, limit: Duration) -> Self {
         self.within = Some(limit);
         self

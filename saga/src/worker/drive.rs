@@ -152,7 +152,7 @@ impl<DB: Dialect> Driver<DB> {
         let sagas = Arc::clone(&self.sagas);
         let Some(function) = sagas.registry.function(saga.outline.id.saga_type(), saga.outline.version)
         else {
-            // Claims ask only for what is registered.
+            // Claims cover only registered versions.
             return Ok(Next::Leave);
         };
         let worn_out = self.worn_out(saga);

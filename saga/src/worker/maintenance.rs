@@ -12,7 +12,7 @@ use crate::telemetry;
 
 /// Mean time between two passes; jitter varies it by up to 25 %.
 const EVERY: Duration = Duration::from_secs(60);
-/// How long a saga's turn may be overdue before it is reported.
+/// How long a saga may be overdue before it is reported.
 const OVERDUE: Duration = Duration::from_secs(60);
 
 /// Maintains the tables forever. Jitter separates the passes of processes that were started

@@ -150,8 +150,8 @@ impl<'a> Index<'a> {
         key.filter(|key| !key.is_empty())
     }
 
-    /// Returns the position of a message in the order of its key, or `None` for a message that need
-    /// not keep its order.
+    /// Returns the position of a message in the order of its key, or `None` for a message that does
+    /// not have to keep its order.
     pub(crate) fn turn(&self, id: Uuid) -> Option<Turn> {
         let row = self.outbox.get(&id);
         let operation = self.enqueued.get(&id);

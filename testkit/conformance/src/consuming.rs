@@ -126,7 +126,8 @@ pub async fn settle(subscription: &mut Box<dyn Subscription>, deliveries: &[Deli
 
 /// Receives until there are this many deliveries, and settles none.
 ///
-/// # Errors The subscription's error, or too few arrived within half a minute.
+/// # Errors
+/// The subscription's error, or too few arrived within half a minute.
 pub async fn receive(
     subscription: &mut Box<dyn Subscription>,
     count: usize,
@@ -136,7 +137,8 @@ pub async fn receive(
 
 /// Receives until there are this many deliveries, and settles each as done.
 ///
-/// # Errors The subscription's error, or too few arrived within half a minute.
+/// # Errors
+/// The subscription's error, or too few arrived within half a minute.
 pub async fn handle(
     subscription: &mut Box<dyn Subscription>,
     count: usize,

@@ -71,8 +71,9 @@ impl Session {
 
     /// Waits for the next receipt, for at most [`PATIENCE`]. Cancel-safe.
     ///
-    /// # Errors No receipt arrived, a superfluous receipt arrived, or the session ended with
-    /// outstanding receipts.
+    /// # Errors
+    /// No receipt arrived, a superfluous receipt arrived, or the session ended with outstanding
+    /// receipts.
     pub async fn answer(&mut self) -> Result<Answer, Failure> {
         let receipt = tokio::time::timeout(PATIENCE, self.receipts.recv())
             .await
@@ -83,7 +84,8 @@ impl Session {
 
     /// Ends the session. Returns exactly the receipts that were still owed. Not cancel-safe.
     ///
-    /// # Errors A receipt is missing after [`PATIENCE`], or a superfluous receipt arrived.
+    /// # Errors
+    /// A receipt is missing after [`PATIENCE`], or a superfluous receipt arrived.
     pub async fn end(self, how: End) -> Result<Vec<Answer>, Failure> {
         let Self { publisher, mut receipts, mut owed, .. } = self;
         match how {

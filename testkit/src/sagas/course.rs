@@ -108,7 +108,7 @@ impl<DB: Database> Course<DB> {
         let mut has_lapsed = false;
         for look in 1_u32.. {
             let found = sagas.show(&id).await.map_err(Failure::during("read the saga"))?;
-            let Some((saga, _)) = found else { return Err(Failure::new("the saga is gone")) };
+            let Some((saga, _)) = found else { return Err(Failure::new("the saga no longer exists")) };
             if saga.outline.state.has_ended() {
                 return Ok(saga);
             }

@@ -135,7 +135,7 @@ impl HandlerFault {
 /// An operator's decision about a dead entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Retry it as it is.
+    /// Retry it unchanged.
     Requeue,
     /// Retry it with a content that is accepted.
     Edit,
@@ -151,7 +151,7 @@ pub enum FaultKind {
     Crash { slot: Slot, turns: u32 },
     /// A process is suspended, and then continues as if nothing had happened.
     Pause { slot: Slot, for_ms: u32 },
-    /// The next relay that reaches this moment is suspended for longer than its lease lasts, and
+    /// The next relay that reaches this point is suspended for longer than its lease lasts, and
     /// then continues as if nothing had happened.
     Zombie { moment: Moment, for_ms: u32 },
     /// A process is asked to stop; another replaces it.
@@ -198,7 +198,7 @@ pub enum FaultKind {
     Operator { decision: Decision },
     /// Retention runs.
     Retention,
-    /// The present state becomes the backup of the relays' database.
+    /// The current state becomes the backup of the relays' database.
     Backup,
     /// The relays' database goes back to the backup. Behind a pooler, connections do not notice.
     Restore { is_pooled: bool },

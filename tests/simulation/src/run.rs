@@ -101,7 +101,7 @@ async fn simulate(schedule: &Schedule, breakage: Option<Breakage>, is_traced: bo
         failures.push((Failure::NotStopped, format!("not everything stopped within {STOPPED_WITHIN:?}")));
     }
     broker.abort();
-    // Aborted tasks end in their next turn.
+    // Aborted tasks end at their next poll.
     pass(1).await;
     check(&world, operations, is_quiet, failures, start)
 }

@@ -90,7 +90,7 @@ where
 }
 
 /// Goal: requests that are never carried out, and decisions with a time in the future, do not keep
-/// later decisions forever. Oracle: the rows, with more of both than one statement looks at.
+/// later decisions forever. Oracle: the rows, with more of both than one statement examines.
 async fn behind<DB>(db: &Database<DB>, ago: &str) -> Outcome
 where
     DB: Dialect + inbox::Dialect + KeyStore + saga::Dialect,

@@ -120,7 +120,7 @@ fn viewer() -> Operator {
     Operator::new("ann", Role::Viewer)
 }
 
-/// Goal: no call of an operator to an inbox waits for ever. Oracle: each fails within its limit,
+/// Goal: no call of an operator to an inbox waits forever. Oracle: each fails within its limit,
 /// with an error that permits another try; and none of the decisions was stored.
 async fn each_call(stage: Stage) -> Outcome {
     let scene = Scene::open(&stage).await?;

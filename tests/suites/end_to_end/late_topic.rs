@@ -110,8 +110,9 @@ async fn catches_up(stage: Stage, lease_ttl: &str, commit_ms: u32) -> Outcome {
 /// Begins when their number falls for the first time: until then the topic is still blocked, and
 /// new messages are held as well. Returns the number at each count.
 ///
-/// # Errors The number grew by more than the messages written between two counts, so the relay did
-/// not only pause briefly on a busy machine; or some are still held after a long time.
+/// # Errors
+/// The number grew by more than the messages written between two counts, so the relay did not only
+/// pause briefly on a busy machine; or some are still held after a long time.
 async fn look_until_none_is_held(
     database: &Database<Postgres>,
     mut written: watch::Receiver<i64>,

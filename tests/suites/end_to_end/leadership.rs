@@ -57,9 +57,9 @@ async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) ->
     .await
 }
 
-/// Goal: SIGTERM drains, stores the cursor and releases the lease, so a standby need not wait for
-/// the lease to expire. Oracle: the lease lasts an hour, but the standby leads during the test; the
-/// checker; nothing is sent again, because the cursor was stored last.
+/// Goal: SIGTERM drains, stores the cursor and releases the lease, so a standby does not have to
+/// wait for the lease to expire. Oracle: the lease lasts an hour, but the standby leads during the
+/// test; the checker; nothing is sent again, because the cursor was stored last.
 pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,

@@ -30,9 +30,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Goal: database and broker get certificates of another authority, a moment later their clients do
-/// too, and nothing needs a restart. Oracle: servers that know only the new authority; the effect
-/// of every order, through the same relay and the same consumer.
+/// Goal: database and broker get certificates of another authority, shortly afterwards their
+/// clients do as well, and nothing needs a restart. Oracle: servers that know only the new
+/// authority; the effect of every order, through the same relay and the same consumer.
 async fn replaced(stage: Stage, place: Place) -> Outcome {
     let authority = Authority::new()?;
     let files = ClientFiles::new(&stage, &authority)?;

@@ -220,7 +220,7 @@ async fn the_last_commit_waits_for_a_group_that_assigns_its_partitions() {
 }
 
 /// Goal: a record that arrives while its reader stops is left to the next reader. Oracle: the
-/// records that it receives. Only the coordinator is slow, so the record is there before the last
+/// records that it receives. Only the coordinator is slow, so the record arrives before the last
 /// commit ends.
 #[tokio::test]
 async fn a_record_that_arrives_during_the_last_commit_is_not_passed() {

@@ -18,7 +18,7 @@ const PARTITIONS: i32 = 4;
 const PREFETCH_LEN: usize = 6;
 const COURSES: u64 = 2_000;
 const EVENTS: usize = 120;
-/// Maximum turns until everything is quiet, once the consumer takes everything.
+/// Maximum iterations until everything is quiet, once the consumer takes everything.
 const QUIET_TURNS: usize = 200;
 /// Empty polls in a row after which the queue counts as empty.
 const EMPTY_MAX: usize = 16;
@@ -137,7 +137,8 @@ impl Scene {
         }
     }
 
-    /// Discards what was fetched of a partition, to fetch it again from the application's position.
+    /// Discards the fetched records of a partition, to fetch them again from the application's
+    /// position.
     fn invalidate(&mut self, partition: i32) {
         *self.versions.entry(partition).or_default() += 1;
         if let Some(fetch) = self.assigned.get_mut(&partition) {
@@ -201,7 +202,7 @@ impl Scene {
         *committed = offset.max(*committed);
     }
 
-    /// Runs a turn of the subscription's thread.
+    /// Runs an iteration of the subscription's thread.
     fn turn(&mut self) {
         for ((_, partition), offset) in self.ledger.moved() {
             if self.given.contains(&partition) {

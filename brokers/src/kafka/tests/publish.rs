@@ -64,7 +64,7 @@ async fn an_unknown_topic_is_the_operators_and_named_at_once() {
 }
 
 /// Goal: a large message that probes a missing topic again and again ends no session. Oracle: the
-/// receipts of its chunks and of another key, and the message, once its topic is there.
+/// receipts of its chunks and of another key, and the message, once its topic exists.
 #[tokio::test]
 async fn a_message_in_chunks_for_a_missing_topic_leaves_the_session_to_others() {
     let (mock, config) = cluster(1);

@@ -186,9 +186,9 @@ impl Marks<'_> {
         }
     }
 
-    /// Returns where the topic begins and ends. Uses the end of what is written, not of what is
-    /// committed. Any open transaction hides everything behind its first record, and a mark there
-    /// would be missed. Waits until nothing is hidden.
+    /// Returns where the topic begins and ends. Uses the end of the written records, not of the
+    /// committed ones. Any open transaction hides everything behind its first record, and a mark
+    /// there would be missed. Waits until nothing is hidden.
     fn ends(&self, reader: &Reader, deadline: Instant) -> Result<(i64, i64), PublishError> {
         let everything = self.consumer("read_uncommitted")?;
         let timeout = self.config.connect_timeout();

@@ -10,13 +10,13 @@ use crate::admin::decision::{ChosenEntry, Confirmed, DecideError, OperatorDecisi
 use crate::admin::entry::ListedEntry;
 use crate::{EntryId, ExceptionState, LogError};
 
-/// Maximum entries that one call looks at, whatever the filter is.
+/// Maximum entries that one call examines, whatever the filter is.
 pub const LOOKED_AT_MAX: u32 = 10_000;
 /// Maximum entries that [`Desk::survey`] counts.
 pub const SURVEYED_MAX: u32 = 1_000_000;
 /// Entries from each end whose errors [`Desk::survey`] groups.
 pub const GROUPED_MAX: u32 = 5_000;
-/// Maximum entries of a decision whose present state [`Desk::decision`] looks up.
+/// Maximum entries of a decision whose current state [`Desk::decision`] looks up.
 pub const FOLLOWED_MAX: u32 = 20_000;
 
 /// The longest age that a condition may name: a hundred years.
@@ -40,7 +40,7 @@ pub struct ParkedFilter {
     /// Only entries that were parked no longer ago. At most a hundred years count.
     pub newer_than: Option<Duration>,
     /// Only entries that have not changed since this moment of the database's clock. Ages are
-    /// measured at this moment as well.
+    /// measured at this time as well.
     pub as_of: Option<OffsetDateTime>,
 }
 

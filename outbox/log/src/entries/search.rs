@@ -36,7 +36,7 @@ pub struct Search {
 pub struct Searched {
     /// The entries that match, newest first.
     pub entries: Vec<SelectedEntry>,
-    /// Number of entries that were looked at.
+    /// Number of examined entries.
     pub looked_at: u64,
     /// When the oldest of these was enqueued; `None` if there was none.
     pub back_to: Option<OffsetDateTime>,
@@ -61,7 +61,7 @@ impl Search {
     }
 }
 
-/// Returns the number of entries that a call returns, from what the caller wants.
+/// Returns the number of entries that a call returns, from the wanted number.
 pub(crate) fn returned_max(wanted: u32) -> usize {
     usize::try_from(wanted).unwrap_or(usize::MAX).clamp(1, ENTRIES_PER_CALL as usize - SHARED)
 }

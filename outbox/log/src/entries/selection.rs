@@ -16,7 +16,7 @@ pub(crate) const ENTRIES_PER_CALL: i64 = 1_000;
 #[cfg(feature = "sqlite")]
 pub(crate) const LABEL_BYTES_PER_CALL: usize = 8 << 20;
 
-/// The extent of a log, and a relay's progress in it, at one moment.
+/// The extent of a log, and a relay's progress in it, at one point in time.
 #[derive(Debug, Clone)]
 pub struct Extent {
     /// The moment, by the database's clock.
@@ -189,7 +189,7 @@ impl Standing {
 pub struct SelectedPage {
     /// The entries, in the order of ids.
     pub entries: Vec<SelectedEntry>,
-    /// Every entry up to this id was looked at.
+    /// Every entry up to this id was examined.
     pub seen_to: EntryId,
     /// Whether no entry follows.
     pub exhausted: bool,

@@ -100,7 +100,7 @@ pub(super) enum Looked {
 }
 
 impl YoungRows {
-    /// Begins with the young rows of a mark; `None` for a snapshot that sees nothing, which says
+    /// Begins with the young rows of a mark; `None` for a snapshot that sees nothing, which proves
     /// nothing about the rows below its floor.
     pub(super) fn of(base: &PgMark) -> Option<Self> {
         Self::between(base, None)

@@ -73,10 +73,9 @@
 //! mark that saw it still sees it, and for every other mark it lies above the floor. The rebase
 //! also ends the run of the server, so that no reader continues with an old mark and ceiling.
 //!
-//! **Segments.** A segment that somebody detaches takes its rows along, and a page without them
-//! looks complete. So each statement that reads a page fails while a segment is missing, and so
-//! does each grant. The check is part of the statement: between two statements the segment could be
-//! attached again.
+//! **Segments.** A detached segment takes its rows along, and a page without them looks complete.
+//! So each statement that reads a page fails while a segment is missing, and so does each grant.
+//! The check is part of the statement: between two statements the segment could be attached again.
 //!
 //! **Long transactions.** Their rows come in the difference after their commit; nothing waits for
 //! them. A poll would walk their invisible rows above the floor again and again. So when the

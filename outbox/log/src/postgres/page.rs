@@ -31,7 +31,7 @@ impl Pace {
         fit.saturating_add(fit / 4).saturating_add(1).min(limit.entries_max).max(1)
     }
 
-    /// Notes the number of rows in a page and the total length of their contents.
+    /// Records the number of rows in a page and the total length of their contents.
     pub(super) fn note(&mut self, rows: usize, bytes: usize) {
         if let Some(mean) = bytes.checked_div(rows) {
             self.mean_bytes = mean;

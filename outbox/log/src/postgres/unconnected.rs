@@ -85,8 +85,8 @@ pub(super) async fn unanswered(options: &PgConnectOptions, error: LogError) -> L
     }
 }
 
-/// Returns the remedy for an answer whose SQLSTATE says too little. Poolers have their own codes
-/// and English messages.
+/// Returns the remedy for an answer whose SQLSTATE is too vague. Poolers have their own codes and
+/// English messages.
 fn of_message(message: &str) -> Option<&'static str> {
     let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
     if asks_for_tls(message) {

@@ -34,7 +34,7 @@ impl OpenedFile {
     /// statement does so several times.
     ///
     /// # Errors
-    /// [`LogError::Unavailable`]: the next term opens the file that is there by then.
+    /// [`LogError::Unavailable`]: the next term opens the file that exists by then.
     pub(super) fn check(&self) -> Result<(), LogError> {
         let Some(opened) = self.identity else { return Ok(()) };
         let path = self.path.display();

@@ -66,8 +66,8 @@ migrations::statements! {
     run = "
         DELETE FROM outbox_message WHERE id IN (SELECT id FROM outbox_message WHERE {removable} ORDER BY id
             LIMIT ?2) RETURNING CAST(message_id AS BLOB)";
-    /// ?1 the largest message id that was removed. Capped at the present: otherwise one id from a
-    /// clock that runs ahead would hide everything older than itself, for years.
+    /// ?1 the largest message id that was removed. Capped at the current time: otherwise one id
+    /// from a clock that runs ahead would hide everything older than itself, for years.
     expired = "
         UPDATE outbox_retention
             SET expired_through = min(max(coalesce(expired_through, ''), ?1), {id_of_now}), expired_at = {now}";

@@ -149,10 +149,10 @@ impl Machine {
         self.unstored.answered();
     }
 
-    /// Notes that a due entry waits for an earlier one of its key. It stays due, and is read again.
-    /// Meanwhile it cannot probe its topic, and the earlier one may be held for that very topic
-    /// (its transaction committed late). So the topic is unblocked, and the next entry that it
-    /// refuses probes it.
+    /// Records that a due entry waits for an earlier one of its key. It stays due, and is read
+    /// again. Meanwhile it cannot probe its topic, and the earlier one may be held for that very
+    /// topic (its transaction committed late). So the topic is unblocked, and the next entry that
+    /// it refuses probes it.
     pub(super) fn waits(&mut self, topic: &str, id: EntryId) {
         self.due_waits = true;
         if self.blocks.is_probe(topic, id) {

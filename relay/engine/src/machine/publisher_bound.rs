@@ -72,7 +72,7 @@ impl Scene {
         }
     }
 
-    /// Passes time, with one message of `z` each turn.
+    /// Advances time, with one message of `z` in each step.
     fn pass(&mut self, turns: u64) {
         for _ in 0..turns {
             self.read_z();

@@ -33,7 +33,7 @@ pub(super) struct Refused {
     since: Option<Duration>,
     /// When entries were taken last.
     taken_at: Option<Duration>,
-    /// Whether refused entries keep their turn.
+    /// Whether refused entries keep their position.
     pub(super) keep_turn: bool,
 }
 

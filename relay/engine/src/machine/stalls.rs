@@ -112,7 +112,7 @@ fn scheduled_messages_of_one_missing_topic_end_few_sessions() {
 }
 
 /// Goal: an operator discards the message that probes its topic, and the topic does not wait for it
-/// for ever.
+/// forever.
 #[test]
 fn a_topic_whose_probe_is_discarded_is_tried_by_the_next_message() {
     let mut bench = wide_bench(MaxInFlightPerKey::One);

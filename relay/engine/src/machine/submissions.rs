@@ -14,7 +14,7 @@ use crate::key_queues::KeyQueues;
 use crate::window::Origin;
 
 impl Machine {
-    /// Notes that a publisher is connected. Everything unsettled is queued again, in order.
+    /// Records that a publisher is connected. Everything unsettled is queued again, in order.
     pub(crate) fn session_started(&mut self, window: MaxInFlightPerKey) {
         self.key_queues = KeyQueues::new(window);
         self.session.start();

@@ -43,7 +43,7 @@ impl Unstored {
         !self.ahead.is_empty()
     }
 
-    /// Notes that an entry ahead of the cursor is about to be parked.
+    /// Records that an entry ahead of the cursor is about to be parked.
     pub(super) fn set_ahead(&mut self, id: EntryId) {
         self.ahead.insert(id);
     }
@@ -111,7 +111,7 @@ impl Unstored {
         self.stored_since_question = Some(HashMap::new());
     }
 
-    /// Notes that the question was answered.
+    /// Records that the question was answered.
     pub(super) fn answered(&mut self) {
         self.stored_since_question = None;
     }

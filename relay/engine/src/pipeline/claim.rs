@@ -227,8 +227,8 @@ impl Claim<'_> {
         })
     }
 
-    /// Notes why the recovery failed, and releases the lease: another process may reach the broker,
-    /// and this one may stop before its next attempt.
+    /// Records why the recovery failed, and releases the lease: another process may reach the
+    /// broker, and this one may stop before its next attempt.
     async fn give_back(&mut self, lease: Lease, error: &LogError, open: &mut Open) {
         if let Some(reason) = refusal_of_broker(error) {
             let since = *open.refused_since.get_or_insert_with(OffsetDateTime::now_utc);

@@ -37,7 +37,7 @@ impl Slices {
         NonZeroU32::new(self.asked)
     }
 
-    /// Notes how many rows were read, and the number of the last one.
+    /// Records how many rows were read, and the number of the last one.
     pub(super) fn read(&mut self, rows: usize, last: Option<i64>) {
         self.is_at_end = rows < self.asked as usize;
         self.rows_left = self.rows_left.map(|left| left - self.asked);

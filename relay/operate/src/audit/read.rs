@@ -61,8 +61,9 @@ pub struct Audited {
 /// Returns the latest decisions that match, from all places and from the keys and sagas of
 /// `tables`. Reads at most 10,000 rows of each audit, with a filter 100,000. Cancel-safe.
 ///
-/// # Errors [`OperateError`] when the operator may not read the audit, or when the filter is
-/// contradictory. [`Audited::away`] has the errors of unreachable databases.
+/// # Errors
+/// [`OperateError`] when the operator may not read the audit, or when the filter is contradictory.
+/// [`Audited::away`] has the errors of unreachable databases.
 pub async fn read(
     places: &Places,
     tables: &[NamedTables],

@@ -140,7 +140,7 @@ impl Selected {
     /// Carries out a decision about these messages: a discard from the last message to the first,
     /// so that no message takes effect that is still to be discarded; a requeue from the first.
     /// Calls `progress` after each part. Ends early after a problem of a database, and when it is
-    /// stopped: what is left can be decided about again. Not cancel-safe: ask for the
+    /// stopped: what is left can be decided about again. Not cancel-safe: query the
     /// [`decision`](super::decision()).
     ///
     /// # Errors

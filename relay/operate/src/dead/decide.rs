@@ -253,7 +253,7 @@ impl Decided {
     fn of(message: &DeadMessage, outcome: Result<String, OperateError>) -> Self {
         let (outcome, error) = match outcome {
             Ok(outcome) => (outcome, None),
-            // The error's own text says so.
+            // The error's own text states this.
             Err(error) if error.is_unknown() => (error.to_string(), Some(error)),
             Err(error) => (format!("not done: {error}"), Some(error)),
         };

@@ -1,5 +1,5 @@
-//! The result of a decision about many messages, as the audits have it: the same for every process,
-//! even after the one that made the decision has ended.
+//! The result of a decision about many messages, according to the audits: the same for every
+//! process, even after the one that made the decision has ended.
 
 use std::collections::{BTreeMap, HashSet};
 

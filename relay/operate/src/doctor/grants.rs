@@ -27,7 +27,7 @@ pub async fn examine_grants(database: &Database, names: &RoleNames) -> Vec<Findi
         // The check of the connection reports it.
         Err(Unreachable { unavailable: true, .. }) => Vec::new(),
         Err(Unreachable { reason, .. }) => {
-            let remedy = "no right was checked: correct what the reason names";
+            let remedy = "no right was checked: correct the named cause";
             vec![Finding::unknown(CHECK, "database", reason, remedy)]
         }
     }

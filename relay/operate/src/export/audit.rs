@@ -29,7 +29,8 @@ pub struct AuditExport {
 impl AuditExport {
     /// Begins an export. With `is_each`, each message of a decision is a row.
     ///
-    /// # Errors [`OperateError`] when the operator may not read the audit, or when the filter is
+    /// # Errors
+    /// [`OperateError`] when the operator may not read the audit, or when the filter is
     /// contradictory.
     pub fn new(
         places: Places,

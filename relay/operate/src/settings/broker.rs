@@ -37,9 +37,9 @@ pub enum Broker {
 impl Broker {
     /// Creates a connector with these settings. Does not connect yet.
     ///
-    /// # Errors [`InvalidSetting`] names the setting within the pipeline, its value and the
-    /// accepted values, or reports that a service [lent its
-    /// transactions](Self::lends_transactions).
+    /// # Errors
+    /// [`InvalidSetting`] names the setting within the pipeline, its value and the accepted values,
+    /// or reports that a service [lent its transactions](Self::lends_transactions).
     pub fn connector(&self) -> Result<Arc<dyn Connector>, InvalidSetting> {
         Ok(match self {
             #[cfg(feature = "kafka")]

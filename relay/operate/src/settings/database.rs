@@ -53,7 +53,8 @@ impl Database {
 
     /// Returns the URL. Reads the file that holds it, if there is one.
     ///
-    /// # Errors [`InvalidSetting`] names the file, or reports that a service lent its database.
+    /// # Errors
+    /// [`InvalidSetting`] names the file, or reports that a service lent its database.
     pub fn url(&self) -> Result<SecretString, InvalidSetting> {
         match &self.known {
             Known::Url(url) => url.load("database.url"),

@@ -92,7 +92,7 @@ impl Session {
         match works {
             Some(true) => Look::Works,
             Some(false) => Look::Lost(String::from("its session has sent them, and they did not arrive")),
-            None => Look::Lost(String::from("its session is gone")),
+            None => Look::Lost(String::from("its session has ended")),
         }
     }
 }
@@ -119,7 +119,8 @@ impl<'a> Watch<'a> {
 
     /// Waits for a row for as long as the session works.
     ///
-    /// # Errors [`OperateError`] when no row arrived and the session does not work.
+    /// # Errors
+    /// [`OperateError`] when no row arrived and the session does not work.
     pub(super) async fn next<T>(&self, row: impl Future<Output = T>) -> Result<T, OperateError> {
         let Some(limit) = self.bound.limit() else { return Ok(row.await) };
         let mut row = pin!(row);

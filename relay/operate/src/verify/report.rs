@@ -112,7 +112,7 @@ pub struct ComparedPipeline {
     pub enqueued: u64,
     /// Messages that the broker has confirmed.
     pub published: u64,
-    /// Messages that wait for their turn.
+    /// Messages that the consumer has not reached yet.
     pub pending: u64,
     /// Messages that are dead, or held behind a dead one.
     pub parked: u64,

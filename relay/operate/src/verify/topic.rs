@@ -107,7 +107,7 @@ impl Reading {
 /// Time of the earliest record of each partition, in milliseconds since 1970.
 type Earliest = BTreeMap<i32, i64>;
 
-/// Notes the times of records.
+/// Records the times of records.
 fn note(records: &[ReadTopic], earliest: &mut Earliest) {
     for record in records {
         let Some(at) = record.at_ms else { continue };
@@ -117,8 +117,8 @@ fn note(records: &[ReadTopic], earliest: &mut Earliest) {
 }
 
 /// Returns the first id from which on the topic has every published message; `None` when no
-/// partition is cut. Each cut partition knows only what is younger than its own earliest record:
-/// the others may go back further. Verify does not know the partition of a missing message, so the
+/// partition is cut. Each cut partition shows only messages newer than its own earliest record: the
+/// others may go back further. Verify does not know the partition of a missing message, so the
 /// partition that was cut last decides.
 fn cut_at(cut: &BTreeSet<i32>, earliest: &Earliest) -> Option<Uuid> {
     let begins_at = |partition| earliest.get(partition).map(|at| id_at(at.unsigned_abs()));

@@ -28,7 +28,7 @@ pub(crate) struct Bulk {
 }
 
 impl Bulk {
-    /// Notes how it has ended, unless that is known.
+    /// Records how it has ended, unless that is known.
     pub(crate) fn end(&mut self, how: Result<Vec<BulkReport>, String>) {
         if self.ended.is_none() {
             self.ended = Some(how);

@@ -121,7 +121,7 @@ pub(crate) struct Advice {
 }
 
 /// Refuses a request that does not come from this page, or whose address contains credentials.
-/// `has_bearer`: whether it has a token in a header, which no browser adds by itself.
+/// `has_bearer`: whether it has a token in a header, which no browser adds on its own.
 pub(crate) fn from_the_page(request: &Parts, has_bearer: bool, advice: &Advice) -> Result<(), Problem> {
     let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
     let (path, query) = (request.uri.path(), request.uri.query().unwrap_or_default());

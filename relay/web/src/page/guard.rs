@@ -15,7 +15,7 @@ pub(crate) struct Head<'a> {
     pub(crate) site: Option<&'a str>,
     /// `Sec-Fetch-Mode`.
     pub(crate) mode: Option<&'a str>,
-    /// Whether it has a token in its headers, which no browser adds by itself.
+    /// Whether it has a token in its headers, which no browser adds on its own.
     pub(crate) has_bearer: bool,
 }
 

@@ -133,7 +133,7 @@ impl Observer {
         *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Completes when nobody has read or followed the page for this long. Cancel-safe.
+    /// Completes when no one has read or followed the page for this long. Cancel-safe.
     pub(crate) async fn unread(&self, time: Duration) {
         loop {
             let read_at = *self.read_at.lock().unwrap_or_else(PoisonError::into_inner);

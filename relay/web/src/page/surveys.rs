@@ -20,7 +20,7 @@ type Counted = (Instant, Surveyed);
 pub(crate) struct Surveys(Mutex<HashMap<String, Counted>>);
 
 impl Surveys {
-    /// Returns a count that is fresh, or counts.
+    /// Returns a recent count, or counts anew.
     pub(crate) async fn get(
         &self,
         asked: String,

@@ -132,7 +132,8 @@ impl Users {
     /// secret delays the answer and holds one of a few slots of the peer for that time, even if the
     /// peer disconnects.
     ///
-    /// # Errors [`TooMany`] when no slot is free; then nothing was compared.
+    /// # Errors
+    /// [`TooMany`] when no slot is free; then nothing was compared.
     pub(crate) async fn prove(
         &self,
         proof: &Proof,

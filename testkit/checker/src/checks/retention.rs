@@ -16,7 +16,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     for id in removed {
         match index.parked.get(id) {
             Some(ParkedEntry::Discarded) => {}
-            // This message can no longer be published, because its payload is gone.
+            // This message can no longer be published, because its payload no longer exists.
             Some(_) => findings.breach(Violation::RemovedWhileParked, || Subject::message(*id)),
             None if index.published.contains(id) => {}
             None => findings.breach(Violation::RemovedUnpublished, || Subject::message(*id)),

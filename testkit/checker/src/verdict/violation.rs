@@ -141,7 +141,7 @@ impl Violation {
     pub const fn text(self) -> &'static str {
         match self {
             Self::CommittedInPart => "is committed only in part",
-            Self::UndoneAndPresent => "was rolled back to a savepoint and is there",
+            Self::UndoneAndPresent => "was rolled back to a savepoint but exists",
             Self::WithoutBusinessRow => "is in the outbox without its committed business row",
             Self::WithoutMessage => "is committed but has too few messages in the outbox",
             Self::TooManyMessages => "has too many messages in the outbox",

@@ -134,7 +134,7 @@ fn apply(kind: Kind, proxy: &Proxy, rng: &mut StdRng) -> String {
             let gone = if rng.random() { End::Client } else { End::Server };
             proxy.abandon(gone);
             let gone = if gone == End::Client { "client" } else { "server" };
-            format!("the {gone} has gone")
+            format!("the {gone} has disappeared")
         }
         Kind::Down => {
             proxy.down();

@@ -2,7 +2,7 @@
 
 use crate::sets::{Entry, Set};
 
-/// The work of a worker at this moment.
+/// The current work of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Work {
     /// It does nothing.

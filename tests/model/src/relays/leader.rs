@@ -19,7 +19,7 @@ impl Leader {
         next_read(model, position, state.visible())
     }
 
-    /// Reads the present difference, or the next one, to its end.
+    /// Reads the current difference, or the next one, to its end.
     pub(super) fn read(&mut self, model: &Relays, state: &State) {
         let first = self.next_read(model, state);
         while let Some(read) = self.next_read(model, state)

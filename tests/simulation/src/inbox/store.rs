@@ -128,7 +128,7 @@ impl SimulatedInbox {
         }
     }
 
-    /// Returns the fault of the present call of the handler.
+    /// Returns the fault of the current call of the handler.
     fn next_handler_fault(&self) -> Option<HandlerFault> {
         let mut state = self.world.lock();
         let fault = state.armed.handlers.pop()?;

@@ -59,7 +59,7 @@ const ACQUIRE: Duration = Duration::from_secs(5);
 /// Timeout of an operation, after which its outcome is unknown.
 const PATIENCE: Duration = Duration::from_secs(45);
 
-/// Runs a producer until it is told to stop.
+/// Runs a producer until it is stopped.
 ///
 /// # Errors
 /// The task cannot be used.

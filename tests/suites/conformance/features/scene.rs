@@ -1,6 +1,6 @@
 //! One row of features: a producer, relays, a broker in memory, consumers, and an operator of both
 //! sides. The row determines the outcome of each message. The order of a key is checked unless a
-//! feature gives up that order.
+//! feature waives that order.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 

@@ -232,7 +232,7 @@ async fn unknown_kinds_are_held_on_demand<DB: TestDatabase>(database: &Database<
     let broker = Broker::new(messages);
     let old = base(&inbox, &broker).on(refund::<DB>).unknown_kinds(UnknownKinds::Hold).attempts_max(1);
     let (stop, running) = start(old.concurrency(NonZeroUsize::MIN));
-    // Its one worker has looked at the first message when it has handled the second one.
+    // Its only worker has seen the first message when it has handled the second one.
     broker.settled_at_least(1).await;
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();

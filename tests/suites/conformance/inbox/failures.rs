@@ -120,7 +120,7 @@ async fn a_handler_that_blocks_its_thread_is_told<DB: TestDatabase>(database: &D
     let broker = Broker::new([message("blocks")]);
     let told = Arc::new(AtomicBool::new(false));
     let telling = Arc::clone(&told);
-    // The handler reads the gauge itself: a runtime with a blocked thread need not run other tasks.
+    // The handler reads the gauge itself: a runtime with a blocked thread may not run other tasks.
     let handler = Effect::new(move |_, _| {
         let deadline = std::time::Instant::now() + Duration::from_secs(30);
         while std::time::Instant::now() < deadline && !telling.load(Ordering::Relaxed) {
@@ -291,7 +291,7 @@ impl Handler<Postgres> for Runs {
 }
 
 /// Goal: a message that always exceeds `statement_timeout` (57014, once taken for an outage) does
-/// not hold its key for ever.
+/// not hold its key forever.
 async fn a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;
     for (round, batch) in BATCHES.into_iter().enumerate() {

@@ -1,5 +1,5 @@
 //! Failures of held messages and redrives, in a consumer that holds keys: nothing is lost, nothing
-//! overtakes, and no message blocks the others for ever.
+//! overtakes, and no message blocks the others forever.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

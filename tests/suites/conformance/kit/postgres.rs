@@ -97,7 +97,7 @@ async fn a_schema_is_removed_after_a_panic(stage: Stage) -> Outcome {
 }
 
 /// Goal: the removal needs no other task of the runtime, as in a plain `#[tokio::test]`. Oracle:
-/// the schema is gone when the test ends in the middle of its work.
+/// the schema no longer exists when the test ends in the middle of its work.
 async fn a_schema_is_removed_by_a_test_with_one_thread(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
     let url = database.url.clone();

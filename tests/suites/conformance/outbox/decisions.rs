@@ -126,7 +126,7 @@ async fn a_relay_that_is_forgotten_leaves_no_pause<DB: TestDialect>(db: &Databas
 }
 
 /// Goal: a relay can be forgotten, however many entries are parked for it, and an interrupted call
-/// is not in vain. Oracle: what is left after a call whose third part fails, and after the next
+/// is not in vain. Oracle: the entries left after a call whose third part fails, and after the next
 /// call. A relay that leads again in between loses nothing more.
 async fn what_is_discarded_with_a_relay_goes_in_parts<DB: TestDialect>(db: &Database<DB>) {
     const PARKED: i64 = 25_000;

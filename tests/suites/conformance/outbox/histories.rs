@@ -112,7 +112,7 @@ async fn segments_with_rows(db: &Database<Postgres>) -> Vec<String> {
 
 /// Goal: a relay does not pass the rows of a segment that is detached, neither where it leads nor
 /// where it begins, nor the rows of a transaction that was open at its last mark. Oracle: the
-/// errors, which name the segment and the remedy; what is read once it is attached again.
+/// errors, which name the segment and the remedy; the rows that are read once it is attached again.
 async fn rows_of_a_segment_that_is_detached_are_not_passed(db: &Database<Postgres>) {
     let (checkpoint_store, _, mut follower) = after_ten(db).await;
     let segments = segments_with_rows(db).await;
@@ -187,8 +187,8 @@ pub(super) fn dead(entry: &outbox_log::Entry) -> ExceptionChange {
     change
 }
 
-/// The sequence goes back below a parked message whose row is gone. The id is then assigned to
-/// another message, which has to be parked as well.
+/// The sequence goes back below a parked message whose row no longer exists. The id is then
+/// assigned to another message, which has to be parked as well.
 async fn a_parked_message_keeps_its_id_when_it_is_given_out_again(db: &Database<Postgres>) {
     db.enqueue(telling(0..10)).await;
     let mut store = db.checkpoint_store("a").await;

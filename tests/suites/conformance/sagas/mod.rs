@@ -98,16 +98,16 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// The changes that tests make to the tables, in the SQL of each database.
 trait Tables: Dialect {
-    /// Makes every turn, lease and timer due. Timers come first, as a worker may poll in between.
+    /// Makes every saga, lease and timer due. Timers come first, as a worker may poll in between.
     /// The rows of sagas are locked before those of their steps, in the order of workers; otherwise
     /// there could be deadlocks.
     const NOW: &str;
     const EFFECTS: &str;
     /// Moves the end of every saga a year back.
     const AGE: &str;
-    /// Moves the next turn of every saga two days ahead, as a clock that was wrong has set it.
+    /// Moves the next run of every saga two days ahead, as a wrong clock would.
     const AHEAD: &str;
-    /// Moves the next turn of every saga four hours ahead.
+    /// Moves the next run of every saga four hours ahead.
     const HOURS_AHEAD: &str;
     /// Writes an effect.
     fn apply(

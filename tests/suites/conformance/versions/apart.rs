@@ -130,7 +130,7 @@ async fn only_an_idle_transaction(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a migrator that waits for another one names it, and does not wait for ever. Oracle: the
+/// Goal: a migrator that waits for another one names it, and does not wait forever. Oracle: the
 /// error names process, application and the wait; nothing is applied, and the connection can be
 /// used again, inside a transaction of the caller as well.
 async fn the_holder_is_named(stage: Stage) -> Outcome {
@@ -160,7 +160,7 @@ async fn the_holder_is_named(stage: Stage) -> Outcome {
 }
 
 /// Goal: a script that an administrator runs by hand waits for another migration, names it, and
-/// does not wait for ever. Oracle: the error names process, application and the wait, and it is one
+/// does not wait forever. Oracle: the error names process, application and the wait, and it is one
 /// of locks; nothing is applied, and the script succeeds once the other one has ended, also during
 /// its wait.
 async fn a_script_waits_its_time(stage: Stage) -> Outcome {

@@ -67,7 +67,7 @@ async fn many(stage: Stage) -> Outcome {
     assert_eq!((same, database.integer(COUNT).await?), (address, first), "one form is one decision");
 
     let asked = ann.post("/dead/confirm", &which).await?;
-    // The five that died later have this cause, too.
+    // The five that became dead later also have this cause.
     let left = 70_000 - first + 5;
     let form = [&which[..], &asked.decision()?, &[("reason", "the rest")]].concat();
     let (address, _) = ann.follow("/dead/decide", &form).await?;

@@ -27,10 +27,10 @@
 //!
 //! Another function sets a sequence forward. Its lock waits for every open transaction that has
 //! enqueued, and other producers queue behind it. So it is tried for short moments, with pauses in
-//! which nothing is locked. The lock is held only briefly, in a transaction of its own: rows with
-//! low ids are then committed, and are found while producers continue. The same lock is taken when
-//! a cursor of this server gives up its snapshot: transactions that were in flight in it may still
-//! be open, with ids below the floor.
+//! which nothing is locked. The lock is held only briefly, in a separate transaction: rows with low
+//! ids are then committed, and are found while producers continue. The same lock is taken when a
+//! cursor of this server gives up its snapshot: transactions that were in flight in it may still be
+//! open, with ids below the floor.
 //!
 //! Exceptions stay unchanged. Those above the new floor are listed in `outbox_rebased`, together
 //! with entries that an operator has discarded, and the reader leaves them out. Entries that leave
@@ -213,7 +213,7 @@ impl Rebase {
         &self,
         connection: &'c mut PgConnection,
     ) -> Result<Option<Transaction<'c, Postgres>>, LogError> {
-        // Each statement sees what was committed while the transaction waited for a lock.
+        // Each statement sees the commits of the time in which the transaction waited for a lock.
         let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
         let mut tx = connection.begin_with(begin).await.map_err(failed())?;
         // The limit of a role for whole transactions, in servers that know it (PostgreSQL 17).

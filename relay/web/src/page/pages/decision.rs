@@ -168,7 +168,7 @@ impl View<'_> {
             }
             @if changed > 0 { p { (count(changed)) " that were confirmed were left out: they had already \
                                                     changed." } }
-            @if refused > 0 { p { (count(refused)) " were left as they are: they had changed." } }
+            @if refused > 0 { p { (count(refused)) " were left unchanged: they had changed since." } }
             @if before > 0 { p { (count(before)) " were requested before, and their consumer has not carried it out yet." } }
             @if unknown > 0 { p class="notice" { "For " (count(unknown)) " the outcome is unknown: the \
                                                                           database's answer was lost. The \
@@ -179,7 +179,8 @@ impl View<'_> {
             @if may_run_elsewhere {
                 p class="notice" { "It may be running in another process of the relay." }
             } @else if reports.is_empty() && self.left() > 0 {
-                p class="notice" { (count(self.left())) " were left as they are, or not reached: it has ended, or was interrupted." }
+                p class="notice" { (count(self.left())) " were left unchanged, or not reached: it has \
+                                                         ended, or was interrupted." }
             }
             @if self.left() > refused + before && !may_run_elsewhere && may_decide(operator) { (self.rest()) }
             (refusals(reports))

@@ -156,7 +156,7 @@ pub(crate) async fn run(
     let planned = planned(&app, pipeline, &operator, &filter).await?;
     if planned.chosen != shown {
         let text = format!("{} match now, and {} were shown", messages(planned.chosen), count(shown));
-        return Err(Problem::conflict(text).with_help("nothing was sent: look at the preview again"));
+        return Err(Problem::conflict(text).with_help("nothing was sent: check the preview again"));
     }
     let places = Places::new().outbox(pipeline);
     let seen = match app.replays.begin(name, operator.name(), id, app.until_end()) {
