@@ -90,7 +90,7 @@ pub(crate) fn floor(at: OffsetDateTime) -> Uuid {
     MessageId::floor(at).unwrap_or(limit)
 }
 
-/// Moves `at` back, but not before the first moment that an id can carry.
+/// Moves `at` back, but not before the first time that an id can contain.
 #[must_use]
 pub fn back(at: OffsetDateTime, by: Duration) -> OffsetDateTime {
     time::Duration::try_from(by)

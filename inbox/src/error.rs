@@ -294,7 +294,7 @@ pub enum RedriveError {
         /// The dead letter.
         id: DeadLetterId,
     },
-    /// It is not as it was when an operator chose it, so what chose it may not hold anymore.
+    /// It has changed since an operator chose it, so the filter may no longer match.
     #[error(
         "dead letter {id} has changed since it was chosen: its reason is {reason} now, after delivery \
          number {deliveries}"

@@ -114,7 +114,7 @@ pub enum Next {
     /// unavailable.
     Unavailable,
     /// Not counted, and retried after the time that the handler chose: the message depends on
-    /// something that is not there yet.
+    /// something that does not exist yet.
     NotYet,
     /// The database was unavailable, or another transaction won. Retried after a backoff. Counted
     /// only while other messages succeed: then the database fails for this message alone.

@@ -61,8 +61,8 @@ impl<DB: Dialect> HeldTurn<DB> {
         move |error| FailedTurn { tenant, message_id, failures, error }
     }
 
-    /// Ends the turn and notes that a process has the message in hand, unless another process has
-    /// noted that. Takes over the note of the process `ended`.
+    /// Ends the turn and records that a process has the message in hand, unless another process has
+    /// recorded that. Takes over the note of the process `ended`.
     pub(crate) async fn note(
         mut self,
         inbox: &Inbox<DB>,
@@ -102,7 +102,7 @@ pub struct FailedTurn {
     pub tenant: Tenant,
     /// The message.
     pub message_id: MessageId,
-    /// Number of failures counted before.
+    /// Number of failures counted so far.
     pub failures: u32,
     /// The failure.
     pub error: RedriveError,

@@ -67,7 +67,8 @@ impl<DB: Dialect> Inbox<DB> {
     async fn begin_memory(&self) -> Result<(), StoreError> {
         if self.memory().reading.retained_from.is_none() {
             let mut connection = self.acquire("give a connection").await?;
-            // A clock that is ahead would begin it too late for good; too early harms nothing.
+            // With a clock that is ahead, it would begin too late permanently; beginning too early
+            // is harmless.
             DB::begin_memory(&mut connection, self.tables(), self.settled_window().keep_from())
                 .await
                 .map_err(StoreError::during("store the time since when it remembers ids"))?;

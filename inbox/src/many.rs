@@ -37,7 +37,7 @@ pub struct SeenLetter {
     pub id: DeadLetterId,
     /// Why it was dead-lettered: a held message that fails later gets another reason and error.
     pub reason: Reason,
-    /// Number of deliveries that ended in it: each can bring another reason and error.
+    /// Number of deliveries that it counts: each can change its reason and error.
     pub deliveries: u32,
 }
 
@@ -267,7 +267,8 @@ impl<DB: Dialect> Inbox<DB> {
                 ..Decision::new(&letter, Action::Discard, &decided.signature)
             };
             self.tables().note_decision(&mut tx, &decision).await.map_err(failed("note a decision"))?;
-            // This statement fails in an aborted transaction, so the commit afterwards commits.
+            // This statement would fail in an aborted transaction, so the following commit really
+            // commits.
             let closed = self.tables().resolve(&mut tx, seen.id, resolution).await;
             if closed.map_err(failed("close a dead letter"))? != 1 {
                 return Err(RedriveError::NotFound { id: seen.id });

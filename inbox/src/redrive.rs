@@ -235,7 +235,7 @@ impl<DB: Dialect> Inbox<DB> {
         resolution: Resolution,
     ) -> Result<Redriven, RedriveError> {
         let what = "close a dead letter";
-        // This statement fails in an aborted transaction, so the commit below commits.
+        // This statement would fail in an aborted transaction, so the commit below really commits.
         let closing =
             async { self.tables().resolve(&mut tx, id, resolution).await.map_err(StoreError::during(what)) };
         if self.in_time(what, closing).await? != 1 {

@@ -17,7 +17,7 @@ pub struct SagaQuery {
     pub saga_type: Option<String>,
     /// Only sagas in this state.
     pub state: Option<State>,
-    /// Only sagas that need an operator, those that have needed one longest first.
+    /// Only sagas that need an operator, starting with those that have needed one the longest.
     pub is_stuck: bool,
     /// Whether to include ended sagas.
     pub with_ended: bool,

@@ -163,7 +163,7 @@ impl<DB: Dialect> Tables<DB> {
         DB::due_kinds(connection, &self.own, kinds).await
     }
 
-    /// Makes sagas of a type and version due that wait for no step, and whose next turn is further
+    /// Makes sagas of a type and version due that wait for no step, and whose next run is further
     /// ahead than [`LEASE_MAX`], or than [`PAUSE_MAX`] after a failure. Sagas that a worker holds
     /// become due after [`LEASE_MAX`]. Reads at most [`SLICE`] sagas, beginning after a given time.
     pub(crate) async fn wake_stranded(

@@ -144,7 +144,7 @@ impl Outcomes {
         self.openings.flush(|waiting| {
             let Waiting { pending, message } = waiting;
             if failure.is_some() {
-                // Behind a message that was not taken, no other of its key may go.
+                // After a message that was not accepted, no other message of its key may be sent.
                 return Flush::Full(Waiting { pending, message });
             }
             let ticket = pending.ticket();
@@ -156,8 +156,7 @@ impl Outcomes {
                 Err(error) => {
                     let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
                     let error = fault::delivery(code, message.topic.as_str());
-                    failure
-                        .get_or_insert_with(|| format!("the session ended with an earlier message: {error}"));
+                    failure.get_or_insert_with(|| format!("an earlier message ended the session: {error}"));
                     pending.answer(Err(error));
                     self.withdraw();
                 }
@@ -239,7 +238,7 @@ impl Outcomes {
             (Fault::Message, _) if self.batches && !self.failed() && self.outstanding() == 1 => {
                 // No other message can have been in its batch, so it needs no session to find it.
                 // librdkafka ends this session anyway, because it may leave no gap.
-                self.fail(Fault::Broker, format!("the session ended with an earlier message: {error}"));
+                self.fail(Fault::Broker, format!("an earlier message ended the session: {error}"));
                 error
             }
             (Fault::Message, _) if self.batches => {
@@ -253,7 +252,7 @@ impl Outcomes {
             (Fault::Message, _) => error,
             (_, FaultScope::Topic) => {
                 if self.batches {
-                    self.fail(Fault::Broker, format!("the session ended with an earlier message: {error}"));
+                    self.fail(Fault::Broker, format!("an earlier message ended the session: {error}"));
                 }
                 error
             }

@@ -188,7 +188,7 @@ impl message::Publisher for Publisher {
                     && error.scope() != FaultScope::Session
                     && self.refused.note(&message);
                 if self.singles.is_none() && !is_contained {
-                    self.over = Some(format!("the session ended with an earlier message: {error}"));
+                    self.over = Some(format!("an earlier message ended the session: {error}"));
                 }
                 outcomes.report(ticket, if is_contained { error.contained() } else { error });
             }

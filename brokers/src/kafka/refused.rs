@@ -176,7 +176,7 @@ mod tests {
             refused
                 .note_topic(&topic, &PublishError::new(Fault::Operator, FaultScope::Topic, "no such topic"));
         }
-        // How many there are depends on the time that this took: old ones are replaced.
+        // Their number depends on the time that this took: old ones are replaced.
         assert!((1..=TOPICS_MAX).contains(&refused.topics.len()));
     }
 }

@@ -214,7 +214,7 @@ impl Lane {
         (accepted, records)
     }
 
-    /// Gives up a window whose queue confirms nothing while others do. The session continues
+    /// Abandons a window whose queue confirms nothing while others do. The session continues
     /// without it, on a new channel. Later confirms on the old channel are ignored.
     async fn give_up(&mut self, items: Vec<Item>) {
         for item in items {

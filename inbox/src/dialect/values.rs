@@ -91,7 +91,7 @@ pub struct Stored {
     pub dead_letter: Option<DeadLetterId>,
 }
 
-/// Whether a row is marked, so that the commit checks that it is still there.
+/// Whether a row is marked, so that the commit checks that it still exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// The commit of the transaction gives proofs: see

@@ -314,7 +314,7 @@ migrations::statements! {
         FROM (SELECT actor, action, note, selection, at FROM {schema}inbox_audit
             WHERE decision = $1 AND ($2::text IS NULL OR consumer = $2) LIMIT $3::bigint) AS a
         GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC LIMIT 1";
-    /// How these were closed; another outcome is that of a redrive that failed.
+    /// The resolutions of closed ones; any other outcome is that of a failed redrive.
     letter_outcomes = "
         SELECT a.outcome, count(*) AS letters
         FROM (SELECT CASE WHEN outcome IN ('applied', 'applied_late', 'duplicate', 'discarded') THEN outcome

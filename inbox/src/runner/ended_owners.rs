@@ -19,7 +19,7 @@ pub(super) struct EndedOwners(Mutex<HashSet<Uuid>>);
 
 impl EndedOwners {
     /// Returns whether a process that does not handle a message it has in hand has ended.
-    /// `was_seen_before` is whether it did not handle that message a while ago either.
+    /// `was_seen_before` is true if it was also not handling that message some time before.
     pub(super) fn has_ended(&self, owner: Uuid, was_seen_before: bool) -> bool {
         let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if was_seen_before {

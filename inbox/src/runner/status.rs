@@ -64,8 +64,8 @@ impl ConsumerStatus {
         self.state().lag
     }
 
-    /// Returns how long it has settled nothing although it had work, or had no session. It is a few
-    /// seconds at most while all is well.
+    /// Returns how long it has settled nothing although it had work, or had no session. It is at
+    /// most a few seconds in normal operation.
     #[must_use]
     pub fn stalled_for(&self) -> Duration {
         self.state().progressed_at.elapsed()

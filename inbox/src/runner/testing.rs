@@ -1,4 +1,4 @@
-//! A consumer for tests: without its guard, or ended at a chosen moment.
+//! A consumer for tests: without its guard, or ended at a chosen point.
 
 use std::sync::Arc;
 

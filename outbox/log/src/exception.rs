@@ -23,7 +23,7 @@ pub enum ExceptionState {
     /// It failed too often, and an operator decides. It blocks its key, unless the policy lets the
     /// key pass.
     Dead,
-    /// An operator gave it up. The relay removes it and unblocks its key.
+    /// An operator discarded it. The relay removes it and unblocks its key.
     Discarded,
 }
 

@@ -120,12 +120,12 @@ impl<T: PartialEq + Clone> Watch<T> {
     }
 }
 
-/// Whether the holder of a lease lives, for a caller that does not want the lease itself.
+/// Whether the holder of a lease is alive, for a caller that does not want the lease itself.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Life<T> {
     /// The holder has renewed the lease, or may still do it in time.
     Alive { holder: String },
-    /// The lease ends later than the holder can have asked for. Look again after this time.
+    /// The lease ends later than the holder can have requested. Check again after this time.
     Unknown(Duration),
     /// The lease is free, or over although its stored end lies in the future.
     Over(Option<Held<T>>),

@@ -2,7 +2,7 @@
 
 use time::OffsetDateTime;
 
-/// The present in microseconds. The clock is the machine's: a SQLite file has no server.
+/// The current time in microseconds. The clock is the machine's: a SQLite file has no server.
 pub const NOW: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
 
 /// The largest message id with the current time.

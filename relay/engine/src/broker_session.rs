@@ -90,7 +90,7 @@ impl BrokerSession {
         }
     }
 
-    /// Begins to end the session; its last receipts still come, then [`BrokerEvent::Ended`].
+    /// Begins to end the session; its last receipts still arrive, then [`BrokerEvent::Ended`].
     pub(crate) fn close(&mut self) {
         if let State::Open(session) = &mut self.state
             && session.listen_until.is_none()

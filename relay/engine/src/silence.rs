@@ -179,7 +179,7 @@ impl Silence {
         self.topics.len() > self.topics_max
     }
 
-    /// Forgets topics that say nothing about messages in flight, because none of those was
+    /// Forgets topics that reveal nothing about messages in flight, because none of those was
     /// submitted before the topic's last confirmation. `oldest` is the first submission in flight.
     pub(crate) fn forget(&mut self, oldest: Option<Submitted>) {
         self.topics.retain(|_, answers| {

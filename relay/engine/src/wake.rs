@@ -23,7 +23,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Starts at the shortest pause, with nothing expected soon.
+    /// Starts with the shortest pause, and expects no entry soon.
     #[must_use]
     pub(crate) fn new(min: Duration, max: Duration) -> Self {
         Self { min, max: max.max(min), next: min, waited: ALERT }

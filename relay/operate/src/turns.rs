@@ -11,15 +11,15 @@ use tokio::sync::Semaphore;
 /// Maximum number of concurrent queries, so that a query of thousands of pipelines does not open
 /// too many sessions.
 const LOOKS_MAX: usize = 4;
-/// Maximum number of slow looks in addition to these. Others do not wait for a database that does
-/// not answer: a slow look has no session, or one that is of no use.
+/// Maximum number of slow queries in addition to these. Others do not wait for a database that does
+/// not answer: a slow query has no session, or a useless one.
 const SLOW_LOOKS_MAX: usize = 12;
 /// The time after which a look counts as slow.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
-/// Runs looks, which query databases and brokers: four at a time, and up to twelve others that have
-/// taken longer than a second. Returns their results in the order of the looks. Cancel-safe if the
-/// looks are.
+/// Runs queries of databases and brokers: four at a time, and up to twelve others that have taken
+/// longer than a second. Returns their results in the order of the queries. Cancel-safe if the
+/// queries are.
 pub async fn in_turns<F: Future>(looks: Vec<F>) -> Vec<F::Output> {
     let quick = Arc::new(Semaphore::new(LOOKS_MAX));
     let mut looks = looks.into_iter().enumerate();

@@ -257,7 +257,7 @@ impl ChosenEntry {
         if found.state == ExceptionState::Retrying.as_str() && action.takes_retrying() {
             return Err(DecideError::Trying { id, action });
         }
-        // An entry that died again between the two reads is not the chosen one.
+        // An entry that became dead again between the two reads is not the chosen one.
         let is_dead = found.state == ExceptionState::Dead.as_str();
         let state = if is_dead {
             String::from("changing, or has changed since the decision was confirmed")

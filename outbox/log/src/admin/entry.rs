@@ -26,7 +26,7 @@ pub struct ListedEntry {
     pub due_in: Option<Duration>,
     /// The party at fault in the last failure.
     pub fault: Option<String>,
-    /// The last error. For a discarded entry: who gave it up and why, and why it was dead.
+    /// The last error. For a discarded entry: who discarded it and why, and why it was dead.
     pub error: Option<String>,
     /// When it was parked; for a discarded entry, when it was discarded.
     pub created_at: OffsetDateTime,

@@ -37,7 +37,7 @@ pub struct FoundEntry {
     pub is_passed: bool,
     /// Whether an operator gave it up: no attempt was confirmed.
     pub is_discarded: bool,
-    /// The error that made it dead before an operator gave it up.
+    /// The error that made it dead before an operator discarded it.
     pub discarded_error: Option<String>,
     /// Whether an operator edited it before it was published. The row has the old content.
     pub is_edited: bool,

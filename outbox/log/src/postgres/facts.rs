@@ -185,7 +185,7 @@ impl Statements {
         }
     }
 
-    /// Looks at some of the young rows. A backlog of days has more of them than one call may read.
+    /// Examines some of the young rows. A backlog of days has more of them than one call may read.
     pub(super) async fn look(
         &self,
         connection: &mut PgConnection,
@@ -211,7 +211,7 @@ impl Statements {
         }
     }
 
-    /// Looks at all of them. `limit` is the maximum duration of one look.
+    /// Examines all of them. `limit` is the maximum duration of one step.
     pub(super) async fn look_at_all(
         &self,
         connection: &mut PgConnection,

@@ -136,7 +136,8 @@ pub(super) const LABELS: &str =
     "CASE WHEN {unbounded} OR octet_length({of}.headers::text) > 4194304 THEN 'null'
     ELSE {of}.headers::text END";
 
-/// The present holder of a relay's lease, whole: the checkpoint store and retention look it up.
+/// The complete row of the current holder of a relay's lease: the checkpoint store and retention
+/// look it up.
 pub(super) const HOLDER: &str = "
         SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8, epoch, lease_until::text,
             lease_seconds

@@ -244,7 +244,8 @@ migrations::statements! {
             CASE WHEN $8::text IS NOT NULL THEN e.error END AS error
         FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s
         LEFT JOIN (SELECT * FROM walk AS w WHERE {matches} ORDER BY w.id) AS e ON true ORDER BY e.id";
-    /// The time is that before the entries were read: what dies meanwhile is younger.
+    /// The time is that before the entries were read: entries that become dead meanwhile are
+    /// younger.
     total(is_indexed = "state IN ('retrying', 'dead')") = "
         SELECT statement_timestamp() AS at, count(*) AS scanned, count(*) FILTER (WHERE {matches}) AS entries
         FROM {walk} AS w";

@@ -1,6 +1,5 @@
-//! The file behind a connection. A connection keeps the file that it opened, even after that one
-//! was removed and another one stands under its name. Producers that connect later write into the
-//! other.
+//! The file behind a connection. A connection keeps the file that it opened, even after that file
+//! was removed and another one has its name. Producers that connect later write into the other.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

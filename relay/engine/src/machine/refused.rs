@@ -29,7 +29,7 @@ const APART_MIN: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     tickets: Vec<Ticket>,
-    /// Survives `clear`: otherwise each end of a session would put them off again.
+    /// Survives `clear`: otherwise each end of a session would postpone them again.
     since: Option<Duration>,
     /// When entries were taken last.
     taken_at: Option<Duration>,

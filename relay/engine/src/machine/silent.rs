@@ -45,7 +45,7 @@ impl Machine {
         self.silence.set_now(now);
     }
 
-    /// Looks for destinations that have stopped answering, and parks their messages. `uniform` in
+    /// Detects destinations that have stopped answering, and parks their messages. `uniform` in
     /// `0.0..1.0` spreads the retries.
     pub(crate) fn look_for_silence(&mut self, uniform: f64) {
         let news = self.silence.news(self.oldest_in_flight().map(|(_, submitted)| submitted));

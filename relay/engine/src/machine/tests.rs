@@ -236,7 +236,7 @@ fn a_topic_that_stays_blocked_without_a_probe_is_free_with_the_next_session() {
     assert_eq!(bench.machine.load().blocked_topics, 0);
 }
 
-/// Returns a bench whose topic `t` is silent about its first message while `u` answers, with that
+/// Returns a bench in which topic `t` does not answer its first message while `u` does, with that
 /// message and its ticket.
 fn with_a_silent_topic() -> (Bench, Message, message::Ticket) {
     let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);

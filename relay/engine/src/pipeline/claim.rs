@@ -172,7 +172,7 @@ impl Claim<'_> {
         Ok(LogError::Unavailable { reason: format!("{told}; {SESSIONS}"), source: Some(Box::new(error)) })
     }
 
-    /// Reports who leads, when that changes: the question is asked several times a second.
+    /// Reports the leader when it changes: the query runs several times a second.
     fn stand_by(&self, holder: String) {
         let role = Role::Standby { holder };
         if let Role::Standby { holder } = &role

@@ -34,7 +34,7 @@ pub enum Change {
         /// Also apply a message older than the inbox remembers. Has no effect on an outbox.
         accept_late: bool,
     },
-    /// Give it up: it is not sent again, or none of its copies takes effect. A broker may have an
+    /// Discard it: it is not sent again, or none of its copies takes effect. A broker may have an
     /// earlier attempt whose answer was lost.
     Discard,
     /// Replace its content. A dead message stays dead until it is requeued. Only for entries of

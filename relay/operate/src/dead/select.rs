@@ -110,7 +110,7 @@ pub struct Selected {
     /// before them have taken effect.
     pub following: u64,
     /// By how many messages fewer match than were confirmed: another decision was faster, or they
-    /// died again.
+    /// became dead again.
     pub changed: u64,
     /// The errors of places that do not answer; their messages are not part of the decision.
     pub away: Vec<OperateError>,

@@ -192,7 +192,7 @@ impl Comparison<'_> {
             if Instant::now() >= deadline || !suspects.may_pass {
                 return suspects::convict(&mut open.spool, &open.context, compared).await;
             }
-            // A consumer that makes progress has not lost anything: the grace begins again.
+            // A consumer that makes progress has not lost anything: the grace period starts over.
             if suspects.ids.len() < before {
                 (deadline, pause) = (Instant::now() + self.grace, LOOK_INTERVAL);
             }
