@@ -56,7 +56,7 @@ impl Event for ShipOrder {
     const TOPIC: &'static str = "ship";
     const KIND: &'static str = "order.ship";
 
-    /// Keeps a request ahead of the message that takes it back.
+    /// Keeps a request before the message that cancels it.
     fn key(&self) -> Option<String> {
         Some(format!("order-{}", self.order))
     }

@@ -37,14 +37,14 @@ pub struct Failed<'a> {
     pub is_returned: bool,
 }
 
-/// A failure that was noted, as the database remembers it.
+/// A failure that was recorded, as the database remembers it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NotedFailure {
     /// Number of counted failures.
     pub(crate) attempts: u32,
     /// Number of consecutive failures that were not counted.
     pub(crate) uncounted: u32,
-    /// When the first failure was noted, counted or not.
+    /// When the first failure was recorded, counted or not.
     pub(crate) first_failed_at: OffsetDateTime,
     /// Time since then, by the database's clock.
     pub(crate) age: Duration,
@@ -78,11 +78,11 @@ pub struct InHand {
 pub enum Forget {
     /// All messages.
     All,
-    /// Messages without a noted failure.
+    /// Messages without a recorded failure.
     Unnoted,
     /// Messages without a counted failure, whose handler ended no process.
     Unsuspected,
-    /// Messages without a noted failure, whose handler ended no process.
+    /// Messages without a recorded failure, whose handler ended no process.
     Untouched,
 }
 
@@ -92,7 +92,7 @@ impl Forget {
         self == Self::All
     }
 
-    /// Returns whether failures are forgotten that were noted and not counted.
+    /// Returns whether failures are forgotten that were recorded and not counted.
     pub(crate) fn also_noted(self) -> bool {
         !matches!(self, Self::Unnoted | Self::Untouched)
     }
@@ -127,7 +127,7 @@ pub struct Failures {
     pub attempts: u32,
     /// Number of consecutive failures that were not counted. It restarts after an hour without one.
     pub uncounted: u32,
-    /// Time since the first failure was noted, counted or not, by the clocks of database and
+    /// Time since the first failure was recorded, counted or not, by the clocks of database and
     /// process: the shorter time.
     pub age: Duration,
     /// Wait until the next attempt; zero for a failure that is not counted.
@@ -179,7 +179,8 @@ impl<DB: Dialect> Inbox<DB> {
     /// error.
     ///
     /// # Errors
-    /// [`StoreError`]; the failure is not noted then. Runs to its end even if this call is dropped.
+    /// [`StoreError`]; the failure is not recorded then. Runs to its end even if this call is
+    /// dropped.
     pub async fn record_failure(
         &self,
         consumer: &ConsumerName,

@@ -30,7 +30,7 @@ impl Day {
         self.0
     }
 
-    /// Returns the first moment of the day.
+    /// Returns the beginning of the day.
     #[must_use]
     pub fn start(self) -> OffsetDateTime {
         OffsetDateTime::new_utc(self.0, Time::MIDNIGHT)

@@ -87,7 +87,7 @@ pub struct Decision {
     pub accept_late: bool,
     /// How the dead letter was closed, or why it was not; `None` while a request is open.
     pub outcome: Option<String>,
-    /// When the outcome was noted.
+    /// When the outcome was recorded.
     pub done_at: Option<OffsetDateTime>,
     /// The id of a decision about many dead letters; `None` for a decision about this one alone.
     pub decision: Option<Uuid>,
@@ -123,7 +123,7 @@ impl Decision {
     }
 }
 
-/// A request that is noted, but not committed.
+/// A request that is recorded, but not committed.
 struct Noted<DB: Dialect> {
     tx: InboxTransaction<DB>,
     /// Whether the same request was not open before.

@@ -19,7 +19,7 @@ use crate::transaction::InboxTransaction;
 /// limit, so that the database accepts the day even if its clock differs.
 const AHEAD_MAX: Duration = Duration::from_secs(365 * 86_400);
 
-/// A decision that is noted, but not committed.
+/// A decision that is recorded, but not committed.
 struct Noted<DB: Dialect> {
     tx: InboxTransaction<DB>,
     resolution: Resolution,

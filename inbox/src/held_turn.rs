@@ -48,7 +48,7 @@ pub(crate) struct HeldTurn<DB: Dialect> {
     letter: DeadLetter,
     tenant: Tenant,
     message_id: MessageId,
-    /// Whether a failure is noted, counted or not.
+    /// Whether a failure is recorded, counted or not.
     has_failed: bool,
 }
 

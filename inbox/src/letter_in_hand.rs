@@ -10,7 +10,7 @@ use crate::store_error::StoreError;
 
 /// The process that has the message of a dead letter in hand.
 pub(crate) enum Hand {
-    /// The asking process, as is noted now.
+    /// The asking process, as is recorded now.
     Own {
         /// The reason to stop redriving the message, once too many processes have ended with it in
         /// hand.

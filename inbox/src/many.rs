@@ -279,7 +279,7 @@ impl<DB: Dialect> Inbox<DB> {
     }
 }
 
-/// Requests that are noted, but not committed.
+/// Requests that are recorded, but not committed.
 struct Requests<DB: Dialect> {
     tx: InboxTransaction<DB>,
     verdicts: Vec<Verdict>,
@@ -287,7 +287,7 @@ struct Requests<DB: Dialect> {
     noted: HashSet<Uuid>,
 }
 
-/// Discards that are noted, but not committed.
+/// Discards that are recorded, but not committed.
 struct Discards<DB: Dialect> {
     tx: InboxTransaction<DB>,
     discarded: Vec<Redriven>,

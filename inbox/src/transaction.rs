@@ -280,7 +280,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         self.forget_whole(consumer, tenant, message.id);
         let evidence = match admission {
             Admission::Fresh(_) => Evidence::Row { consumer: consumer.clone(), tenant: tenant.clone() },
-            // If the row is this transaction's own, it was noted when it was inserted.
+            // If the row is this transaction's own, it was recorded when it was inserted.
             Admission::Duplicate(_) => Evidence::None,
         };
         self.admitted.push(Admitted { subject: message.id.as_uuid(), evidence });

@@ -7,7 +7,7 @@
 //!
 //! The thread does not end by itself either when it is no longer needed and the broker neither
 //! reads nor answers. It waits for the answer to its goodbye, for hours if a memory alarm lasts
-//! that long. So its socket is shut down a moment after the connection was dropped.
+//! that long. So its socket is shut down shortly after the connection was dropped.
 
 use std::io;
 use std::net::Shutdown;

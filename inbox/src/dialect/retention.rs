@@ -18,7 +18,7 @@ pub trait Retention: Guards {
     /// Whether every day can hold rows without being created first.
     const DAYS_ARE_IMPLICIT: bool;
 
-    /// Records where memory begins, unless it is already noted.
+    /// Records where memory begins, unless it is already recorded.
     fn begin_memory(
         connection: &mut Self::Connection,
         tables: &Tables<Self>,

@@ -33,7 +33,8 @@ const FUTURE_NEAR: Duration = Duration::from_secs(86_400);
 pub(super) struct OneAttempt<'a> {
     pub(super) tenant: &'a Tenant,
     pub(super) message: &'a Message,
-    /// Number of counted failures; `None` if this process has not noted the message to be in hand.
+    /// Number of counted failures; `None` if this process has not recorded that it has the message
+    /// in hand.
     pub(super) failed_before: Option<u32>,
     pub(super) begun_at: Instant,
 }
@@ -93,7 +94,7 @@ impl<S: Store> Worker<S> {
         step
     }
 
-    /// Forgets the attempts of a message that this process noted to be in hand.
+    /// Deletes the attempts of a message that this process has in hand according to the database.
     pub(super) async fn forget(
         &self,
         tx: &mut S::Tx,

@@ -24,7 +24,7 @@ pub(super) struct Course {
     pub(super) is_suspect: bool,
     /// Whether the backoff set by another process is over.
     pub(super) is_resumed: bool,
-    /// Number of counted failures, if any failure is noted in the database.
+    /// Number of counted failures, if any failure is recorded in the database.
     pub(super) failed_before: Option<u32>,
     /// Number of consecutive uncounted failures.
     pub(super) outages: u32,
@@ -45,7 +45,7 @@ impl Course {
     }
 }
 
-/// The consequence of a noted failure.
+/// The consequence of a recorded failure.
 pub(super) enum Noted {
     /// It must be dead-lettered.
     Dead(NewDeadLetter),

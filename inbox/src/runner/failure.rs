@@ -55,16 +55,16 @@ pub(super) fn is_of_session(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// A failure that was noted.
+/// A failure that was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Failure {
     /// Whether it was counted.
     pub(super) is_counted: bool,
     /// Number of counted failures, including this one.
     pub(super) attempts: u32,
-    /// Time since the first failure was noted, by the clock that shows the shorter time.
+    /// Time since the first failure was recorded, by the clock that shows the shorter time.
     pub(super) age: Duration,
-    /// Number of consecutive uncounted failures, in any process, as the database noted them.
+    /// Number of consecutive uncounted failures, in any process, as the database recorded them.
     pub(super) uncounted: u32,
 }
 

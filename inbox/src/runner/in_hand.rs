@@ -68,8 +68,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Takes over a message that another process has noted to be in hand, if that process has
-    /// ended. Otherwise returns the step that waits for it.
+    /// Takes over a message that another process has in hand according to the database, if that
+    /// process has ended. Otherwise returns the step that waits for it.
     async fn take_over(
         &self,
         message: MessageName<'_>,
@@ -108,8 +108,8 @@ impl<S: Store> Worker<S> {
     }
 }
 
-/// Returns the maximum time between two attempts of a message. Waits that are noted beyond it come
-/// from a clock that was ahead.
+/// Returns the maximum time between two attempts of a message. Waits that are recorded beyond it
+/// come from a clock that was ahead.
 fn pause_max(backoff: Backoff) -> Duration {
     backoff.max.max(RETRY_AFTER_MAX)
 }

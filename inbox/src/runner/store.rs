@@ -128,9 +128,9 @@ pub trait Store: HeldMessages {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Records that this process has messages in hand, before their handlers run: if a handler ends
-    /// the process, the next process finds the note. Messages noted by another process stay its own
-    /// until they are [taken over](Self::take_over). Returns results in the order of `messages`. By
-    /// default a store keeps no such notes and returns failures only.
+    /// the process, the next process finds the note. Messages recorded by another process stay its
+    /// own until they are [taken over](Self::take_over). Returns results in the order of
+    /// `messages`. By default a store keeps no such notes and returns failures only.
     fn take_in_hand(
         &self,
         messages: &[MessageName<'_>],

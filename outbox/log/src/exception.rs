@@ -54,7 +54,7 @@ impl PartialOrd for ExceptionState {
     }
 }
 
-/// As its word.
+/// Serialized as its word, such as `held`.
 impl Serialize for ExceptionState {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.as_str())

@@ -32,7 +32,7 @@
 //! | `address` | [`Address`]: where to find a database |
 //! | `options` | [`LogOptions`]: options of connections |
 //! | `error` | [`LogError`] |
-//! | `tables`, `rows`, `dialect` | questions and decisions that are the same on every database |
+//! | `tables`, `rows`, `dialect` | queries and decisions that are the same on every database |
 //! | `postgres`, `sqlite` (features) | the dialects; files with the same name have the same task |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature exposes more to tests"))]

@@ -30,7 +30,7 @@ const PAGE_MIN: usize = 64 << 10;
 #[error("{setting}: {problem}")]
 #[non_exhaustive]
 pub struct InvalidSetting {
-    /// The field of [`EngineOptions`], or another name that was asked for.
+    /// The field of [`EngineOptions`], or the name that the caller passed.
     pub setting: &'static str,
     /// The value and the accepted values.
     pub problem: String,

@@ -15,9 +15,9 @@
 //! # Why nothing is passed over
 //! `from` is never above an entry that is held and has not been read back. Holding an entry lowers
 //! it. An answer raises it to just past the answer's last entry, but not above entries that were
-//! not stored when the question was asked (`unstored`, `missed`). An answer does not count if its
-//! question began at a higher id than `from` is now. Taking in an answer ends before the first
-//! entry that was not stored when the question was asked: the answer can show entries behind it
+//! not stored when the query was sent (`unstored`, `missed`). An answer does not count if its
+//! query began at a higher id than `from` is now. Taking in an answer ends before the first
+//! entry that was not stored when the query was sent: the answer can show entries behind it
 //! that were held long ago (`shown`).
 //!
 //! # Why nothing rests forever
@@ -101,9 +101,9 @@ struct Active {
     /// Lower bound of the ids of held entries that are not yet read back. `None` when nothing is
     /// left to read.
     from: Option<EntryId>,
-    /// The first id of the question under way.
+    /// The first id of the query under way.
     asked: Option<EntryId>,
-    /// Entries stored since the question was asked. The answer need not show them.
+    /// Entries stored since the query was sent. The answer need not show them.
     missed: BTreeSet<EntryId>,
     /// Whether all stored entries have been read. Then new entries wait in the window.
     is_closing: bool,
@@ -136,7 +136,7 @@ pub(crate) enum Read {
     UpTo(EntryId),
     /// Up to this entry, which must keep waiting, like all behind it.
     StoppedAt(EntryId),
-    /// Up to this entry, which was not stored when the question was asked.
+    /// Up to this entry, which was not stored when the query was sent.
     Unstored(EntryId),
     /// Everything that is stored.
     All,
@@ -208,7 +208,7 @@ impl Held {
     }
 
     /// Records that an answer shows this entry. Returns the first entry before it that was not
-    /// stored when the question was asked and that the answer has not shown: nothing may pass that
+    /// stored when the query was sent and that the answer has not shown: nothing may pass that
     /// entry. Returns the entry itself if memory has held it again.
     pub(crate) fn shown(&mut self, queue: QueueHash, id: EntryId) -> Option<EntryId> {
         let unstored = self.unstored.get(&queue).and_then(BTreeSet::first).copied();
@@ -395,7 +395,7 @@ impl Held {
     }
 
     /// Records that an answer has come. Returns whether it counts: it does if no entry before the
-    /// id of its question was held in the meantime.
+    /// id of its query was held in the meantime.
     pub(crate) fn answered(&mut self, queue: QueueHash, asked_from: EntryId) -> bool {
         let Some(active) = self.active.get_mut(&queue) else { return false };
         if active.asked != Some(asked_from) {
@@ -405,7 +405,7 @@ impl Held {
         active.from == Some(asked_from)
     }
 
-    /// Records how far an answer that counted has been taken in.
+    /// Records how far a valid answer has been processed.
     pub(crate) fn read(&mut self, queue: QueueHash, read: Read) {
         let next = match read {
             Read::UpTo(last) => Some(EntryId(last.0.saturating_add(1))),

@@ -36,7 +36,7 @@ pub(crate) fn history(state: &State, mut operations: Vec<Operation>, is_quiet: b
     }
 }
 
-/// Returns the messages that were undone when the database went back.
+/// Returns the messages that were lost when the database was reset to an earlier state.
 fn forgotten(state: &State) -> Forgotten {
     let messages = state.outbox.undone.iter().map(|id| id.as_uuid());
     Forgotten { messages: messages.collect(), rows: Vec::new() }

@@ -283,8 +283,8 @@ fn consume(
 }
 
 /// Goal: when the server's clock steps back by 20 minutes under a running process, as in a
-/// failover, a held message and a redelivered one still wait out the pauses that were noted since.
-/// Oracle: the handler runs once for each, while it runs for other messages.
+/// failover, a held message and a redelivered one still wait out the pauses that were recorded
+/// since. Oracle: the handler runs once for each, while it runs for other messages.
 async fn steps_back(stage: Stage) -> Outcome {
     let cluster = Cluster::start_with_clock(&stage).await?;
     let database = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;

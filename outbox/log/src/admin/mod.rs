@@ -1,4 +1,4 @@
-//! Operators' questions and decisions.
+//! Operators' queries and decisions.
 //!
 //! Operators decide about dead entries, and about retrying ones that wait for an operator: up to
 //! 500 in one transaction. Each decision has a row in `outbox_audit`: who, when, what, why, and the

@@ -39,7 +39,7 @@ pub struct ParkedFilter {
     pub older_than: Option<Duration>,
     /// Only entries that were parked no longer ago. At most a hundred years count.
     pub newer_than: Option<Duration>,
-    /// Only entries that have not changed since this moment of the database's clock. Ages are
+    /// Only entries that have not changed since this time, by the database's clock. Ages are
     /// measured at this time as well.
     pub as_of: Option<OffsetDateTime>,
 }
@@ -56,7 +56,7 @@ impl ParkedFilter {
     }
 }
 
-/// A question for parked entries in one state, in the order of ids.
+/// A query for parked entries in one state, in the order of ids.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParkedQuery {
     /// The state.
@@ -154,7 +154,7 @@ pub struct StandingCount {
     pub count: u64,
 }
 
-/// A session for one job of an operator: questions about the parked entries of one relay, and
+/// A session for one job of an operator: queries about the parked entries of one relay, and
 /// decisions about many of them. It connects with the first call, and again after an error.
 ///
 /// Reading calls are cancel-safe. Each call ends within the call timeout of the log's options.

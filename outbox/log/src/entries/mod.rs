@@ -132,8 +132,8 @@ pub trait LogEntries: Send + Sync + 'static {
     /// As for [`LogEntries::find`].
     async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError>;
 
-    /// Returns the first entry made at each of these moments or later, by the time in its message
-    /// id; `None` where there is none. Reads one row per moment.
+    /// Returns the first entry generated at each of these times or later, by the time in its
+    /// message id; `None` where there is none. Reads one row per time.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].

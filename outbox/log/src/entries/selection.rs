@@ -19,7 +19,7 @@ pub(crate) const LABEL_BYTES_PER_CALL: usize = 8 << 20;
 /// The extent of a log, and a relay's progress in it, at one point in time.
 #[derive(Debug, Clone)]
 pub struct Extent {
-    /// The moment, by the database's clock.
+    /// The time, by the database's clock.
     pub now: OffsetDateTime,
     /// The stored cursor; `None` when the relay has never led.
     pub(crate) cursor: Option<String>,

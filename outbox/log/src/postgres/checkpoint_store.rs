@@ -40,7 +40,7 @@ pub(super) struct PgCheckpointStore {
     /// The server's run in which the lease was granted.
     pub(super) run: Option<String>,
     pub(super) watch: Watch<String>,
-    /// As it was last noted.
+    /// As it was last recorded.
     pub(super) trouble: Option<BrokerTrouble>,
 }
 

@@ -79,7 +79,7 @@ fn without_segments(missing: &str) -> LogError {
     ))
 }
 
-/// Maximum rows that one call looks at.
+/// Maximum number of rows that one call examines.
 const YOUNG_AT_ONCE: i64 = 200_000;
 
 /// The progress of a search through the young rows of a cursor.

@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `store` | `PostgresLog`: opens connections with the settings that each job needs |
-//! | `brief`, `encoding`, `server_kind`, `unconnected` | sessions: those that end after one question, texts of databases that do not use UTF-8, refused servers, errors of connecting |
+//! | `brief`, `encoding`, `server_kind`, `unconnected` | sessions: those that end after one query, texts of databases that do not use UTF-8, refused servers, errors of connecting |
 //! | `process_name` | names of sessions, as the server shows them |
 //! | `in_use` | errors of locks that another session holds |
 //! | `lock_holder` | names the session whose lock keeps the relay waiting |
@@ -13,7 +13,7 @@
 //! | `checkpoint_store` | lease, cursor, exceptions |
 //! | `history`, `facts` | whether a cursor belongs to this history and can be trusted; what that is decided on |
 //! | `rebase` | repairs cursors that do not belong to this history |
-//! | `admin`, `entries` | operators' questions and decisions |
+//! | `admin`, `entries` | operators' queries and decisions |
 //! | `tables` | the SQL of `crate::tables`, which all databases share |
 //! | `reconcile` | reads the outbox for a comparison with another system |
 //! | `retention` | segments, and how they are emptied |

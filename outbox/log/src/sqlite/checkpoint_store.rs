@@ -27,7 +27,7 @@ pub(super) struct SqliteCheckpointStore {
     pub(super) relay: RelayName,
     pub(super) holder: String,
     pub(super) watch: Watch<i64>,
-    /// As it was last noted.
+    /// As it was last recorded.
     pub(super) trouble: Option<BrokerTrouble>,
 }
 

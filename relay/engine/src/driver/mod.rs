@@ -95,9 +95,9 @@ struct Driver {
     storing: bool,
     /// Whether that checkpoint stores an exception that will become due.
     stores_due: bool,
-    /// Whether a question is on its way.
+    /// Whether a query is in flight.
     asked: bool,
-    /// The kind of question to try next; the kinds take turns.
+    /// The kind of query to try next; the kinds take turns.
     turn: usize,
     due: Due,
     /// When to check for pauses again.
@@ -214,9 +214,9 @@ impl Driver {
             }
             let trusted_until = *trusted.borrow_and_update();
             // The order: first events that end the term; then events that come at most once per
-            // checkpoint, question or interval, and so cannot starve the rest; then the two
-            // streams. Pages go before receipts, to keep the publisher busy. The room in the window
-            // bounds how many pages can come in a row.
+            // checkpoint, query or interval, and so cannot starve the rest; then the two streams.
+            // Pages go before receipts, to keep the publisher busy. The room in the window bounds
+            // how many pages can come in a row.
             tokio::select! {
                 biased;
                 ended = &mut *checkpointer => return ended_by_checkpointer(ended),

@@ -96,12 +96,12 @@ impl Machine {
         }
     }
 
-    /// Records that a question goes to the database.
+    /// Records that a query goes to the database.
     pub(crate) fn asks(&mut self) {
         self.unstored.ask();
     }
 
-    /// Returns whether memory has a newer state of an entry than the answer to a question that was
+    /// Returns whether memory has a newer state of an entry than the answer to a query that was
     /// asked earlier.
     fn is_known(&self, id: EntryId) -> bool {
         self.readmitted.contains(&id) || self.unstored.is_newer(id)
@@ -248,7 +248,7 @@ impl Machine {
                 last = id;
                 continue;
             }
-            // If the entry was held again since the question was asked, the row agrees with memory.
+            // If the entry was held again since the query was sent, the row agrees with memory.
             let is_held = self.unstored.is_held_still(id) && !self.readmitted.contains(&id);
             if self.is_known(id) && !is_held {
                 // Memory has a newer state.

@@ -385,8 +385,8 @@ fn keys_of_a_silent_topic_are_free_after_it_has_answered() {
     while bench.machine.unstored_len() > 0 {
         store(&mut bench, &mut log);
     }
-    // It answers again: receipts come as the session hands them over, with a checkpoint and a
-    // question after each batch.
+    // It answers again: receipts come as the session hands them over, with a checkpoint and a query
+    // after each batch.
     let mut turn = 0;
     let mut ask = |bench: &mut Bench, log: &Log| {
         turn += 1;

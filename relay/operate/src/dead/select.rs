@@ -65,7 +65,7 @@ impl SelectedPart {
         self.matched.count
     }
 
-    /// Returns its moment.
+    /// Returns the confirmation for this database.
     #[must_use]
     pub fn moment(&self) -> Moment {
         Moment { place: self.key.clone(), matched: self.matched }

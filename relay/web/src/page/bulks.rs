@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 /// Maximum decisions that run at once; each has a session in each database.
 const RUNNING_MAX: usize = 2;
-/// How long the refusals of a decision that has ended are known.
+/// How long the refusals of a finished decision remain available.
 const KEPT_FOR: Duration = Duration::from_secs(600);
 
 /// The state of a decision in this process.

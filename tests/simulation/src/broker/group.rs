@@ -109,7 +109,7 @@ impl Group {
         }
     }
 
-    /// Delivers everything from a position on again.
+    /// Redelivers everything from a position on.
     pub(crate) fn replay(&mut self, from: usize) {
         self.pending.extend(from..self.next);
     }

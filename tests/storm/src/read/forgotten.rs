@@ -87,7 +87,7 @@ mod tests {
         }
     }
 
-    /// Returns a history in which the database went back at 100 to a state without transaction 2.
+    /// Returns a history in which the database was reset, at 100, to a state without transaction 2.
     /// Messages 1 and 2 were published.
     fn history(operations: Vec<Operation>, there: &[u128]) -> History {
         let row = |number: &u128| OutboxRow { id: id(*number), ..OutboxRow::default() };

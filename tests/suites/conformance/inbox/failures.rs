@@ -65,7 +65,7 @@ pub(super) async fn dead_letters<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<Dea
     inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()
 }
 
-/// Writes an effect and hangs if the payload begins with `hangs`. Other messages are only noted:
+/// Writes an effect and hangs if the payload begins with `hangs`. Other messages are only recorded:
 /// without a statement, their calls end in time however slow the server is.
 #[derive(Clone, Default)]
 struct Hangs(Arc<Mutex<Vec<String>>>);

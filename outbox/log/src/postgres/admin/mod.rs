@@ -45,7 +45,7 @@ impl PostgresLog {
     }
 }
 
-/// Begins a transaction for questions.
+/// Begins a transaction for queries.
 async fn begin_to_look(connection: &mut PgConnection) -> Result<(), LogError> {
     let begin = async {
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED, READ ONLY").await?;

@@ -89,9 +89,9 @@ migrations::statements! {
 }
 
 // $1 relay, $2 ids, ascending, so that two operators never deadlock. Entries that are not dead
-// belong to the relay, unless they were taken from it until $3, which has not come: a process may
-// have slept meanwhile. A confirmation for the time $4, if given, does not cover later changes.
-// Each is looked up separately, here and below.
+// belong to the relay, unless this operator has taken them until $3, which must be in the future: a
+// process may have slept meanwhile. A confirmation for the time $4, if given, does not cover later
+// changes. Each is looked up separately, here and below.
 pub(in crate::postgres) const LOCK_ENTRIES: &str = "
 SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
     SELECT id, state, message_id FROM {schema}outbox_exception
