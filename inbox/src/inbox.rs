@@ -62,7 +62,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(inbox)
     }
 
-    /// Stores the time since when it remembers ids, unless one is stored, and reads the stored
+    /// Stores the time from which it remembers ids, unless one is stored, and reads the stored
     /// values.
     async fn begin_memory(&self) -> Result<(), StoreError> {
         if self.memory().reading.retained_from.is_none() {
@@ -71,7 +71,7 @@ impl<DB: Dialect> Inbox<DB> {
             // is harmless.
             DB::begin_memory(&mut connection, self.tables(), self.settled_window().keep_from())
                 .await
-                .map_err(StoreError::during("store the time since when it remembers ids"))?;
+                .map_err(StoreError::during("store the time from which it remembers ids"))?;
         }
         self.refresh().await
     }

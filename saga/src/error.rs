@@ -105,17 +105,17 @@ impl From<StoreError> for Blocked {
     }
 }
 
-/// The reason why a reply was not kept. Roll the transaction back: its other rows would commit
+/// The reason why a reply was not stored. Roll the transaction back: its other rows would commit
 /// without the reply. An [`OutboxTransaction`](outbox::OutboxTransaction) then refuses to commit.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplyError {
     /// The transaction had already ended: a nested `begin()` was dropped before its answer, or
     /// refused. The reply would have been committed separately.
-    #[error("the reply was not kept: {ENDED}")]
+    #[error("the reply was not stored: {ENDED}")]
     Ended,
     /// An earlier call in the transaction failed.
-    #[error("the reply was not kept")]
+    #[error("the reply was not stored")]
     Poisoned(#[source] EnqueueError),
     /// The database refused or is unavailable.
     #[error(transparent)]

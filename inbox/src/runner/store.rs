@@ -251,6 +251,6 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(()))
     }
 
-    /// Creates coming days and forgets expired ones. Runs to its end even if it is dropped.
+    /// Creates the next days and removes expired ones. Runs to its end even if it is dropped.
     fn maintain(&self) -> impl Future<Output = Result<(), OpenError>> + Send;
 }

@@ -75,7 +75,7 @@ impl Failure {
     /// Returns the text for standard error, with excerpts and help.
     #[must_use]
     pub fn shown(&self) -> String {
-        // A suggested command must not break over two lines, and no word at all.
+        // A suggested command must not be split over two lines, and no word may be split at all.
         let help = self.report.help().map(|help| help.to_string());
         let is_pasted = help.is_some_and(|help| help.contains(hint::OPENING));
         let mut options = MietteHandlerOpts::new().break_words(false).wrap_lines(!is_pasted);

@@ -26,7 +26,7 @@ struct Watched {
     role: Role,
     /// Consecutive faults of this program.
     faults: u32,
-    /// The time since when it has been waiting to lead.
+    /// The time at which it began to wait for the lead.
     waiting_since: Option<Instant>,
 }
 

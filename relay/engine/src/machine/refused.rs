@@ -25,7 +25,7 @@ const PUT_OFF_MAX: Duration = Duration::from_secs(30);
 /// the other share a try, and messages that are enqueued meanwhile find a session.
 const APART_MIN: Duration = Duration::from_secs(2);
 
-/// The entries that wait, with the time since when the first of them does.
+/// The entries that wait, with the time at which the first one began to wait.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     tickets: Vec<Ticket>,
