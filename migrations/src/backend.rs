@@ -219,7 +219,7 @@ pub trait Backend: Values + sealed::Sealed {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// Returns a line's indexes and partitions that its migrations made and that do not work.
+    /// Returns the indexes and partitions that a line's migrations created and that are not usable.
     #[doc(hidden)]
     fn missing(
         _connection: &mut Self::Connection,

@@ -30,7 +30,7 @@ pub(super) struct Course {
     pub(super) outages: u32,
     /// Number of messages that had taken effect when it last failed.
     applied_then: Option<u64>,
-    /// A process that had noted it to be in hand, and had not begun to handle it.
+    /// A process that had recorded that it had the message in hand, and had not begun to handle it.
     pub(super) not_begun: Option<Uuid>,
 }
 

@@ -80,7 +80,7 @@ impl Failure {
         let is_pasted = help.is_some_and(|help| help.contains(hint::OPENING));
         let mut options = MietteHandlerOpts::new().break_words(false).wrap_lines(!is_pasted);
         if !std::io::stderr().is_terminal() {
-            // In a log, a suggested command must not break over two lines.
+            // In a log, a suggested command must not be split over two lines.
             options = options.width(usize::from(u16::MAX)).unicode(true).color(false);
         }
         let handler = options.build();

@@ -110,7 +110,7 @@ impl CheckpointStore for OneSession {
     }
 }
 
-/// A broker that no relay gets to.
+/// A broker that no relay reaches.
 struct Unused;
 
 #[async_trait]

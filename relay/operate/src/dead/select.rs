@@ -109,7 +109,7 @@ pub struct Selected {
     /// Number of held messages that a requeue leaves out: they follow automatically once those
     /// before them have taken effect.
     pub following: u64,
-    /// By how many messages fewer match than were confirmed: another decision was faster, or they
+    /// Number of confirmed messages that no longer match: another decision was faster, or they
     /// became dead again.
     pub changed: u64,
     /// The errors of places that do not answer; their messages are not part of the decision.
