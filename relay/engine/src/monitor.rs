@@ -16,7 +16,7 @@ use crate::telemetry::Looks;
 /// Prometheus.
 pub const INTERVAL_DEFAULT: Duration = Duration::from_secs(15);
 
-/// Looks at the database on behalf of one relay.
+/// Queries the database on behalf of one relay.
 pub struct Monitor {
     /// The database. Its calls are bounded in time by the options with which it was opened.
     pub log: Arc<dyn LogAdmin>,

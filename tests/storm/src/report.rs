@@ -30,7 +30,7 @@ pub struct Counts {
     pub operations_unknown: usize,
     /// Rows in the outbox.
     pub messages: usize,
-    /// Messages that were lost because the database went back.
+    /// Messages that were lost because the database was reset to an earlier state.
     pub forgotten: usize,
     /// Parked entries at the end.
     pub parked: usize,

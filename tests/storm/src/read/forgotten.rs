@@ -1,5 +1,5 @@
-//! Messages and rows that were lost when the database went back, and rows whose order no longer
-//! counts. Pure.
+//! Messages and rows that were lost when the database was reset to an earlier state, and rows whose
+//! order no longer counts. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
